@@ -1,0 +1,44 @@
+# Everything runs from .venv; `make setup` builds it once and again only when its inputs change.
+
+PYTHON ?= python3
+WORKERS ?= 2
+BIN := .venv/bin
+READY := .venv/.ready
+PIP_INSTALL := $(BIN)/python -m pip install -qq --constraint constraints.txt
+
+.PHONY: setup demo test bench lint docs clean
+
+setup: $(READY)
+
+# torch is asked for by itself and by its exact version, so that pip takes that wheel wherever it
+# is configured to look; the rest then finds torch already in place.
+$(READY): pyproject.toml constraints.txt
+	@echo "Installing into .venv; the first time this takes a few minutes."
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP_INSTALL) torch==2.13.0
+	$(PIP_INSTALL) --editable '.[torch,dev]'
+	@touch $@
+
+demo: setup
+	@$(BIN)/python examples/demo.py
+
+# The big run comes last, so that its count is the last line.
+test: setup
+	@scripts/test_no_torch.sh
+	@$(BIN)/python -m pytest -q -n $(WORKERS)
+
+bench: setup
+	@$(BIN)/python -m bench
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: setup
+	@$(BIN)/python -m pytest -q tests/docs
+
+clean:
+	rm -rf .venv .venv-3.* build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Run tests/no_torch with every other Python that is found here, in environments that hold what
+# Clew itself needs and no torch: a saved trace must open on such a machine.
+#
+#   scripts/test_no_torch.sh              all versions below
+#   NO_TORCH_PYTHONS=3.12 scripts/test_no_torch.sh
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# Print the path of a working Python of version $1. A pyenv shim exists even when the version it
+# stands for is not selected, so each candidate is asked to run.
+find_python() {
+    local candidate
+    local candidates=("python$1")
+    if command -v pyenv >/dev/null; then
+        while read -r version; do
+            candidates+=("$(pyenv root)/versions/$version/bin/python")
+        done < <(pyenv versions --bare --skip-aliases | grep -x "${1//./\\.}\.[0-9]*" | sort -rV)
+    fi
+    for candidate in "${candidates[@]}"; do
+        if "$candidate" -c 'import ensurepip, venv' >/dev/null 2>&1; then
+            echo "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+for version in ${NO_TORCH_PYTHONS:-3.10 3.12 3.13}; do
+    if ! python=$(find_python "$version"); then
+        echo "no torch, Python $version: not installed here, skipped"
+        continue
+    fi
+    venv=.venv-$version
+    if [[ ! $venv/.ready -nt constraints.txt ]]; then
+        "$python" -m venv "$venv"
+        "$venv/bin/python" -m pip install -qq --constraint constraints.txt \
+            numpy pyarrow safetensors pytest
+        touch "$venv/.ready"
+    fi
+    echo "no torch, Python $version:"
+    # --confcutdir: the other tests' conftest.py may import torch.
+    PYTHONPATH=$PWD/src "$venv/bin/python" -m pytest -q -p no:cacheprovider \
+        --confcutdir tests/no_torch tests/no_torch
+done

@@ -1,0 +1,45 @@
+"""Clew: what happened to every tensor, in one trace.
+
+>>> import torch, clew
+>>> model = torch.nn.Linear(3, 2)
+>>> with clew.trace(model) as t:
+...     y = model(torch.zeros(1, 3))
+>>> t.ops[-1].name
+'aten.addmm.default'
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "ClewError": "clew.errors",
+    "ClewWarning": "clew.errors",
+    "Trace": "clew.traces",
+    "trace": "clew.session",
+}
+
+__all__ = ["ClewError", "ClewWarning", "Trace", "__version__", "trace"]
+
+logging.getLogger("clew").addHandler(logging.NullHandler())
+
+if TYPE_CHECKING:
+    from clew.errors import ClewError, ClewWarning
+    from clew.session import trace
+    from clew.traces import Trace
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'clew' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

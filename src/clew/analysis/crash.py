@@ -1,0 +1,45 @@
+"""Why it crashed: the innermost event that failed, in words.
+
+In comes a `Reader`, out come the failing event and a note for the traceback.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clew.events.model import Event
+from clew.events.records import MODULE
+from clew.store.reader import Reader
+
+_LAST_OPS = 5
+
+
+def failing_event(reader: Reader) -> Event | None:
+    """The innermost event that ended in the exception that came last."""
+    c = reader.columns
+    failed = np.flatnonzero(c.error >= 0)
+    if not len(failed):
+        return None
+    last = int(failed[np.argmax(c.end[failed])])
+    text = int(c.error[last])
+    inner = [int(r) for r in failed if c.error[r] == text and c.kind[r] != MODULE]
+    return reader.event(inner[-1] if inner else last)
+
+
+def crash_note(event: Event | None, text: str) -> str:
+    """What to add to a traceback: the op, the module, the line, the arguments."""
+    if event is None:
+        return f"clew: {text}"
+    where = (
+        "outside any module" if event.module is None else f"in {event.module or 'the root module'}"
+    )
+    lines = [f"clew: {event.name if event.kind == 'op' else 'raised'} {where}"]
+    if event.source is not None:
+        lines.append(f"  at {event.source}: {event.source.text}")
+    if event.inputs:
+        named = (
+            f"{path} {value}" + (f" ({value.name})" if value.name else "")
+            for path, value in event.inputs.items()
+        )
+        lines.append("  arguments: " + ", ".join(named))
+    return "\n".join(lines)

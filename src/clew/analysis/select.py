@@ -1,0 +1,244 @@
+"""Addresses resolved against a trace: which events and values a name stands for.
+
+In come a `Reader` and an address, out comes a `Selection` or a `NoMatch` with the nearest names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+import numpy as np
+
+from clew.address import Address, compile_pattern, matches_file, matches_op, nearest, parse
+from clew.errors import ClewError, NoMatch, NotRecorded
+from clew.events.model import Event, Source, Value, Values
+from clew.events.records import MODULE, OP, RECOMPUTE
+from clew.store.reader import Reader
+
+_LISTED = 10
+
+
+class Selection(Sequence[Event]):
+    """The events an address stands for, in order."""
+
+    def __init__(self, address: str, events: list[Event], role: str, path: str | None) -> None:
+        self.address = address
+        self._events = events
+        self._role = role
+        self._path = path
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> Selection: ...
+    def __getitem__(self, index: int | slice) -> Event | Selection:
+        if isinstance(index, slice):
+            return Selection(self.address, self._events[index], self._role, self._path)
+        return self._events[index]
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self._events)
+
+    @property
+    def values(self) -> list[Value]:
+        """The values named: the outputs, or what `:in` or `:out.path` says."""
+        return [value for event in self._events for value in self._values_of(event)]
+
+    @property
+    def one(self) -> Event:
+        """The one event of the selection."""
+        if len(self._events) != 1:
+            raise ClewError(f"{self.address!r} stands for {_counted(self._events)}; {_pick(self)}")
+        return self._events[0]
+
+    @property
+    def stats(self) -> list[Any]:
+        """Statistics of each value, None where none were taken."""
+        return [value.stats for value in self.values]
+
+    @property
+    def inputs(self) -> Values:
+        """The inputs of the one event."""
+        return self.one.inputs
+
+    @property
+    def outputs(self) -> Values:
+        """The outputs of the one event."""
+        return self.one.outputs
+
+    @property
+    def output(self) -> Value:
+        """The one output of the one event."""
+        outputs = self.one.outputs
+        if len(outputs) != 1:
+            paths = ", ".join(outputs) or "none"
+            raise ClewError(
+                f"{self.address!r} has {len(outputs)} outputs ({paths}); "
+                "take one from .outputs, or write :out.<path>"
+            )
+        return next(iter(outputs.values()))
+
+    @property
+    def value(self) -> Any:
+        """The data of the one value, as NumPy."""
+        values = self.values
+        if len(values) != 1:
+            raise ClewError(f"{self.address!r} stands for {len(values)} values; {_pick(self)}")
+        return values[0].array()
+
+    def _values_of(self, event: Event) -> list[Value]:
+        found = event.inputs if self._role == "in" else event.outputs
+        if self._path is None:
+            return list(found.values())
+        prefix = self._path + "."
+        return [v for path, v in found.items() if path == self._path or path.startswith(prefix)]
+
+    def __repr__(self) -> str:
+        return f"<Selection {self.address!r}: {_counted(self._events)}>"
+
+
+def _counted(events: list[Event]) -> str:
+    kinds = {event.kind for event in events}
+    noun = "call" if kinds == {"module"} else "event"
+    return f"{len(events)} {noun}{'' if len(events) == 1 else 's'}"
+
+
+def _pick(selection: Selection) -> str:
+    names = [event.address for event in selection._events]
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"pick one of: {', '.join(names[:_LISTED])}{more}"
+
+
+def select(reader: Reader, text: str) -> Selection:
+    """The events that an address stands for."""
+    address = parse(text)
+    if address.role not in (None, "in", "out"):
+        raise NotRecorded(
+            f"{text!r} asks for a {address.role!r}, which this trace does not hold; "
+            "it has module calls, ops, their inputs (:in) and outputs (:out)"
+        )
+    finders = {"op": _ops, "line": _lines, "path": _modules}
+    finder = finders.get(address.kind)
+    if finder is None:
+        raise NotRecorded(
+            f"{text!r} names a local variable of a function, which this trace does not hold"
+        )
+    rows, candidates = finder(reader, address)
+    if not len(rows):
+        raise NoMatch(text, nearest(_sought(address), candidates))
+    events = [reader.event(int(row)) for row in rows]
+    path = ".".join(map(str, address.field)) if address.field else None
+    selection = Selection(text, events, address.role or "out", path)
+    if path is not None and not selection.values:
+        there = sorted(
+            {p for e in events for p in (e.inputs if address.role == "in" else e.outputs)}
+        )
+        raise NoMatch(text, nearest(path, there), f"the paths {', '.join(map(repr, there))}")
+    return selection
+
+
+def find(reader: Reader, pattern: str) -> Selection:
+    """Events whose module path, class or op name contains or matches a pattern."""
+    wanted = pattern.lower()
+    globbed = compile_pattern(pattern)
+    names: dict[tuple[int, int], bool] = {}
+
+    def matches(row: int) -> bool:
+        kind, subject = int(c.kind[row]), int(c.subject[row])
+        if (kind, subject) not in names:
+            texts = [reader.name(row)]
+            if kind == MODULE:
+                texts += _aliases(reader, subject)
+            names[kind, subject] = any(wanted in t.lower() or globbed(t) for t in texts) or (
+                kind == OP and matches_op(pattern, texts[0])
+            )
+        return names[kind, subject]
+
+    c = reader.columns
+    rows = [r for r in range(len(reader)) if c.kind[r] in (MODULE, OP) and matches(r)]
+    if not rows:
+        raise NoMatch(pattern, nearest(pattern, _all_names(reader)))
+    return Selection(pattern, [reader.event(r) for r in rows], "out", None)
+
+
+def _sought(address: Address) -> str:
+    return address.text if address.kind == "line" else address.path
+
+
+def _all_names(reader: Reader) -> list[str]:
+    return [*(m.path for m in reader.columns.modules), *reader.columns.ops]
+
+
+def _aliases(reader: Reader, subject: int) -> list[str]:
+    modules = reader.columns.modules
+    return [m.path for m in modules if m.number == modules[subject].number]
+
+
+def _modules(reader: Reader, address: Address) -> tuple[Any, list[str]]:
+    c = reader.columns
+    paths = [m.path for m in c.modules]
+    rows = reader.rows(MODULE)
+    rows = rows[reader.phase[rows] != RECOMPUTE]
+    # `Net#2` is the second root of class Net before it is the third call of Net.
+    literal = f"{address.path}#{address.call}" if address.call is not None else None
+    if literal in paths:
+        wanted, call = {c.modules[paths.index(literal)].number}, None
+    else:
+        matcher = compile_pattern(address.path)
+        wanted, call = {m.number for m in c.modules if matcher(m.path)}, address.call
+    found = rows[np.isin([c.modules[s].number for s in c.subject[rows]], list(wanted))]
+    found = _without_wrappers(reader, found)
+    if call is not None:
+        found = found[c.number[found] == call]
+    called = sorted({c.modules[int(s)].path for s in c.subject[rows]})
+    if len(wanted) and not len(found) and call is None:
+        never = sorted(m.path for m in c.modules if m.number in wanted)
+        raise NoMatch(
+            address.text,
+            nearest(address.path, called),
+            f"the modules that ran ({never[0]!r} did not)",
+        )
+    return found, called
+
+
+def _without_wrappers(reader: Reader, rows: Any) -> Any:
+    """Drop calls of wrappers whose wrapped module, of the same path, was seen as well."""
+    c = reader.columns
+    modules = [c.modules[int(s)] for s in c.subject[rows]]
+    seen = {m.path for m in modules if not m.wrapper}
+    keep = [not (m.wrapper and m.path in seen) for m in modules]
+    return rows[np.array(keep, dtype=bool)]
+
+
+def _ops(reader: Reader, address: Address) -> tuple[Any, list[str]]:
+    c = reader.columns
+    wanted = [i for i, name in enumerate(c.ops) if matches_op(address.path, name)]
+    rows = reader.rows(OP)
+    rows = rows[np.isin(c.subject[rows], wanted)]
+    if address.call is not None:
+        rows = rows[address.call : address.call + 1]
+    return rows, [f"op:{name}" for name in c.ops]
+
+
+def _lines(reader: Reader, address: Address) -> tuple[Any, list[str]]:
+    rows, seen = [], set()
+    sources: dict[int, Source | None] = {}
+    for row in range(len(reader)):
+        if reader.columns.kind[row] not in (MODULE, OP):
+            continue
+        place = int(reader.columns.place[row])
+        if reader.forward_row[row] >= 0 or place not in sources:
+            sources[place] = reader.source(row)
+        source = sources[place]
+        if source is None:
+            continue
+        seen.add(f"line:{source.file}:{source.line}")
+        if source.line <= (address.line or 0) <= source.end_line and matches_file(
+            address.path, source.file
+        ):
+            rows.append(row)
+    return rows, sorted(seen)

@@ -1,0 +1,1 @@
+"""Capture: watch a program run and emit raw records. May import torch; knows only `events`."""

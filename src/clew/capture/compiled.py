@@ -1,0 +1,145 @@
+"""Compiled regions: left compiled and recorded as one opaque call, or opened up on request.
+
+In comes the running of a compiled graph, out goes one op record named `compiled`; what happens
+inside it is not seen, and coverage says so.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from clew.capture.recording import Lane, Recording
+from clew.capture.structure import describe
+from clew.capture.torch_compat import compiled_graph_class, is_compiled
+from clew.events.model import Gap
+
+_EXTRA_CALL = "Using `torch.compile\\(module\\)` when there are global hooks"
+
+
+class CompiledGraph:
+    """The subject of the record of a compiled graph's run."""
+
+    def __str__(self) -> str:
+        return "compiled"
+
+
+_SUBJECT = CompiledGraph()
+
+
+def start(recording: Recording, how: str, on_gap: Callable[[Gap], Any]) -> list[Callable[[], None]]:
+    """Prepare for compiled code; returns what undoes it."""
+    modules = (name.entry.ref() for name in recording.modules.names)
+    compiled = any(module is not None and is_compiled(module) for module in modules)
+    undo = []
+    if compiled or "torch._dynamo" in sys.modules:
+        undo.append(_silence_extra_call())
+    if how == "eager":
+        if compiled or "torch._dynamo" in sys.modules:
+            stance = torch.compiler.set_stance("force_eager")
+            undo.append(functools.partial(stance.__exit__, None, None, None))
+        return undo
+    graph_class = compiled_graph_class(load=compiled)
+    if graph_class is None:
+        undo.append(functools.partial(_check_unseen, on_gap))
+    else:
+        undo.append(_watch(graph_class, recording, on_gap))
+    return undo
+
+
+def _check_unseen(on_gap: Callable[[Gap], Any]) -> None:
+    if compiled_graph_class(load=False) is not None:
+        on_gap(
+            Gap(
+                "compiled regions",
+                "",
+                "the compiler was first loaded inside the trace, too late to be watched",
+                "compile before the block, or use clew.trace(compiled='eager')",
+            )
+        )
+
+
+def _silence_extra_call() -> Callable[[], None]:
+    """Keep torch from warning the user of hooks that are ours."""
+    before = list(warnings.filters)
+    warnings.filterwarnings("ignore", message=_EXTRA_CALL)
+    added = [entry for entry in warnings.filters if entry not in before]
+
+    def undo() -> None:
+        for entry in added:
+            if entry in warnings.filters:
+                warnings.filters.remove(entry)  # type: ignore[attr-defined]
+
+    return undo
+
+
+def _watch(
+    graph_class: Any, recording: Recording, on_gap: Callable[[Gap], Any]
+) -> Callable[[], None]:
+    original = graph_class.__call__
+
+    @functools.wraps(original)
+    def call(graph: Any, inputs: Any) -> Any:
+        lane = recording.lanes.get(threading.get_ident())
+        if lane is None or lane.mute:
+            return original(graph, inputs)
+        record = _begin(recording, lane, inputs, on_gap)
+        lane.mute = True
+        start = recording.clock()
+        try:
+            out = original(graph, inputs)
+        finally:
+            lane.mute = False
+        if record is not None:
+            _end(recording, record, start, out)
+        return out
+
+    graph_class.__call__ = call
+
+    def undo() -> None:
+        graph_class.__call__ = original
+
+    return undo
+
+
+def _begin(
+    recording: Recording, lane: Lane, inputs: Any, on_gap: Callable[[Gap], Any]
+) -> tuple[Any, ...] | None:
+    try:
+        # The caller's frame: past this function and the watching one.
+        node, parent = lane.place(sys._getframe(2))
+        name = lane.stack[-1][3]
+        on_gap(
+            Gap(
+                "a compiled region",
+                "" if name is None else name.path or "the root module",
+                "it ran compiled, as one opaque call",
+                "use clew.trace(compiled='eager') to see inside",
+            )
+        )
+        tokens = describe(list(inputs), recording.tensors.known)
+        return next(recording.ids), node, parent, tokens
+    except Exception as fault:
+        recording.on_fault(fault, "a compiled region")
+        return None
+
+
+def _end(recording: Recording, record: tuple[Any, ...], start: int, out: Any) -> None:
+    try:
+        event, node, parent, tokens = record
+        end = recording.clock()
+        result = describe(
+            list(out) if isinstance(out, (tuple, list)) else out,
+            lambda t: recording.tensors.produced(t, event, t.requires_grad, None),
+        )
+        recording.events.extend(
+            (event, _SUBJECT, node, parent, start, end, -1, tokens, None, result, None)
+        )
+    except Exception as fault:
+        recording.on_fault(fault, "a compiled region")

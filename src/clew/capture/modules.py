@@ -1,0 +1,194 @@
+"""Module calls, by torch's global hooks.
+
+The global hooks leave fused fast paths on, which per-module hooks switch off. In come calls of
+`nn.Module`s, out go module records, and notes for errors that no op saw.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from clew.capture.recording import (
+    FRAME,
+    ID,
+    MACHINERY_IDS,
+    NAME,
+    NODE,
+    NUMBER,
+    Lane,
+    Recording,
+)
+from clew.capture.structure import describe
+from clew.capture.torch_compat import CALL_FRAME, StopRecomputation
+from clew.events.records import RECOMPUTE
+
+
+class ModuleSource:
+    """Installs the hooks of one recording and removes them.
+
+    `sees_ops` tells whether ops are recorded as well, which then tell of writes to tensors.
+    `on_thread` is called when a module runs on a new thread, `on_idle` when the outermost call
+    of a thread is over.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        sees_ops: bool,
+        on_thread: Callable[[Lane], None],
+        on_idle: Callable[[Lane], None],
+    ) -> None:
+        self._enter, self._leave = _hooks(recording, sees_ops, on_thread, on_idle)
+        self._handles: list[Any] = []
+
+    def start(self) -> None:
+        """Watch every module call of the process."""
+        self._handles = [
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ]
+
+    def stop(self) -> None:
+        """Take the hooks away."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+
+def _hooks(
+    recording: Recording,
+    sees_ops: bool,
+    on_thread: Callable[[Lane], None],
+    on_idle: Callable[[Lane], None],
+) -> tuple[Callable[..., None], Callable[..., None]]:
+    is_compiling = torch.compiler.is_dynamo_compiling
+    getframe = sys._getframe
+    lanes_get = recording.lanes.get
+    clock = recording.clock
+    next_event = recording.ids.__next__
+    end_call = recording.end_call
+    entry_of = recording.modules.entries.get
+    name_of = recording.modules.name_of
+    tensors = recording.tensors
+    returned = tensors.returned
+    # Without ops to tell of writes, every use has to look at the tensor's version.
+    live_get: Callable[..., Any] = tensors.live.get if sees_ops else lambda key: None
+    known = tensors.known if sees_ops else tensors.current
+
+    keeper = recording.keeper
+    capturing = keeper is not None and bool(keeper.modules)
+
+    def keep_now(tensor: Tensor) -> Any:
+        token = known(tensor)
+        keeper.keep(token, tensor, True)
+        return token
+
+    def enter(module: nn.Module, args: tuple[Any, ...]) -> None:
+        # First of all, so that Dynamo folds the whole hook away when it meets it.
+        if is_compiling():
+            return
+        try:
+            lane = lanes_get(get_ident())
+            if lane is None:
+                lane = recording.lane()
+                on_thread(lane)
+            if lane.mute:
+                return
+            inner = getframe(1)
+            wrapped = inner
+            frame: Any = inner.f_back
+            while frame is not None and id(frame.f_code) in MACHINERY_IDS:
+                wrapped = frame
+                frame = frame.f_back
+            stack = lane.stack
+            top = stack[-1]
+            back = None if frame is None else frame.f_back
+            if frame is not None and id(back) == top[FRAME]:
+                node = top[NODE].kids.get((id(frame.f_code), frame.f_lasti))
+            elif back is not None and id(back.f_back) == top[FRAME]:
+                node = top[NODE].kids.get(
+                    (id(frame.f_code), frame.f_lasti, id(back.f_code), back.f_lasti)
+                )
+            else:
+                node = None
+            if node is None or node.direct:
+                node, parent = lane.place(frame)
+                top = stack[-1]
+            else:
+                parent = top[ID]
+            entry = entry_of(id(module))
+            if entry is None or entry.ref() is not module or len(entry.names) > 1:
+                name = name_of(module, top[NAME], node.index)
+                entry = name.entry
+            else:
+                name = entry.names[0]
+            if node.phase == RECOMPUTE:
+                number = entry.recomputed
+                entry.recomputed = number + 1
+            else:
+                number = entry.calls
+                entry.calls = number + 1
+            inputs = []
+            for argument in args:
+                held = live_get(id(argument))
+                if held is not None and held[0]() is argument:
+                    inputs.append(held[1])
+                else:
+                    inputs.append(describe(argument, known))
+            kwargs = wrapped.f_locals["kwargs"]
+            if capturing and "in" in keeper.module_roles(entry.paths, number):
+                describe([args, kwargs], keep_now)
+            named = {k: describe(v, known) for k, v in kwargs.items()} if kwargs else None
+            lane.failed = 0
+            # The clock last, so that the time is the module's, not the recording's.
+            stack.append(
+                (next_event(), node, id(inner), name, parent, clock(), number, inputs, named)
+            )
+        except Exception as fault:
+            recording.on_fault(fault, "a module call")
+
+    def leave(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
+        if is_compiling():
+            return
+        try:
+            end = clock()
+            lane = lanes_get(get_ident())
+            if lane is None or lane.mute:
+                return
+            stack = lane.stack
+            frame = getframe(1)
+            if frame.f_code is CALL_FRAME:
+                if stack[-1][FRAME] != id(frame) and not lane.reopen(id(frame)):
+                    return
+                call = stack.pop()
+                if capturing and "out" in keeper.module_roles(call[NAME].entry.paths, call[NUMBER]):
+                    describe(result, keep_now)
+                held = live_get(id(result))
+                if held is not None and held[0]() is result:
+                    out = held[1]
+                else:
+                    event = call[ID]
+                    out = describe(result, lambda t: returned(t, event))
+                end_call(call, end, out, None)
+            else:
+                # `_call_impl` runs the hook while it handles the exception of forward.
+                exception = sys.exc_info()[1]
+                if exception is None or not lane.reopen_module(module):
+                    return
+                call = stack.pop()
+                stopped = isinstance(exception, StopRecomputation)
+                error = None if stopped else recording.failure(lane, call, exception)
+                end_call(call, end, None, error)
+            if len(stack) == 1:
+                on_idle(lane)
+        except Exception as fault:
+            recording.on_fault(fault, "the end of a module call")
+
+    return enter, leave

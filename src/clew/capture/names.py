@@ -1,0 +1,174 @@
+"""The names modules go by: every module met, every path it has, every parameter it owns.
+
+In come modules, out go `ModuleName`s for the records to point at. Only weak references are kept.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from torch import nn
+
+# Containers that wrap one module and lend it no name of its own.
+_WRAPPED = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "module"}
+_WRAPPER_CLASSES = {
+    "DataParallel",
+    "DistributedDataParallel",
+    "FullyShardedDataParallel",
+    "DeepSpeedEngine",
+}
+
+
+class ModuleEntry:
+    """One module object: what all its names share."""
+
+    __slots__ = ("calls", "names", "number", "recomputed", "ref", "wrapper")
+
+    def __init__(self, number: int, module: nn.Module, wrapper: bool) -> None:
+        self.number = number
+        self.ref = weakref.ref(module)
+        self.wrapper = wrapper
+        self.names: list[ModuleName] = []
+        self.calls = 0
+        self.recomputed = 0
+
+    @property
+    def paths(self) -> list[str]:
+        return [name.path for name in self.names]
+
+
+class ModuleName:
+    """One name of one module: what a call record points at."""
+
+    __slots__ = ("cls", "entry", "index", "parent", "path")
+
+    def __init__(self, index: int, path: str, parent: str | None, cls: str, entry: ModuleEntry):
+        self.index = index
+        self.path = path
+        self.parent = parent
+        self.cls = cls
+        self.entry = entry
+
+
+class ModuleTable:
+    """Every module met, by identity, with every name it goes by."""
+
+    def __init__(self) -> None:
+        self.names: list[ModuleName] = []
+        # (path, name index of the owner, number of elements) of each parameter, shared ones once
+        self.parameters: list[tuple[str, int, int]] = []
+        self.entries: dict[int, ModuleEntry] = {}
+        self._entry_count = 0
+        self._tensor_names: dict[int, tuple[ModuleEntry, str, str]] = {}
+        self._root_names: dict[str, int] = {}
+        self._unowned: dict[tuple[str, int], str] = {}
+        self._by_path: dict[tuple[str, str], ModuleName] = {}
+
+    def register(self, model: nn.Module, path: str) -> None:
+        """Name a model and everything inside it, a shared module once for each path."""
+        pending: list[tuple[str, str | None, nn.Module, tuple[int, ...]]] = [
+            (path, None, model, ())
+        ]
+        while pending:
+            path, parent, module, above = pending.pop()
+            children = module._modules
+            wrapper = False
+            if children:
+                above = (*above, id(module))
+                for attribute in reversed(children):
+                    child = children[attribute]
+                    # A module that contains itself is entered once.
+                    if child is not None and id(child) not in above:
+                        if attribute in _WRAPPED and _is_wrapped(attribute, module):
+                            wrapper = True
+                            inside = path
+                        else:
+                            inside = f"{path}.{attribute}" if path else attribute
+                        pending.append((inside, path, child, above))
+            self._add(module, path, parent, wrapper)
+
+    def name_of(self, module: nn.Module, caller: ModuleName | None, place: int) -> ModuleName:
+        """The name a module is called by, in the context of the module that calls it."""
+        entry = self.entries.get(id(module))
+        if entry is None or entry.ref() is not module:
+            return self._discover(module, caller, place)
+        if len(entry.names) > 1 and caller is not None:
+            for name in entry.names:
+                if name.parent == caller.path:
+                    return name
+        return entry.names[0]
+
+    def names_under(self, path: str) -> list[ModuleName]:
+        """The names of a module and of everything inside it."""
+        prefix = path + "." if path else ""
+        return [n for n in self.names if n.path == path or n.path.startswith(prefix)]
+
+    def tensor_name(self, tensor: Any) -> str | None:
+        """The path of a parameter or buffer, None for any other tensor."""
+        found = self._tensor_names.get(id(tensor))
+        if found is None:
+            return None
+        entry, attribute, path = found
+        module = entry.ref()
+        if module is None:
+            return None
+        owned = module._parameters.get(attribute, module._buffers.get(attribute))
+        return path if owned is tensor else None
+
+    def _discover(self, module: nn.Module, caller: ModuleName | None, place: int) -> ModuleName:
+        """Name a module that was not there when the recording began."""
+        owner = caller.entry.ref() if caller is not None else None
+        if owner is not None and caller is not None:
+            for attribute, child in owner._modules.items():
+                if child is module:
+                    self.register(module, _join(caller.path, attribute, owner))
+                    return self.entries[id(module)].names[0]
+        cls = type(module).__name__
+        # A throw-away module made anew on every pass keeps the name of its call site.
+        path = self._unowned.get((cls, place)) if caller is not None else None
+        if path is None:
+            count = self._root_names[cls] = self._root_names.get(cls, 0) + 1
+            path = cls if count == 1 else f"{cls}#{count}"
+            if caller is not None:
+                self._unowned[cls, place] = path
+        self.register(module, path)
+        return self.entries[id(module)].names[0]
+
+    def _add(self, module: nn.Module, path: str, parent: str | None, wrapper: bool) -> None:
+        cls = type(module).__name__
+        entry = self.entries.get(id(module))
+        if entry is None or entry.ref() is not module:
+            heir = self._by_path.get((path, cls))
+            if heir is not None and heir.entry.ref() is None:
+                heir.entry.ref = weakref.ref(module)
+                self.entries[id(module)] = heir.entry
+                return
+            entry = self.entries[id(module)] = ModuleEntry(self._entry_count, module, wrapper)
+            self._entry_count += 1
+        name = ModuleName(len(self.names), path, parent, cls, entry)
+        entry.names.append(name)
+        self.names.append(name)
+        self._by_path[path, cls] = name
+        prefix = path + "." if path else ""
+        tensor_names = self._tensor_names
+        for attribute, parameter in module._parameters.items():
+            if parameter is not None and id(parameter) not in tensor_names:
+                tensor_names[id(parameter)] = (entry, attribute, prefix + attribute)
+                self.parameters.append((prefix + attribute, name.index, parameter.numel()))
+        for attribute, buffer in module._buffers.items():
+            if buffer is not None:
+                tensor_names[id(buffer)] = (entry, attribute, prefix + attribute)
+
+
+def _join(path: str, attribute: str, owner: nn.Module) -> str:
+    if _is_wrapped(attribute, owner):
+        return path
+    return f"{path}.{attribute}" if path else attribute
+
+
+def _is_wrapped(attribute: str, owner: nn.Module) -> bool:
+    # A module of the user's own may be called `module`.
+    return attribute in _WRAPPED and (
+        attribute != "module" or type(owner).__name__ in _WRAPPER_CLASSES
+    )

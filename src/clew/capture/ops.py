@@ -1,0 +1,328 @@
+"""Operations, by a dispatch mode: every op that reaches a kernel, on the thread it is pushed on.
+
+In come op calls, out go op records. This is the hot path: it appends references to facts and
+does nothing else. What it must never do: change an argument or a result, keep a tensor or a
+frame, let a fault of its own out.
+
+An op's NUMBER ties backward to forward. In forward it is the number the next autograd node of
+the thread will get, so an op that made a node has that node's number plus one. In backward it is
+the number of the node being run, -1 if there is none, and for the accumulation of a gradient,
+which has no forward op, the token of the parameter.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+from weakref import ref
+
+from torch import Tensor, is_grad_enabled, strided
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from clew.capture.recording import BATCH, FRAME, ID, NODE, Lane, Recording, error_text
+from clew.capture.structure import CONSTANTS, describe
+from clew.capture.tensors import TensorTable, Token
+from clew.capture.torch_compat import (
+    current_autograd_node,
+    hide_from_dynamo,
+    next_autograd_number,
+    pop_mode,
+    push_mode,
+)
+from clew.events.records import BACKWARD
+
+_NO_AUTOGRAD_NODE = -1
+# Accumulation of gradients runs under a node numbered with the largest integer there is.
+_ACCUMULATION = 1 << 62
+
+
+class OpMode(TorchDispatchMode):
+    """The dispatch mode of one thread of one recording."""
+
+    # Higher-order operators reach the handler instead of being refused.
+    supports_higher_order_operators = True
+
+    def __init__(self, recording: Recording, lane: Lane) -> None:
+        super().__init__()
+        # A closure reads its state faster than a method; torch insists that it is bound.
+        handler = MethodType(_handler(recording, lane), self)
+        self.__torch_dispatch__ = handler  # type: ignore[method-assign]
+
+    def push(self, main: bool) -> None:
+        """Record the ops of this thread from here on."""
+        push_mode(self, main)
+
+    def pop(self, main: bool) -> None:
+        """Stop recording the ops of this thread."""
+        pop_mode(self, main)
+
+    def release(self) -> None:
+        """Break the ring of references between the mode and its handler."""
+        del self.__torch_dispatch__
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Not by torch's costly wrapper: the handler's code is marked instead."""
+        return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Leave compiled regions compiled, where the default runs them eagerly."""
+        return True
+
+
+def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
+    """The function torch calls for each op. Long on purpose: a call costs as much as a fact."""
+    getframe = sys._getframe
+    stack = lane.stack
+    place = lane.place
+    tensors = recording.tensors
+    live = tensors.live
+    live_get = live.get
+    push_value = tensors.values.extend
+    known = tensors.known
+    produced = tensors.produced
+    next_event = recording.ids.__next__
+    clock = recording.clock
+    push_event = recording.events.extend
+    keeping = recording.keeper is not None
+    capturing = recording.keeper is not None and bool(recording.keeper.ops)
+    facts_of = _FACTS
+    last_number = -1
+
+    def handler(
+        mode: OpMode,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        nonlocal last_number
+        op = facts_of.get(id(func))
+        if op is None:
+            op = facts_of[id(func)] = OpFacts(func)
+        if lane.mute or op.annotation:
+            return op.call(*args, **kwargs) if kwargs else op.call(*args)
+        ready = False
+        try:
+            frame = getframe(1)
+            top = stack[-1]
+            target = top[FRAME]
+            back = frame.f_back
+            if id(back) == target:
+                node = top[NODE].kids.get((id(frame.f_code), frame.f_lasti))
+            elif back is None:
+                node = None
+            else:
+                base = back.f_back
+                if id(base) == target:
+                    node = top[NODE].kids.get(
+                        (id(frame.f_code), frame.f_lasti, id(back.f_code), back.f_lasti)
+                    )
+                else:
+                    node = None
+                base = None
+            if node is None or node.direct:
+                node, parent = place(frame)
+            else:
+                parent = top[ID]
+            frame = back = None
+            number = next_autograd_number()
+            if number == last_number:
+                grad = False
+            else:
+                last_number = number
+                grad = is_grad_enabled()
+            if node.phase == BACKWARD:
+                number = _backward_number(known)
+            inputs = []
+            for argument in args:
+                held = live_get(id(argument))
+                if held is not None and held[0]() is argument:
+                    inputs.append(held[1])
+                elif type(argument) in CONSTANTS or (
+                    type(argument) is list and argument and type(argument[0]) is int
+                ):
+                    inputs.append(argument)
+                else:
+                    inputs.append(describe(argument, known))
+            named = {k: describe(v, known) for k, v in kwargs.items()} if kwargs else None
+            event = next_event()
+            ready = True
+            start = clock()
+        except Exception as fault:
+            recording.on_fault(fault, str(func))
+        try:
+            out = op.call(*args, **kwargs) if kwargs else op.call(*args)
+        except BaseException as error:
+            if ready:
+                lane.failed = id(error)
+                push_event(
+                    (event, func, node, parent, start, clock(), number, inputs, named, None,
+                     error_text(error))
+                )  # fmt: skip
+            raise
+        if not ready:
+            return out
+        try:
+            end = clock()
+            if keeping or not op.plain:
+                result: Any = op.result(out, args, kwargs or {}, tensors, event, grad)
+                if capturing:
+                    recording.keep_op(func, args, kwargs, out)
+            else:
+                try:
+                    if type(out) is Tensor and out.layout is strided:
+                        result = out.shape
+                        position = op.base
+                        if position is None:
+                            version, storage = 0, None
+                        else:
+                            version, storage = None, inputs[position]
+                        push_value(
+                            (result, version, storage, out.stride(), out.dtype, out.device, None,
+                             grad, event, None)
+                        )  # fmt: skip
+                        live[id(out)] = (ref(out), result)
+                    elif type(out) is tuple:
+                        result = []
+                        for item in out:
+                            if type(item) is not Tensor or item.layout is not strided:
+                                raise TypeError
+                            token = item.shape
+                            push_value(
+                                (token, 0, None, item.stride(), item.dtype, item.device, None,
+                                 grad, event, None)
+                            )  # fmt: skip
+                            live[id(item)] = (ref(item), token)
+                            result.append(token)
+                    else:
+                        raise TypeError
+                except Exception:
+                    # Not plain after all: a sparse tensor, a subclass, an undefined gradient.
+                    result = op.result(out, args, kwargs or {}, tensors, event, grad)
+            push_event((event, func, node, parent, start, end, number, inputs, named, result, None))
+            if event & BATCH == BATCH:
+                recording.drain()
+        except Exception as fault:
+            recording.on_fault(fault, str(func))
+        return out
+
+    hide_from_dynamo(handler.__code__)
+    return handler
+
+
+def _backward_number(known: Callable[[Tensor], Token]) -> int | Token:
+    node = current_autograd_node()
+    if node is None:
+        return _NO_AUTOGRAD_NODE
+    number: int = node._sequence_nr()
+    if number < _ACCUMULATION:
+        return number
+    variable = getattr(node, "variable", None)
+    return _NO_AUTOGRAD_NODE if variable is None else known(variable)
+
+
+class OpFacts:
+    """What is true of every call of one op."""
+
+    __slots__ = ("annotation", "base", "bases", "call", "func", "plain", "writes")
+
+    def __init__(self, func: Any) -> None:
+        self.func = func  # kept alive, so that its id stays its own
+        # An overload's `__call__` only forwards to `_op`.
+        self.call: Callable[..., Any] = func._op if type(func) is OpOverload else func
+        # Marks for the profiler, not computation.
+        self.annotation = getattr(func, "namespace", "") == "profiler"
+        schema = getattr(func, "_schema", None)
+        # Arguments the op writes to, by name, with their positions.
+        self.writes: dict[str, int] = {}
+        # For each result, the position of the argument whose memory it may share.
+        self.bases: list[int | None] = []
+        if schema is not None:
+            self._read(schema)
+        # New tensors whose memory is known from the schema alone: one, or several each on memory
+        # of its own. Composite ops, which arrive whole under inference mode, may or may not
+        # share what their schema says they do.
+        self.plain = (
+            len(self.bases) > 0
+            and not self.writes
+            and (len(self.bases) == 1 or not any(b is not None for b in self.bases))
+            and all(str(value.type) == "Tensor" for value in schema.returns)
+            and not func._can_decompose()
+        )
+        self.base = self.bases[0] if self.plain else None
+
+    def _read(self, schema: Any) -> None:
+        owner: dict[str, int] = {}
+        for position, argument in enumerate(schema.arguments):
+            if argument.alias_info is not None:
+                for name in argument.alias_info.before_set:
+                    owner[name] = position
+                if argument.alias_info.is_write:
+                    self.writes[argument.name] = position
+        for result in schema.returns:
+            names = result.alias_info.before_set if result.alias_info is not None else ()
+            self.bases.append(next((owner[n] for n in names if n in owner), None))
+
+    def result(
+        self,
+        out: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: TensorTable,
+        event: int,
+        grad: bool,
+    ) -> Any:
+        """The op's result, described, with the arguments it wrote to and did not return."""
+        written: dict[int, Token] = {}
+        outputs: dict[str, Any] = {}
+
+        def write(tensor: Tensor) -> Token:
+            token = written[id(tensor)] = tensors.written(tensor, event, grad)
+            return token
+
+        for name, position in self.writes.items():
+            value = args[position] if position < len(args) else kwargs.get(name)
+            if value is not None:
+                outputs[name] = describe(value, write)
+
+        def record(tensor: Tensor, base: int | None) -> Token:
+            token = written.get(id(tensor))
+            if token is not None:
+                return token
+            argument = args[base] if base is not None and base < len(args) else None
+            return tensors.produced(tensor, event, grad, argument)
+
+        if isinstance(out, (tuple, list)):
+            bases = self.bases if len(self.bases) == len(out) else self.bases[:1] * len(out)
+            bases = bases or [None] * len(out)
+            result: Any = [
+                describe(o, lambda t, b=b: record(t, b)) for o, b in zip(out, bases, strict=True)
+            ]
+        else:
+            base = self.bases[0] if self.bases else None
+            result = describe(out, lambda t: record(t, base))
+        returned = _tokens(result)
+        extra = {n: v for n, v in outputs.items() if not _tokens(v) <= returned}
+        if not extra:
+            return result
+        if isinstance(result, list):
+            return {**{str(i): v for i, v in enumerate(result)}, **extra}
+        return extra if result is None else {"": result, **extra}
+
+
+def _tokens(described: Any) -> set[int]:
+    """Identities of the tokens in a described value."""
+    if isinstance(described, list):
+        return set().union(*map(_tokens, described))
+    if isinstance(described, dict):
+        return set().union(*map(_tokens, described.values()))
+    return {id(described)} if isinstance(described, tuple) else set()
+
+
+# Facts of each op met, by id, for as long as the process lives.
+_FACTS: dict[int, OpFacts] = {}

@@ -1,0 +1,367 @@
+"""What one recording shares between its sources: ids, tables, buffers, threads, faults.
+
+`Recording` is the state; `Lane` is one thread's part of it: the module calls now open there and
+the way from a live frame to its place among them. Sources (`modules`, `ops`) append to it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from torch import Tensor, nn
+
+from clew.capture.names import ModuleName, ModuleTable
+from clew.capture.sources import StackNode, StackTree, first_argument, read_locals
+from clew.capture.structure import describe
+from clew.capture.tensors import TensorTable
+from clew.capture.torch_compat import CALL_FRAME, CALL_MACHINERY, PHASE_OF_CODE
+from clew.capture.values import Keeper
+from clew.events.records import BACKWARD, OPEN, RECOMPUTE, Batch, Note, Sink, Unseen
+
+MACHINERY_IDS = frozenset(map(id, CALL_MACHINERY))
+NO_FRAME = id(None)
+
+# The sink gets the records whenever an event id has all of these bits: every 16,384 events, few
+# enough to stay small, enough to amortise the call.
+BATCH = (1 << 14) - 1
+
+# Fields of an open call: a plain tuple, for speed. FRAME is the id of the Python frame that the
+# call lives in; frames are never kept.
+ID, NODE, FRAME, NAME, PARENT, START, NUMBER, INPUTS, NAMED = range(9)
+Call = tuple[int, StackNode, int, "ModuleName | None", int, int, int, Any, Any]
+
+_STACKS = StackTree(PHASE_OF_CODE)
+
+
+class DirectCall:
+    """A call of `forward` that went past the hooks, tied to the frame it runs in.
+
+    It sits in the frame's `f_trace` slot, which nothing reads unless a debugger traces that
+    frame, and dies with the frame: the one way to tell two activations apart without keeping
+    either.
+    """
+
+    __slots__ = ("event", "name")
+
+    def __init__(self, event: int, name: ModuleName) -> None:
+        self.event = event
+        self.name = name
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
+        """Decline to trace, should a debugger start while this frame runs."""
+
+
+class Lane:
+    """One thread of the program: its open module calls and its place in the stack tree."""
+
+    def __init__(self, recording: Recording, index: int, boundary: int) -> None:
+        self.recording = recording
+        self.index = index
+        self.ident = threading.get_ident()
+        self.name = threading.current_thread().name
+        self._engine_root = recording.stacks.root(index, BACKWARD)
+        root = recording.stacks.root(index)
+        # The bottom entry stands for code outside any module.
+        self.stack: list[Call] = [(-1, root, boundary, None, -1, 0, 0, None, None)]
+        # Set while Clew's own or opaque code runs: ops pass unrecorded.
+        self.mute = False
+        # id of the exception last recorded on its way out; 0 once another call begins.
+        self.failed = 0
+        # Calls of `forward` in frames whose `f_trace` a debugger owns: id -> (call, lasti).
+        self._debugged: dict[int, tuple[DirectCall, int]] = {}
+
+    def release(self) -> None:
+        """Break the ring of references between a lane and its recording."""
+        self.stack.clear()
+        del self.recording
+
+    def place(self, frame: FrameType | None) -> tuple[StackNode, int]:
+        """The stack node of a frame and the id of the module call it runs in."""
+        top = self.stack[-1]
+        target = top[FRAME]
+        key: list[int] = []
+        walker = frame
+        while id(walker) != target:
+            if walker is None or walker.f_code is CALL_FRAME:
+                return self._search(frame)
+            key += (id(walker.f_code), walker.f_lasti)
+            walker = walker.f_back
+        node = top[NODE].kids.get(tuple(key))
+        if node is None or node.direct:
+            return self._search(frame)
+        return node, top[ID]
+
+    def _search(self, frame: FrameType | None) -> tuple[StackNode, int]:
+        """`place` for a stack not met before, or not as the open calls would have it."""
+        stacks = self.recording.stacks
+        frames: list[FrameType] = []
+        while id(frame) != self.stack[-1][FRAME]:
+            if frame is None:
+                if threading.get_ident() != self.ident:
+                    # An engine thread running this thread's backward: its own short stack.
+                    return stacks.descend(self._engine_root, frames), -1
+                self.abandon_above(0)
+                outside = self.stack[0]
+                self.stack[0] = (*outside[:FRAME], NO_FRAME, *outside[FRAME + 1 :])
+                break
+            if frame.f_code is CALL_FRAME and self.reopen(id(frame)):
+                break
+            if id(frame.f_code) not in MACHINERY_IDS:
+                frames.append(frame)
+            frame = frame.f_back
+        top = self.stack[-1]
+        node = stacks.descend(top[NODE], frames)
+        if node.direct:
+            return node, self._direct_parent(frames, top)
+        return node, top[ID]
+
+    def reopen(self, frame_id: int) -> bool:
+        """Make the call of a frame the innermost, dropping those above it that are gone."""
+        for depth in range(len(self.stack) - 1, 0, -1):
+            if self.stack[depth][FRAME] == frame_id:
+                self.abandon_above(depth)
+                return True
+        return False
+
+    def reopen_module(self, module: nn.Module) -> bool:
+        """Make the innermost call of a module the innermost of all."""
+        for depth in range(len(self.stack) - 1, 0, -1):
+            name = self.stack[depth][NAME]
+            if name is not None and name.entry.ref() is module:
+                self.abandon_above(depth)
+                return True
+        return False
+
+    def abandon_above(self, depth: int) -> None:
+        """Record calls that ended without the exit hook, stopped by a BaseException."""
+        while len(self.stack) > depth + 1:
+            self.recording.end_call(self.stack.pop(), OPEN, None, None)
+
+    def _direct_parent(self, frames: list[FrameType], top: Call) -> int:
+        """The innermost call of `forward` past the hooks on a stack, opened if new."""
+        parent = top[ID]
+        caller = top[NAME]
+        owner = caller.entry.ref() if caller is not None else None
+        for position in range(len(frames) - 1, -1, -1):
+            frame = frames[position]
+            if frame.f_code.co_name != "forward":
+                continue
+            module = first_argument(frame)
+            if module is owner or not isinstance(module, nn.Module):
+                continue
+            call = self._direct_call(frame)
+            if call is None:
+                place = self.recording.stacks.descend(top[NODE], frames[position + 1 :])
+                call = self._open_direct(frame, module, caller, parent, place)
+            parent, caller, owner = call.event, call.name, module
+        return parent
+
+    def _direct_call(self, frame: FrameType) -> DirectCall | None:
+        mark = frame.f_trace
+        if isinstance(mark, DirectCall):
+            return mark
+        if mark is None:
+            return None
+        # A debugger owns the slot: the same frame further on is taken for the same call.
+        call, lasti = self._debugged.get(id(frame), (None, 0))
+        if call is None or frame.f_lasti < lasti:
+            return None
+        self._debugged[id(frame)] = (call, frame.f_lasti)
+        return call
+
+    def _open_direct(
+        self,
+        frame: FrameType,
+        module: nn.Module,
+        caller: ModuleName | None,
+        parent: int,
+        place: StackNode,
+    ) -> DirectCall:
+        recording = self.recording
+        name = recording.modules.name_of(module, caller, place.index)
+        code = frame.f_code
+        names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+        known = recording.tensors.known
+        values = [describe(value, known) for value in read_locals(frame, names)]
+        event = next(recording.ids)
+        now = recording.clock()
+        number = count_call(name, place)
+        arguments = dict(zip(names, values, strict=True))
+        recording.events.extend(
+            (event, name, place, parent, now, OPEN, number, [], arguments, Unseen, None)
+        )
+        call = DirectCall(event, name)
+        if frame.f_trace is None:
+            frame.f_trace = call
+        else:
+            self._debugged[id(frame)] = (call, frame.f_lasti)
+        return call
+
+
+class Recording:
+    """Everything the sources of one trace write to."""
+
+    def __init__(self, sink: Sink, clock: Callable[[], int]) -> None:
+        self.sink = sink
+        self.clock = clock
+        self.ids = itertools.count()
+        self.events: list[Any] = []
+        self.modules = ModuleTable()
+        self.tensors = TensorTable(self.modules.tensor_name)
+        self.keeper: Keeper | None = None
+        self.stacks = _STACKS
+        self.lanes: dict[int, Lane] = {}
+        self.thread_names: list[str] = []
+        self._draining = threading.Lock()
+        self.on_fault: Callable[[BaseException, str], None] = lambda fault, where: None
+
+    def keep(self, keeper: Keeper) -> None:
+        """Keep more than facts of each tensor version from here on."""
+        self.keeper = keeper
+        self.tensors.keep = keeper
+
+    def keep_op(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Keep the data of an op's tensors in full, if they were asked for.
+
+        Arguments are kept as they are after the op, which is as they were unless it wrote them.
+        """
+        keeper = self.keeper
+        roles = keeper.op_roles(func) if keeper is not None else ()
+
+        def keep(tensor: Tensor) -> Any:
+            token = self.tensors.known(tensor)
+            if keeper is not None:
+                keeper.keep(token, tensor, True)
+            return token
+
+        if "out" in roles:
+            describe(list(out) if isinstance(out, tuple) else out, keep)
+        if "in" in roles:
+            describe([list(args), kwargs], keep)
+
+    def lane(self, boundary: int = NO_FRAME) -> Lane:
+        """The lane of the running thread, opened if new."""
+        ident = threading.get_ident()
+        lane = self.lanes.get(ident)
+        if lane is None:
+            lane = self.lanes[ident] = Lane(self, len(self.thread_names), boundary)
+            self.thread_names.append(lane.name)
+        return lane
+
+    def end_call(self, call: Call, end: int, out: Any, error: str | None) -> None:
+        """Record a module call that is over, or that will not be heard of again."""
+        event, node, _, name, parent, start, number, inputs, named = call
+        self.events.extend(
+            (event, name, node, parent, start, end, number, inputs, named, out, error)
+        )
+        if event & BATCH == BATCH:
+            self.drain()
+
+    def failure(self, lane: Lane, call: Call, exception: BaseException) -> str:
+        """The text of an exception leaving a call, noted as an event of its own if no op saw it."""
+        text = error_text(exception)
+        if lane.failed != id(exception):
+            lane.failed = id(exception)
+            self.note_error(call[NODE], call[ID], exception, text)
+        return text
+
+    def note_error(self, base: StackNode, parent: int, error: BaseException, text: str) -> None:
+        """Record an error that was raised outside any op, at the innermost line it came from."""
+        node = self.stacks.descend_traceback(base, error.__traceback__, CALL_FRAME)
+        self.note("error", node, parent, text)
+
+    def note(self, subject: str, node: StackNode, parent: int, text: str) -> None:
+        """Record something that is not a call."""
+        now = self.clock()
+        self.events.extend(
+            (next(self.ids), Note(subject), node, parent, now, now, -1, [], None, None, text)
+        )
+
+    def mark(self, subject: Any) -> None:
+        """Record something that concerns the whole run, at this moment."""
+        now = self.clock()
+        root = self.lane().stack[0][NODE]
+        self.events.extend((next(self.ids), subject, root, -1, now, now, -1, [], None, None, None))
+
+    def crashed(self, error: BaseException) -> str:
+        """Record the exception that leaves the recorded block, unless an event already has it."""
+        lane = self.lane()
+        text = error_text(error)
+        if lane.failed != id(error):
+            self.note_error(lane.stack[0][NODE], -1, error, text)
+        return text
+
+    def open_calls(self) -> list[Any]:
+        """Records of the module calls that are open now."""
+        records: list[Any] = []
+        for lane in self.lanes.values():
+            for event, node, _, name, parent, start, number, inputs, named in lane.stack[1:]:
+                records += (
+                    event,
+                    name,
+                    node,
+                    parent,
+                    start,
+                    OPEN,
+                    number,
+                    inputs,
+                    named,
+                    None,
+                    None,
+                )
+        return records
+
+    def drain(self) -> None:
+        """Hand all records to the sink."""
+        with self._draining:
+            batch = self._take()
+            batch.surviving = [*self.tensors.sweep(), *self._open_inputs()]
+            self.sink.extend(batch)
+
+    def _take(self) -> Batch:
+        events, values = self.events, self.tensors.values
+        # Slices, so that records other threads append meanwhile wait for the next time. Values
+        # after events: an event is complete before it is appended, so are its values.
+        taken_events = events[:]
+        taken_values = values[:]
+        kept = [] if self.keeper is None else self.keeper.kept
+        taken_kept = kept[:]
+        del kept[: len(taken_kept)]
+        del events[: len(taken_events)]
+        del values[: len(taken_values)]
+        return Batch(taken_events, taken_values, taken_kept)
+
+    def close(self) -> None:
+        """Hand over the rest and let go of everything, so that nothing waits for the collector."""
+        for lane in self.lanes.values():
+            lane.abandon_above(0)
+        self.sink.extend(self._take())
+        for lane in self.lanes.values():
+            lane.release()
+        self.lanes.clear()
+        self.tensors.release()
+
+    def _open_inputs(self) -> list[Any]:
+        return [[c[INPUTS], c[NAMED]] for lane in self.lanes.values() for c in lane.stack]
+
+
+def count_call(name: ModuleName, node: StackNode) -> int:
+    """The index of a call of a module, recomputed calls counted apart."""
+    entry = name.entry
+    if node.phase == RECOMPUTE:
+        entry.recomputed += 1
+        return entry.recomputed - 1
+    entry.calls += 1
+    return entry.calls - 1
+
+
+def error_text(exception: BaseException) -> str:
+    """`Type: message`, whatever the exception's own `__str__` does."""
+    try:
+        return f"{type(exception).__name__}: {exception}"
+    except Exception:
+        return type(exception).__name__

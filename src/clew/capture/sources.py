@@ -1,0 +1,183 @@
+"""Where code runs: call stacks interned as a tree of nodes.
+
+In come live frames, out go `StackNode`s. A node is one place in one code object reached by one
+path of calls, so a million ops on the same lines share a few nodes, and no frame is kept.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from types import CodeType, FrameType, TracebackType
+from typing import Any
+
+from clew.events.columns import Place
+from clew.events.records import FORWARD
+
+_CLEAR_SNAPSHOT = sys.version_info < (3, 13)
+
+
+class StackNode:
+    """One call position: instruction `lasti` of `code`, reached through `parent`."""
+
+    __slots__ = ("code", "direct", "index", "kids", "lasti", "parent", "phase", "thread")
+
+    def __init__(
+        self,
+        index: int,
+        parent: StackNode | None,
+        code: CodeType | None,
+        lasti: int,
+        phase: int,
+        thread: int,
+    ) -> None:
+        self.index = index
+        self.parent = parent
+        self.code = code
+        self.lasti = lasti
+        self.phase = phase
+        self.thread = thread
+        # Children by (id(code), lasti), and shortcuts to descendants by the flattened chain of
+        # those pairs, innermost first. Ids are safe as keys: nodes keep their code alive.
+        self.kids: dict[tuple[int, ...], StackNode] = {}
+        # Whether a frame named `forward` lies between here and the enclosing module call.
+        self.direct = False
+
+
+class StackTree:
+    """All nodes of the process: recordings after the first find their paths already there."""
+
+    def __init__(self, phase_of_code: dict[CodeType, int]) -> None:
+        self.nodes: list[StackNode] = []
+        self._phase_of_code = phase_of_code
+        self._roots: dict[tuple[int, int], StackNode] = {}
+
+    def root(self, thread: int, phase: int = FORWARD) -> StackNode:
+        """The tree root of a recording's n-th thread."""
+        node = self._roots.get((thread, phase))
+        if node is None:
+            node = self._roots[thread, phase] = self._add(None, None, -1, phase, thread)
+        return node
+
+    def child(self, parent: StackNode, code: CodeType, lasti: int) -> StackNode:
+        """The node for `code` at `lasti` called from `parent`."""
+        key = (id(code), lasti)
+        node = parent.kids.get(key)
+        if node is None:
+            phase = self._phase_of_code.get(code, parent.phase)
+            node = self._add(parent, code, lasti, phase, parent.thread)
+            parent.kids[key] = node
+        return node
+
+    def descend(self, base: StackNode, frames: list[FrameType]) -> StackNode:
+        """The node reached from `base` through `frames`, given innermost first."""
+        node = base
+        path: list[int] = []
+        for frame in reversed(frames):
+            # The outermost frame under a module call is that module's own forward.
+            direct = node.direct or (frame.f_code.co_name == "forward" and node is not base)
+            node = self.child(node, frame.f_code, frame.f_lasti)
+            node.direct = direct
+            path[:0] = id(frame.f_code), frame.f_lasti
+        if path:
+            base.kids[tuple(path)] = node
+        return node
+
+    def descend_traceback(
+        self, base: StackNode, traceback: TracebackType | None, call_frame: CodeType
+    ) -> StackNode:
+        """The node where an exception was raised, for one caught around the call of `base`."""
+        steps: list[tuple[CodeType, int]] = []
+        while traceback is not None:
+            code = traceback.tb_frame.f_code
+            # Everything up to the call's own frame is machinery.
+            steps = [] if code is call_frame else [*steps, (code, traceback.tb_lasti)]
+            traceback = traceback.tb_next
+        for code, lasti in steps:
+            base = self.child(base, code, lasti)
+        return base
+
+    def _add(
+        self, parent: StackNode | None, code: CodeType | None, lasti: int, phase: int, thread: int
+    ) -> StackNode:
+        node = StackNode(len(self.nodes), parent, code, lasti, phase, thread)
+        self.nodes.append(node)
+        return node
+
+
+def first_argument(frame: FrameType) -> Any:
+    """The object bound to a frame's first parameter, None if it has none."""
+    code = frame.f_code
+    return read_locals(frame, code.co_varnames[:1])[0] if code.co_argcount else None
+
+
+def read_locals(frame: FrameType, names: tuple[str, ...]) -> list[Any]:
+    """Values of some locals of a function's frame, None where unbound."""
+    snapshot = frame.f_locals
+    values = [snapshot.get(name) for name in names]
+    if _CLEAR_SNAPSHOT:
+        # Before 3.13 the frame keeps this dict, and with it every local, until it is read anew.
+        snapshot.clear()
+    return values
+
+
+def boundary_of(frame: FrameType | None) -> int:
+    """The id of the frame above the `with` statement that `frame` is executing.
+
+    Frames from there up never change while the block runs, so stacks need not be walked further.
+    `id(None)`, the top of every stack, where there is no such statement (`start()`, `ExitStack`).
+    """
+    if frame is None or frame.f_lasti < 0:
+        return id(None)
+    opcode = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+    return id(frame.f_back) if opcode in _WITH_OPCODES else id(None)
+
+
+_WITH_OPCODES = {"BEFORE_WITH", "SETUP_WITH", "LOAD_SPECIAL"}
+
+
+def places_of(nodes: list[StackNode], library_dirs: tuple[str, ...]) -> list[Place]:
+    """Rows for nodes, in order, followed by rows for the nodes above them."""
+    order = list(nodes)
+    rows = {node.index: row for row, node in enumerate(order)}
+    for node in order:  # grows while it runs
+        parent = node.parent
+        if parent is not None and parent.index not in rows:
+            rows[parent.index] = len(order)
+            order.append(parent)
+    return [
+        _place(node, -1 if node.parent is None else rows[node.parent.index], library_dirs)
+        for node in order
+    ]
+
+
+def _place(node: StackNode, parent: int, library_dirs: tuple[str, ...]) -> Place:
+    code = node.code
+    if code is None:
+        return Place(parent, "", "", 0, 0, 0, 0, True, node.phase, node.thread)
+    line, end_line, col, end_col = _position(code, node.lasti)
+    return Place(
+        parent=parent,
+        file=code.co_filename,
+        function=getattr(code, "co_qualname", code.co_name),
+        line=line,
+        end_line=end_line,
+        col=col,
+        end_col=end_col,
+        library=code.co_filename.startswith(library_dirs),
+        phase=node.phase,
+        thread=node.thread,
+    )
+
+
+def _position(code: CodeType, lasti: int) -> tuple[int, int, int, int]:
+    """Line, last line, column and last column of an instruction."""
+    if hasattr(code, "co_positions"):
+        for index, found in enumerate(code.co_positions()):
+            if index == lasti // 2 and found[0] is not None:
+                line, end_line, col, end_col = found
+                return line, end_line or line, col or 0, end_col or 0
+    for start, end, line in code.co_lines():
+        if start <= lasti < end and line is not None:
+            return line, line, 0, 0
+    return code.co_firstlineno, code.co_firstlineno, 0, 0

@@ -1,0 +1,184 @@
+"""Facts about tensors: who is who, what each looks like, without keeping any of them.
+
+In come live tensors, out go tokens, one per tensor version, whose facts are appended to `values`
+(`events.records`). A weak reference beside each token tells a tensor from one that lived at the
+same address before.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from clew.events.records import WRITTEN, Extra, UnknownShape
+
+Token = tuple[int, ...]
+
+PLAIN = frozenset({Tensor, torch.nn.Parameter})
+
+
+class TensorTable:
+    """Tokens of all tensors seen, by identity while the tensor lives."""
+
+    def __init__(self, name_of: Callable[[Tensor], str | None]) -> None:
+        self.values: list[Any] = []
+        # id(tensor) -> the tensor, weakly, and the token of its newest version
+        self.live: dict[int, tuple[Callable[[], Tensor | None], Token]] = {}
+        # Called with each new token and its tensor when more than facts is wanted.
+        self.keep: Callable[[Token, Tensor], None] | None = None
+        self._name_of = name_of
+        # id(tensor) -> version its token stands for, for tensors met outside ops
+        self._versions: dict[int, int] = {}
+        # address of a storage first met from outside -> (one tensor on it, its number)
+        self._storages: dict[int, tuple[Callable[[], Tensor | None], int]] = {}
+        self._numbers = itertools.count()
+
+    def known(self, tensor: Tensor) -> Token:
+        """The token of a tensor that is used, made if it was not met before."""
+        held = self.live.get(id(tensor))
+        if held is not None and held[0]() is tensor:
+            return held[1]
+        return self.add(tensor, self._storage(tensor), _version(tensor), -1, tensor.requires_grad)
+
+    def current(self, tensor: Tensor) -> Token:
+        """As `known`, for when no op tells of writes: a new token if the version has moved."""
+        return self._current(tensor, -1)
+
+    def returned(self, tensor: Tensor, producer: int) -> Token:
+        """As `current`, for a call's result: a new token is credited to the call."""
+        return self._current(tensor, producer)
+
+    def _current(self, tensor: Tensor, producer: int) -> Token:
+        held = self.live.get(id(tensor))
+        version = _version(tensor)
+        if held is not None and held[0]() is tensor:
+            if version is None or version == self._versions.get(id(tensor), version):
+                return held[1]
+            token = self.add(tensor, held[1], version, producer, tensor.requires_grad)
+        else:
+            storage = self._storage(tensor)
+            token = self.add(tensor, storage, version, producer, tensor.requires_grad)
+        if version is not None:
+            self._versions[id(tensor)] = version
+        return token
+
+    def produced(self, tensor: Tensor, producer: int, grad: bool, base: Any) -> Token:
+        """The token of an op's result; `base` is the argument whose memory it may share."""
+        held = self.live.get(id(tensor))
+        if held is not None and held[0]() is tensor:
+            return held[1]  # an argument handed through
+        shared = _shared(tensor, base, self.known)
+        return self.add(tensor, shared, 0 if shared is None else None, producer, grad)
+
+    def written(self, tensor: Tensor, producer: int, grad: bool) -> Token:
+        """The token of a tensor after an op wrote to it."""
+        version = _version(tensor)
+        # torch counts the write once the op is through.
+        version = WRITTEN if version is None else version + 1
+        return self.add(
+            tensor, self.known(tensor), version, producer, grad or tensor.requires_grad
+        )
+
+    def add(
+        self, tensor: Tensor, storage: Any, version: int | None, producer: int, grad: bool
+    ) -> Token:
+        """A new token for `tensor` as it is now."""
+        token: Token
+        if type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_nested:
+            token, stride, device, extra = tensor.shape, tensor.stride(), tensor.device, None
+        else:
+            token, stride, device, extra = _odd_facts(tensor)
+        name = self._name_of(tensor)
+        self.values.extend(
+            (token, version, storage, stride, tensor.dtype, device, extra, grad, producer, name)
+        )
+        self.live[id(tensor)] = (ref(tensor), token)
+        if self.keep is not None:
+            self.keep(token, tensor)
+        return token
+
+    def forget(self, tensor: Tensor) -> None:
+        """Drop the weak reference to a tensor."""
+        self.live.pop(id(tensor), None)
+
+    def release(self) -> None:
+        """Drop every weak reference."""
+        self.live.clear()
+        self._storages.clear()
+        self._versions.clear()
+
+    def sweep(self) -> list[Token]:
+        """Drop what belongs to tensors that are gone; the tokens that remain."""
+        for key, held in list(self.live.items()):
+            if held[0]() is None and self.live.get(key) is held:
+                del self.live[key]
+                self._versions.pop(key, None)
+        for address, holder in list(self._storages.items()):
+            if holder[0]() is None:
+                del self._storages[address]
+        return [token for _, token in list(self.live.values())]
+
+    def _storage(self, tensor: Tensor) -> int:
+        """A number shared by all tensors on the same memory, for one met from outside."""
+        try:
+            address = tensor.untyped_storage()._cdata
+        except Exception:
+            return next(self._numbers)
+        holder = self._storages.get(address)
+        if holder is not None and holder[0]() is not None:
+            return holder[1]
+        number = next(self._numbers)
+        self._storages[address] = (ref(tensor), number)
+        return number
+
+
+def _shared(tensor: Tensor, base: Any, known: Callable[[Tensor], Token]) -> Token | None:
+    """The token of `base` if `tensor` really lies on its memory."""
+    if not isinstance(base, Tensor):
+        return None
+    try:
+        same = tensor.untyped_storage()._cdata == base.untyped_storage()._cdata
+    except Exception:
+        same = True  # a wrapper without storage: believe the op's schema
+    return known(base) if same else None
+
+
+def _version(tensor: Tensor) -> int | None:
+    try:
+        return tensor._version
+    except Exception:  # inference tensors keep none
+        return None
+
+
+def _odd_facts(tensor: Tensor) -> tuple[Any, ...]:
+    """Facts of subclasses, sparse, nested, quantised, wrapped tensors: each one guarded."""
+    local = _try(lambda: tensor._local_tensor, None)
+    dims = _try(lambda: [_dim(d) for d in tensor.shape], None)
+    return (
+        # A tuple that no other value has, whatever its length.
+        torch.Size(dims) if dims is not None else UnknownShape([-1]),
+        _try(lambda: tuple(_dim(d) for d in tensor.stride()), None),
+        _try(lambda: tensor.device, None),
+        Extra(
+            layout=str(_try(lambda: tensor.layout, "")).replace("torch.", ""),
+            cls=type(tensor).__name__,
+            placements=_try(lambda: ",".join(map(str, tensor.placements)), None),
+            local_shape=None if local is None else tuple(local.shape),
+        ),
+    )
+
+
+def _dim(size: Any) -> int:
+    return size if type(size) is int else _try(lambda: int(size.node.hint), -1)
+
+
+def _try(read: Callable[[], Any], default: Any) -> Any:
+    try:
+        return read()
+    except Exception:
+        return default

@@ -1,0 +1,169 @@
+"""Every private corner of torch that capture leans on, with the version seen and the fallback.
+
+Nothing else in the package touches torch's private names, except one attribute read in the hot
+path of `capture.ops` (`OpOverload._op`) that is checked for here. Seen on 2.6 to 2.13.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+import torch
+import torch.nn.modules.module as nn_module
+from torch.autograd.graph import _engine_run_backward
+from torch.utils import checkpoint
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+from torch.utils.data import dataloader
+
+from clew.events.records import BACKWARD, DATA, OPTIMIZER, RECOMPUTE
+
+# Code whose lines are not the user's: torch's own and ours. The separator matters: a package
+# merely named torch-something is the user's.
+LIBRARY_DIRS = (
+    os.path.dirname(torch.__file__) + os.sep,
+    os.path.dirname(os.path.dirname(__file__)) + os.sep,
+    "<frozen ",
+)
+
+
+def _nested_code(code: CodeType, name: str) -> CodeType | None:
+    """The code object of the function called `name` defined inside `code`, at any depth."""
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            if const.co_name == name:
+                return const
+            deeper = _nested_code(const, name)
+            if deeper is not None:
+                return deeper
+    return None
+
+
+def _code(owner: Any, *path: str) -> list[CodeType]:
+    """The code of `owner.a.b`, following nested functions; empty where this torch lacks it."""
+    function = getattr(owner, path[0], None)
+    code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
+    for name in path[1:]:
+        code = code and _nested_code(code, name)
+    return [code] if code else []
+
+
+_CALL_IMPL = nn_module.Module._call_impl.__code__
+
+# The frame that runs global hooks and then forward: `inner` inside `_call_impl`; a torch that
+# runs them in `_call_impl` itself gets that.
+CALL_FRAME: CodeType = _nested_code(_CALL_IMPL, "inner") or _CALL_IMPL
+
+# Frames of the calling machinery, never shown.
+CALL_MACHINERY = {CALL_FRAME, _CALL_IMPL, nn_module.Module._wrapped_call_impl.__code__}
+
+# A frame of this code on the stack means this phase.
+PHASE_OF_CODE: dict[CodeType, int] = {
+    code: phase
+    for phase, codes in (
+        (BACKWARD, [_engine_run_backward.__code__]),
+        (
+            RECOMPUTE,
+            [
+                *_code(checkpoint, "_checkpoint_without_reentrant_generator", "recompute_fn"),
+                *_code(checkpoint.CheckpointFunction, "backward"),
+            ],
+        ),
+        (OPTIMIZER, _code(torch.optim.Optimizer, "profile_hook_step", "wrapper")),
+        (DATA, _code(dataloader._BaseDataLoaderIter, "__next__")),
+    )
+    for code in codes
+}
+
+# Raised by a checkpoint to end its recomputation early: nothing is wrong.
+StopRecomputation: type[BaseException] = checkpoint._StopRecomputationError
+
+# The number the next autograd node of this thread will get, and the node now running backward.
+next_autograd_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node
+
+
+def hide_from_dynamo(code: CodeType) -> None:
+    """Keep Dynamo from compiling frames of `code` and what they call.
+
+    torch's own way, wrapping the handler in `torch._dynamo.disable`, imports Dynamo (seconds)
+    and costs over a microsecond per op; marking the code costs nothing. Before 2.7 the mark is
+    called `skip_code` and covers the frame alone.
+    """
+    eval_frame = torch._C._dynamo.eval_frame
+    try:
+        skip = eval_frame._FrameAction.SKIP
+        eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(skip, skip))
+    except AttributeError:
+        eval_frame.skip_code(code)
+
+
+def without_modes() -> Any:
+    """A context in which no dispatch mode, the user's or ours, sees what runs."""
+    return torch._C._DisableTorchDispatch()
+
+
+def is_transformed(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a wrapper that `torch.func` made while transforming a function."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
+def on_swap(forget: Callable[[torch.Tensor], None]) -> Callable[[], None]:
+    """Call `forget` before two tensors are swapped, which torch refuses to do to a tensor that
+    anybody holds a weak reference to; returns what undoes it."""
+    swap = torch.utils.swap_tensors
+
+    @functools.wraps(swap)
+    def swap_tensors(t1: torch.Tensor, t2: torch.Tensor) -> None:
+        forget(t1)
+        forget(t2)
+        swap(t1, t2)
+
+    torch.utils.swap_tensors = swap_tensors
+
+    def undo() -> None:
+        torch.utils.swap_tensors = swap
+
+    return undo
+
+
+def push_mode(mode: TorchDispatchMode, main: bool) -> None:
+    """Push a dispatch mode on this thread.
+
+    `__enter__` also sets flags of the whole process, saved and restored in stack order, which
+    another thread may not touch.
+    """
+    if main:
+        mode.__enter__()
+    else:
+        _push_mode(mode)
+
+
+def pop_mode(mode: TorchDispatchMode, main: bool) -> None:
+    """Take the innermost dispatch mode off this thread."""
+    if main:
+        mode.__exit__(None, None, None)
+    else:
+        _pop_mode()
+
+
+def compiled_graph_class(load: bool) -> Any:
+    """The class whose calls are Inductor's compiled graphs, None if it was never loaded.
+
+    Seen on 2.6 to 2.13. Loading it takes a second, so it is done only where something compiled
+    is about to run.
+    """
+    if load:
+        importlib.import_module("torch._inductor.output_code")
+    module = sys.modules.get("torch._inductor.output_code")
+    return getattr(module, "CompiledFxGraph", None)
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Whether calls of a module go through `torch.compile`."""
+    return "_orig_mod" in module._modules or module._compiled_call_impl is not None

@@ -1,0 +1,146 @@
+"""What is kept of a tensor beyond its facts: statistics, a digest, the data itself.
+
+In comes a live tensor, out goes a `Kept`. The snapshot is a copy made at that moment, of the
+tensor's own elements. Nothing computed here is seen by autograd, by a dispatch mode or by the
+random number generators.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clew.address import Address, matches, matches_op
+from clew.capture.torch_compat import is_transformed, without_modes
+from clew.events.model import Gap
+from clew.events.records import Kept, Payload, Token
+
+_INTEGRAL = frozenset(
+    {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool,
+     torch.uint16, torch.uint32, torch.uint64}
+)  # fmt: skip
+
+
+class Keeper:
+    """Decides what is kept of each tensor version, and keeps it."""
+
+    def __init__(
+        self,
+        values: str,
+        capture: list[Address],
+        on_gap: Callable[[Gap], Any],
+    ) -> None:
+        self.kept: list[Any] = []
+        self.modules = [a for a in capture if a.kind == "path"]
+        self.ops = [a for a in capture if a.kind == "op"]
+        self._full = values == "full"
+        self._stats = values in ("stats", "full")
+        self._on_gap = on_gap
+        self._in_full: set[int] = set()
+        self._wanted_ops: dict[int, frozenset[str]] = {}
+
+    def __call__(self, token: Token, tensor: Tensor) -> None:
+        """Keep what `values` asks for of a new tensor version."""
+        if self._stats:
+            self.keep(token, tensor, self._full)
+
+    def keep(self, token: Token, tensor: Tensor, full: bool) -> None:
+        """Keep statistics and, with `full`, the data."""
+        if full:
+            if id(token) in self._in_full:
+                return
+            self._in_full.add(id(token))
+        try:
+            with torch.no_grad(), without_modes():
+                plain = _plain(tensor)
+                if plain is None:
+                    self._not_kept(tensor, "it has no elements of its own that could be copied")
+                    return
+                kept = Kept(statistics(plain), snapshot(plain) if full else None)
+            self.kept.append((token, kept))
+        except Exception as fault:
+            self._not_kept(tensor, f"{type(fault).__name__}: {fault}")
+
+    def module_roles(self, paths: list[str], call: int) -> frozenset[str]:
+        """Which sides of a module call are captured: `in`, `out`."""
+        return frozenset(
+            address.role or "out"
+            for address in self.modules
+            if address.call in (None, call) and any(matches(address.path, p) for p in paths)
+        )
+
+    def op_roles(self, func: Any) -> frozenset[str]:
+        """Which sides of an op are captured."""
+        roles = self._wanted_ops.get(id(func))
+        if roles is None:
+            name = str(func)
+            roles = self._wanted_ops[id(func)] = frozenset(
+                address.role or "out" for address in self.ops if matches_op(address.path, name)
+            )
+        return roles
+
+    def _not_kept(self, tensor: Tensor, why: str) -> None:
+        what = f"values of {type(tensor).__name__} ({tensor.layout}, {tensor.dtype})"
+        self._on_gap(Gap(what.replace("torch.", ""), "", why, "only their metadata is recorded"))
+
+
+def _plain(tensor: Tensor) -> Tensor | None:
+    """The tensor as an ordinary strided one with data, None if it has no such form."""
+    local = getattr(tensor, "_local_tensor", tensor)
+    if local.layout is not torch.strided or local.is_quantized or local.device.type == "meta":
+        return None
+    if type(local) not in (Tensor, torch.nn.Parameter) or is_transformed(local):
+        return None
+    return local.detach().resolve_conj().resolve_neg()
+
+
+def snapshot(tensor: Tensor) -> Payload:
+    """A copy of the tensor's own elements, in row-major order."""
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+    copy.copy_(tensor)
+    raw = copy.reshape(-1).view(torch.uint8).numpy() if copy.numel() else None
+    data = b"" if raw is None else raw
+    return Payload(str(tensor.dtype).replace("torch.", ""), tuple(tensor.shape), data)
+
+
+def statistics(tensor: Tensor) -> dict[str, float | int | str]:
+    """Minimum, maximum, mean, deviation, norm, and counts of NaN, Inf and zeros."""
+    count = tensor.numel()
+    digest = _digest(tensor)
+    if not count:
+        return {"count": 0, "nan": 0, "inf": 0, "zeros": 0, "digest": digest}
+    if tensor.dtype.is_complex:
+        tensor = torch.view_as_real(tensor)
+    real = tensor.to(torch.float64) if tensor.dtype in _INTEGRAL else tensor
+    if real.dtype not in (torch.float32, torch.float64):
+        real = real.to(torch.float32)
+    low, high = (float(x) for x in torch.aminmax(real))
+    nan = inf = 0
+    zeros = count - int(torch.count_nonzero(tensor).item()) if not tensor.dtype.is_complex else 0
+    if not (low - low == 0.0 and high - high == 0.0):
+        nan = int(torch.isnan(real).sum())
+        inf = int(torch.isinf(real).sum())
+        finite = real[torch.isfinite(real)]
+        if finite.numel():
+            low, high = (float(x) for x in torch.aminmax(finite))
+        else:
+            low = high = float("nan")
+        real = finite
+    total = real.numel()
+    mean = float(real.sum(dtype=torch.float64)) / total if total else float("nan")
+    norm = float(torch.linalg.vector_norm(real, dtype=torch.float64)) if total else 0.0
+    variance = max(norm * norm / total - mean * mean, 0.0) if total else float("nan")
+    return {
+        "min": low, "max": high, "mean": mean, "std": variance**0.5, "norm": norm,
+        "nan": nan, "inf": inf, "zeros": zeros, "count": count, "digest": digest,
+    }  # fmt: skip
+
+
+def _digest(tensor: Tensor) -> str:
+    """A checksum of the elements: equal for equal content, whatever the memory layout."""
+    raw = tensor.contiguous().reshape(-1).view(torch.uint8).cpu().numpy() if tensor.numel() else b""
+    return f"{zlib.crc32(raw):08x}"

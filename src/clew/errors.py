@@ -1,0 +1,99 @@
+"""The exceptions Clew raises, one tree, so that `except ClewError` catches them all.
+
+In: what happened, with the values. Out: an exception whose text says what to do next.
+Must not know: anything else of Clew; every other module may import this one.
+
+    ClewError
+     ├─ AddressSyntaxError   (ValueError)     an address that cannot be read
+     ├─ NoMatch              (LookupError)    an address that names nothing here
+     ├─ TraceStateError      (RuntimeError)   start, stop or step at the wrong time
+     ├─ MissingDependency    (ImportError)    an optional package is not installed
+     └─ NotRecorded                           the data asked for was not kept
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_EXCERPT = 70
+
+
+class ClewError(Exception):
+    """Catch anything Clew raises on purpose."""
+
+
+class AddressSyntaxError(ClewError, ValueError):
+    """Say what in an address cannot be read, where, and what to write instead."""
+
+    def __init__(self, what: str, text: str, position: int, instead: str) -> None:
+        # All four go into `args`, so the exception survives pickling from a worker process.
+        super().__init__(what, text, position, instead)
+        self.what = what
+        self.text = text
+        self.position = position
+        self.instead = instead
+
+    def __str__(self) -> str:
+        shown, caret = _excerpt(self.text, self.position)
+        lines = f"cannot read the address: {self.what}", f"    {shown}", f"    {' ' * caret}^"
+        return "\n".join(_printable(line) for line in (*lines, self.instead))
+
+
+class NoMatch(ClewError, LookupError):
+    """Say that an address names nothing, and which names come nearest."""
+
+    def __init__(
+        self, address: str, nearest: Sequence[str] = (), among: str = "the recorded names"
+    ) -> None:
+        super().__init__(address, tuple(nearest), among)
+        self.address = address
+        self.nearest = tuple(nearest)
+        self.among = among
+
+    def __str__(self) -> str:
+        text = f"nothing matches {self.address!r} among {self.among}"
+        if self.nearest:
+            text += "; nearest: " + ", ".join(repr(name) for name in self.nearest)
+        return text
+
+
+class TraceStateError(ClewError, RuntimeError):
+    """Report a trace started, stopped or stepped at the wrong time."""
+
+
+class MissingDependency(ClewError, ImportError):
+    """Name the package a feature needs and the command that installs it."""
+
+    def __init__(self, feature: str, package: str, install: str) -> None:
+        super().__init__(feature, package, install)
+        self.feature = feature
+        self.package = package
+        self.install = install
+
+    def __str__(self) -> str:
+        return (
+            f"{self.feature} needs {self.package}, which is not installed. "
+            f"Run: pip install '{self.install}'"
+        )
+
+
+class NotRecorded(ClewError):
+    """Report data that was not kept; the message says how to record it."""
+
+
+def _excerpt(text: str, position: int) -> tuple[str, int]:
+    """Cut `text` around `position` to fit a line; return it and the caret's column."""
+    start = max(0, position - _EXCERPT // 2) if len(text) > _EXCERPT else 0
+    cut = text[start : start + _EXCERPT]
+    left = "..." if start else ""
+    right = "..." if start + _EXCERPT < len(text) else ""
+    return left + cut + right, len(left) + position - start
+
+
+def _printable(line: str) -> str:
+    """Keep line breaks and control codes of an address out of the message."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+
+
+class ClewWarning(UserWarning):
+    """Something the user should know while the program goes on."""

@@ -1,0 +1,312 @@
+"""What a reader of a trace holds in hand: events, values, sources, gaps. Data, no behaviour.
+
+Events and values are made on demand from columns; inputs, outputs and the like are filled in
+when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, overload
+
+from clew.errors import NotRecorded
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_SHORT_DTYPES = {
+    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16",
+    "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8",
+    "uint64": "u64", "uint32": "u32", "uint16": "u16", "uint8": "u8",
+    "bool": "b8", "complex128": "c128", "complex64": "c64", "complex32": "c32",
+}  # fmt: skip
+
+
+def short_dtype(dtype: str) -> str:
+    """`float32` as `f32`, `float8_e4m3fn` as `f8e4m3fn`; what has no short form as it is.
+
+    >>> short_dtype("bfloat16"), short_dtype("float8_e5m2"), short_dtype("quint8")
+    ('bf16', 'f8e5m2', 'quint8')
+    """
+    if dtype.startswith("float8_"):
+        return "f8" + dtype.removeprefix("float8_")
+    return _SHORT_DTYPES.get(dtype, dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A place in the user's code. Columns count from 0; 0 to 0 where Python does not tell."""
+
+    file: str
+    line: int
+    end_line: int
+    col: int
+    end_col: int
+    function: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Statistics of a tensor's elements; min, max, mean, std, norm are of the finite ones."""
+
+    min: float | None
+    max: float | None
+    mean: float | None
+    std: float | None
+    norm: float | None
+    nan: int
+    inf: int
+    zeros: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Something that was not seen, and what to do about it."""
+
+    what: str
+    where: str
+    why: str
+    remedy: str
+
+    def __str__(self) -> str:
+        place = f" at {self.where}" if self.where else ""
+        return f"{self.what}{place}: {self.why}; {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """The exception that ended the recorded block."""
+
+    exception: str
+    event: Event | None
+    note: str
+
+
+class Value:
+    """One tensor at one moment: what it looked like, where it came from, what was kept of it."""
+
+    __slots__ = (
+        "_load", "_producer", "cls", "device", "digest", "dtype", "fingerprint", "layout",
+        "local_shape", "name", "number", "placements", "requires_grad", "shape", "stats",
+        "storage", "stride", "version",
+    )  # fmt: skip
+
+    def __init__(self, **facts: Any) -> None:
+        for name, fact in facts.items():
+            object.__setattr__(self, name, fact)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"a Value is read-only: cannot set {name!r}")
+
+    @property
+    def producer(self) -> Event | None:
+        """The event that made this value, None for what came from outside."""
+        event: Event | None = self._producer()
+        return event
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """The data as NumPy, bf16 and fp8 as exact float32."""
+        array: np.ndarray[Any, Any] = self._loaded("array")
+        return array
+
+    def tensor(self) -> Any:
+        """The data as a torch tensor."""
+        return self._loaded("tensor")
+
+    def _loaded(self, form: str) -> Any:
+        loaded = self._load(form)
+        if loaded is None:
+            raise NotRecorded(
+                f"the data of {self} was not kept; record it with clew.trace(values='full'), "
+                "or name it in clew.trace(capture=[...])"
+            )
+        return loaded
+
+    def __str__(self) -> str:
+        return f"{short_dtype(self.dtype)}{self.shape_text}{self.suffix}"
+
+    @property
+    def shape_text(self) -> str:
+        """`[2,3]`, or `[?]` for a tensor that does not tell."""
+        if self.shape is None:
+            return "[?]"
+        return "[" + ",".join("?" if d < 0 else str(d) for d in self.shape) + "]"
+
+    @property
+    def suffix(self) -> str:
+        """What sets the tensor apart: layout, placements, class."""
+        parts = []
+        if self.layout not in ("strided", ""):
+            parts.append(self.layout)
+        if self.local_shape is not None:
+            local = ",".join(map(str, self.local_shape))
+            parts.append(f"local [{local}] {self.placements}")
+        elif self.cls not in ("Tensor", "Parameter") and self.layout != "jagged":
+            parts.append(self.cls)
+        return "".join(f" {part}" for part in parts)
+
+    def __repr__(self) -> str:
+        name = f" {self.name}" if self.name else ""
+        return f"<Value {self}{name}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The facts as plain data."""
+        producer = self.producer
+        return {
+            "dtype": self.dtype,
+            "shape": None if self.shape is None else list(self.shape),
+            "stride": None if self.stride is None else list(self.stride),
+            "device": self.device,
+            "layout": self.layout,
+            "requires_grad": self.requires_grad,
+            "placements": self.placements,
+            "name": self.name,
+            "producer": None if producer is None else producer.id,
+            "stats": None if self.stats is None else to_dict(self.stats),
+            "digest": self.digest,
+        }
+
+
+class Values(dict[str, Value]):
+    """Values by their path inside arguments or a result.
+
+    A result that is one tensor has the path `""`; `"0"` finds it too.
+    """
+
+    def __missing__(self, path: str) -> Value:
+        if path == "0" and "" in self:
+            return self[""]
+        if path == "" and len(self) == 1:
+            return next(iter(self.values()))
+        raise KeyError(f"{path!r}; there are: {', '.join(map(repr, self)) or 'none'}")
+
+
+class Event:
+    """One thing that happened: a module call, an op, a note.
+
+    `start` and `duration` are seconds, from the beginning of the trace. `arguments` has the
+    constants as well as the tensors of `inputs`. `forward` is, for an op of the backward pass,
+    the forward op it belongs to. `stack` is the whole call stack, outermost first.
+    """
+
+    __slots__ = (
+        "_lazy", "_made", "address", "call", "duration", "error", "id", "kind", "module", "name",
+        "parent", "phase", "rank", "reconstructed", "row", "start", "step", "thread",
+    )  # fmt: skip
+
+    def __init__(self, lazy: dict[str, Callable[[], Any]], **facts: Any) -> None:
+        self._lazy = lazy
+        self._made: dict[str, Any] = {}
+        for name, fact in facts.items():
+            setattr(self, name, fact)
+
+    def _get(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = self._lazy[name]()
+        return self._made[name]
+
+    @property
+    def source(self) -> Source | None:
+        source: Source | None = self._get("source")
+        return source
+
+    @property
+    def stack(self) -> tuple[Source, ...]:
+        stack: tuple[Source, ...] = self._get("stack")
+        return stack
+
+    @property
+    def inputs(self) -> Values:
+        values: Values = self._get("inputs")
+        return values
+
+    @property
+    def outputs(self) -> Values:
+        values: Values = self._get("outputs")
+        return values
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        arguments: dict[str, Any] = self._get("arguments")
+        return arguments
+
+    @property
+    def forward(self) -> Event | None:
+        event: Event | None = self._get("forward")
+        return event
+
+    def __index__(self) -> int:
+        return int(self.row)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Event) and (other.id, other.rank, other._lazy["reader"]) == (
+            self.id, self.rank, self._lazy["reader"],
+        )  # fmt: skip
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.rank))
+
+    def __repr__(self) -> str:
+        where = "" if self.module is None else f" in {self.module or '(root)'}"
+        return f"<Event {self.id} {self.kind} {self.name}{where if self.kind != 'module' else ''}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The event as plain data."""
+        return {
+            "id": self.id,
+            "parent": self.parent,
+            "kind": self.kind,
+            "name": self.name,
+            "address": self.address,
+            "module": self.module,
+            "call": self.call,
+            "step": self.step,
+            "phase": self.phase,
+            "rank": self.rank,
+            "thread": self.thread,
+            "source": None if self.source is None else to_dict(self.source),
+            "start": self.start,
+            "duration": self.duration,
+            "inputs": {path: value.to_dict() for path, value in self.inputs.items()},
+            "outputs": {path: value.to_dict() for path, value in self.outputs.items()},
+            "error": self.error,
+        }
+
+
+class Events(Sequence[Event]):
+    """Events of a trace, made as they are asked for."""
+
+    def __init__(self, rows: Sequence[int], make: Callable[[int], Event], what: str) -> None:
+        self._rows = rows
+        self._make = make
+        self._what = what
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> Events: ...
+    def __getitem__(self, index: int | slice) -> Event | Events:
+        if isinstance(index, slice):
+            return Events(self._rows[index], self._make, self._what)
+        return self._make(int(self._rows[index]))
+
+    def __iter__(self) -> Iterator[Event]:
+        for row in self._rows:
+            yield self._make(int(row))
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} {self._what}>"
+
+
+def to_dict(data: Any) -> dict[str, Any]:
+    """A dataclass as plain data, one level deep."""
+    return {f.name: getattr(data, f.name) for f in fields(data)}

@@ -1,0 +1,116 @@
+"""Raw records: the hand-over from capture to a store.
+
+Capture appends to two flat lists, because that is the hot path and a container per event would
+keep the garbage collector busy: `events`, EVENT_FIELDS items per event in the order in which
+events end, and `values`, VALUE_FIELDS items per tensor version. A store turns them into columns
+(`events.columns`) when it likes. Records hold facts about tensors, never tensors, frames or
+modules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+KINDS = ("module", "op", "note", "step")
+MODULE, OP, NOTE, STEP = range(4)
+
+PHASES = ("forward", "backward", "recompute", "optimizer", "data")
+FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, DATA = range(5)
+
+# Fields of an event. SUBJECT is the op, the `ModuleName` of a module, or a `Note`. NODE is a
+# `StackNode`; PARENT the id of the enclosing module call or -1. NUMBER is the call index of a
+# module, and for an op its autograd number (see `capture.ops`). ARGS, KWARGS and OUT are the
+# arguments and result as lists, dicts, constants and tokens. ERROR is None or the text of the
+# exception.
+ID, SUBJECT, NODE, PARENT, START, END, NUMBER, ARGS, KWARGS, OUT, ERROR = range(11)
+EVENT_FIELDS = 11
+
+# END of a call that has not returned.
+OPEN = -1
+
+# Fields of a value: one tensor at one version. TOKEN is the object that stands for it in ARGS,
+# KWARGS and OUT: its shape, a tuple made for this value alone and compared by identity. STORAGE is
+# None for memory of its own, the token of the value whose memory it shares, or a number that all
+# tensors on the same memory have. VERSION is the tensor's version counter; with a token for
+# STORAGE it is None for a view, which has whatever version the memory has, and the new version
+# after a write, WRITTEN where torch keeps no count (inference tensors). EXTRA is None for a plain
+# strided tensor. GRAD is requires_grad. PRODUCER is the id of the event that made it, -1 where
+# that was not seen. NAME is the path of a parameter or buffer, else None.
+TOKEN, VERSION, STORAGE, STRIDE, DTYPE, DEVICE, EXTRA, GRAD, PRODUCER, NAME = range(10)
+VALUE_FIELDS = 10
+WRITTEN = -1
+
+# Described arguments have lists and dicts for containers, so a tuple is always a token.
+Token = tuple
+
+
+class Extra(NamedTuple):
+    """What sets a tensor apart from a plain strided one."""
+
+    layout: str
+    cls: str
+    placements: str | None
+    local_shape: tuple[int, ...] | None
+
+
+class UnknownShape(tuple[int, ...]):
+    """The token of a tensor that does not tell its shape."""
+
+    __slots__ = ()
+
+
+class Opaque(str):
+    """An argument that is neither constant, container nor tensor; the text is its type."""
+
+    __slots__ = ()
+
+
+class Unseen:
+    """The OUT of a call of `forward` that went past the hooks: its result has to be inferred."""
+
+
+class Note(str):
+    """The subject of an event that is not a call: `error`, `fault`."""
+
+    __slots__ = ()
+
+
+class Step(int):
+    """The subject of a step event: the number of the step that begins."""
+
+    __slots__ = ()
+
+
+class Payload(NamedTuple):
+    """A tensor's elements in row-major order, as bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: Any
+
+
+class Kept(NamedTuple):
+    """What was kept of a value beyond its facts."""
+
+    stats: dict[str, Any] | None
+    payload: Payload | None
+
+
+@dataclass(slots=True)
+class Batch:
+    """Raw records on their way to a store."""
+
+    events: list[Any]
+    values: list[Any]
+    # (token, what was kept of the value)
+    kept: list[Any] = field(default_factory=list)
+    # Tokens that later batches may mention again.
+    surviving: list[Any] = field(default_factory=list)
+
+
+class Sink(Protocol):
+    """Where a recording goes."""
+
+    def extend(self, batch: Batch) -> None:
+        """Take over a batch of records."""

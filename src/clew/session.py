@@ -1,0 +1,445 @@
+"""`clew.trace`: start the sources, own ids and clock, close the sink.
+
+The one place that joins capture and store. In comes the user's program, running; out comes a
+`Trace` that can be read at any time, also while it records.
+"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import logging
+import os
+import platform
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from clew.address import Address, parse
+from clew.analysis.crash import crash_note, failing_event
+from clew.errors import ClewError, ClewWarning, MissingDependency, TraceStateError
+from clew.events.columns import Columns, ModuleRow, Place
+from clew.events.model import Gap
+from clew.events.records import Step
+from clew.store.memory import MemoryStore
+from clew.store.reader import Reader
+from clew.traces import Trace
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from clew.capture.recording import Lane
+
+_log = logging.getLogger("clew")
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_OWN_DIR = os.path.dirname(__file__) + os.sep
+
+LEVELS = ("modules", "ops")
+VALUES = ("meta", "stats", "full")
+COMPILED = ("opaque", "eager")
+
+_active: list[Tracer] = []
+
+
+def trace(
+    model: nn.Module | Mapping[str, nn.Module] | None = None,
+    *,
+    level: str = "ops",
+    values: str = "meta",
+    capture: Iterable[str] = (),
+    live: bool = False,
+    compiled: str = "opaque",
+    redact: bool = False,
+    name: str | None = None,
+) -> Tracer:
+    """Record what runs: a context manager, a decorator, or `.start()` and `.stop()`.
+
+    `model` says whose names the addresses use: a module, a dict of name to module, or None to
+    name each outermost module by its class. `level` is `"ops"` or `"modules"`. `values` is
+    `"meta"`, `"stats"` or `"full"`; `capture` lists addresses kept in full whatever it says.
+    `live` prints each event as it happens. `compiled="eager"` opens compiled regions up.
+    `redact` leaves source text out.
+
+    >>> import torch, clew
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
+    >>> with clew.trace(model) as t:
+    ...     y = model(torch.ones(2, 4))
+    >>> str(t["0"].output)
+    'f32[2,8]'
+    """
+    for what, given, allowed in (
+        ("level", level, LEVELS),
+        ("values", values, VALUES),
+        ("compiled", compiled, COMPILED),
+    ):
+        if given not in allowed:
+            options = ", ".join(repr(option) for option in allowed)
+            raise ClewError(f"{what}={given!r} is not one of {options}")
+    try:
+        import torch
+    except ImportError as missing:
+        raise MissingDependency("clew.trace", "torch", "clew[torch]") from missing
+    models = _models(model, torch.nn.Module)
+    addresses = [parse(text) for text in ([capture] if isinstance(capture, str) else capture)]
+    return Tracer(models, level, values, addresses, live, compiled, redact, name)
+
+
+def _models(model: Any, module_class: type) -> dict[str, Any]:
+    models = {"": model} if isinstance(model, module_class) else model
+    if models is None:
+        return {}
+    if isinstance(models, Mapping) and all(isinstance(m, module_class) for m in models.values()):
+        return dict(models)
+    raise ClewError(
+        f"model is a {type(model).__name__}; give an nn.Module, a dict of name to nn.Module, "
+        "or None to name modules by their class"
+    )
+
+
+class Tracer(Trace):
+    """A trace that is being recorded, or was recorded by this process."""
+
+    def __init__(
+        self,
+        models: dict[str, nn.Module],
+        level: str,
+        values: str,
+        capture: list[Address],
+        live: bool,
+        compiled: str,
+        redact: bool,
+        name: str | None,
+    ) -> None:
+        super().__init__(None)
+        self._models = models
+        self._level = level
+        self._values = values
+        self._capture = capture
+        self._live = live
+        self._compiled = compiled
+        self._redact = redact
+        self.name = name
+        self._session: Session | None = None
+        self._depth = 0
+
+    def __enter__(self) -> Tracer:
+        self._start(sys._getframe(1))
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc is not None and self._session is not None and self._depth == 1:
+            self._session.crashed(exc)
+        self.stop()
+
+    def start(self) -> Tracer:
+        """Begin to record; `stop` ends it."""
+        self._start(None)
+        return self
+
+    def stop(self) -> Tracer:
+        """Stop recording and take everything away that recording had installed."""
+        if self._session is None or self._depth == 0:
+            _warn("stop() on a trace that is not recording: call start() first, or use `with`")
+            return self
+        self._depth -= 1
+        if self._depth == 0:
+            self._session.stop()
+            _active.remove(self)
+        return self
+
+    def step(self) -> int:
+        """Begin the next step; its number is on every event that follows."""
+        if self._session is None or self._depth == 0:
+            raise TraceStateError("step() on a trace that is not recording: start it first")
+        return self._session.step()
+
+    def flush(self) -> Tracer:
+        """Return when everything so far can be read."""
+        if self._session is not None:
+            self._session.flush()
+        return self
+
+    def __call__(self, function: _F) -> _F:
+        """Record every call of a function, each into this same trace."""
+
+        @functools.wraps(function)
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return traced  # type: ignore[return-value]
+
+    @property
+    def recording(self) -> bool:
+        """Whether events are being recorded now."""
+        return self._depth > 0
+
+    def _start(self, frame: FrameType | None) -> None:
+        if self._depth:
+            _warn("a trace that is already recording was entered again: it goes on as one")
+            self._depth += 1
+            return
+        if self._session is None:
+            self._session = Session(self)
+        self._session.start(frame, nested=bool(_active))
+        self._depth = 1
+        _active.append(self)
+
+    def _current_reader(self) -> Reader:
+        if self._session is None:
+            raise TraceStateError(
+                "nothing was recorded: run the model inside `with clew.trace(model) as t:`"
+            )
+        return self._session.reader()
+
+
+class Session:
+    """One recording from first start to last stop: sources on one side, store on the other."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        from clew.capture.recording import Recording
+
+        self._tracer = tracer
+        self._sees_ops = tracer._level == "ops"
+        self._clock = time.perf_counter_ns()
+        self._time = time.time()
+        self._step = 0
+        self._reader: Reader | None = None
+        self._gaps: dict[tuple[str, str], Gap] = {}
+        self._faulted = False
+        self._modes: dict[int, Any] = {}
+        self._undo: list[Callable[[], None]] = []
+        self._main = 0
+        self._error: BaseException | None = None
+        self.crash_text: str | None = None
+        self.store = MemoryStore()
+        self.recording = Recording(self.store, time.perf_counter_ns)
+        self.recording.on_fault = self._fault
+        for path, model in tracer._models.items():
+            self.recording.modules.register(model, path)
+        if tracer._values != "meta" or tracer._capture:
+            from clew.capture.values import Keeper
+
+            self.recording.keep(Keeper(tracer._values, tracer._capture, self._gap))
+
+    def start(self, frame: FrameType | None, nested: bool) -> None:
+        """Install everything."""
+        from clew.capture import compiled
+        from clew.capture.modules import ModuleSource
+        from clew.capture.sources import boundary_of
+        from clew.capture.torch_compat import on_swap
+
+        recording = self.recording
+        if nested:
+            self._gap(Gap("nested trace", "", "another trace was already recording",
+                          "its times include the cost of this one"))  # fmt: skip
+        self._reader = None
+        self._main = threading.get_ident()
+        lane = recording.lane(boundary_of(frame))
+        modules = ModuleSource(recording, self._sees_ops, self._on_thread, self._on_idle)
+        self._undo = [
+            on_swap(recording.tensors.forget),
+            *compiled.start(recording, self._tracer._compiled, self._gap),
+            modules.stop,
+        ]
+        modules.start()
+        self._push_mode(lane)
+
+    def stop(self) -> None:
+        """Take everything away and hand over the rest."""
+        lane = self.recording.lanes.get(self._main)
+        if lane is not None:
+            self._pop_mode(lane)
+        for undo in reversed(self._undo):
+            undo()
+        self._undo = []
+        self.recording.close()
+        self._reader = None
+        self._check_models_ran()
+
+    def step(self) -> int:
+        """Begin the next step."""
+        self._step += 1
+        self.recording.mark(Step(self._step))
+        return self._step
+
+    def flush(self) -> None:
+        """Make everything so far readable."""
+        if self._undo:
+            self.recording.drain()
+            self._reader = None
+
+    def crashed(self, error: BaseException) -> None:
+        """Record the exception that ends the block, and tell the user where it came from."""
+        try:
+            self.crash_text = self.recording.crashed(error)
+            self.flush()
+            event = failing_event(self.reader())
+            _add_note(error, crash_note(event, self.crash_text))
+        except Exception as fault:
+            self._fault(fault, "the exception that ended the block")
+
+    def reader(self) -> Reader:
+        """A reader of everything so far."""
+        if self._undo:
+            self.recording.drain()
+            self._reader = None
+        if self._reader is None:
+            self._reader = Reader(self._columns())
+        return self._reader
+
+    def _columns(self) -> Columns:
+        from clew.capture.sources import places_of
+        from clew.capture.torch_compat import LIBRARY_DIRS
+
+        store, recording = self.store, self.recording
+        arrays = store.arrays(recording.open_calls())
+        places = places_of(store.nodes.rows, LIBRARY_DIRS)
+        return Columns(
+            **arrays,
+            ops=store.ops.rows,
+            modules=[
+                ModuleRow(n.path, n.cls, n.entry.number, n.entry.wrapper)
+                for n in recording.modules.names
+            ],
+            notes=store.notes.rows,
+            places=places,
+            templates=store.templates.rows,
+            metas=store.metas.rows,
+            errors=store.errors.rows,
+            value_names=store.value_names.rows,
+            parameters=list(recording.modules.parameters),
+            threads=list(recording.thread_names),
+            sources={} if self._tracer._redact else _sources(places),
+            stats=store.stats,
+            payloads=store.payloads,
+            gaps=list(self._gaps.values()),
+            environment=self._environment(),
+            rank=_rank(),
+        )
+
+    def _environment(self) -> dict[str, Any]:
+        import torch
+
+        from clew import __version__
+
+        return {
+            "clew": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "platform": platform.platform(),
+            "name": self._tracer.name,
+            "time": self._time,
+            "clock": self._clock,
+            "level": self._tracer._level,
+            "values": self._tracer._values,
+            "crash": self.crash_text,
+        }
+
+    def _push_mode(self, lane: Lane) -> None:
+        if self._sees_ops:
+            from clew.capture.ops import OpMode
+
+            mode = self._modes[lane.ident] = OpMode(self.recording, lane)
+            mode.push(main=lane.ident == self._main)
+
+    def _pop_mode(self, lane: Lane) -> None:
+        mode = self._modes.pop(lane.ident, None)
+        if mode is not None:
+            mode.pop(main=lane.ident == self._main)
+            mode.release()
+
+    def _on_thread(self, lane: Lane) -> None:
+        """A module runs on a thread that the trace was not started on."""
+        if lane.ident not in self._modes:
+            self._push_mode(lane)
+
+    def _on_idle(self, lane: Lane) -> None:
+        """The outermost module call of a thread is over: leave no mode behind on it."""
+        if lane.ident != self._main:
+            self._pop_mode(lane)
+            if self._sees_ops:
+                self._gap(
+                    Gap(
+                        "ops outside module calls",
+                        f"thread {lane.name}",
+                        "ops are recorded on the thread that opened the trace; elsewhere only "
+                        "inside module calls",
+                        "open a clew.trace inside that thread",
+                    )
+                )
+
+    def _check_models_ran(self) -> None:
+        called = {name.entry.number for name in self.recording.modules.names if name.entry.calls}
+        for path, model in self._tracer._models.items():
+            numbers = {n.entry.number for n in self.recording.modules.names_under(path)}
+            if numbers & called:
+                continue
+            ran = [name.path for name in self.recording.modules.names if name.entry.calls]
+            names = ", ".join(sorted(set(ran))[:5]) or "no module at all"
+            gap = Gap(
+                f"model {path or type(model).__name__!r}",
+                "",
+                f"it never ran inside the trace; what ran: {names}",
+                "call this model object inside the block, or trace the one that runs",
+            )
+            if self._gap(gap):
+                _warn(str(gap))
+
+    def _gap(self, gap: Gap) -> bool:
+        new = (gap.what, gap.where) not in self._gaps
+        self._gaps.setdefault((gap.what, gap.where), gap)
+        self._reader = None
+        return new
+
+    def _fault(self, fault: BaseException, where: str) -> None:
+        """A failure of Clew's own: said once, noted, never raised."""
+        text = f"{type(fault).__name__}: {fault}"
+        self._gap(
+            Gap("an event", where, f"Clew failed while recording it ({text})", "please report it")
+        )
+        if not self._faulted:
+            self._faulted = True
+            _log.debug("a fault while recording %s", where, exc_info=fault)
+            _warn(f"Clew could not record {where}: {text}; the program goes on")
+
+
+def _warn(message: str) -> None:
+    """One warning, at the user's line; logged where warnings are errors."""
+    level, frame = 1, sys._getframe(0)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN_DIR):
+        level, frame = level + 1, frame.f_back
+    try:
+        warnings.warn(message, ClewWarning, stacklevel=level)
+    except ClewWarning:
+        _log.warning(message)
+
+
+def _add_note(error: BaseException, note: str) -> None:
+    if hasattr(error, "add_note"):
+        error.add_note(note)
+    else:  # Python 3.10
+        error.__notes__ = [*getattr(error, "__notes__", []), note]
+
+
+def _rank() -> int:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank())
+    rank = os.environ.get("RANK", "0")
+    return int(rank) if rank.isdigit() else 0
+
+
+def _sources(places: list[Place]) -> dict[str, str]:
+    files = {place.file for place in places if not place.library and place.line > 0}
+    return {file: "".join(linecache.getlines(file)) for file in sorted(files)}

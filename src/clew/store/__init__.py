@@ -1,0 +1,1 @@
+"""Stores keep a trace and hand out its columns. Knows `events`, never torch."""

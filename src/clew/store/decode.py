@@ -1,0 +1,78 @@
+"""Payload bytes back into arrays, exactly, without torch.
+
+bf16 and the fp8 kinds, which NumPy lacks, become float32: every value they have, float32 has.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from clew.errors import ClewError
+from clew.events.records import Payload
+
+_NUMPY = {
+    "float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32",
+    "uint16", "uint8", "bool", "complex64", "complex128",
+}  # fmt: skip
+
+# (exponent bits, mantissa bits, bias, has infinities, NaN patterns of the low seven bits)
+_FLOAT8 = {
+    "float8_e4m3fn": (4, 3, 7, False, {0x7F}),
+    "float8_e5m2": (5, 2, 15, True, {0x7D, 0x7E, 0x7F}),
+    "float8_e4m3fnuz": (4, 3, 8, False, set()),
+    "float8_e5m2fnuz": (5, 2, 16, False, set()),
+}
+
+
+def decode(payload: Payload | None, form: str) -> Any:
+    """A payload as `"array"` or `"tensor"`, None if there is none."""
+    if payload is None:
+        return None
+    if form == "tensor":
+        from clew.store.as_torch import to_tensor
+
+        return to_tensor(payload)
+    return to_array(payload)
+
+
+def to_array(payload: Payload) -> np.ndarray[Any, Any]:
+    """A payload as a NumPy array of its own."""
+    raw = np.frombuffer(payload.data, dtype=np.uint8)
+    if payload.dtype in _NUMPY:
+        array = raw.view(payload.dtype)
+    elif payload.dtype == "bfloat16":
+        array = (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    elif payload.dtype == "complex32":
+        halves = raw.view(np.float16).astype(np.float32)
+        array = halves.view(np.complex64)
+    elif payload.dtype in _FLOAT8:
+        array = _float8_table(payload.dtype)[raw]
+    elif payload.dtype == "float8_e8m0fnu":
+        exponents = np.ldexp(np.ones(256, dtype=np.float64), np.arange(256) - 127)
+        exponents[255] = np.nan
+        array = exponents.astype(np.float32)[raw]
+    else:
+        raise ClewError(
+            f"there is no NumPy form of {payload.dtype}; Value.tensor() gives it as torch has it"
+        )
+    return array.reshape(payload.shape).copy()
+
+
+def _float8_table(dtype: str) -> np.ndarray[Any, Any]:
+    exponent_bits, mantissa_bits, bias, infinite, nans = _FLOAT8[dtype]
+    table = np.empty(256, dtype=np.float32)
+    for code in range(256):
+        low = code & 0x7F
+        sign = -1.0 if code & 0x80 else 1.0
+        exponent, mantissa = low >> mantissa_bits, low & ((1 << mantissa_bits) - 1)
+        if low in nans or (code == 0x80 and dtype.endswith("fnuz")):
+            table[code] = np.nan
+        elif infinite and exponent == (1 << exponent_bits) - 1:
+            table[code] = sign * np.inf
+        elif exponent == 0:
+            table[code] = sign * mantissa * 2.0 ** (1 - bias - mantissa_bits)
+        else:
+            table[code] = sign * (1 + mantissa / (1 << mantissa_bits)) * 2.0 ** (exponent - bias)
+    return table

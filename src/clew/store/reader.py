@@ -1,0 +1,362 @@
+"""Reads columns: rows of events and values as the objects of `events.model`.
+
+In come `Columns`, out come events, values, sources. Also settles what only the whole trace can
+tell: the forward op of a backward op, the module it belongs to, the result of a call that went
+past the hooks.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from clew.events.columns import IN, OUT, Columns, Ints, Place, Tensor
+from clew.events.model import Event, Events, Source, Stats, Value, Values
+from clew.events.records import BACKWARD, KINDS, MODULE, NOTE, OP, PHASES, Unseen
+from clew.store.decode import decode
+
+
+class Reader:
+    """One rank's trace, ready to be read."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+        c = columns
+        self.phase: Ints = np.array([p.phase for p in c.places], dtype=np.int64)[c.place]
+        self.thread: Ints = np.array([p.thread for p in c.places], dtype=np.int64)[c.place]
+
+    def __len__(self) -> int:
+        return len(self.columns.id)
+
+    def rows(self, kind: int) -> Ints:
+        """The rows of all events of a kind."""
+        return np.flatnonzero(self.columns.kind == kind)
+
+    def events(self, rows: Any, what: str) -> Events:
+        """Events of some rows."""
+        return Events(rows, self.event, what)
+
+    def row_of(self, event_id: int) -> int:
+        """The row of an event, -1 if it is not there."""
+        row = int(np.searchsorted(self.columns.id, event_id))
+        found = row < len(self) and int(self.columns.id[row]) == event_id
+        return row if found else -1
+
+    @cached_property
+    def parent_row(self) -> Ints:
+        """For each row the row of its parent, -1 for none."""
+        c = self.columns
+        rows = np.searchsorted(c.id, c.parent)
+        rows[rows >= len(c.id)] = 0
+        return np.where((c.parent >= 0) & (c.id[rows] == c.parent), rows, -1) if len(c.id) else rows
+
+    @cached_property
+    def forward_row(self) -> Ints:
+        """For each backward op the row of the forward op whose autograd node it runs, else -1."""
+        c = self.columns
+        result = np.full(len(c.id), -1, dtype=np.int64)
+        ops = c.kind == OP
+        forward = np.flatnonzero(ops & (self.phase != BACKWARD))
+        backward = np.flatnonzero(ops & (self.phase == BACKWARD) & (c.number >= 0))
+        if not len(forward) or not len(backward):
+            return result
+        # An op that made node n reads n + 1; the first to read it is the one. Numbers count up
+        # per thread; ops of other threads than the first are matched within their own.
+        for thread in np.unique(self.thread[forward]):
+            mine = forward[self.thread[forward] == thread]
+            numbers, first = np.unique(c.number[mine], return_index=True)
+            open_rows = backward[
+                (result[backward] < 0)
+                & ((self.thread[backward] == thread) | (self.thread[backward] == 0))
+            ]
+            wanted = c.number[open_rows] + 1
+            at = np.searchsorted(numbers, wanted)
+            at[at >= len(numbers)] = 0
+            hit = numbers[at] == wanted
+            result[open_rows[hit]] = mine[first[at[hit]]]
+        return result
+
+    @cached_property
+    def module_row(self) -> Ints:
+        """For each event the row of the module call it belongs to, -1 outside any.
+
+        A module call belongs to itself, a backward op to the call its forward op ran in.
+        """
+        c = self.columns
+        rows = np.where(c.kind == MODULE, np.arange(len(c.id)), self.parent_row)
+        linked = self.forward_row >= 0
+        rows[linked] = self.parent_row[self.forward_row[linked]]
+        return rows
+
+    def module_path(self, row: int) -> str | None:
+        """The path of the module an event ran in, None outside any."""
+        call = int(self.module_row[row])
+        if call < 0:
+            return self._accumulated_path(row)
+        return self.columns.modules[int(self.columns.subject[call])].path
+
+    def _accumulated_path(self, row: int) -> str | None:
+        """The owner of the parameter whose gradient a backward op accumulates."""
+        number = int(self.columns.number[row])
+        if self.phase[row] != BACKWARD or number > -2:
+            return None
+        name = int(self.columns.value_name[-2 - number])
+        return self.columns.value_names[name].rpartition(".")[0] if name >= 0 else None
+
+    @cached_property
+    def call_index(self) -> Ints:
+        """The index of each event among those of the same kind and name."""
+        c = self.columns
+        result = c.number.copy()
+        ops = np.flatnonzero(c.kind == OP)
+        order = ops[np.argsort(c.subject[ops], kind="stable")]
+        names = c.subject[order]
+        starts = np.flatnonzero(np.r_[True, names[1:] != names[:-1]]) if len(order) else order
+        sizes = np.diff(np.r_[starts, len(order)])
+        result[order] = np.arange(len(order)) - np.repeat(starts, sizes)
+        return result
+
+    def name(self, row: int) -> str:
+        """An op's overload name, a module's class, a note's subject."""
+        c = self.columns
+        subject = int(c.subject[row])
+        kind = int(c.kind[row])
+        if kind == MODULE:
+            return c.modules[subject].cls
+        if kind == OP:
+            return c.ops[subject]
+        return c.notes[subject] if kind == NOTE else "step"
+
+    def event(self, row: int) -> Event:
+        """The event of a row."""
+        c = self.columns
+        kind = int(c.kind[row])
+        call = int(self.call_index[row])
+        name = self.name(row)
+        if kind == MODULE:
+            module = c.modules[int(c.subject[row])].path
+            address = f"{module}#{call}"
+        else:
+            module = self.module_path(row)
+            address = f"op:{name}#{call}" if kind == OP else name
+        end = int(c.end[row])
+        start = int(c.start[row])
+        parent = int(c.parent[row])
+        error = int(c.error[row])
+        thread = int(self.thread[row])
+        lazy = {
+            "source": lambda: self.source(row),
+            "stack": lambda: self.stack(row),
+            "inputs": lambda: self.values_of(row, IN),
+            "outputs": lambda: self.values_of(row, OUT),
+            "arguments": lambda: self.arguments(row),
+            "forward": lambda: self._forward(row),
+            "reader": self,
+        }
+        return Event(
+            lazy,
+            row=row,
+            id=int(c.id[row]),
+            parent=parent if parent >= 0 else None,
+            kind=KINDS[kind],
+            name=name,
+            address=address,
+            module=module,
+            call=call,
+            step=int(c.step[row]),
+            phase=PHASES[int(self.phase[row])],
+            rank=c.rank,
+            thread=c.threads[thread] if thread < len(c.threads) else str(thread),
+            start=(start - c.environment["clock"]) / 1e9,
+            duration=(self.end(row) - start) / 1e9 if self.end(row) >= 0 else None,
+            error=c.errors[error] if error >= 0 else None,
+            reconstructed=end < 0 and self._is_reconstructed(row),
+        )
+
+    def end(self, row: int) -> int:
+        """When an event ended; for a call past the hooks, when the last thing in it did."""
+        end = int(self.columns.end[row])
+        if end < 0 and self._is_reconstructed(row):
+            return int(self._last_inside.get(row, end))
+        return end
+
+    @cached_property
+    def _last_inside(self) -> dict[int, int]:
+        last: dict[int, int] = {}
+        ends = self.columns.end
+        for row in range(len(self) - 1, -1, -1):
+            parent = int(self.parent_row[row])
+            if parent >= 0 and ends[parent] < 0:
+                end = int(ends[row]) if ends[row] >= 0 else last.get(row, -1)
+                last[parent] = max(last.get(parent, -1), end)
+        return last
+
+    def _forward(self, row: int) -> Event | None:
+        forward = int(self.forward_row[row])
+        return self.event(forward) if forward >= 0 else None
+
+    def _is_reconstructed(self, row: int) -> bool:
+        leaves = self.columns.templates[int(self.columns.template[row])].leaves
+        return bool(leaves) and leaves[-1].constant is Unseen
+
+    def leaf_values(self, row: int) -> list[tuple[Any, int]]:
+        """The tensor leaves of an event with the numbers of their values."""
+        c = self.columns
+        tensors = self._tensor_leaves(int(c.template[row]))
+        first = int(c.first_ref[row])
+        return list(zip(tensors, c.refs[first : first + len(tensors)].tolist(), strict=True))
+
+    def _tensor_leaves(self, template: int) -> list[Any]:
+        cache = self.__dict__.setdefault("_leaf_cache", {})
+        leaves = cache.get(template)
+        if leaves is None:
+            leaves = cache[template] = self.columns.templates[template].tensors
+        return list(leaves)
+
+    def values_of(self, row: int, role: str) -> Values:
+        """The tensors of an event's arguments or result."""
+        found = Values(
+            (leaf.path, self.value(n)) for leaf, n in self.leaf_values(row) if leaf.role == role
+        )
+        if role == OUT and not found and self._is_reconstructed(row):
+            for path, number in enumerate(self._inferred_results(row)):
+                found[str(path)] = self.value(number)
+            if len(found) == 1:
+                return Values({"": found["0"]})
+        return found
+
+    def arguments(self, row: int) -> dict[str, Any]:
+        """All arguments of an event in order, tensors and constants."""
+        numbers = iter(self.leaf_values(row))
+        result: dict[str, Any] = {}
+        for leaf in self.columns.templates[int(self.columns.template[row])].leaves:
+            if leaf.role == IN:
+                is_tensor = leaf.constant is Tensor
+                result[leaf.path] = self.value(next(numbers)[1]) if is_tensor else leaf.constant
+        return result
+
+    def _inferred_results(self, row: int) -> list[int]:
+        """What a call past the hooks returned: values made inside it and used outside it."""
+        c = self.columns
+        inside = self._subtree(row)
+        made = [
+            n
+            for r in inside
+            if c.kind[r] == OP
+            for leaf, n in self.leaf_values(r)
+            if leaf.role == OUT and self.row_of(int(c.producer[n])) == r
+        ]
+        candidates = set(made)
+        last_row = max(inside, default=row)
+        used = []
+        for r in range(last_row + 1, len(self)):
+            if self.phase[r] == BACKWARD:
+                continue
+            for leaf, n in self.leaf_values(r):
+                if leaf.role == IN and n in candidates and n not in used:
+                    used.append(n)
+        return used or made[-1:]
+
+    def _subtree(self, row: int) -> set[int]:
+        inside: set[int] = {row}
+        for r in range(row + 1, len(self)):
+            if int(self.parent_row[r]) in inside:
+                inside.add(r)
+        return inside - {row}
+
+    def value(self, number: int) -> Value:
+        """The value with a number."""
+        c = self.columns
+        meta = c.metas[int(c.meta[number])]
+        name = int(c.value_name[number])
+        stats = c.stats.get(number)
+        producer = int(c.producer[number])
+
+        def produced_by() -> Event | None:
+            row = self.row_of(producer) if producer >= 0 else -1
+            return self.event(row) if row >= 0 else None
+
+        return Value(
+            number=number,
+            dtype=meta.dtype,
+            shape=meta.shape,
+            stride=meta.stride,
+            device=meta.device,
+            layout=meta.layout,
+            cls=meta.cls,
+            placements=meta.placements,
+            local_shape=meta.local_shape,
+            requires_grad=bool(c.grad[number]),
+            version=int(c.version[number]),
+            storage=int(c.storage[number]),
+            name=c.value_names[name] if name >= 0 else None,
+            stats=None if stats is None else _stats(stats),
+            digest=None if stats is None else stats.get("digest"),
+            fingerprint=None,
+            _producer=produced_by,
+            _load=lambda form: decode(c.payloads.get(number), form),
+        )
+
+    def source(self, row: int) -> Source | None:
+        """The innermost line of the user's own code that an event came from."""
+        c = self.columns
+        forward = int(self.forward_row[row])
+        place = int(c.place[forward if forward >= 0 else row])
+        outermost = None
+        while place >= 0:
+            found = c.places[place]
+            if found.line > 0:
+                outermost = outermost if outermost is not None else found
+                if not found.library:
+                    return self.source_at(found)
+            place = found.parent
+        return None if outermost is None else self.source_at(outermost)
+
+    def stack(self, row: int) -> tuple[Source, ...]:
+        """Every place on the way to an event, outermost first, torch's own code included."""
+        c = self.columns
+        place = int(c.place[row])
+        found = []
+        while place >= 0:
+            if c.places[place].line > 0:
+                found.append(self.source_at(c.places[place]))
+            place = c.places[place].parent
+        return tuple(reversed(found))
+
+    def source_at(self, place: Place) -> Source:
+        """A place as the user sees it, with its text."""
+        return Source(
+            place.file,
+            place.line,
+            place.end_line,
+            place.col,
+            place.end_col,
+            place.function,
+            self.line_text(place.file, place.line),
+        )
+
+    def line_text(self, file: str, line: int) -> str:
+        """One source line, empty where the source was not kept."""
+        lines = _lines(self.columns.sources.get(file, ""))
+        return lines[line - 1].strip() if 0 < line <= len(lines) else ""
+
+
+@lru_cache(maxsize=64)
+def _lines(text: str) -> list[str]:
+    return text.splitlines()
+
+
+def _stats(stats: dict[str, Any]) -> Stats:
+    return Stats(
+        min=stats.get("min"),
+        max=stats.get("max"),
+        mean=stats.get("mean"),
+        std=stats.get("std"),
+        norm=stats.get("norm"),
+        nan=stats.get("nan", 0),
+        inf=stats.get("inf", 0),
+        zeros=stats.get("zeros", 0),
+        count=stats.get("count", 0),
+    )

@@ -1,0 +1,143 @@
+"""The public `Trace`: one object over reader, analysis and views.
+
+It holds no logic of its own; each method asks the room that knows. Must not know capture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from clew.analysis.crash import crash_note, failing_event
+from clew.analysis.select import Selection, find, select
+from clew.analysis.series import Series, series
+from clew.errors import MissingDependency
+from clew.events.model import Crash, Event, Events, Gap
+from clew.events.records import MODULE, OP
+from clew.store.reader import Reader
+from clew.views.text.code import CodeView, code_view
+from clew.views.text.table import TableView, table_view
+from clew.views.text.tree import TreeView, tree_view
+
+
+class Trace:
+    """What happened in a program, ready to be asked."""
+
+    def __init__(self, reader: Reader | None) -> None:
+        self._fixed = reader
+
+    def _current_reader(self) -> Reader:
+        assert self._fixed is not None
+        return self._fixed
+
+    @property
+    def events(self) -> Events:
+        """Every event, in the order in which they began."""
+        reader = self._current_reader()
+        return reader.events(np.arange(len(reader)), "events")
+
+    @property
+    def modules(self) -> Events:
+        """Every module call."""
+        reader = self._current_reader()
+        return reader.events(reader.rows(MODULE), "module calls")
+
+    @property
+    def ops(self) -> Events:
+        """Every operation."""
+        reader = self._current_reader()
+        return reader.events(reader.rows(OP), "ops")
+
+    @property
+    def variables(self) -> Events:
+        """Every recorded binding of a variable."""
+        return self._current_reader().events([], "variables")
+
+    @property
+    def steps(self) -> list[int]:
+        """The numbers of the steps that have events, in order."""
+        return [int(step) for step in np.unique(self._current_reader().columns.step)]
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks whose events are here."""
+        return [self._current_reader().columns.rank]
+
+    @property
+    def env(self) -> dict[str, Any]:
+        """Where and how the trace was recorded."""
+        return dict(self._current_reader().columns.environment)
+
+    @property
+    def coverage(self) -> Sequence[Gap]:
+        """Everything that was not seen, with the remedy."""
+        return tuple(self._current_reader().columns.gaps)
+
+    @property
+    def crash(self) -> Crash | None:
+        """The exception that ended the recorded block, None if it ended well."""
+        reader = self._current_reader()
+        text = reader.columns.environment.get("crash")
+        if text is None:
+            return None
+        event = failing_event(reader)
+        return Crash(text, event, crash_note(event, text))
+
+    def __getitem__(self, address: str) -> Selection:
+        return select(self._current_reader(), address)
+
+    def find(self, pattern: str) -> Selection:
+        """Events whose module path, class or op name matches or contains `pattern`."""
+        return find(self._current_reader(), pattern)
+
+    def series(self, address: str) -> Series:
+        """The values of an address over the run, with their steps and ranks."""
+        return series(self[address])
+
+    def tree(
+        self, depth: int | None = None, fold: bool = True, rows: int | None = None
+    ) -> TreeView:
+        """Modules and their source, repeated layers folded; `str()` of it is the text."""
+        return tree_view(self._current_reader(), depth=depth, fold=fold, rows=rows)
+
+    def code(
+        self, address: str | None = None, *, succinct: bool = True, color: bool | None = None
+    ) -> CodeView:
+        """Every source line with the ops it ran; `str()` of it is the text."""
+        reader = self._current_reader()
+        events = None if address is None else list(self[address])
+        return code_view(reader, events, succinct=succinct, color=color)
+
+    def table(self) -> TableView:
+        """One row per event; `str()` of it is the text."""
+        return table_view(self._current_reader())
+
+    def to_pandas(self) -> Any:
+        """The table as a pandas DataFrame."""
+        try:
+            import pandas
+        except ImportError as missing:
+            raise MissingDependency("Trace.to_pandas", "pandas", "clew[pandas]") from missing
+        return pandas.DataFrame(self.table().columns())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The trace as plain data."""
+        return {
+            "environment": self.env,
+            "coverage": [str(gap) for gap in self.coverage],
+            "events": [event.to_dict() for event in self.events],
+        }
+
+    def __str__(self) -> str:
+        return str(self.tree())
+
+    def __repr__(self) -> str:
+        return f"<Trace {len(self.modules)} module calls, {len(self.ops)} ops>"
+
+    def __len__(self) -> int:
+        return len(self._current_reader())
+
+
+__all__ = ["Event", "Trace"]
