@@ -234,7 +234,7 @@ class Session:
 
     def start(self, frame: FrameType | None, nested: bool) -> None:
         """Install everything."""
-        from clew.capture import compiled
+        from clew.capture.compiled import CompiledSource
         from clew.capture.modules import ModuleSource
         from clew.capture.sources import boundary_of
         from clew.capture.torch_compat import on_swap
@@ -247,11 +247,13 @@ class Session:
         self._main = threading.get_ident()
         lane = recording.lane(boundary_of(frame))
         modules = ModuleSource(recording, self._sees_ops, self._on_thread, self._on_idle)
+        compiled = CompiledSource(recording, self._tracer._compiled, self._gap)
         self._undo = [
             on_swap(recording.tensors.forget),
-            *compiled.start(recording, self._tracer._compiled, self._gap),
+            compiled.stop,
             modules.stop,
         ]
+        compiled.start()
         modules.start()
         self._push_mode(lane)
 

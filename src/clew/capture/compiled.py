@@ -14,10 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
 from clew.capture.recording import Lane, Recording
 from clew.capture.structure import describe
-from clew.capture.torch_compat import compiled_graph_class, is_compiled
+from clew.capture.torch_compat import compiled_graph_class, compiled_graph_count, is_compiled
 from clew.events.model import Gap
 
 _EXTRA_CALL = "Using `torch.compile\\(module\\)` when there are global hooks"
@@ -33,36 +34,63 @@ class CompiledGraph:
 _SUBJECT = CompiledGraph()
 
 
-def start(recording: Recording, how: str, on_gap: Callable[[Gap], Any]) -> list[Callable[[], None]]:
-    """Prepare for compiled code; returns what undoes it."""
-    modules = (name.entry.ref() for name in recording.modules.names)
-    compiled = any(module is not None and is_compiled(module) for module in modules)
-    undo = []
-    if compiled or "torch._dynamo" in sys.modules:
-        undo.append(_silence_extra_call())
-    if how == "eager":
+class CompiledSource:
+    """Watches compiled graphs run for the time of one recording."""
+
+    def __init__(self, recording: Recording, how: str, on_gap: Callable[[Gap], Any]) -> None:
+        self._recording = recording
+        self._how = how
+        self._on_gap = on_gap
+        self._undo: list[Callable[[], None]] = []
+        self._watching = False
+        self._graphs = 0
+
+    def start(self) -> None:
+        """Prepare for whatever compiled code there may be."""
+        names = self._recording.modules.names
+        modules = [name.entry.ref() for name in names]
+        compiled = any(module is not None and is_compiled(module) for module in modules)
+        self._graphs = compiled_graph_count()
         if compiled or "torch._dynamo" in sys.modules:
-            stance = torch.compiler.set_stance("force_eager")
-            undo.append(functools.partial(stance.__exit__, None, None, None))
-        return undo
-    graph_class = compiled_graph_class(load=compiled)
-    if graph_class is None:
-        undo.append(functools.partial(_check_unseen, on_gap))
-    else:
-        undo.append(_watch(graph_class, recording, on_gap))
-    return undo
+            self._undo.append(_silence_extra_call())
+            if self._how == "eager":
+                stance = torch.compiler.set_stance("force_eager")
+                self._undo.append(functools.partial(stance.__exit__, None, None, None))
+        if self._how == "opaque":
+            self._watch(load=compiled)
+            self._recording.modules.on_wrapper = self._on_wrapper
 
+    def stop(self) -> None:
+        """Undo it, and say what could not be seen."""
+        for undo in reversed(self._undo):
+            undo()
+        self._undo = []
+        self._recording.modules.on_wrapper = lambda module: None
+        made = compiled_graph_count() - self._graphs
+        if made > 0 and self._how == "opaque":
+            if not self._watching:
+                self._on_gap(
+                    Gap("compiled regions", "",
+                        "the compiler was first loaded inside the trace, too late to be watched",
+                        "run the compiled code once before the block")
+                )  # fmt: skip
+            self._on_gap(
+                Gap("compilation", "",
+                    f"{made} graph{'s were' if made > 1 else ' was'} compiled while the trace's "
+                    "hooks were in place, and will be compiled once more without them",
+                    "run the compiled code once before the block")
+            )  # fmt: skip
+        self._watching = False
 
-def _check_unseen(on_gap: Callable[[Gap], Any]) -> None:
-    if compiled_graph_class(load=False) is not None:
-        on_gap(
-            Gap(
-                "compiled regions",
-                "",
-                "the compiler was first loaded inside the trace, too late to be watched",
-                "compile before the block, or use clew.trace(compiled='eager')",
-            )
-        )
+    def _on_wrapper(self, module: nn.Module) -> None:
+        if is_compiled(module):
+            self._watch(load=True)
+
+    def _watch(self, load: bool) -> None:
+        graph_class = None if self._watching else compiled_graph_class(load)
+        if graph_class is not None:
+            self._watching = True
+            self._undo.append(_watch(graph_class, self._recording, self._on_gap))
 
 
 def _silence_extra_call() -> Callable[[], None]:

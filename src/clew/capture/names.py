@@ -6,6 +6,7 @@ In come modules, out go `ModuleName`s for the records to point at. Only weak ref
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -60,6 +61,8 @@ class ModuleTable:
         self.parameters: list[tuple[str, int, int]] = []
         self.entries: dict[int, ModuleEntry] = {}
         self._entry_count = 0
+        # Called with each wrapper met around a module that was already known.
+        self.on_wrapper: Callable[[nn.Module], None] = lambda module: None
         self._tensor_names: dict[int, tuple[ModuleEntry, str, str]] = {}
         self._root_names: dict[str, int] = {}
         self._unowned: dict[tuple[str, int], str] = {}
@@ -124,6 +127,13 @@ class ModuleTable:
                 if child is module:
                     self.register(module, _join(caller.path, attribute, owner))
                     return self.entries[id(module)].names[0]
+        wrapped = self._wrapped_by(module)
+        if wrapped is not None:
+            # Wrapped after the recording began to know what is inside: the same name for both.
+            for name in wrapped.names:
+                self._add(module, name.path, name.parent, True)
+            self.on_wrapper(module)
+            return self.entries[id(module)].names[0]
         cls = type(module).__name__
         # A throw-away module made anew on every pass keeps the name of its call site.
         path = self._unowned.get((cls, place)) if caller is not None else None
@@ -134,6 +144,15 @@ class ModuleTable:
                 self._unowned[cls, place] = path
         self.register(module, path)
         return self.entries[id(module)].names[0]
+
+    def _wrapped_by(self, module: nn.Module) -> ModuleEntry | None:
+        """The entry of the known module that this one wraps, if it is such a wrapper."""
+        for attribute, child in module._modules.items():
+            if child is not None and _is_wrapped(attribute, module):
+                entry = self.entries.get(id(child))
+                if entry is not None and entry.ref() is child:
+                    return entry
+        return None
 
     def _add(self, module: nn.Module, path: str, parent: str | None, wrapper: bool) -> None:
         cls = type(module).__name__

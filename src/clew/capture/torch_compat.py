@@ -167,3 +167,9 @@ def compiled_graph_class(load: bool) -> Any:
 def is_compiled(module: torch.nn.Module) -> bool:
     """Whether calls of a module go through `torch.compile`."""
     return "_orig_mod" in module._modules or module._compiled_call_impl is not None
+
+
+def compiled_graph_count() -> int:
+    """How many graphs Dynamo has compiled in this process."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])

@@ -257,7 +257,11 @@ class Reader:
             for leaf, n in self.leaf_values(r):
                 if leaf.role == IN and n in candidates and n not in used:
                     used.append(n)
-        return used or made[-1:]
+        if used or not made:
+            return used
+        # Nothing used it: the first result of the last op.
+        last = c.producer[made[-1]]
+        return [next(n for n in made if c.producer[n] == last)]
 
     def _subtree(self, row: int) -> set[int]:
         inside: set[int] = {row}
@@ -300,19 +304,31 @@ class Reader:
         )
 
     def source(self, row: int) -> Source | None:
-        """The innermost line of the user's own code that an event came from."""
+        """The innermost line of the user's own code that an event came from.
+
+        For a backward op that no Python code called, the line of its forward op.
+        """
         c = self.columns
+        place = int(c.place[row])
         forward = int(self.forward_row[row])
-        place = int(c.place[forward if forward >= 0 else row])
-        outermost = None
-        while place >= 0:
-            found = c.places[place]
-            if found.line > 0:
-                outermost = outermost if outermost is not None else found
-                if not found.library:
-                    return self.source_at(found)
-            place = found.parent
-        return None if outermost is None else self.source_at(outermost)
+        if forward >= 0:
+            own = self._user_place(place, BACKWARD)
+            place = own if own >= 0 else int(c.place[forward])
+        found = self._user_place(place, None)
+        if found < 0:
+            found = place
+            while found >= 0 and c.places[found].line <= 0:
+                found = c.places[found].parent
+        return self.source_at(c.places[found]) if found >= 0 else None
+
+    def _user_place(self, place: int, phase: int | None) -> int:
+        """The innermost place from `place` up that is the user's code, while in a phase."""
+        places = self.columns.places
+        while place >= 0 and (phase is None or places[place].phase == phase):
+            if places[place].line > 0 and not places[place].library:
+                return place
+            place = places[place].parent
+        return -1
 
     def stack(self, row: int) -> tuple[Source, ...]:
         """Every place on the way to an event, outermost first, torch's own code included."""
