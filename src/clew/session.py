@@ -191,7 +191,10 @@ class Tracer(Trace):
             return
         if self._session is None:
             self._session = Session(self)
-        self._session.start(frame, nested=bool(_active))
+        try:
+            self._session.start(frame, nested=bool(_active))
+        except Exception as fault:
+            self._session.failed_to_start(fault)
         self._depth = 1
         _active.append(self)
 
@@ -268,6 +271,13 @@ class Session:
         self.recording.close()
         self._reader = None
         self._check_models_ran()
+
+    def failed_to_start(self, fault: BaseException) -> None:
+        """Undo what was installed and say so; the program runs on, unrecorded."""
+        self._fault(fault, "anything")
+        for undo in reversed(self._undo):
+            undo()
+        self._undo = []
 
     def step(self) -> int:
         """Begin the next step."""
@@ -382,17 +392,16 @@ class Session:
                 )
 
     def _check_models_ran(self) -> None:
-        called = {name.entry.number for name in self.recording.modules.names if name.entry.calls}
+        names = self.recording.modules.names
         for path, model in self._tracer._models.items():
-            numbers = {n.entry.number for n in self.recording.modules.names_under(path)}
-            if numbers & called:
+            if any(n.entry.calls for n in names if n.path == path or _inside(n.path, path)):
                 continue
-            ran = [name.path for name in self.recording.modules.names if name.entry.calls]
-            names = ", ".join(sorted(set(ran))[:5]) or "no module at all"
+            ran = sorted({name.path for name in names if name.entry.calls})
+            listed = ", ".join(ran[:5]) or "no module at all"
             gap = Gap(
                 f"model {path or type(model).__name__!r}",
                 "",
-                f"it never ran inside the trace; what ran: {names}",
+                f"it never ran inside the trace; what ran: {listed}",
                 "call this model object inside the block, or trace the one that runs",
             )
             if self._gap(gap):
@@ -414,6 +423,10 @@ class Session:
             self._faulted = True
             _log.debug("a fault while recording %s", where, exc_info=fault)
             _warn(f"Clew could not record {where}: {text}; the program goes on")
+
+
+def _inside(path: str, root: str) -> bool:
+    return not root or path.startswith(root + ".")
 
 
 def _warn(message: str) -> None:

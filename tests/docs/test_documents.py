@@ -1,25 +1,41 @@
-"""The documents stay true: their examples run, their links and `make` targets exist."""
+"""The documents stay true: their examples run and print what is shown, their links and `make`
+targets exist.
+
+The ```python blocks of a document are run in order as one program. A ```text block that follows
+one directly is what it prints; times, which differ from run to run, are compared as `‹time›`.
+`CLEW_UPDATE_DOCS=1 make docs` writes what is printed into the documents: read the difference.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import doctest
 import importlib
+import io
+import linecache
+import os
 import pkgutil
 import re
-import runpy
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import clew
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted(ROOT.glob("*.md"))
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 MODULES = ["clew", *(m.name for m in pkgutil.walk_packages(clew.__path__, "clew."))]
 
+BLOCK = re.compile(
+    r"^```(?P<language>\w+)\n(?P<code>.*?)^```\n(?:\n*^```text\n(?P<shown>.*?)^```$)?", re.M | re.S
+)
+TIME = re.compile(r"\b\d[\d.]* (?:ns|µs|ms|s|min)\b")
 
-def file_name(path: Path) -> str:
-    return path.name
+
+def document_name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -30,22 +46,61 @@ def test_docstring_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.M
     assert outcome.failed == 0
 
 
-def test_readme_examples_run_as_one_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("document", DOCUMENTS, ids=document_name)
+def test_examples_run_and_print_what_is_shown(
+    document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
-    script = tmp_path / "readme.py"
-    script.write_text("\n".join(blocks))
-    runpy.run_path(str(script), run_name="__main__")
+    monkeypatch.delenv("COLUMNS", raising=False)
+    text = document.read_text()
+    examples = [match for match in BLOCK.finditer(text) if match["language"] == "python"]
+    printed = list(_outputs(document.stem.replace("-", "_").lower() + ".py", examples))
+    if os.environ.get("CLEW_UPDATE_DOCS"):
+        document.write_text(_with_outputs(text, examples, printed))
+        return
+    for example, output in zip(examples, printed, strict=True):
+        assert _comparable(output) == _comparable(example["shown"] or "")
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=file_name)
+def _outputs(script: str, examples: list[re.Match[str]]) -> Iterator[str]:
+    """What each example prints, run in order as one program of that file name."""
+    Path(script).write_text("".join(example["code"] for example in examples))
+    linecache.checkcache()
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    above = 0
+    for example in examples:
+        printed = io.StringIO()
+        # At the lines it has in the file, so that source lines are found.
+        code = compile("\n" * above + example["code"], script, "exec")
+        with contextlib.redirect_stdout(printed):
+            exec(code, namespace)
+        above += example["code"].count("\n")
+        yield printed.getvalue()
+
+
+def _with_outputs(text: str, examples: list[re.Match[str]], printed: list[str]) -> str:
+    """The document with what its examples print put in, from the last to the first."""
+    for example, output in reversed(list(zip(examples, printed, strict=True))):
+        if example["shown"] is not None:
+            shown = "".join(line.rstrip() + "\n" for line in output.strip("\n").splitlines())
+            text = text[: example.start("shown")] + shown + text[example.end("shown") :]
+    return text
+
+
+def _comparable(text: str) -> list[str]:
+    # Columns are as wide as the times in them.
+    lines = (TIME.sub("‹time›", line) for line in text.strip("\n").splitlines())
+    return [re.sub("  +", "  ", line).rstrip() for line in lines]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=document_name)
 def test_links_lead_somewhere(document: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)", document.read_text())
     local = [link for link in links if "://" not in link and not link.startswith("mailto:")]
     assert [link for link in local if not (document.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=file_name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=document_name)
 def test_make_targets_exist(document: Path) -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
     named = set(re.findall(r"(?:`|^)make ([a-z]+)", document.read_text(), re.M))

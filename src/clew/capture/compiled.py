@@ -47,18 +47,19 @@ class CompiledSource:
 
     def start(self) -> None:
         """Prepare for whatever compiled code there may be."""
-        names = self._recording.modules.names
-        modules = [name.entry.ref() for name in names]
+        if self._how == "opaque":
+            self._recording.modules.on_wrapper = self._on_wrapper
+        if "torch._dynamo" not in sys.modules:
+            return  # nothing is compiled yet
+        modules = [name.entry.ref() for name in self._recording.modules.names]
         compiled = any(module is not None and is_compiled(module) for module in modules)
         self._graphs = compiled_graph_count()
-        if compiled or "torch._dynamo" in sys.modules:
-            self._undo.append(_silence_extra_call())
-            if self._how == "eager":
-                stance = torch.compiler.set_stance("force_eager")
-                self._undo.append(functools.partial(stance.__exit__, None, None, None))
-        if self._how == "opaque":
+        self._undo.append(_silence_extra_call())
+        if self._how == "eager":
+            stance = torch.compiler.set_stance("force_eager")
+            self._undo.append(functools.partial(stance.__exit__, None, None, None))
+        else:
             self._watch(load=compiled)
-            self._recording.modules.on_wrapper = self._on_wrapper
 
     def stop(self) -> None:
         """Undo it, and say what could not be seen."""

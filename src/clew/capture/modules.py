@@ -25,8 +25,8 @@ from clew.capture.recording import (
     Lane,
     Recording,
 )
-from clew.capture.structure import describe
-from clew.capture.torch_compat import CALL_FRAME, StopRecomputation
+from clew.capture.structure import CONSTANTS, describe
+from clew.capture.torch_compat import CALL_FRAME, WRAPPED_CALL, StopRecomputation
 from clew.events.records import RECOMPUTE
 
 
@@ -77,7 +77,7 @@ def _hooks(
     entry_of = recording.modules.entries.get
     name_of = recording.modules.name_of
     tensors = recording.tensors
-    returned = tensors.returned
+    current = tensors.current
     # Without ops to tell of writes, every use has to look at the tensor's version.
     live_get: Callable[..., Any] = tensors.live.get if sees_ops else lambda key: None
     known = tensors.known if sees_ops else tensors.current
@@ -102,10 +102,11 @@ def _hooks(
             if lane.mute:
                 return
             inner = getframe(1)
-            wrapped = inner
-            frame: Any = inner.f_back
+            wrapped: Any = inner.f_back.f_back  # type: ignore[union-attr]
+            if wrapped.f_code is not WRAPPED_CALL:
+                wrapped = inner
+            frame = wrapped.f_back
             while frame is not None and id(frame.f_code) in MACHINERY_IDS:
-                wrapped = frame
                 frame = frame.f_back
             stack = lane.stack
             top = stack[-1]
@@ -145,7 +146,11 @@ def _hooks(
             kwargs = wrapped.f_locals["kwargs"]
             if capturing and "in" in keeper.module_roles(entry.paths, number):
                 describe([args, kwargs], keep_now)
-            named = {k: describe(v, known) for k, v in kwargs.items()} if kwargs else None
+            named = None
+            if kwargs:
+                named = {
+                    k: v if type(v) in CONSTANTS else describe(v, known) for k, v in kwargs.items()
+                }
             lane.failed = 0
             # The clock last, so that the time is the module's, not the recording's.
             stack.append(
@@ -173,9 +178,11 @@ def _hooks(
                 held = live_get(id(result))
                 if held is not None and held[0]() is result:
                     out = held[1]
+                elif isinstance(result, Tensor):
+                    out = current(result, call[ID])
                 else:
                     event = call[ID]
-                    out = describe(result, lambda t: returned(t, event))
+                    out = describe(result, lambda t: current(t, event))
                 end_call(call, end, out, None)
             else:
                 # `_call_impl` runs the hook while it handles the exception of forward.

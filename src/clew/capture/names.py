@@ -66,7 +66,8 @@ class ModuleTable:
         self._tensor_names: dict[int, tuple[ModuleEntry, str, str]] = {}
         self._root_names: dict[str, int] = {}
         self._unowned: dict[tuple[str, int], str] = {}
-        self._by_path: dict[tuple[str, str], ModuleName] = {}
+        # Set once modules may have come and gone.
+        self._started = False
 
     def register(self, model: nn.Module, path: str) -> None:
         """Name a model and everything inside it, a shared module once for each path."""
@@ -97,15 +98,11 @@ class ModuleTable:
         if entry is None or entry.ref() is not module:
             return self._discover(module, caller, place)
         if len(entry.names) > 1 and caller is not None:
+            inside = caller.path + "." if caller.path else ""
             for name in entry.names:
-                if name.parent == caller.path:
+                if name.path.startswith(inside):
                     return name
         return entry.names[0]
-
-    def names_under(self, path: str) -> list[ModuleName]:
-        """The names of a module and of everything inside it."""
-        prefix = path + "." if path else ""
-        return [n for n in self.names if n.path == path or n.path.startswith(prefix)]
 
     def tensor_name(self, tensor: Any) -> str | None:
         """The path of a parameter or buffer, None for any other tensor."""
@@ -121,6 +118,7 @@ class ModuleTable:
 
     def _discover(self, module: nn.Module, caller: ModuleName | None, place: int) -> ModuleName:
         """Name a module that was not there when the recording began."""
+        self._started = True
         owner = caller.entry.ref() if caller is not None else None
         if owner is not None and caller is not None:
             for attribute, child in owner._modules.items():
@@ -136,14 +134,19 @@ class ModuleTable:
             return self.entries[id(module)].names[0]
         cls = type(module).__name__
         # A throw-away module made anew on every pass keeps the name of its call site.
-        path = self._unowned.get((cls, place)) if caller is not None else None
-        if path is None:
+        path = self._unowned.get((cls, place))
+        if path is None or self._heir(path, cls) is None:
             count = self._root_names[cls] = self._root_names.get(cls, 0) + 1
-            path = cls if count == 1 else f"{cls}#{count}"
-            if caller is not None:
-                self._unowned[cls, place] = path
+            path = self._unowned[cls, place] = cls if count == 1 else f"{cls}#{count}"
         self.register(module, path)
         return self.entries[id(module)].names[0]
+
+    def _heir(self, path: str, cls: str) -> ModuleEntry | None:
+        """The entry of a module that had this path and class, and is gone."""
+        for name in self.names:
+            if name.path == path and name.cls == cls and name.entry.ref() is None:
+                return name.entry
+        return None
 
     def _wrapped_by(self, module: nn.Module) -> ModuleEntry | None:
         """The entry of the known module that this one wraps, if it is such a wrapper."""
@@ -158,17 +161,16 @@ class ModuleTable:
         cls = type(module).__name__
         entry = self.entries.get(id(module))
         if entry is None or entry.ref() is not module:
-            heir = self._by_path.get((path, cls))
-            if heir is not None and heir.entry.ref() is None:
-                heir.entry.ref = weakref.ref(module)
-                self.entries[id(module)] = heir.entry
+            heir = self._heir(path, cls) if self._started else None
+            if heir is not None:
+                heir.ref = weakref.ref(module)
+                self.entries[id(module)] = heir
                 return
             entry = self.entries[id(module)] = ModuleEntry(self._entry_count, module, wrapper)
             self._entry_count += 1
         name = ModuleName(len(self.names), path, parent, cls, entry)
         entry.names.append(name)
         self.names.append(name)
-        self._by_path[path, cls] = name
         prefix = path + "." if path else ""
         tensor_names = self._tensor_names
         for attribute, parameter in module._parameters.items():

@@ -147,6 +147,8 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
                     type(argument) is list and argument and type(argument[0]) is int
                 ):
                     inputs.append(argument)
+                elif isinstance(argument, Tensor):
+                    inputs.append(known(argument))
                 else:
                     inputs.append(describe(argument, known))
             named = {k: describe(v, known) for k, v in kwargs.items()} if kwargs else None

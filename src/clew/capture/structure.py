@@ -50,8 +50,6 @@ def describe(value: Any, record: Callable[[Tensor], Any], depth: int = 0) -> Any
         return Opaque(cls.__name__)
     if isinstance(value, dict):
         items = list(dict.items(value))
-    elif isinstance(value, UserDict):
-        items = list(value.data.items())
     elif isinstance(value, (tuple, list)):
         fields = getattr(cls, "_fields", None)
         if isinstance(fields, tuple) and isinstance(value, tuple):
@@ -63,6 +61,8 @@ def describe(value: Any, record: Callable[[Tensor], Any], depth: int = 0) -> Any
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         held = getattr(value, "__dict__", {})
         items = [(f.name, held[f.name]) for f in dataclasses.fields(value) if f.name in held]
+    elif isinstance(value, UserDict):
+        items = list(value.data.items())
     elif isinstance(value, np.ndarray):
         return Opaque(f"ndarray {value.dtype}{list(value.shape)}")
     else:

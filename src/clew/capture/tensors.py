@@ -43,28 +43,49 @@ class TensorTable:
         held = self.live.get(id(tensor))
         if held is not None and held[0]() is tensor:
             return held[1]
-        return self.add(tensor, self._storage(tensor), _version(tensor), -1, tensor.requires_grad)
+        return self._adopt(tensor, -1)
 
-    def current(self, tensor: Tensor) -> Token:
-        """As `known`, for when no op tells of writes: a new token if the version has moved."""
-        return self._current(tensor, -1)
+    def current(self, tensor: Tensor, producer: int = -1) -> Token:
+        """As `known`, for when no op tells of writes: a new token if the version has moved.
 
-    def returned(self, tensor: Tensor, producer: int) -> Token:
-        """As `current`, for a call's result: a new token is credited to the call."""
-        return self._current(tensor, producer)
-
-    def _current(self, tensor: Tensor, producer: int) -> Token:
+        `producer` is the call a new token is credited to.
+        """
         held = self.live.get(id(tensor))
-        version = _version(tensor)
-        if held is not None and held[0]() is tensor:
+        if held is None or held[0]() is not tensor:
+            token = self._adopt(tensor, producer)
+        else:
+            version = _version(tensor)
             if version is None or version == self._versions.get(id(tensor), version):
                 return held[1]
             token = self.add(tensor, held[1], version, producer, tensor.requires_grad)
-        else:
-            storage = self._storage(tensor)
-            token = self.add(tensor, storage, version, producer, tensor.requires_grad)
-        if version is not None:
+        version = _version(tensor)
+        if version:
             self._versions[id(tensor)] = version
+        return token
+
+    def _adopt(self, tensor: Tensor, producer: int) -> Token:
+        """A token for a tensor met from outside. Flat, as it runs for every parameter."""
+        try:
+            if type(tensor) not in PLAIN or tensor.layout is not torch.strided:
+                raise TypeError
+            address = tensor.untyped_storage()._cdata
+            reference = ref(tensor)
+            holder = self._storages.get(address)
+            if holder is None or holder[0]() is None:
+                holder = self._storages[address] = (reference, next(self._numbers))
+            token: Token = tensor.shape
+            self.values.extend(
+                (token, tensor._version, holder[1], tensor.stride(), tensor.dtype, tensor.device,
+                 None, tensor.requires_grad, producer, self._name_of(tensor))
+            )  # fmt: skip
+            self.live[id(tensor)] = (reference, token)
+        except Exception:
+            # A subclass, an inference tensor, another layout, no storage.
+            storage = self._storage(tensor)
+            version = _version(tensor)
+            return self.add(tensor, storage, version, producer, tensor.requires_grad)
+        if self.keep is not None:
+            self.keep(token, tensor)
         return token
 
     def produced(self, tensor: Tensor, producer: int, grad: bool, base: Any) -> Token:

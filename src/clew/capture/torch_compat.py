@@ -59,8 +59,11 @@ _CALL_IMPL = nn_module.Module._call_impl.__code__
 # runs them in `_call_impl` itself gets that.
 CALL_FRAME: CodeType = _nested_code(_CALL_IMPL, "inner") or _CALL_IMPL
 
+# The outermost frame of a module call, whose locals are `args` and `kwargs` as given.
+WRAPPED_CALL: CodeType = nn_module.Module._wrapped_call_impl.__code__
+
 # Frames of the calling machinery, never shown.
-CALL_MACHINERY = {CALL_FRAME, _CALL_IMPL, nn_module.Module._wrapped_call_impl.__code__}
+CALL_MACHINERY = {CALL_FRAME, _CALL_IMPL, WRAPPED_CALL}
 
 # A frame of this code on the stack means this phase.
 PHASE_OF_CODE: dict[CodeType, int] = {
