@@ -316,25 +316,24 @@ class Session:
 
         store, recording = self.store, self.recording
         arrays = store.arrays(recording.open_calls())
-        places = places_of(store.nodes.rows, LIBRARY_DIRS)
+        places = places_of(store.tables.nodes.rows, LIBRARY_DIRS)
         return Columns(
             **arrays,
-            ops=store.ops.rows,
+            ops=store.tables.ops.rows,
             modules=[
                 ModuleRow(n.path, n.cls, n.entry.number, n.entry.wrapper)
                 for n in recording.modules.names
             ],
-            notes=store.notes.rows,
+            notes=store.tables.notes.rows,
             places=places,
-            templates=store.templates.rows,
-            metas=store.metas.rows,
-            errors=store.errors.rows,
-            value_names=store.value_names.rows,
+            templates=store.tables.templates.rows,
+            metas=store.tables.metas.rows,
+            errors=store.tables.errors.rows,
+            value_names=store.tables.value_names.rows,
             parameters=list(recording.modules.parameters),
             threads=list(recording.thread_names),
             sources={} if self._tracer._redact else _sources(places),
-            stats=store.stats,
-            payloads=store.payloads,
+            kept=store.kept,
             gaps=list(self._gaps.values()),
             environment=self._environment(),
             rank=_rank(),

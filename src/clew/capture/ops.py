@@ -84,7 +84,6 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
     live_get = live.get
     push_value = tensors.values.extend
     known = tensors.known
-    produced = tensors.produced
     next_event = recording.ids.__next__
     clock = recording.clock
     push_event = recording.events.extend

@@ -137,17 +137,11 @@ _WITH_OPCODES = {"BEFORE_WITH", "SETUP_WITH", "LOAD_SPECIAL"}
 
 
 def places_of(nodes: list[StackNode], library_dirs: tuple[str, ...]) -> list[Place]:
-    """Rows for nodes, in order, followed by rows for the nodes above them."""
-    order = list(nodes)
-    rows = {node.index: row for row, node in enumerate(order)}
-    for node in order:  # grows while it runs
-        parent = node.parent
-        if parent is not None and parent.index not in rows:
-            rows[parent.index] = len(order)
-            order.append(parent)
+    """Rows for nodes, each of which comes after the one above it."""
+    rows = {node.index: row for row, node in enumerate(nodes)}
     return [
         _place(node, -1 if node.parent is None else rows[node.parent.index], library_dirs)
-        for node in order
+        for node in nodes
     ]
 
 

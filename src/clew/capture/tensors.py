@@ -101,9 +101,7 @@ class TensorTable:
         version = _version(tensor)
         # torch counts the write once the op is through.
         version = WRITTEN if version is None else version + 1
-        return self.add(
-            tensor, self.known(tensor), version, producer, grad or tensor.requires_grad
-        )
+        return self.add(tensor, self.known(tensor), version, producer, grad or tensor.requires_grad)
 
     def add(
         self, tensor: Tensor, storage: Any, version: int | None, producer: int, grad: bool

@@ -6,6 +6,7 @@ are in order of `id`, which is the order in which events began. Nothing here kno
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clew.events.model import Gap
-from clew.events.records import Payload
+from clew.events.records import Kept
 
 SCHEMA_VERSION = 1
 
@@ -149,8 +150,7 @@ class Columns:
     threads: list[str] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
     # value -> what was kept of it
-    stats: dict[int, dict[str, Any]] = field(default_factory=dict)
-    payloads: dict[int, Payload] = field(default_factory=dict)
+    kept: Mapping[int, Kept] = field(default_factory=dict)
     # everything that was not seen
     gaps: list[Gap] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)

@@ -1,320 +1,57 @@
-"""The memory store: raw records in, columns out, about a hundred bytes an event.
-
-Also the place where writes are followed: a tensor that shares memory with one that was written
-to is a new value from then on, made by the op that wrote.
-"""
+"""The memory store: keeps the parts of a trace in arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from clew.events.columns import (
-    COLUMN_NAMES,
-    EVENT_COLUMNS,
-    IN,
-    OUT,
-    Ints,
-    Leaf,
-    Meta,
-    Symbol,
-    Template,
-    Tensor,
-)
-from clew.events.records import (
-    EVENT_FIELDS,
-    MODULE,
-    NOTE,
-    OP,
-    STEP,
-    VALUE_FIELDS,
-    Batch,
-    Extra,
-    Note,
-    Payload,
-    Step,
-    Token,
-    UnknownShape,
-    Unseen,
-)
-
-# Constants that are kept as they are; anything else by its text.
-PLAIN_TYPES = (type(None), bool, int, float, complex, str)
-
-
-class Table:
-    """Numbers for things that repeat, in order of first use."""
-
-    def __init__(self) -> None:
-        self.rows: list[Any] = []
-        self._numbers: dict[Any, int] = {}
-
-    def number(self, key: Any, make: Callable[[], Any]) -> int:
-        """The number of `key`, whose row is made when it is new."""
-        number = self._numbers.get(key)
-        if number is None:
-            number = self._numbers[key] = len(self.rows)
-            self.rows.append(make())
-        return number
+from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, Ints
+from clew.events.records import STEP, Batch, Kept
+from clew.store.compact import Compactor, Part
 
 
 class MemoryStore:
-    """A sink that keeps everything in arrays."""
+    """A sink that keeps everything, compacted."""
 
     def __init__(self) -> None:
-        self.ops = Table()
-        self.notes = Table()
-        self.errors = Table()
-        self.metas = Table()
-        self.templates = Table()
-        self.value_names = Table()
-        # Stack nodes met, as capture handed them over.
-        self.nodes = Table()
-        self.stats: dict[int, dict[str, Any]] = {}
-        self.payloads: dict[int, Payload] = {}
+        self.tables = Compactor()
+        self.kept: dict[int, Kept] = {}
         self._pending: Batch | None = None
-        self._parts: dict[str, list[Ints]] = {name: [] for name in COLUMN_NAMES}
-        self._rows: dict[str, list[int]] = {}
-        self._ref_count = 0
-        self._value_count = 0
-        # id of a token -> number of its value
-        self._numbers: dict[int, int] = {}
-        # storage of each value that was written to -> newest value written there
-        self._heads: dict[int, int] = {}
-        # (value, newest write to its memory) -> the value it has become
-        self._renewed: dict[tuple[int, int], int] = {}
-        # value -> (storage, meta, grad, name), for values that may still be used
-        self._alive: dict[int, tuple[int, int, int, int]] = {}
-        self._written: dict[int, int] = {}
+        self._columns: dict[str, list[Ints]] = {name: [] for name in COLUMN_NAMES}
 
     def extend(self, batch: Batch) -> None:
         """Take over a batch of records, putting off the last one's work until it is asked for."""
-        self.compact()
+        self._compact()
         self._pending = batch
-
-    def compact(self) -> None:
-        """Turn all that was taken over into columns."""
-        batch, self._pending = self._pending, None
-        if batch is None:
-            return
-        self._rows = {name: [] for name in COLUMN_NAMES}
-        for at in range(0, len(batch.values), VALUE_FIELDS):
-            self._add_value(batch.values[at : at + VALUE_FIELDS])
-        for at in range(0, len(batch.events), EVENT_FIELDS):
-            self._add_event(batch.events[at : at + EVENT_FIELDS])
-        for name, rows in self._rows.items():
-            self._parts[name].append(np.array(rows, dtype=np.int64))
-        for token, kept in batch.kept:
-            number = self._numbers[id(token)]
-            if kept.stats is not None:
-                self.stats[number] = kept.stats
-            if kept.payload is not None:
-                self.payloads[number] = kept.payload
-        survivors = {id(token): self._numbers[id(token)] for token in _tokens(batch.surviving)}
-        self._numbers = survivors
-        kept = set(survivors.values())
-        self._alive = {number: self._alive[number] for number in kept}
-        self._written.clear()
-        self._renewed.clear()
 
     def arrays(self, open_calls: list[Any]) -> dict[str, Ints]:
         """Every column, events in order of their ids, with rows for calls that are still open."""
-        self.compact()
-        self._rows = {name: [] for name in COLUMN_NAMES}
-        refs = self._ref_count
-        for at in range(0, len(open_calls), EVENT_FIELDS):
-            self._add_event(open_calls[at : at + EVENT_FIELDS])
-        self._ref_count = refs
-        columns = {
-            name: np.concatenate([self.column(name), np.array(rows, dtype=np.int64)])
-            for name, rows in self._rows.items()
-        }
-        order = np.argsort(columns["id"], kind="stable")
-        for name in EVENT_COLUMNS:
-            columns[name] = columns[name][order]
-        # A step begins with its event, whatever the order in which the calls around it ended.
-        steps = columns["kind"] == STEP
-        numbers = np.concatenate([np.zeros(1, dtype=np.int64), columns["subject"][steps]])
-        columns["step"] = numbers[np.searchsorted(columns["id"][steps], columns["id"], "right")]
-        return columns
+        self._compact()
+        return in_order([self._whole(), self.tables.compact_open(open_calls)])
 
-    def column(self, name: str) -> Ints:
-        """One column of everything compacted so far."""
-        parts = self._parts[name]
-        if len(parts) != 1:
-            parts[:] = [np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)]
-        return parts[0]
+    def _compact(self) -> None:
+        if self._pending is not None:
+            batch, self._pending = self._pending, None
+            part = self.tables.compact(batch)
+            self.kept.update(part.kept)
+            for name, column in part.columns.items():
+                self._columns[name].append(column)
 
-    def _add_value(self, record: list[Any]) -> None:
-        token, version, storage, stride, dtype, device, extra, grad, producer, name = record
-        number = self._value_count
-        self._numbers[id(token)] = number
-        key = (token, stride, dtype, device, extra)
-        meta = self.metas.number(key, lambda: _meta(*key))
-        named = -1 if name is None else self.value_names.number(name, lambda: name)
-        if storage is None:
-            # Numbers of its own for memory met as somebody's result, apart from the others.
-            place, version = 2 * number + 1, 0
-        elif type(storage) is int:
-            place, version = 2 * storage, -1 if version is None else version
-        else:
-            base = self._numbers[id(storage)]
-            place = self._alive[base][0]
-            if version is None:
-                version = -1
-            else:
-                self._written[number] = place
-        self._append_value(place, version, meta, grad, producer, named)
-
-    def _append_value(
-        self, storage: int, version: int, meta: int, grad: int, producer: int, name: int
-    ) -> int:
-        number = self._value_count
-        self._value_count += 1
-        rows = self._rows
-        rows["version"].append(version)
-        rows["storage"].append(storage)
-        rows["meta"].append(meta)
-        rows["grad"].append(grad)
-        rows["producer"].append(producer)
-        rows["value_name"].append(name)
-        self._alive[number] = (storage, meta, grad, name)
-        return number
-
-    def _add_event(self, record: list[Any]) -> None:
-        event, subject, node, parent, start, end, number, args, kwargs, out, error = record
-        kind, subject_number = self._subject(subject)
-        key: list[Any] = []
-        inputs: list[int] = []
-        outputs: list[int] = []
-        self._flatten(args, key, inputs)
-        self._flatten(kwargs, key, inputs)
-        self._flatten(out, key, outputs)
-        template = self.templates.number(tuple(key), lambda: _template(args, kwargs, out))
-        if self._heads:
-            inputs = [self._as_of_now(value) for value in inputs]
-        if self._written:
-            for value in outputs:
-                storage = self._written.pop(value, None)
-                if storage is not None:
-                    self._heads[storage] = value
-        rows = self._rows
-        rows["id"].append(event)
-        rows["kind"].append(kind)
-        rows["subject"].append(subject_number)
-        rows["place"].append(self.nodes.number(node.index, lambda: node))
-        rows["parent"].append(parent)
-        rows["start"].append(start)
-        rows["end"].append(end)
-        rows["number"].append(
-            -2 - self._numbers[id(number)] if isinstance(number, Token) else number
-        )
-        rows["step"].append(0)
-        rows["template"].append(template)
-        rows["first_ref"].append(self._ref_count)
-        rows["error"].append(-1 if error is None else self.errors.number(error, lambda: error))
-        rows["refs"] += inputs
-        rows["refs"] += outputs
-        self._ref_count += len(inputs) + len(outputs)
-
-    def _subject(self, subject: Any) -> tuple[int, int]:
-        if type(subject) is Note:
-            return NOTE, self.notes.number(subject, lambda: str(subject))
-        if type(subject) is Step:
-            return STEP, int(subject)
-        index = getattr(subject, "index", None)
-        if isinstance(index, int):
-            return MODULE, index
-        return OP, self.ops.number(id(subject), lambda: str(subject))
-
-    def _flatten(self, described: Any, key: list[Any], values: list[int]) -> None:
-        """Append what is constant about a described value to `key`, its tensors to `values`."""
-        cls = type(described)
-        if isinstance(described, Token):
-            key.append(Tensor)
-            values.append(self._numbers[id(described)])
-        elif cls is list:
-            key.append(len(described))
-            for item in described:
-                self._flatten(item, key, values)
-        elif cls is dict:
-            key.append(tuple(described))
-            for item in described.values():
-                self._flatten(item, key, values)
-        else:
-            # The type too: 1, 1.0 and True are equal.
-            key.append((cls, described if cls is int else repr(described)))
-
-    def _as_of_now(self, value: int) -> int:
-        """The value a tensor has when it is used: another if its memory was written since."""
-        storage, meta, grad, name = self._alive[value]
-        head = self._heads.get(storage)
-        if head is None or head <= value:
-            return value
-        renewed = self._renewed.get((value, head))
-        if renewed is None:
-            producer = self._rows_or_parts("producer", head)
-            version = self._rows_or_parts("version", head)
-            renewed = self._append_value(storage, version, meta, grad, producer, name)
-            self._renewed[value, head] = renewed
-        return renewed
-
-    def _rows_or_parts(self, name: str, number: int) -> int:
-        rows = self._rows[name]
-        before = self._value_count - len(rows)
-        if number >= before:
-            return rows[number - before]
-        return int(self.column(name)[number])
+    def _whole(self) -> Part:
+        for columns in self._columns.values():
+            columns[:] = [np.concatenate(columns) if columns else np.zeros(0, dtype=np.int64)]
+        return Part({name: columns[0] for name, columns in self._columns.items()}, {})
 
 
-def _meta(shape: Any, stride: Any, dtype: Any, device: Any, extra: Extra | None) -> Meta:
-    return Meta(
-        dtype=str(dtype).replace("torch.", ""),
-        shape=None if isinstance(shape, UnknownShape) else tuple(shape),
-        stride=None if stride is None else tuple(stride),
-        device="" if device is None else str(device),
-        layout="strided" if extra is None else extra.layout,
-        cls="Tensor" if extra is None else extra.cls,
-        placements=None if extra is None else extra.placements,
-        local_shape=None if extra is None else extra.local_shape,
-    )
-
-
-def _template(args: Any, kwargs: Any, out: Any) -> Template:
-    return Template(
-        (*_leaves(IN, "", args), *_leaves(IN, "", kwargs or {}), *_leaves(OUT, "", out))
-    )
-
-
-def _leaves(role: str, path: str, described: Any) -> Iterator[Leaf]:
-    if isinstance(described, Token):
-        yield Leaf(role, path, Tensor)
-    elif type(described) is list:
-        if described and all(type(item) is int for item in described):
-            yield Leaf(role, path, described)
-            return
-        for index, item in enumerate(described):
-            yield from _leaves(role, _joined(path, str(index)), item)
-    elif type(described) is dict:
-        for name, item in described.items():
-            yield from _leaves(role, _joined(path, name), item)
-    elif described is Unseen:
-        yield Leaf(role, path, Unseen)
-    elif not (role == OUT and described is None):
-        yield Leaf(role, path, described if type(described) in PLAIN_TYPES else Symbol(described))
-
-
-def _joined(path: str, name: str) -> str:
-    return f"{path}.{name}" if path and name else path or name
-
-
-def _tokens(described: Any) -> Iterator[Any]:
-    if isinstance(described, Token):
-        yield described
-    elif isinstance(described, list):
-        for item in described:
-            yield from _tokens(item)
-    elif isinstance(described, dict):
-        yield from _tokens(list(described.values()))
+def in_order(parts: list[Part]) -> dict[str, Ints]:
+    """The columns of all parts together, events in order of their ids, steps settled."""
+    columns = {name: np.concatenate([p.columns[name] for p in parts]) for name in COLUMN_NAMES}
+    order = np.argsort(columns["id"], kind="stable")
+    for name in EVENT_COLUMNS:
+        columns[name] = columns[name][order]
+    # A step begins with its event, whatever the order in which the calls around it ended.
+    steps = columns["kind"] == STEP
+    numbers = np.concatenate([np.zeros(1, dtype=np.int64), columns["subject"][steps]])
+    columns["step"] = numbers[np.searchsorted(columns["id"][steps], columns["id"], "right")]
+    return columns

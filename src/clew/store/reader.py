@@ -275,7 +275,8 @@ class Reader:
         c = self.columns
         meta = c.metas[int(c.meta[number])]
         name = int(c.value_name[number])
-        stats = c.stats.get(number)
+        kept = c.kept.get(number)
+        stats = None if kept is None else kept.stats
         producer = int(c.producer[number])
 
         def produced_by() -> Event | None:
@@ -300,7 +301,7 @@ class Reader:
             digest=None if stats is None else stats.get("digest"),
             fingerprint=None,
             _producer=produced_by,
-            _load=lambda form: decode(c.payloads.get(number), form),
+            _load=lambda form: decode(None if kept is None else kept.payload, form),
         )
 
     def source(self, row: int) -> Source | None:

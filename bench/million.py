@@ -1,0 +1,88 @@
+"""One long recording: how memory and time grow with the number of events.
+
+Run as `python -m bench.million <events>`; prints one JSON object. A process of its own, so that
+the memory it is charged with is the recording's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+import clew
+
+PARTS = 10
+
+
+def main(wanted: int) -> None:
+    torch.set_num_threads(1)
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    x = torch.randn(1, 8)
+    with torch.no_grad():
+        per_call = _warm_up(model, x)
+        calls = wanted // PARTS // per_call
+        gc.collect()
+        before = _resident()
+        parts = []
+        with clew.trace(model) as trace:
+            for _ in range(PARTS):
+                start = time.process_time_ns()
+                for _ in range(calls):
+                    model(x)
+                parts.append((time.process_time_ns() - start) / (calls * per_call) / 1e3)
+        gc.collect()
+        recorded = _resident()
+    start = time.process_time_ns()
+    events = len(trace.events)
+    reading = time.process_time_ns() - start
+    gc.collect()
+    found = {
+        "events": events,
+        "recorded": (recorded - before) / events,
+        "read": (_resident() - before) / events,
+        "columns": _column_bytes(trace) / events,
+        "first": parts[0],
+        "last": parts[-1],
+        "reading": reading / events / 1e3,
+    }
+    print(json.dumps(found))
+
+
+def _warm_up(model: nn.Module, x: torch.Tensor) -> int:
+    """Load everything that recording and reading load; the number of events of one call."""
+    with clew.trace(model) as trace:
+        for _ in range(100):
+            model(x)
+    return len(trace.events) // 100
+
+
+def _column_bytes(trace: clew.Trace) -> int:
+    columns = trace._current_reader().columns
+    arrays = (getattr(columns, field.name) for field in dataclasses.fields(columns))
+    return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+
+
+def _resident() -> int:
+    """Bytes of memory held; where the system does not tell, the most ever held."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+    import os
+
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

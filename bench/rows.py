@@ -1,0 +1,209 @@
+"""The rows of the table: what is measured against what, and what it should come to.
+
+Each function takes a plan and yields `Row`s. Those with a goal are promises, the others tell what
+a user may want to know.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import clew
+from bench import subjects, workloads
+from bench.timing import Effort, best_times
+from bench.workloads import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measured figure. `goal` is the most it should be, None where there is none."""
+
+    key: str
+    what: str
+    on: str
+    floor: str
+    value: float
+    unit: str
+    goal: float | None = None
+    floor_seconds: float | None = None
+    seconds: float | None = None
+
+    @property
+    def ok(self) -> bool | None:
+        """Whether the goal is met, None without one."""
+        return None if self.goal is None else self.value <= self.goal
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "ok": self.ok}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much of everything: the whole table, or a quick look at each row."""
+
+    small: Effort
+    large: Effort
+    import_rounds: int
+    layers: int
+    events: int
+
+
+FULL = Plan(
+    small=Effort(rounds=150, seconds=1.5),
+    large=Effort(rounds=20, seconds=6.0),
+    import_rounds=12,
+    layers=12,
+    events=1_000_000,
+)
+QUICK = Plan(
+    small=Effort(rounds=2, seconds=0.2),
+    large=Effort(rounds=2, seconds=0.5),
+    import_rounds=2,
+    layers=1,
+    events=20_000,
+)
+
+EMPTY_MODE = "empty dispatch mode"
+EMPTY_HOOKS = "empty hooks"
+UNTRACED = "untraced"
+
+
+def all_rows(plan: Plan) -> Iterator[Row]:
+    """Every row, in the order of the table."""
+    yield from recording(plan)
+    yield from values(plan)
+    yield from importing(plan)
+    yield from million(plan)
+
+
+def recording(plan: Plan) -> Iterator[Row]:
+    """Ops and module calls against their floors, and the peers beside them."""
+    cases: list[tuple[str, Callable[[], Workload], Effort, bool]] = [
+        ("encoder", workloads.encoder, plan.small, True),
+        ("tiny", workloads.tiny_layers, plan.small, False),
+        ("training", workloads.encoder_training, plan.small, False),
+        ("gpt2", lambda: workloads.gpt2(plan.layers), plan.large, True),
+    ]
+    for key, build, effort, peers in cases:
+        work = build()
+        yield from _ops(key, work, effort, peers)
+        yield from _modules(key, work, effort)
+
+
+def _ops(key: str, work: Workload, effort: Effort, peers: bool) -> Iterator[Row]:
+    with clew.trace(work.model) as trace:
+        work.run()
+    on = f"{work.name}, {len(trace.ops)} ops"
+    measured = {
+        EMPTY_MODE: subjects.empty_mode(work),
+        "clew": subjects.traced(work),
+        UNTRACED: subjects.untraced(work),
+    }
+    if peers:
+        measured["DebugMode"] = subjects.debug_mode(work)
+        measured["inspect"] = subjects.stack_per_op(work)
+    times = best_times(measured, effort)
+
+    def row(name: str, what: str, subject: str, floor: str, goal: float | None = None) -> Row:
+        return _ratio(f"{key}.{name}", what, on, floor, times[floor], times[subject], goal)
+
+    yield row("ops", "ops, lines, metadata", "clew", EMPTY_MODE, 1.5)
+    yield row("ops_untraced", "  the same", "clew", UNTRACED)
+    if peers:
+        yield row("debug_mode", "  DebugMode, modules + stacks", "DebugMode", EMPTY_MODE)
+        yield row("inspect_stack", "  inspect.stack() per op", "inspect", EMPTY_MODE)
+
+
+def _modules(key: str, work: Workload, effort: Effort) -> Iterator[Row]:
+    with clew.trace(work.model, level="modules") as trace:
+        work.run()
+    measured = {
+        EMPTY_HOOKS: subjects.empty_hooks(work),
+        "clew": subjects.traced(work, level="modules"),
+    }
+    times = best_times(measured, effort)
+    on = f"{work.name}, {len(trace.modules)} calls"
+    yield _ratio(
+        f"{key}.modules", "module calls only", on, EMPTY_HOOKS,
+        times[EMPTY_HOOKS], times["clew"], 1.5,
+    )  # fmt: skip
+
+
+def values(plan: Plan) -> Iterator[Row]:
+    """What keeping statistics or data costs where the kernels take the time."""
+    work = workloads.wide_encoder(plan.layers)
+    options = [(level, kept) for kept in ("stats", "full") for level in ("modules", "ops")]
+    measured = {UNTRACED: subjects.untraced(work)}
+    for level, kept in options:
+        measured[f"{level}, {kept}"] = subjects.traced(work, level=level, values=kept)
+    times = best_times(measured, plan.large)
+    for level, kept in options:
+        yield _ratio(
+            f"values.{level}.{kept}", f'level="{level}", values="{kept}"', work.name, UNTRACED,
+            times[UNTRACED], times[f"{level}, {kept}"], None,
+        )  # fmt: skip
+
+
+def importing(plan: Plan) -> Iterator[Row]:
+    """Import times, each in fresh interpreters."""
+    statements = {
+        "numpy": "import numpy",
+        "import": "import clew",
+        "use": "from clew import trace",
+    }
+    best = dict.fromkeys(statements, float("inf"))
+    for _ in range(plan.import_rounds):
+        for name, statement in statements.items():
+            best[name] = min(best[name], _import_seconds(statement))
+    for name, goal in (("import", 1.5), ("use", None)):
+        yield _ratio(
+            f"import.{name}", statements[name], "fresh interpreter", "import numpy",
+            best["numpy"], best[name], goal,
+        )  # fmt: skip
+
+
+def _import_seconds(statement: str) -> float:
+    program = (
+        "import time; start = time.process_time_ns()\n"
+        f"{statement}\n"
+        "print(time.process_time_ns() - start)"
+    )
+    return int(_output("-c", program)) / 1e9
+
+
+def million(plan: Plan) -> Iterator[Row]:
+    """Memory and time per event of a long recording, in a process of its own."""
+    found = json.loads(_output("-m", "bench.million", str(plan.events)))
+    on = f"{found['events']:,} events"
+    per_event = [
+        ("memory.recorded", "memory while recording", found["recorded"], "bytes per event", 300),
+        ("memory.read", "  once it is read", found["read"], "bytes per event", 300),
+        ("memory.columns", "  of that, columns", found["columns"], "bytes per event", None),
+        ("time.first", "time per event, first tenth", found["first"], "µs", None),
+        ("time.last", "  last tenth", found["last"], "µs", None),
+    ]
+    for key, what, value, unit, goal in per_event:
+        yield Row(key, what, on, "", value, unit, goal)
+    yield Row(
+        "time.linear", "  last ÷ first", on, "first tenth",
+        found["last"] / found["first"], "×", 1.2,
+    )  # fmt: skip
+    yield Row("time.read", "made ready to read, once", on, "", found["reading"], "µs per event")
+
+
+def _output(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"python {' '.join(arguments)} failed:\n{done.stderr}")
+    return done.stdout
+
+
+def _ratio(
+    key: str, what: str, on: str, floor: str, base: float, seconds: float, goal: float | None
+) -> Row:
+    return Row(key, what, on, floor, seconds / base, "×", goal, base, seconds)

@@ -1,0 +1,247 @@
+"""Repeats: which neighbouring calls are the same, so that a view can show one of them.
+
+In come the rows of siblings in order, out come rows and `Repeat`s. Calls repeat when they have
+the same structure and wiring (`analysis.structure`) and their names are the same or differ only
+in an index that counts up. Ops between the calls repeat along with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from clew.analysis.structure import Structure
+from clew.events.columns import Ints
+from clew.events.records import MODULE
+from clew.store.reader import Reader
+
+# How far apart two calls of one loop may be, in siblings, and how many later calls are tried.
+_LONGEST_PERIOD = 512
+_TRIES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Siblings that run several times over: the first run, and the rows of every run.
+
+    The last run may lack ops at its end.
+    """
+
+    items: tuple[Item, ...]
+    runs: tuple[tuple[int, ...], ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.runs)
+
+    def __repr__(self) -> str:
+        return f"<Repeat {self.count} × {len(self.items)} items>"
+
+
+Item = int | Repeat
+
+
+def rows_of(item: Item) -> tuple[int, ...]:
+    """The sibling rows that an item stands for, all runs of a repeat."""
+    if isinstance(item, Repeat):
+        return tuple(row for run in item.runs for row in run)
+    return (item,)
+
+
+def _rows(items: list[Item]) -> list[int]:
+    return [row for item in items for row in rows_of(item)]
+
+
+class Folds:
+    """The calls of a trace, folded as they are asked for."""
+
+    def __init__(self, reader: Reader, fold: bool = True) -> None:
+        self._reader = reader
+        self._fold = fold
+        self._inside: dict[int, list[Item]] = {}
+        # Kept with the repeats themselves, so that their ids stay their own.
+        self._twins: dict[int, tuple[Repeat, list[Ints]]] = {}
+
+    @cached_property
+    def structure(self) -> Structure:
+        """Signatures of all events."""
+        return Structure(self._reader)
+
+    def inside(self, row: int) -> list[Item]:
+        """What ran directly in a module call."""
+        items = self._inside.get(row)
+        if items is None:
+            items = self._inside[row] = self.fold(self.structure.kids.get(row, []))
+        return items
+
+    def fold(self, rows: list[int]) -> list[Item]:
+        """Siblings with their repeats folded."""
+        items: list[Item] = list(rows)
+        calls = sum(self.structure.kind[row] == MODULE for row in rows)
+        if not self._fold or calls < 2:
+            return items
+        keys = {row: self.structure.key(row) for row in rows}
+        while True:
+            folded = _Pass(self.structure, items, keys).folded()
+            if len(folded) == len(items):
+                return folded
+            items = folded
+
+    def twins(self, rows: list[int], within: tuple[Repeat, ...]) -> list[int]:
+        """Rows of a first run with their like in all runs, of repeats given outermost first."""
+        for repeat in reversed(within):
+            spans = self._spans(repeat)
+            at = np.searchsorted(spans[0], rows)
+            rows = [int(span[i]) for span in spans for i in at if i < len(span)]
+        return rows
+
+    def _spans(self, repeat: Repeat) -> list[Ints]:
+        """All events of each run, the same event at the same position."""
+        if id(repeat) not in self._twins:
+            subtree = self.structure.subtree
+            spans = [
+                np.array([row for top in run for row in subtree(top)], dtype=np.int64)
+                for run in repeat.runs
+            ]
+            self._twins[id(repeat)] = repeat, spans
+        return self._twins[id(repeat)][1]
+
+
+class _Pass:
+    """One pass over siblings, folding every stretch that repeats."""
+
+    def __init__(self, structure: Structure, items: list[Item], keys: dict[int, int]) -> None:
+        self._structure = structure
+        self._items = items
+        self._row_keys = keys
+        self._keys = [self._key(item) for item in items]
+        self._is_call = [
+            isinstance(item, Repeat) or structure.kind[item] == MODULE for item in items
+        ]
+        self._later = self._later_calls()
+
+    def folded(self) -> list[Item]:
+        """The items, with a `Repeat` in the place of each stretch that repeats."""
+        result: list[Item] = []
+        at = free = 0
+        while at < len(self._items):
+            runs = self._repeat(at) if self._is_call[at] else []
+            if runs:
+                start, runs = self._rotated(at, free, runs)
+                del result[len(result) - (at - start) :]
+                rows = tuple(tuple(_rows(run)) for run in runs)
+                result.append(Repeat(tuple(runs[0]), rows))
+                at = free = start + sum(map(len, runs))
+            else:
+                result.append(self._items[at])
+                at += 1
+        return result
+
+    def _rotated(
+        self, at: int, free: int, runs: list[list[Item]]
+    ) -> tuple[int, list[list[Item]]]:
+        """Runs that begin with the ops before their first call, if that makes the last one whole.
+
+        `free` is the first position that is not yet part of a repeat.
+        """
+        missing = len(runs[0]) - len(runs[-1])
+        start = at - missing
+        if missing and start >= free and not any(self._is_call[start:at]):
+            whole = self._runs(start, len(runs[0]))
+            if [len(run) for run in whole] == [len(runs[0])] * len(runs):
+                return start, whole
+        return at, runs
+
+    def _key(self, item: Item) -> object:
+        if isinstance(item, Repeat):
+            names = tuple(self._name(row) for run in item.runs for row in run)
+            return (item.count, names, tuple(self._row_keys[row] for row in item.runs[0]))
+        return self._row_keys[item]
+
+    def _name(self, row: int) -> str:
+        return self._structure.name(row) if self._structure.kind[row] == MODULE else ""
+
+    def _later_calls(self) -> list[int]:
+        """For each call the position of the next one like it, else -1."""
+        later = [-1] * len(self._items)
+        last: dict[object, int] = {}
+        for at in range(len(self._items) - 1, -1, -1):
+            if self._is_call[at]:
+                later[at] = last.get(self._keys[at], -1)
+                last[self._keys[at]] = at
+        return later
+
+    def _repeat(self, at: int) -> list[list[Item]]:
+        """The runs from a position on that cover most, none if nothing repeats there."""
+        best: list[list[Item]] = []
+        covered = 0
+        other = at
+        for _ in range(_TRIES):
+            other = self._later[other]
+            if other < 0 or other - at > _LONGEST_PERIOD:
+                break
+            runs = self._runs(at, other - at)
+            length = sum(map(len, runs))
+            if len(runs) > 1 and length > covered:
+                best, covered = runs, length
+        return best if best and self._worth_it(best) else []
+
+    def _runs(self, start: int, period: int) -> list[list[Item]]:
+        """Stretches of one length, from a position on, for as long as they are the same."""
+        runs = [self._items[start : start + period]]
+        wiring = self._wiring(runs[0])
+        calls = sum(self._is_call[start : start + period])
+        at = start + period
+        while True:
+            length = self._common(start, at, period)
+            complete = sum(self._is_call[at : at + length]) == calls
+            run = self._items[at : at + length]
+            if not complete or not self._is_like(runs, run, wiring):
+                return runs
+            runs.append(run)
+            if length < period:
+                return runs
+            at += period
+
+    def _common(self, start: int, at: int, period: int) -> int:
+        """How many items from two positions on look the same."""
+        length = 0
+        keys = self._keys
+        while length < period and at + length < len(keys):
+            if keys[start + length] != keys[at + length]:
+                break
+            length += 1
+        return length
+
+    def _wiring(self, run: list[Item]) -> Ints:
+        subtree = self._structure.subtree
+        return self._structure.wiring([row for top in _rows(run) for row in subtree(top)])
+
+    def _is_like(self, runs: list[list[Item]], run: list[Item], wiring: Ints) -> bool:
+        """Whether one more run goes on counting up and is wired as the first."""
+        own = self._wiring(run)
+        return np.array_equal(wiring[: len(own)], own) and self._counts_up(
+            _rows(runs[0]), _rows(runs[1] if len(runs) > 1 else run), _rows(run), len(runs)
+        )
+
+    def _counts_up(self, zeroth: list[int], first: list[int], nth: list[int], n: int) -> bool:
+        indices = self._structure.indices
+        for a, b, c in zip(zeroth, first, nth, strict=False):
+            steps = [y - x for x, y in zip(indices(a), indices(b), strict=True)]
+            if self._structure.kind[a] == MODULE and sum(step != 0 for step in steps) > 1:
+                return False
+            if indices(c) != [x + n * step for x, step in zip(indices(a), steps, strict=True)]:
+                return False
+        return True
+
+    def _worth_it(self, runs: list[list[Item]]) -> bool:
+        """Whether folding saves at least two lines."""
+        structure = self._structure
+        lines = sum(
+            1 + sum(structure.kind[kid] == MODULE for kid in structure.kids.get(row, ()))
+            for row in _rows(runs[0])
+            if structure.kind[row] == MODULE
+        )
+        return (len(runs) - 1) * lines >= 2

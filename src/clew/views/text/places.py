@@ -1,0 +1,74 @@
+"""Places in the user's code, as the views name them: which line, which file, how short.
+
+In come rows of a `Reader`, out come `Place`s and short texts. Torch's own frames are passed over.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from clew.events.columns import Place
+from clew.store.reader import Reader
+
+
+class Places:
+    """The user's lines that the events of one trace came from."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._places = reader.columns.places
+        self._place: list[int] = reader.columns.place.tolist()
+        self._parent: list[int] = reader.parent_row.tolist()
+        self._names: dict[str, str] = {}
+
+    def frames(self, row: int) -> list[int]:
+        """The user's frames between an event and the module call it ran in, outermost first."""
+        above = self._parent[row]
+        stop = self._place[above] if above >= 0 else -1
+        return self.between(self._place[row], stop)
+
+    def between(self, place: int, stop: int) -> list[int]:
+        """The user's frames from a place up to another, which is left out; outermost first."""
+        found = []
+        while place >= 0 and place != stop:
+            frame = self._places[place]
+            if frame.line > 0 and not frame.library:
+                found.append(place)
+            place = frame.parent
+        return found[::-1]
+
+    def call_site(self, row: int) -> Place | None:
+        """The line that calls a module, None where torch's own code does."""
+        frames = [self._places[place] for place in self.frames(row)]
+        # A class's own `__call__` says less than the line that called it.
+        calls = [frame for frame in frames if not frame.function.endswith("__call__")]
+        return (calls or frames or [None])[-1]
+
+    def body_line(self, row: int) -> Place | None:
+        """The line of the enclosing module's code that an event comes from.
+
+        Outside any module, the innermost line of the user's.
+        """
+        frames = self.frames(row)
+        if not frames:
+            return None
+        return self._places[frames[0] if self._parent[row] >= 0 else frames[-1]]
+
+    def file(self, file: str) -> str:
+        """A file's name in short: from its package on, or its bare name."""
+        name = self._names.get(file)
+        if name is None:
+            parts = PurePath(file.replace("\\", "/")).parts
+            package = max(
+                (i for i, part in enumerate(parts) if part in ("site-packages", "dist-packages")),
+                default=len(parts) - 2,
+            )
+            name = self._names[file] = "/".join(parts[package + 1 :]) or file
+        return name
+
+
+def short_place(place: Place, last: Place | None = None) -> str:
+    """`model.py:12`, or `model.py:12–15` for a stretch of lines."""
+    name = PurePath(place.file.replace("\\", "/")).name
+    if last is None or last.line == place.line or last.file != place.file:
+        return f"{name}:{place.line}"
+    return f"{name}:{min(place.line, last.line)}–{max(place.line, last.line)}"

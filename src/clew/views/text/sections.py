@@ -1,0 +1,217 @@
+"""What happened outside the forward pass, grouped: backward by module, optimizer by line.
+
+In come a `Reader`'s ops of those phases, out come `Section`s of cells for the tree. The time of a
+group is the time until the next op began, so the groups of a section add up to the whole of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from clew.analysis.structure import Structure
+from clew.events.records import BACKWARD, OP, OPTIMIZER, RECOMPUTE
+from clew.store.reader import Reader
+from clew.views.text.cells import Cells, name_range, short_place_of
+from clew.views.text.style import counted, time_text
+
+_MOST_GROUPS = 8
+_DIGITS = re.compile(r"\d+")
+
+# Names of some ops, for a reader.
+OpNames = Callable[[list[int]], str]
+
+
+@dataclass(slots=True)
+class Section:
+    """One phase of the run: a heading and the groups below it."""
+
+    head: Cells
+    groups: list[Cells]
+
+
+@dataclass(slots=True)
+class _Group:
+    name: str
+    recompute: bool = False
+    rows: list[int] = field(default_factory=list)
+    seconds: float = 0.0
+    # Names of the groups that are the same as this one, in order.
+    alike: list[str] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return 1 + len(self.alike)
+
+
+def sections(structure: Structure, op_names: OpNames) -> list[Section]:
+    """Sections for the backward pass and the optimizer, those that happened."""
+    reader = structure.reader
+    spent = _shares(reader)
+    backward = _backward(structure, spent, op_names)
+    optimizer = _optimizer(reader, spent, op_names)
+    return [section for section in (backward, optimizer) if section is not None]
+
+
+def _rows(reader: Reader, *phases: int) -> list[int]:
+    kind, phase = reader.columns.kind.tolist(), reader.phase.tolist()
+    return [row for row in range(len(reader)) if kind[row] == OP and phase[row] in phases]
+
+
+def _shares(reader: Reader) -> dict[int, float]:
+    """For each op outside the forward pass the seconds until the next, or until it ended."""
+    c = reader.columns
+    rows = _rows(reader, BACKWARD, RECOMPUTE, OPTIMIZER)
+    shares = {}
+    for row, after in zip(rows, [*rows[1:], -1], strict=False):
+        start, end = int(c.start[row]), int(c.end[row])
+        together = (
+            after == row + 1
+            and reader.thread[row] == reader.thread[after]
+            and (reader.phase[row] == OPTIMIZER) == (reader.phase[after] == OPTIMIZER)
+        )
+        shares[row] = (max(end, int(c.start[after])) if together else end) - start
+    return {row: share / 1e9 for row, share in shares.items()}
+
+
+def _passes(rows: list[int], kind: list[int]) -> int:
+    """How many stretches some ops form, with nothing but calls between their ops."""
+    breaks = 0
+    for row, after in zip(rows, rows[1:], strict=False):
+        breaks += any(kind[between] == OP for between in range(row + 1, after))
+    return breaks + 1
+
+
+def _backward(structure: Structure, spent: dict[int, float], op_names: OpNames) -> Section | None:
+    reader = structure.reader
+    rows = _rows(reader, BACKWARD, RECOMPUTE)
+    if not rows:
+        return None
+    groups: dict[tuple[str, bool], _Group] = {}
+    for row in rows:
+        path = reader.module_path(row)
+        recompute = bool(reader.phase[row] == RECOMPUTE)
+        name = "outside any module" if path is None else _part(path) or "(root)"
+        group = groups.setdefault((name, recompute), _Group(name, recompute))
+        group.rows.append(row)
+        group.seconds += spent[row]
+    folded = _folded(list(groups.values()), structure)
+    passes = _passes(rows, structure.kind)
+    head = Cells(
+        name="backward",
+        cls=_line(reader, rows[0]),
+        mark=f"×{passes}" if passes > 1 else "",
+        ops=str(len(rows)),
+        time=time_text(sum(spent[row] for row in rows)),
+        source=_place(reader, rows[0]),
+    )
+    return Section(head, _cells(folded, op_names))
+
+
+def _optimizer(reader: Reader, spent: dict[int, float], op_names: OpNames) -> Section | None:
+    rows = _rows(reader, OPTIMIZER)
+    if not rows:
+        return None
+    groups: dict[tuple[str, str], _Group] = {}
+    for row in rows:
+        place = _place(reader, row)
+        group = groups.setdefault((place, _line(reader, row)), _Group(place))
+        group.rows.append(row)
+        group.seconds += spent[row]
+    cells = [
+        Cells(
+            name="",
+            cls=text,
+            flow=[op_names(group.rows)],
+            ops=str(len(group.rows)),
+            time=time_text(group.seconds),
+            source=place,
+        )
+        for (place, text), group in groups.items()
+    ]
+    head = Cells(
+        name="optimizer",
+        ops=str(len(rows)),
+        time=time_text(sum(spent[row] for row in rows)),
+    )
+    if len(cells) == 1:
+        head.cls, head.flow, head.source = cells[0].cls, cells[0].flow, cells[0].source
+        cells = []
+    return Section(head, cells)
+
+
+def _part(path: str) -> str:
+    """The part of the model a module is in: up to the first index, else two names deep."""
+    names = path.split(".")
+    for position, name in enumerate(names):
+        if name.isdigit():
+            return ".".join(names[: position + 1])
+    return ".".join(names[:2])
+
+
+def _folded(groups: list[_Group], structure: Structure) -> list[_Group]:
+    """Neighbours that ran the same ops, their names differing in an index, as one."""
+    result: list[_Group] = []
+    looks: list[object] = []
+    for group in groups:
+        look = (
+            _DIGITS.sub("#", group.name),
+            group.recompute,
+            tuple(structure.signature[row] for row in group.rows),
+        )
+        if result and looks[-1] == look:
+            result[-1].alike.append(group.name)
+            result[-1].seconds += group.seconds
+        else:
+            result.append(group)
+            looks.append(look)
+    return result
+
+
+def _cells(groups: list[_Group], op_names: OpNames) -> list[Cells]:
+    cells = []
+    for group in groups[:_MOST_GROUPS]:
+        names = name_range(group.name, group.alike[-1] if group.alike else group.name)
+        times = f"{group.count}×" if group.count > 1 else ""
+        cells.append(
+            Cells(
+                name=names,
+                mark=" ".join(
+                    [f"×{group.count}"] * (group.count > 1) + ["(recompute)"] * group.recompute
+                ),
+                flow=[op_names(group.rows)],
+                ops=times + str(len(group.rows)),
+                time=times + time_text(group.seconds / group.count),
+            )
+        )
+    rest = groups[_MOST_GROUPS:]
+    if rest:
+        modules = sum(group.count for group in rest)
+        ops = sum(group.count * len(group.rows) for group in rest)
+        seconds = sum(group.seconds for group in rest)
+        name = f"… {counted(modules, 'more module')}"
+        cells.append(Cells(name="", cls=name, ops=str(ops), time=time_text(seconds)))
+    return cells
+
+
+def _own_place(reader: Reader, row: int) -> tuple[str, int] | None:
+    """The user's line that a phase was started from, not that of a forward op."""
+    places = reader.columns.places
+    place = int(reader.columns.place[row])
+    while place >= 0:
+        found = places[place]
+        if found.line > 0 and not found.library:
+            return found.file, found.line
+        place = found.parent
+    return None
+
+
+def _place(reader: Reader, row: int) -> str:
+    place = _own_place(reader, row)
+    return "" if place is None else short_place_of(*place)
+
+
+def _line(reader: Reader, row: int) -> str:
+    place = _own_place(reader, row)
+    return "" if place is None else reader.line_text(*place)

@@ -1,0 +1,200 @@
+"""How text looks: colour, width, tree lines, and short forms of numbers, times and tensors.
+
+In come facts and the stream the text is meant for, out come strings. Knows nothing of traces.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TextIO
+
+from clew.events.columns import Meta
+from clew.events.model import short_dtype
+
+WIDE = 120
+NARROWEST = 40
+
+_CODES = {
+    "bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34",
+    "magenta": "35", "cyan": "36",
+}  # fmt: skip
+
+# Everything beyond ASCII that the views print, for streams that cannot take it.
+_PLAIN = str.maketrans(
+    {
+        "│": "|", "├": "|", "└": "`", "─": "-", "▸": ">", "◂": "<", "→": "->", "×": "x",
+        "…": "...", "–": "-", "·": "-", "✗": "[x]", "↩": "<-", "µ": "u", "⟳": "*", "⋯": "...",
+    }
+)  # fmt: skip
+SYMBOLS = "".join(map(chr, _PLAIN))
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """What the place where text will be read can show."""
+
+    color: bool = False
+    unicode: bool = True
+    width: int = WIDE
+    terminal: bool = False
+
+    def paint(self, text: str, *looks: str) -> str:
+        """The text in some colours or weights, if there are any here."""
+        if not self.color or not text:
+            return text
+        codes = ";".join(_CODES[look] for look in looks)
+        return f"\x1b[{codes}m{text}\x1b[0m"
+
+    def finish(self, text: str) -> str:
+        """The finished text, in ASCII where the stream takes nothing else."""
+        return text if self.unicode else text.translate(_PLAIN)
+
+
+def style_for(stream: TextIO | None = None, color: bool | None = None) -> Style:
+    """The style for a stream, by default standard output; `color` overrules what it would say."""
+    stream = sys.stdout if stream is None else stream
+    terminal = _is_terminal(stream)
+    width = shutil.get_terminal_size((WIDE, 50)).columns if terminal else _given_width()
+    return Style(
+        color=_wants_color(terminal) if color is None else color,
+        unicode=_takes_symbols(stream),
+        width=max(width, NARROWEST),
+        terminal=terminal,
+    )
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except Exception:
+        return False
+
+
+def _given_width() -> int:
+    """`COLUMNS` where it is set, also for a pipe; wide otherwise."""
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isdigit() and int(columns) else WIDE
+
+
+def _wants_color(terminal: bool) -> bool:
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return terminal and os.environ.get("TERM") != "dumb"
+
+
+def _takes_symbols(stream: TextIO) -> bool:
+    try:
+        SYMBOLS.encode(getattr(stream, "encoding", None) or "utf-8")
+    except (UnicodeError, LookupError):
+        return False
+    return True
+
+
+def clipped(text: str, width: int) -> str:
+    """The text in at most `width` characters.
+
+    >>> clipped("transformer", 8)
+    'transfo…'
+    """
+    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
+
+
+def number_text(number: int) -> str:
+    """A count, exact and readable.
+
+    >>> number_text(1234567)
+    '1,234,567'
+    """
+    return f"{number:,}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A count of things.
+
+    >>> counted(1, "op"), counted(1200, "op")
+    ('1 op', '1,200 ops')
+    """
+    return f"{number_text(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def short_number(number: float) -> str:
+    """A number in at most five characters.
+
+    >>> [short_number(n) for n in (0, 999, 1234, 45_678, 124_439_808, 7e9)]
+    ['0', '999', '1.23k', '45.7k', '124M', '7.00B']
+    """
+    return _scaled(number, ("", "k", "M", "B", "T"), 1000)
+
+
+def bytes_text(size: float) -> str:
+    """A size in bytes, short.
+
+    >>> bytes_text(512), bytes_text(1536), bytes_text(3 << 20)
+    ('512 B', '1.50 KiB', '3.00 MiB')
+    """
+    return _scaled(size, (" B", " KiB", " MiB", " GiB", " TiB"), 1024)
+
+
+def time_text(seconds: float) -> str:
+    """A duration in at most seven characters.
+
+    >>> time_text(0.0000123), time_text(0.0034), time_text(1.5), time_text(5400)
+    ('12.3 µs', '3.40 ms', '1.50 s', '90 min')
+    """
+    if seconds >= 1000:
+        return f"{seconds / 60:.0f} min"
+    return _scaled(seconds * 1e9, (" ns", " µs", " ms", " s"), 1000)
+
+
+def _scaled(number: float, units: tuple[str, ...], base: int) -> str:
+    power = 0
+    # What rounds up to the next unit belongs there: 999.6 is 1.00k.
+    while abs(number) >= base - 0.5 and power < len(units) - 1:
+        number /= base
+        power += 1
+    if power == 0 or abs(number) >= 99.95:
+        return f"{number:.0f}{units[power]}"
+    return f"{number:.{1 if abs(number) >= 9.995 else 2}f}{units[power]}"
+
+
+@lru_cache(maxsize=4096)
+def meta_text(meta: Meta) -> str:
+    """A tensor as `f32[2,3]`, followed by what sets it apart from a plain one."""
+    if meta.shape is None:
+        shape = "?"
+    else:
+        shape = ",".join("?" if size < 0 else str(size) for size in meta.shape)
+    parts = [f"{short_dtype(meta.dtype)}[{shape}]"]
+    if meta.layout not in ("strided", ""):
+        parts.append(meta.layout)
+    if meta.local_shape is not None:
+        local = ",".join(map(str, meta.local_shape))
+        parts.append(f"local [{local}] {meta.placements}")
+    elif meta.cls not in ("Tensor", "Parameter") and meta.layout != "jagged":
+        parts.append(meta.cls)
+    return " ".join(parts)
+
+
+def short_op(name: str) -> str:
+    """An op without the namespace and overload everyone knows.
+
+    >>> short_op("aten.addmm.default"), short_op("aten.add.Tensor"), short_op("my.op.default")
+    ('addmm', 'add.Tensor', 'my.op')
+    """
+    return name.removeprefix("aten.").removesuffix(".default")
+
+
+def base_op(name: str) -> str:
+    """An op's bare name.
+
+    >>> base_op("aten.sum.dim_IntList"), base_op("compiled")
+    ('sum', 'compiled')
+    """
+    short = short_op(name)
+    return short.split(".")[0] if name.startswith("aten.") else short

@@ -1,0 +1,42 @@
+"""The benchmark runs and measures every row. How fast anything is, is not a test's business."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+WORKLOADS = ("encoder", "tiny", "training", "gpt2")
+PROMISED = {
+    *(f"{on}.{what}" for on in WORKLOADS for what in ("ops", "modules")),
+    *("import.import", "memory.recorded", "memory.read", "time.linear"),
+}
+INFORMATIVE = {
+    *(f"{on}.ops_untraced" for on in WORKLOADS),
+    *(f"{on}.{peer}" for on in ("encoder", "gpt2") for peer in ("debug_mode", "inspect_stack")),
+    *(f"values.{level}.{kept}" for level in ("modules", "ops") for kept in ("stats", "full")),
+    *("import.use", "memory.columns", "time.first", "time.last", "time.read"),
+}
+
+
+@pytest.mark.slow
+def test_quick_run_measures_every_row() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "--quick", "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert sorted(row["key"] for row in rows) == sorted(PROMISED | INFORMATIVE)
+    assert {row["key"] for row in rows if row["goal"] is not None} == PROMISED
+    assert [r["key"] for r in rows if not (math.isfinite(r["value"]) and r["value"] > 0)] == []
+    assert {row["key"] for row in rows if row["ok"] is not None} == PROMISED

@@ -1,0 +1,153 @@
+"""The same kernels run with and without a trace, as torch's own profiler counts them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd.profiler_util import FunctionEvent
+from torch.profiler import ProfilerActivity, profile
+
+import clew
+from tests import models
+from tests.outcomes import passing, seed_everything, untraced
+
+Tracer = Callable[[nn.Module], AbstractContextManager[Any]]
+Program = Callable[[], tuple[nn.Module, Callable[[], Any]]]
+
+# torch's own doing while any dispatch mode is on, Clew's or not: views made by another op, and
+# backward formulas that add, put and scatter into a new tensor where they would write in place.
+TORCH_SUBSTITUTES = {
+    "aten::_reshape_alias", "aten::view", "aten::detach", "aten::add_", "aten::add",
+}  # fmt: skip
+
+
+def profiled(program: Program, tracer: Tracer) -> list[FunctionEvent]:
+    seed_everything()
+    model, run = program()
+    with tracer(model), profile(activities=[ProfilerActivity.CPU]) as profiler:
+        run()
+    return list(profiler.events())
+
+
+def kernels(program: Program, tracer: Tracer) -> Counter[str]:
+    """How often each ATen op ran; one that a dispatch mode passed on counts once."""
+    return Counter(
+        event.name
+        for event in profiled(program, tracer)
+        if event.name.startswith("aten::") and parent_name(event) != "PythonDispatchMode"
+    )
+
+
+def parent_name(event: FunctionEvent) -> str:
+    return "" if event.cpu_parent is None else event.cpu_parent.name
+
+
+def training(name: str) -> Program:
+    """Two backward passes into the same gradients, then the optimizer."""
+
+    def program() -> tuple[nn.Module, Callable[[], Any]]:
+        model, inputs = models.build(name)
+        optimizer = torch.optim.AdamW(model.parameters())
+
+        def run() -> None:
+            for _ in range(2):
+                model(**inputs)["loss"].backward()
+            optimizer.step()
+
+        return model, run
+
+    return program
+
+
+def fused_encoder(context: Any) -> Program:
+    def program() -> tuple[nn.Module, Callable[[], Any]]:
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        model = nn.TransformerEncoder(layer, 2).eval()
+        x = torch.randn(2, 5, 16)
+
+        def run() -> None:
+            with context():
+                model(x)
+
+        return model, run
+
+    return program
+
+
+def tracing(**options: Any) -> Tracer:
+    return lambda model: clew.trace(model, **options)
+
+
+TRAINED = ["gpt2", "mixtral", "resnet", "albert", "lstm", "convolutions", "functional"]
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_tracing_modules_runs_the_very_same_kernels(name: str) -> None:
+    plain = kernels(training(name), untraced)
+    assert sum(plain.values()) > 300
+    assert kernels(training(name), tracing(level="modules")) == plain
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_tracing_ops_runs_the_kernels_of_a_mode_that_does_nothing(name: str) -> None:
+    assert kernels(training(name), tracing()) == kernels(training(name), passing)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "albert", "lstm", "convolutions", "functional"])
+def test_only_views_and_sums_of_gradients_differ_from_no_mode_at_all(name: str) -> None:
+    plain, traced = kernels(training(name), untraced), kernels(training(name), tracing())
+    changed = set(plain - traced) | set(traced - plain)
+    assert changed <= TORCH_SUBSTITUTES
+    # As many sums, whether in place or not.
+    sums = ("aten::add", "aten::add_")
+    assert sum(plain[op] for op in sums) == sum(traced[op] for op in sums)
+
+
+@pytest.mark.parametrize("values", ["stats", "full"])
+@pytest.mark.parametrize("name", ["lstm", "convolutions"])
+def test_keeping_values_leaves_out_no_kernel_of_the_program(name: str, values: str) -> None:
+    idle, traced = kernels(training(name), passing), kernels(training(name), tracing(values=values))
+    assert idle - traced == Counter()
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("level", ["ops", "modules"])
+def test_the_fused_encoder_stays_fused(level: str, context: Any) -> None:
+    plain = kernels(fused_encoder(context), untraced)
+    assert plain["aten::_transformer_encoder_layer_fwd"] == 2
+    assert kernels(fused_encoder(context), tracing(level=level)) == plain
+
+
+def test_a_hook_of_the_module_itself_would_have_switched_fusion_off() -> None:
+    """What the test above guards against does happen."""
+
+    def hooked() -> tuple[nn.Module, Callable[[], Any]]:
+        model, run = fused_encoder(torch.no_grad)()
+        for module in model.modules():
+            module.register_forward_hook(lambda *_: None)
+        return model, run
+
+    assert kernels(hooked, untraced)["aten::_transformer_encoder_layer_fwd"] == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"values": "full"}, {"level": "modules"}])
+@pytest.mark.parametrize("name", ["embedding", "convolutions"])
+def test_gradients_are_taken_over_not_copied(name: str, options: dict[str, str]) -> None:
+    """A reference kept to a fresh gradient would make the engine clone it."""
+
+    def accumulation(tracer: Tracer) -> Counter[str]:
+        return Counter(
+            event.name
+            for event in profiled(training(name), tracer)
+            if parent_name(event) == "torch::autograd::AccumulateGrad"
+        )
+
+    plain = accumulation(untraced)
+    assert plain["aten::detach"] > 0
+    assert accumulation(tracing(**options)) == plain
