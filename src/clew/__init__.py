@@ -20,17 +20,18 @@ _HOME = {
     "ClewError": "clew.errors",
     "ClewWarning": "clew.errors",
     "Trace": "clew.traces",
+    "load": "clew.traces",
     "trace": "clew.session",
 }
 
-__all__ = ["ClewError", "ClewWarning", "Trace", "__version__", "trace"]
+__all__ = ["ClewError", "ClewWarning", "Trace", "__version__", "load", "trace"]
 
 logging.getLogger("clew").addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
     from clew.errors import ClewError, ClewWarning
     from clew.session import trace
-    from clew.traces import Trace
+    from clew.traces import Trace, load
 
 
 def __getattr__(name: str) -> Any:

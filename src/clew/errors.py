@@ -8,6 +8,7 @@ Must not know: anything else of Clew; every other module may import this one.
      ├─ NoMatch              (LookupError)    an address that names nothing here
      ├─ TraceStateError      (RuntimeError)   start, stop or step at the wrong time
      ├─ MissingDependency    (ImportError)    an optional package is not installed
+     ├─ BadTrace                              files that cannot be read as a trace
      └─ NotRecorded                           the data asked for was not kept
 """
 
@@ -75,6 +76,10 @@ class MissingDependency(ClewError, ImportError):
             f"{self.feature} needs {self.package}, which is not installed. "
             f"Run: pip install '{self.install}'"
         )
+
+
+class BadTrace(ClewError):
+    """Say which file is not, or not wholly, a trace."""
 
 
 class NotRecorded(ClewError):

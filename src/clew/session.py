@@ -6,6 +6,7 @@ The one place that joins capture and store. In comes the user's program, running
 
 from __future__ import annotations
 
+import atexit
 import functools
 import linecache
 import logging
@@ -16,6 +17,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,7 +26,7 @@ from clew.analysis.crash import crash_note, failing_event
 from clew.errors import ClewError, ClewWarning, MissingDependency, TraceStateError
 from clew.events.columns import Columns, ModuleRow, Place
 from clew.events.model import Gap
-from clew.events.records import Step
+from clew.events.records import Sink, Step
 from clew.store.memory import MemoryStore
 from clew.store.reader import Reader
 from clew.traces import Trace
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from clew.capture.recording import Lane
+    from clew.store.disk import DiskStore, Surroundings
 
 _log = logging.getLogger("clew")
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -42,8 +45,16 @@ _OWN_DIR = os.path.dirname(__file__) + os.sep
 LEVELS = ("modules", "ops")
 VALUES = ("meta", "stats", "full")
 COMPILED = ("opaque", "eager")
+EXIST = ("new", "replace")
 
 _active: list[Tracer] = []
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Write the rest of whatever still records when the program ends."""
+    for tracer in reversed(_active[:]):
+        tracer.stop()
 
 
 def trace(
@@ -54,6 +65,8 @@ def trace(
     capture: Iterable[str] = (),
     live: bool = False,
     compiled: str = "opaque",
+    out: str | os.PathLike[str] | None = None,
+    exist: str = "new",
     redact: bool = False,
     name: str | None = None,
 ) -> Tracer:
@@ -63,7 +76,9 @@ def trace(
     name each outermost module by its class. `level` is `"ops"` or `"modules"`. `values` is
     `"meta"`, `"stats"` or `"full"`; `capture` lists addresses kept in full whatever it says.
     `live` prints each event as it happens. `compiled="eager"` opens compiled regions up.
-    `redact` leaves source text out.
+    `out` streams the trace to a folder while the program runs; a folder that is taken is left
+    alone and the run gets one of its own, unless `exist="replace"`. `redact` leaves source text
+    out.
 
     >>> import torch, clew
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
@@ -76,6 +91,7 @@ def trace(
         ("level", level, LEVELS),
         ("values", values, VALUES),
         ("compiled", compiled, COMPILED),
+        ("exist", exist, EXIST),
     ):
         if given not in allowed:
             options = ", ".join(repr(option) for option in allowed)
@@ -86,7 +102,8 @@ def trace(
         raise MissingDependency("clew.trace", "torch", "clew[torch]") from missing
     models = _models(model, torch.nn.Module)
     addresses = [parse(text) for text in ([capture] if isinstance(capture, str) else capture)]
-    return Tracer(models, level, values, addresses, live, compiled, redact, name)
+    place = None if out is None else Path(out)
+    return Tracer(models, level, values, addresses, live, compiled, place, exist, redact, name)
 
 
 def _models(model: Any, module_class: type) -> dict[str, Any]:
@@ -112,16 +129,20 @@ class Tracer(Trace):
         capture: list[Address],
         live: bool,
         compiled: str,
+        out: Path | None,
+        exist: str,
         redact: bool,
         name: str | None,
     ) -> None:
-        super().__init__(None)
+        super().__init__([])
         self._models = models
         self._level = level
         self._values = values
         self._capture = capture
         self._live = live
         self._compiled = compiled
+        self._out = out
+        self._exist = exist
         self._redact = redact
         self.name = name
         self._session: Session | None = None
@@ -198,12 +219,18 @@ class Tracer(Trace):
         self._depth = 1
         _active.append(self)
 
-    def _current_reader(self) -> Reader:
+    @property
+    def path(self) -> Path | None:
+        """The folder the trace is streamed to, None if it is kept in memory."""
+        disk = None if self._session is None else self._session.disk
+        return None if disk is None else disk.folder.parent
+
+    def _current_readers(self) -> list[Reader]:
         if self._session is None:
             raise TraceStateError(
                 "nothing was recorded: run the model inside `with clew.trace(model) as t:`"
             )
-        return self._session.reader()
+        return [self._session.reader()]
 
 
 class Session:
@@ -226,7 +253,11 @@ class Session:
         self._error: BaseException | None = None
         self.crash_text: str | None = None
         self.store = MemoryStore()
-        self.recording = Recording(self.store, time.perf_counter_ns)
+        self.disk: DiskStore | None = None
+        sink: Sink = self.store
+        if tracer._out is not None:
+            sink = self.disk = self._open_disk(tracer._out, tracer._exist)
+        self.recording = Recording(sink, time.perf_counter_ns)
         self.recording.on_fault = self._fault
         for path, model in tracer._models.items():
             self.recording.modules.register(model, path)
@@ -271,6 +302,8 @@ class Session:
         self.recording.close()
         self._reader = None
         self._check_models_ran()
+        if self.disk is not None:
+            self.disk.close()
 
     def failed_to_start(self, fault: BaseException) -> None:
         """Undo what was installed and say so; the program runs on, unrecorded."""
@@ -283,6 +316,8 @@ class Session:
         """Begin the next step."""
         self._step += 1
         self.recording.mark(Step(self._step))
+        if self.disk is not None:
+            self.recording.drain()
         return self._step
 
     def flush(self) -> None:
@@ -290,6 +325,8 @@ class Session:
         if self._undo:
             self.recording.drain()
             self._reader = None
+            if self.disk is not None:
+                self.disk.flush()
 
     def crashed(self, error: BaseException) -> None:
         """Record the exception that ends the block, and tell the user where it came from."""
@@ -303,27 +340,59 @@ class Session:
 
     def reader(self) -> Reader:
         """A reader of everything so far."""
-        if self._undo:
-            self.recording.drain()
-            self._reader = None
+        self.flush()
         if self._reader is None:
-            self._reader = Reader(self._columns())
+            if self.disk is not None:
+                from clew.store.folder import read_rank
+
+                self._reader = Reader(read_rank(self.disk.folder))
+            else:
+                self._reader = Reader(self._columns())
         return self._reader
 
-    def _columns(self) -> Columns:
+    def _open_disk(self, out: Path, exist: str) -> DiskStore:
+        from clew.store.disk import DiskStore
+        from clew.store.save import claim, write_manifest
+
+        rank = _rank()
+        folder = claim(out, rank, exist)
+        write_manifest(folder.parent, self._environment(), _world_size())
+        return DiskStore(folder, rank, self._around, self._gap)
+
+    def _around(self, nodes: list[Any]) -> Surroundings:
+        from clew.store.disk import Surroundings
+
+        recording = self.recording
+        return Surroundings(
+            self._places(nodes),
+            self._module_rows(),
+            list(recording.modules.parameters),
+            list(recording.thread_names),
+            list(self._gaps.values()),
+            (lambda file: None) if self._tracer._redact else _source,
+            self._environment(),
+        )
+
+    def _places(self, nodes: list[Any]) -> list[Place]:
         from clew.capture.sources import places_of
         from clew.capture.torch_compat import LIBRARY_DIRS
 
+        return places_of(nodes, LIBRARY_DIRS)
+
+    def _module_rows(self) -> list[ModuleRow]:
+        return [
+            ModuleRow(n.path, n.cls, n.entry.number, n.entry.wrapper)
+            for n in list(self.recording.modules.names)
+        ]
+
+    def _columns(self) -> Columns:
         store, recording = self.store, self.recording
         arrays = store.arrays(recording.open_calls())
-        places = places_of(store.tables.nodes.rows, LIBRARY_DIRS)
+        places = self._places(store.tables.nodes.rows)
         return Columns(
             **arrays,
             ops=store.tables.ops.rows,
-            modules=[
-                ModuleRow(n.path, n.cls, n.entry.number, n.entry.wrapper)
-                for n in recording.modules.names
-            ],
+            modules=self._module_rows(),
             notes=store.tables.notes.rows,
             places=places,
             templates=store.tables.templates.rows,
@@ -362,12 +431,12 @@ class Session:
             from clew.capture.ops import OpMode
 
             mode = self._modes[lane.ident] = OpMode(self.recording, lane)
-            mode.push(main=lane.ident == self._main)
+            mode.start(main=lane.ident == self._main)
 
     def _pop_mode(self, lane: Lane) -> None:
         mode = self._modes.pop(lane.ident, None)
         if mode is not None:
-            mode.pop(main=lane.ident == self._main)
+            mode.stop(main=lane.ident == self._main)
             mode.release()
 
     def _on_thread(self, lane: Lane) -> None:
@@ -440,10 +509,11 @@ def _warn(message: str) -> None:
 
 
 def _add_note(error: BaseException, note: str) -> None:
+    noted: Any = error
     if hasattr(error, "add_note"):
-        error.add_note(note)
+        noted.add_note(note)
     else:  # Python 3.10
-        error.__notes__ = [*getattr(error, "__notes__", []), note]
+        noted.__notes__ = [*getattr(error, "__notes__", []), note]
 
 
 def _rank() -> int:
@@ -454,6 +524,15 @@ def _rank() -> int:
     return int(rank) if rank.isdigit() else 0
 
 
+def _world_size() -> int:
+    size = os.environ.get("WORLD_SIZE", "1")
+    return int(size) if size.isdigit() else 1
+
+
+def _source(file: str) -> str | None:
+    return "".join(linecache.getlines(file)) or None
+
+
 def _sources(places: list[Place]) -> dict[str, str]:
     files = {place.file for place in places if not place.library and place.line > 0}
-    return {file: "".join(linecache.getlines(file)) for file in sorted(files)}
+    return {file: _source(file) or "" for file in sorted(files)}

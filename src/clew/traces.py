@@ -5,7 +5,9 @@ It holds no logic of its own; each method asks the room that knows. Must not kno
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from clew.analysis.crash import crash_note, failing_event
 from clew.analysis.select import Selection, find, select
 from clew.analysis.series import Series, series
 from clew.errors import MissingDependency
-from clew.events.model import Crash, Event, Events, Gap
+from clew.events.model import Crash, Events, Gap, joined
 from clew.events.records import MODULE, OP
 from clew.store.reader import Reader
 from clew.views.text.code import CodeView, code_view
@@ -25,30 +27,40 @@ from clew.views.text.tree import TreeView, tree_view
 class Trace:
     """What happened in a program, ready to be asked."""
 
-    def __init__(self, reader: Reader | None) -> None:
-        self._fixed = reader
+    def __init__(self, readers: list[Reader]) -> None:
+        self._fixed = readers
+
+    def _current_readers(self) -> list[Reader]:
+        """One reader per rank."""
+        return self._fixed
 
     def _current_reader(self) -> Reader:
-        assert self._fixed is not None
-        return self._fixed
+        """The reader of the first rank, which the views show."""
+        return self._current_readers()[0]
+
+    def _events(self, kind: int | None, what: str) -> Events:
+        return joined(
+            [
+                r.events(np.arange(len(r)) if kind is None else r.rows(kind), what)
+                for r in self._current_readers()
+            ],
+            what,
+        )
 
     @property
     def events(self) -> Events:
         """Every event, in the order in which they began."""
-        reader = self._current_reader()
-        return reader.events(np.arange(len(reader)), "events")
+        return self._events(None, "events")
 
     @property
     def modules(self) -> Events:
         """Every module call."""
-        reader = self._current_reader()
-        return reader.events(reader.rows(MODULE), "module calls")
+        return self._events(MODULE, "module calls")
 
     @property
     def ops(self) -> Events:
         """Every operation."""
-        reader = self._current_reader()
-        return reader.events(reader.rows(OP), "ops")
+        return self._events(OP, "ops")
 
     @property
     def variables(self) -> Events:
@@ -58,12 +70,13 @@ class Trace:
     @property
     def steps(self) -> list[int]:
         """The numbers of the steps that have events, in order."""
-        return [int(step) for step in np.unique(self._current_reader().columns.step)]
+        found = {int(s) for r in self._current_readers() for s in np.unique(r.columns.step)}
+        return sorted(found)
 
     @property
     def ranks(self) -> list[int]:
         """The ranks whose events are here."""
-        return [self._current_reader().columns.rank]
+        return [reader.columns.rank for reader in self._current_readers()]
 
     @property
     def env(self) -> dict[str, Any]:
@@ -73,24 +86,24 @@ class Trace:
     @property
     def coverage(self) -> Sequence[Gap]:
         """Everything that was not seen, with the remedy."""
-        return tuple(self._current_reader().columns.gaps)
+        return tuple(gap for reader in self._current_readers() for gap in reader.columns.gaps)
 
     @property
     def crash(self) -> Crash | None:
         """The exception that ended the recorded block, None if it ended well."""
-        reader = self._current_reader()
-        text = reader.columns.environment.get("crash")
-        if text is None:
-            return None
-        event = failing_event(reader)
-        return Crash(text, event, crash_note(event, text))
+        for reader in self._current_readers():
+            text = reader.columns.environment.get("crash")
+            if text is not None:
+                event = failing_event(reader)
+                return Crash(text, event, crash_note(event, text))
+        return None
 
     def __getitem__(self, address: str) -> Selection:
-        return select(self._current_reader(), address)
+        return select(self._current_readers(), address)
 
     def find(self, pattern: str) -> Selection:
         """Events whose module path, class or op name matches or contains `pattern`."""
-        return find(self._current_reader(), pattern)
+        return find(self._current_readers(), pattern)
 
     def series(self, address: str) -> Series:
         """The values of an address over the run, with their steps and ranks."""
@@ -122,6 +135,13 @@ class Trace:
             raise MissingDependency("Trace.to_pandas", "pandas", "clew[pandas]") from missing
         return pandas.DataFrame(self.table().columns())
 
+    def save(self, path: str | os.PathLike[str], *, exist: str = "new") -> Path:
+        """Write the trace into a folder; the folder, which is another if `path` is taken."""
+        from clew.store.save import save
+
+        columns = [reader.columns for reader in self._current_readers()]
+        return save(columns, Path(path), exist)
+
     def to_dict(self) -> dict[str, Any]:
         """The trace as plain data."""
         return {
@@ -137,7 +157,11 @@ class Trace:
         return f"<Trace {len(self.modules)} module calls, {len(self.ops)} ops>"
 
     def __len__(self) -> int:
-        return len(self._current_reader())
+        return sum(map(len, self._current_readers()))
 
 
-__all__ = ["Event", "Trace"]
+def load(path: str | os.PathLike[str]) -> Trace:
+    """Open a saved trace, whole, still growing or left behind by a kill; every rank of it."""
+    from clew.store.folder import open_folder
+
+    return Trace(open_folder(Path(path)))

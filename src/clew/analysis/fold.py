@@ -26,11 +26,12 @@ _TRIES = 4
 class Repeat:
     """Siblings that run several times over: the first run, and the rows of every run.
 
-    The last run may lack ops at its end.
+    The last run may lack ops at its end. `exact` is False where sizes differ between the runs.
     """
 
     items: tuple[Item, ...]
     runs: tuple[tuple[int, ...], ...]
+    exact: bool = True
 
     @property
     def count(self) -> int:
@@ -55,11 +56,15 @@ def _rows(items: list[Item]) -> list[int]:
 
 
 class Folds:
-    """The calls of a trace, folded as they are asked for."""
+    """The calls of a trace, folded as they are asked for.
 
-    def __init__(self, reader: Reader, fold: bool = True) -> None:
+    Without `sizes`, calls of one module in a loop are folded even if sizes differ.
+    """
+
+    def __init__(self, reader: Reader, fold: bool = True, sizes: bool = True) -> None:
         self._reader = reader
-        self._fold = fold
+        self.folding = fold
+        self._sizes = sizes
         self._inside: dict[int, list[Item]] = {}
         # Kept with the repeats themselves, so that their ids stay their own.
         self._twins: dict[int, tuple[Repeat, list[Ints]]] = {}
@@ -68,6 +73,10 @@ class Folds:
     def structure(self) -> Structure:
         """Signatures of all events."""
         return Structure(self._reader)
+
+    @cached_property
+    def _sizeless(self) -> Structure:
+        return Structure(self._reader, sizes=False)
 
     def inside(self, row: int) -> list[Item]:
         """What ran directly in a module call."""
@@ -80,14 +89,10 @@ class Folds:
         """Siblings with their repeats folded."""
         items: list[Item] = list(rows)
         calls = sum(self.structure.kind[row] == MODULE for row in rows)
-        if not self._fold or calls < 2:
+        if not self.folding or calls < 2:
             return items
-        keys = {row: self.structure.key(row) for row in rows}
-        while True:
-            folded = _Pass(self.structure, items, keys).folded()
-            if len(folded) == len(items):
-                return folded
-            items = folded
+        items = _folded(self.structure, items, exact=True)
+        return items if self._sizes else _folded(self._sizeless, items, exact=False)
 
     def twins(self, rows: list[int], within: tuple[Repeat, ...]) -> list[int]:
         """Rows of a first run with their like in all runs, of repeats given outermost first."""
@@ -109,13 +114,26 @@ class Folds:
         return self._twins[id(repeat)][1]
 
 
+def _folded(structure: Structure, items: list[Item], exact: bool) -> list[Item]:
+    """Siblings folded until nothing repeats."""
+    keys = {row: structure.key(row) for row in _rows(items)}
+    while True:
+        folded = _Pass(structure, items, keys, exact).folded()
+        if len(folded) == len(items):
+            return folded
+        items = folded
+
+
 class _Pass:
     """One pass over siblings, folding every stretch that repeats."""
 
-    def __init__(self, structure: Structure, items: list[Item], keys: dict[int, int]) -> None:
+    def __init__(
+        self, structure: Structure, items: list[Item], keys: dict[int, int], exact: bool
+    ) -> None:
         self._structure = structure
         self._items = items
         self._row_keys = keys
+        self._exact = exact
         self._keys = [self._key(item) for item in items]
         self._is_call = [
             isinstance(item, Repeat) or structure.kind[item] == MODULE for item in items
@@ -132,16 +150,14 @@ class _Pass:
                 start, runs = self._rotated(at, free, runs)
                 del result[len(result) - (at - start) :]
                 rows = tuple(tuple(_rows(run)) for run in runs)
-                result.append(Repeat(tuple(runs[0]), rows))
+                result.append(Repeat(tuple(runs[0]), rows, self._exact))
                 at = free = start + sum(map(len, runs))
             else:
                 result.append(self._items[at])
                 at += 1
         return result
 
-    def _rotated(
-        self, at: int, free: int, runs: list[list[Item]]
-    ) -> tuple[int, list[list[Item]]]:
+    def _rotated(self, at: int, free: int, runs: list[list[Item]]) -> tuple[int, list[list[Item]]]:
         """Runs that begin with the ops before their first call, if that makes the last one whole.
 
         `free` is the first position that is not yet part of a repeat.
@@ -244,4 +260,5 @@ class _Pass:
             for row in _rows(runs[0])
             if structure.kind[row] == MODULE
         )
-        return (len(runs) - 1) * lines >= 2
+        heading = int(len(runs[0]) > 1)
+        return (len(runs) - 1) * lines - heading >= 2

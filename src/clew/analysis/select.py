@@ -113,56 +113,71 @@ def _pick(selection: Selection) -> str:
     return f"pick one of: {', '.join(names[:_LISTED])}{more}"
 
 
-def select(reader: Reader, text: str) -> Selection:
-    """The events that an address stands for."""
+def select(readers: list[Reader], text: str) -> Selection:
+    """The events that an address stands for, on all ranks."""
     address = parse(text)
     if address.role not in (None, "in", "out"):
         raise NotRecorded(
             f"{text!r} asks for a {address.role!r}, which this trace does not hold; "
             "it has module calls, ops, their inputs (:in) and outputs (:out)"
         )
-    finders = {"op": _ops, "line": _lines, "path": _modules}
-    finder = finders.get(address.kind)
+    finder = {"op": _ops, "line": _lines, "path": _modules}.get(address.kind)
     if finder is None:
         raise NotRecorded(
             f"{text!r} names a local variable of a function, which this trace does not hold"
         )
-    rows, candidates = finder(reader, address)
-    if not len(rows):
-        raise NoMatch(text, nearest(_sought(address), candidates))
-    events = [reader.event(int(row)) for row in rows]
+    found = [(reader, *finder(reader, address)) for reader in readers]
+    events = [reader.event(int(row)) for reader, rows, _ in found for row in rows]
+    if not events:
+        names = {name for _, _, candidates in found for name in candidates}
+        idle = _idle_modules(readers[0], address)
+        among = f"the modules that ran ({idle[0]!r} did not)" if idle else "the recorded names"
+        raise NoMatch(text, nearest(_sought(address), sorted(names)), among)
     path = ".".join(map(str, address.field)) if address.field else None
     selection = Selection(text, events, address.role or "out", path)
     if path is not None and not selection.values:
-        there = sorted(
-            {p for e in events for p in (e.inputs if address.role == "in" else e.outputs)}
-        )
+        side = "inputs" if address.role == "in" else "outputs"
+        there = sorted({p for event in events for p in getattr(event, side)})
         raise NoMatch(text, nearest(path, there), f"the paths {', '.join(map(repr, there))}")
     return selection
 
 
-def find(reader: Reader, pattern: str) -> Selection:
+def _idle_modules(reader: Reader, address: Address) -> list[str]:
+    """Modules that an address names and that exist, though none of them ran."""
+    if address.kind != "path" or address.call is not None:
+        return []
+    matcher = compile_pattern(address.path)
+    return sorted(m.path for m in reader.columns.modules if matcher(m.path))
+
+
+def find(readers: list[Reader], pattern: str) -> Selection:
     """Events whose module path, class or op name contains or matches a pattern."""
+    events = [event for reader in readers for event in _find(reader, pattern)]
+    if not events:
+        names = {name for reader in readers for name in _all_names(reader)}
+        raise NoMatch(pattern, nearest(pattern, sorted(names)))
+    return Selection(pattern, events, "out", None)
+
+
+def _find(reader: Reader, pattern: str) -> list[Event]:
+    c = reader.columns
     wanted = pattern.lower()
     globbed = compile_pattern(pattern)
-    names: dict[tuple[int, int], bool] = {}
+    known: dict[tuple[int, int], bool] = {}
 
     def matches(row: int) -> bool:
-        kind, subject = int(c.kind[row]), int(c.subject[row])
-        if (kind, subject) not in names:
+        key = int(c.kind[row]), int(c.subject[row])
+        if key not in known:
             texts = [reader.name(row)]
-            if kind == MODULE:
-                texts += _aliases(reader, subject)
-            names[kind, subject] = any(wanted in t.lower() or globbed(t) for t in texts) or (
-                kind == OP and matches_op(pattern, texts[0])
+            if key[0] == MODULE:
+                texts += _aliases(reader, key[1])
+            known[key] = any(wanted in t.lower() or globbed(t) for t in texts) or (
+                key[0] == OP and matches_op(pattern, texts[0])
             )
-        return names[kind, subject]
+        return known[key]
 
-    c = reader.columns
-    rows = [r for r in range(len(reader)) if c.kind[r] in (MODULE, OP) and matches(r)]
-    if not rows:
-        raise NoMatch(pattern, nearest(pattern, _all_names(reader)))
-    return Selection(pattern, [reader.event(r) for r in rows], "out", None)
+    rows = (r for r in range(len(reader)) if c.kind[r] in (MODULE, OP))
+    return [reader.event(row) for row in rows if matches(row)]
 
 
 def _sought(address: Address) -> str:
@@ -194,15 +209,7 @@ def _modules(reader: Reader, address: Address) -> tuple[Any, list[str]]:
     found = _without_wrappers(reader, found)
     if call is not None:
         found = found[c.number[found] == call]
-    called = sorted({c.modules[int(s)].path for s in c.subject[rows]})
-    if len(wanted) and not len(found) and call is None:
-        never = sorted(m.path for m in c.modules if m.number in wanted)
-        raise NoMatch(
-            address.text,
-            nearest(address.path, called),
-            f"the modules that ran ({never[0]!r} did not)",
-        )
-    return found, called
+    return found, sorted({c.modules[int(s)].path for s in c.subject[rows]})
 
 
 def _without_wrappers(reader: Reader, rows: Any) -> Any:

@@ -2,7 +2,9 @@
 
 In comes a `Reader`, out comes one number per event: two module calls have the same number when
 their classes, the names of the modules inside, the ops with their constants, the shapes and
-dtypes all agree. Wiring, which value goes where, is compared on top of that.
+dtypes all agree. Wiring, which value goes where, is compared on top of that. Without `sizes`,
+calls of one module agree whatever the sizes of their tensors, as those of a decoder that sees one
+token more each time.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ _DIGITS = re.compile(r"\d+")
 class Structure:
     """The calls of a trace as a forest, with what is needed to compare them."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, sizes: bool = True) -> None:
         self.reader = reader
+        self._sizes = sizes
         c = reader.columns
         self.kind: list[int] = c.kind.tolist()
         self.subject: list[int] = c.subject.tolist()
@@ -32,7 +35,7 @@ class Structure:
         for row, parent in enumerate(self.parent):
             self.kids.setdefault(parent, []).append(row)
         self._numbers: dict[Any, int] = {}
-        looks = np.array([self._number(_look(meta)) for meta in c.metas], dtype=np.int64)
+        looks = np.array([self._number(_look(meta, sizes)) for meta in c.metas], dtype=np.int64)
         self._templates = [_Shape(t) for t in c.templates]
         self._owned = _owned_parameters(reader)
         # Rows of `refs` that belong to each event, events in order.
@@ -61,7 +64,7 @@ class Structure:
     def key(self, row: int) -> int:
         """What a row and its like among its siblings have in common, their indices left out."""
         if self.kind[row] == MODULE:
-            name = _DIGITS.sub("#", self.name(row))
+            name = _DIGITS.sub("#", self.name(row)) if self._sizes else self.name(row)
             return self._number((name, self.signature[row]))
         if self.kind[row] == OP:
             return self._number(self._op(row, loose=True))
@@ -69,6 +72,8 @@ class Structure:
 
     def indices(self, row: int) -> list[int]:
         """The numbers in a module's name or among an op's constants, which may count up."""
+        if not self._sizes:
+            return []
         if self.kind[row] == MODULE:
             return [int(digits) for digits in _DIGITS.findall(self.name(row))]
         return self._templates[int(self.reader.columns.template[row])].indices
@@ -96,6 +101,10 @@ class Structure:
         rank[np.argsort(first)] = np.arange(len(first))
         return rank[inverse]
 
+    def same_wiring(self, row: int, other: int) -> bool:
+        """Whether two calls of the same structure are wired the same inside."""
+        return np.array_equal(self.wiring(self.subtree(row)), self.wiring(self.subtree(other)))
+
     def _sign(self) -> None:
         parent, kind = self.parent, self.kind
         for row in range(len(kind) - 1, -1, -1):
@@ -117,7 +126,7 @@ class Structure:
             module.cls,
             self._owned.get(module.number, ()),
             # What constants do shows in the ops; without any, the constants are all there is.
-            template.tensor_paths if inside else template.exact,
+            template.tensor_paths if inside or not self._sizes else template.exact,
             self._tensors(row),
             int(c.error[row]),
             int(c.end[row]) < 0,
@@ -131,7 +140,7 @@ class Structure:
     def _op(self, row: int, loose: bool) -> tuple[Any, ...]:
         c = self.reader.columns
         number = int(c.template[row])
-        template = self._templates[number].loose if loose else number
+        template = number if self._sizes and not loose else self._templates[number].loose
         return (
             self.subject[row], template, self._tensors(row), int(c.error[row]),
             int(self.reader.phase[row]),
@@ -156,7 +165,7 @@ class _Shape:
         self.tensor_paths = tuple((t.role, t.path) for t in leaves if t.constant is Tensor)
         self.exact = tuple((leaf.role, leaf.path, _constant(leaf)) for leaf in leaves)
         self.indices: list[int] = []
-        loose = []
+        loose: list[tuple[str, str, int | str]] = []
         for leaf in leaves:
             numbers = leaf.constant if type(leaf.constant) is list else [leaf.constant]
             if all(type(number) is int for number in numbers):
@@ -171,12 +180,10 @@ def _constant(leaf: Leaf) -> str:
     return "tensor" if leaf.constant is Tensor else repr(leaf.constant)
 
 
-def _look(meta: Meta) -> tuple[Any, ...]:
-    """What counts as the look of a tensor: everything but its strides."""
-    return (
-        "meta", meta.dtype, meta.shape, meta.device, meta.layout, meta.cls, meta.placements,
-        meta.local_shape,
-    )  # fmt: skip
+def _look(meta: Meta, sizes: bool) -> tuple[Any, ...]:
+    """What counts as the look of a tensor: everything but its strides, perhaps its sizes."""
+    shape = (meta.shape, meta.local_shape) if sizes else len(meta.shape or ())
+    return "meta", meta.dtype, shape, meta.device, meta.layout, meta.cls, meta.placements
 
 
 def _owned_parameters(reader: Reader) -> dict[int, tuple[tuple[str, int], ...]]:

@@ -82,7 +82,7 @@ def _hooks(
     live_get: Callable[..., Any] = tensors.live.get if sees_ops else lambda key: None
     known = tensors.known if sees_ops else tensors.current
 
-    keeper = recording.keeper
+    keeper: Any = recording.keeper
     capturing = keeper is not None and bool(keeper.modules)
 
     def keep_now(tensor: Tensor) -> Any:
@@ -173,8 +173,10 @@ def _hooks(
                 if stack[-1][FRAME] != id(frame) and not lane.reopen(id(frame)):
                     return
                 call = stack.pop()
-                if capturing and "out" in keeper.module_roles(call[NAME].entry.paths, call[NUMBER]):
-                    describe(result, keep_now)
+                if capturing:
+                    called: Any = call[NAME]
+                    if "out" in keeper.module_roles(called.entry.paths, call[NUMBER]):
+                        describe(result, keep_now)
                 held = live_get(id(result))
                 if held is not None and held[0]() is result:
                     out = held[1]

@@ -12,6 +12,7 @@ which has no forward op, the token of the parameter.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from types import MethodType
@@ -51,11 +52,11 @@ class OpMode(TorchDispatchMode):
         handler = MethodType(_handler(recording, lane), self)
         self.__torch_dispatch__ = handler  # type: ignore[method-assign]
 
-    def push(self, main: bool) -> None:
+    def start(self, main: bool) -> None:
         """Record the ops of this thread from here on."""
         push_mode(self, main)
 
-    def pop(self, main: bool) -> None:
+    def stop(self, main: bool) -> None:
         """Stop recording the ops of this thread."""
         pop_mode(self, main)
 
@@ -128,8 +129,8 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
                 node, parent = place(frame)
             else:
                 parent = top[ID]
-            frame = back = None
-            number = next_autograd_number()
+            del frame, back
+            number: Any = next_autograd_number()
             if number == last_number:
                 grad = False
             else:
@@ -238,7 +239,7 @@ class OpFacts:
         self.call: Callable[..., Any] = func._op if type(func) is OpOverload else func
         # Marks for the profiler, not computation.
         self.annotation = getattr(func, "namespace", "") == "profiler"
-        schema = getattr(func, "_schema", None)
+        schema: Any = getattr(func, "_schema", None)
         # Arguments the op writes to, by name, with their positions.
         self.writes: dict[str, int] = {}
         # For each result, the position of the argument whose memory it may share.
@@ -302,7 +303,8 @@ class OpFacts:
             bases = self.bases if len(self.bases) == len(out) else self.bases[:1] * len(out)
             bases = bases or [None] * len(out)
             result: Any = [
-                describe(o, lambda t, b=b: record(t, b)) for o, b in zip(out, bases, strict=True)
+                describe(item, functools.partial(record, base=base))
+                for item, base in zip(out, bases, strict=True)
             ]
         else:
             base = self.bases[0] if self.bases else None

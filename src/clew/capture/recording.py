@@ -10,7 +10,7 @@ import itertools
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor, nn
 
@@ -31,7 +31,15 @@ BATCH = (1 << 14) - 1
 
 # Fields of an open call: a plain tuple, for speed. FRAME is the id of the Python frame that the
 # call lives in; frames are never kept.
-ID, NODE, FRAME, NAME, PARENT, START, NUMBER, INPUTS, NAMED = range(9)
+ID: Final = 0
+NODE: Final = 1
+FRAME: Final = 2
+NAME: Final = 3
+PARENT: Final = 4
+START: Final = 5
+NUMBER: Final = 6
+INPUTS: Final = 7
+NAMED: Final = 8
 Call = tuple[int, StackNode, int, "ModuleName | None", int, int, int, Any, Any]
 
 _STACKS = StackTree(PHASE_OF_CODE)
@@ -65,8 +73,7 @@ class Lane:
         self.name = threading.current_thread().name
         self._engine_root = recording.stacks.root(index, BACKWARD)
         root = recording.stacks.root(index)
-        # The bottom entry stands for code outside any module.
-        self.stack: list[Call] = [(-1, root, boundary, None, -1, 0, 0, None, None)]
+        self.stack: list[Call] = [_outside(root, boundary)]
         # Set while Clew's own or opaque code runs: ops pass unrecorded.
         self.mute = False
         # id of the exception last recorded on its way out; 0 once another call begins.
@@ -105,8 +112,7 @@ class Lane:
                     # An engine thread running this thread's backward: its own short stack.
                     return stacks.descend(self._engine_root, frames), -1
                 self.abandon_above(0)
-                outside = self.stack[0]
-                self.stack[0] = (*outside[:FRAME], NO_FRAME, *outside[FRAME + 1 :])
+                self.stack[0] = _outside(self.stack[0][NODE], NO_FRAME)
                 break
             if frame.f_code is CALL_FRAME and self.reopen(id(frame)):
                 break
@@ -200,6 +206,11 @@ class Lane:
         else:
             self._debugged[id(frame)] = (call, frame.f_lasti)
         return call
+
+
+def _outside(root: StackNode, boundary: int) -> Call:
+    """The entry at the bottom of every stack, for code outside any module."""
+    return (-1, root, boundary, None, -1, 0, 0, None, None)
 
 
 class Recording:
@@ -320,6 +331,7 @@ class Recording:
         with self._draining:
             batch = self._take()
             batch.surviving = [*self.tensors.sweep(), *self._open_inputs()]
+            batch.open_calls = self.open_calls()
             self.sink.extend(batch)
 
     def _take(self) -> Batch:

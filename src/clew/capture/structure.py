@@ -55,7 +55,7 @@ def describe(value: Any, record: Callable[[Tensor], Any], depth: int = 0) -> Any
         if isinstance(fields, tuple) and isinstance(value, tuple):
             items = list(zip(fields, tuple.__iter__(value), strict=False))
         else:
-            base = tuple if isinstance(value, tuple) else list
+            base: Any = tuple if isinstance(value, tuple) else list
             head = base.__getitem__(value, slice(_MOST_ITEMS))
             return [describe(v, record, depth + 1) for v in head]
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):

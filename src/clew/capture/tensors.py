@@ -174,7 +174,7 @@ def _version(tensor: Tensor) -> int | None:
         return None
 
 
-def _odd_facts(tensor: Tensor) -> tuple[Any, ...]:
+def _odd_facts(tensor: Any) -> tuple[Any, ...]:
     """Facts of subclasses, sparse, nested, quantised, wrapped tensors: each one guarded."""
     local = _try(lambda: tensor._local_tensor, None)
     dims = _try(lambda: [_dim(d) for d in tensor.shape], None)

@@ -98,7 +98,7 @@ def hide_from_dynamo(code: CodeType) -> None:
     and costs over a microsecond per op; marking the code costs nothing. Before 2.7 the mark is
     called `skip_code` and covers the frame alone.
     """
-    eval_frame = torch._C._dynamo.eval_frame
+    eval_frame: Any = torch._C._dynamo.eval_frame
     try:
         skip = eval_frame._FrameAction.SKIP
         eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(skip, skip))

@@ -142,5 +142,7 @@ def statistics(tensor: Tensor) -> dict[str, float | int | str]:
 
 def _digest(tensor: Tensor) -> str:
     """A checksum of the elements: equal for equal content, whatever the memory layout."""
-    raw = tensor.contiguous().reshape(-1).view(torch.uint8).cpu().numpy() if tensor.numel() else b""
+    raw: Any = (
+        tensor.contiguous().reshape(-1).view(torch.uint8).cpu().numpy() if tensor.numel() else b""
+    )
     return f"{zlib.crc32(raw):08x}"

@@ -97,6 +97,25 @@ class Value:
         "storage", "stride", "version",
     )  # fmt: skip
 
+    number: int
+    dtype: str
+    shape: tuple[int, ...] | None
+    stride: tuple[int, ...] | None
+    device: str
+    layout: str
+    cls: str
+    placements: str | None
+    local_shape: tuple[int, ...] | None
+    requires_grad: bool
+    version: int
+    storage: int
+    name: str | None
+    stats: Stats | None
+    digest: str | None
+    fingerprint: Any
+    _producer: Callable[[], Event | None]
+    _load: Callable[[str], Any]
+
     def __init__(self, **facts: Any) -> None:
         for name, fact in facts.items():
             object.__setattr__(self, name, fact)
@@ -107,8 +126,7 @@ class Value:
     @property
     def producer(self) -> Event | None:
         """The event that made this value, None for what came from outside."""
-        event: Event | None = self._producer()
-        return event
+        return self._producer()
 
     def array(self) -> np.ndarray[Any, Any]:
         """The data as NumPy, bf16 and fp8 as exact float32."""
@@ -200,7 +218,24 @@ class Event:
         "parent", "phase", "rank", "reconstructed", "row", "start", "step", "thread",
     )  # fmt: skip
 
-    def __init__(self, lazy: dict[str, Callable[[], Any]], **facts: Any) -> None:
+    row: int
+    id: int
+    parent: int | None
+    kind: str
+    name: str
+    address: str
+    module: str | None
+    call: int
+    step: int
+    phase: str
+    rank: int
+    thread: str
+    start: float
+    duration: float | None
+    error: str | None
+    reconstructed: bool
+
+    def __init__(self, lazy: dict[str, Any], **facts: Any) -> None:
         self._lazy = lazy
         self._made: dict[str, Any] = {}
         for name, fact in facts.items():
@@ -305,6 +340,14 @@ class Events(Sequence[Event]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} {self._what}>"
+
+
+def joined(parts: list[Events], what: str) -> Events:
+    """Several sequences of events as one."""
+    if len(parts) == 1:
+        return parts[0]
+    pairs = [(part, index) for part in parts for index in range(len(part))]
+    return Events(range(len(pairs)), lambda row: pairs[row][0][pairs[row][1]], what)
 
 
 def to_dict(data: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ modules.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 KINDS = ("module", "op", "note", "step")
 MODULE, OP, NOTE, STEP = range(4)
@@ -42,7 +42,7 @@ VALUE_FIELDS = 10
 WRITTEN = -1
 
 # Described arguments have lists and dicts for containers, so a tuple is always a token.
-Token = tuple
+Token: TypeAlias = tuple[Any, ...]
 
 
 class Extra(NamedTuple):
@@ -107,6 +107,8 @@ class Batch:
     kept: list[Any] = field(default_factory=list)
     # Tokens that later batches may mention again.
     surviving: list[Any] = field(default_factory=list)
+    # Records of the calls that are open now; each comes again, complete, when its call ends.
+    open_calls: list[Any] = field(default_factory=list)
 
 
 class Sink(Protocol):

@@ -35,7 +35,6 @@ from clew.events.records import (
     Kept,
     Note,
     Step,
-    Token,
     UnknownShape,
     Unseen,
 )
@@ -72,8 +71,8 @@ class Table:
         return number
 
 
-class Compactor:
-    """Turns batches of raw records into rows of columns, and keeps the tables they refer to."""
+class Tables:
+    """The tables that columns refer to."""
 
     def __init__(self) -> None:
         self.ops = Table()
@@ -82,11 +81,18 @@ class Compactor:
         self.metas = Table()
         self.templates = Table()
         self.value_names = Table()
+
+
+class Compactor(Tables):
+    """Turns batches of raw records into rows of columns, and keeps the tables they refer to."""
+
+    def __init__(self) -> None:
+        super().__init__()
         # Stack nodes met, as capture handed them over, each after the one above it.
         self.nodes = Table()
         self._rows: dict[str, list[int]] = {}
         self._ref_count = 0
-        self._value_count = 0
+        self.value_count = 0
         # id of a token -> number of its value
         self._numbers: dict[int, int] = {}
         # storage -> (newest value written there, its version, the event that wrote it)
@@ -129,7 +135,7 @@ class Compactor:
 
     def _add_value(self, record: list[Any]) -> None:
         token, version, storage, stride, dtype, device, extra, grad, producer, name = record
-        number = self._value_count
+        number = self.value_count
         self._numbers[id(token)] = number
         key = (token, stride, dtype, device, extra)
         meta = self.metas.number(key, lambda: _meta(*key))
@@ -151,8 +157,8 @@ class Compactor:
     def _append_value(
         self, storage: int, version: int, meta: int, grad: int, producer: int, name: int
     ) -> int:
-        number = self._value_count
-        self._value_count += 1
+        number = self.value_count
+        self.value_count += 1
         rows = self._rows
         rows["version"].append(version)
         rows["storage"].append(storage)
@@ -190,7 +196,7 @@ class Compactor:
         rows["start"].append(start)
         rows["end"].append(end)
         rows["number"].append(
-            -2 - self._numbers[id(number)] if isinstance(number, Token) else number
+            -2 - self._numbers[id(number)] if isinstance(number, tuple) else number
         )
         rows["step"].append(0)
         rows["template"].append(template)
@@ -222,7 +228,7 @@ class Compactor:
     def _flatten(self, described: Any, key: list[Any], values: list[int]) -> None:
         """Append what is constant about a described value to `key`, its tensors to `values`."""
         cls = type(described)
-        if isinstance(described, Token):
+        if isinstance(described, tuple):
             key.append(Tensor)
             values.append(self._numbers[id(described)])
         elif cls is list:
@@ -270,7 +276,7 @@ def _template(args: Any, kwargs: Any, out: Any) -> Template:
 
 
 def _leaves(role: str, path: str, described: Any) -> Iterator[Leaf]:
-    if isinstance(described, Token):
+    if isinstance(described, tuple):
         yield Leaf(role, path, Tensor)
     elif type(described) is list:
         if described and all(type(item) is int for item in described):
@@ -292,7 +298,7 @@ def _joined(path: str, name: str) -> str:
 
 
 def _tokens(described: Any) -> Iterator[Any]:
-    if isinstance(described, Token):
+    if isinstance(described, tuple):
         yield described
     elif isinstance(described, list):
         for item in described:

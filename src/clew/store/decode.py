@@ -40,6 +40,7 @@ def decode(payload: Payload | None, form: str) -> Any:
 def to_array(payload: Payload) -> np.ndarray[Any, Any]:
     """A payload as a NumPy array of its own."""
     raw = np.frombuffer(payload.data, dtype=np.uint8)
+    array: np.ndarray[Any, Any]
     if payload.dtype in _NUMPY:
         array = raw.view(payload.dtype)
     elif payload.dtype == "bfloat16":
@@ -57,7 +58,8 @@ def to_array(payload: Payload) -> np.ndarray[Any, Any]:
         raise ClewError(
             f"there is no NumPy form of {payload.dtype}; Value.tensor() gives it as torch has it"
         )
-    return array.reshape(payload.shape).copy()
+    shaped: np.ndarray[Any, Any] = array.reshape(payload.shape).copy()
+    return shaped
 
 
 def _float8_table(dtype: str) -> np.ndarray[Any, Any]:

@@ -109,7 +109,7 @@ class Reader:
     def call_index(self) -> Ints:
         """The index of each event among those of the same kind and name."""
         c = self.columns
-        result = c.number.copy()
+        result: Ints = c.number.copy()
         ops = np.flatnonzero(c.kind == OP)
         order = ops[np.argsort(c.subject[ops], kind="stable")]
         names = c.subject[order]
@@ -135,6 +135,7 @@ class Reader:
         kind = int(c.kind[row])
         call = int(self.call_index[row])
         name = self.name(row)
+        module: str | None
         if kind == MODULE:
             module = c.modules[int(c.subject[row])].path
             address = f"{module}#{call}"

@@ -6,6 +6,7 @@ one call, on average where they differ; how many calls there are is said beside 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -21,6 +22,11 @@ from clew.views.text.style import base_op, meta_text, short_number, time_text
 
 _MOST_NAMES = 6
 _MOST_TENSORS = 3
+# The ops that people look for come first in a list of them.
+_HEAVY = re.compile(
+    r"mm$|mm_|mv$|matmul|linear|conv|attention|softmax|norm|embedding|loss|lstm|gru|rnn|pool|fft"
+    r"|compiled|sort|topk|einsum"
+)
 
 
 @dataclass(slots=True)
@@ -28,7 +34,10 @@ class Cells:
     """What one line says. `flow` goes from the longest form to the shortest."""
 
     name: str
+    bullet: str = ""
     cls: str = ""
+    # Shorter forms of `cls`, in that order.
+    shorter: list[str] = field(default_factory=list)
     mark: str = ""
     flow: list[str] = field(default_factory=lambda: [""])
     ops: str = ""
@@ -109,11 +118,14 @@ class CellWriter:
         site = self._places.call_site(row)
         error = int(c.error[row])
         direct = int(c.end[row]) < 0 and self._reader.end(row) >= 0
+        cls = module.cls + (".forward" if direct else "")
+        name = self._name(entry)
+        # A root goes by its class.
         return Cells(
-            name=self._name(entry),
-            cls=module.cls + (".forward" if direct else ""),
+            name=name or cls,
+            cls=cls if name and name != cls else "",
             mark=self._mark(row, entry),
-            flow=self._flow([row], [row]),
+            flow=self._flow(self._values(row, IN), self._values(row, OUT)),
             ops=self._ops_text(entry),
             params=self._parameters(entry),
             time=self._time(entry),
@@ -129,7 +141,11 @@ class CellWriter:
         return name_range(self._structure.name(rows[0]), self._structure.name(rows[-1]))
 
     def _mark(self, row: int, entry: Entry) -> str:
-        marks = [f"×{entry.count}"] if entry.count > 1 else []
+        marks = _count_marks(entry)
+        if entry.same_as is not None:
+            other = self._structure.name(entry.same_as)
+            same = other == self._structure.name(row)
+            marks.append("(as above)" if same else f"(as {other})")
         phase = int(self._reader.phase[row])
         if phase != FORWARD:
             marks.append(f"({PHASES[phase]})")
@@ -167,7 +183,7 @@ class CellWriter:
         name = f"steps {steps[0]} … {steps[-1]}" if counts_up else "repeated"
         return Cells(
             name=name,
-            mark=f"×{entry.count}",
+            mark=" ".join(_count_marks(entry)),
             ops=self._ops_text(entry),
             time=self._time(entry),
         )
@@ -175,22 +191,32 @@ class CellWriter:
     def _ops(self, entry: Entry) -> Cells:
         rows = entry.rows
         first, last = self._places.body_line(rows[0]), self._places.body_line(rows[-1])
+        names = self.op_names(rows)
         return Cells(
             name="",
-            cls=self.op_names(rows),
-            flow=self._flow(rows[:1], rows[-1:]),
+            cls=names[0],
+            shorter=names[1:],
+            bullet="· ",
+            flow=self._flow(self._taken(rows), self._values(rows[-1], OUT)),
             ops=str(len(rows)),
             time=self._time(entry),
             source="" if first is None else short_place(first, last),
         )
 
-    def op_names(self, rows: Iterable[int]) -> str:
-        """The ops of some rows, those that compute before those that only reshape."""
+    def names(self, entry: Entry) -> list[str]:
+        """The full names of an entry's ops."""
+        return [self._reader.name(row) for row in entry.rows]
+
+    def op_names(self, rows: Iterable[int]) -> list[str]:
+        """The ops of some rows, those that people look for first; from all names to one."""
         names = Counter(base_op(self._reader.name(row)) for row in rows)
-        ordered = [n for n in names if n not in VIEWS] + [n for n in names if n in VIEWS]
+        ordered = sorted(names, key=_rank)
         shown = [name + (f" ×{names[name]}" if names[name] > 1 else "") for name in ordered]
-        rest = len(shown) - _MOST_NAMES
-        return ", ".join(shown[:_MOST_NAMES]) + (f", +{rest}" if rest > 0 else "")
+        forms = []
+        for most in range(min(len(shown), _MOST_NAMES), 0, -1):
+            rest = f", +{len(shown) - most}" if most < len(shown) else ""
+            forms.append(", ".join(shown[:most]) + rest)
+        return forms
 
     def _failure(self, entry: Entry) -> Cells:
         row = entry.rows[0]
@@ -201,21 +227,26 @@ class CellWriter:
         error = self._reader.columns.errors[int(self._reader.columns.error[row])]
         return Cells(name="", error=error, detail=what + where + text)
 
-    def _flow(self, first: list[int], last: list[int]) -> list[str]:
+    def _flow(self, taken: list[tuple[str, str]], given: list[tuple[str, str]]) -> list[str]:
         """What goes in and what comes out, from the longest form to the shortest."""
-        inputs = [self._tensors(first, IN, form) for form in _FORMS]
-        outputs = [self._tensors(last, OUT, form) for form in _FORMS]
-        pairs = ((0, 0), (1, 0), (1, 1), (2, 1), (2, 2))
+        inputs = [_tensors(taken, form, taken[:1]) for form in _FORMS]
+        # Of several results the widest says most: logits rather than a loss.
+        widest = sorted(given, key=lambda pair: -len(pair[1]))[:1]
+        outputs = [_tensors(given, form, widest) for form in _FORMS]
+        pairs = ((0, 0), (1, 0), (1, 1), (1, 2), (2, 1), (2, 2), (3, 3), (4, 3))
         return [_arrow(inputs[i], outputs[o]) for i, o in pairs]
 
-    def _tensors(self, rows: list[int], role: str, form: str) -> str:
-        pairs = [pair for row in rows for pair in self._values(row, role)]
-        if form == "named":
-            return ", ".join(f"{name} {text}" if name else text for name, text in pairs)
-        texts = _merged([text for _, text in pairs])
-        if form == "few" and len(texts) > 1:
-            return f"{texts[0]}, +{len(pairs) - 1}"
-        return ", ".join(texts)
+    def _taken(self, rows: list[int]) -> list[tuple[str, str]]:
+        """What some ops take from outside, parameters aside."""
+        c = self._reader.columns
+        seen: set[int] = set()
+        taken = []
+        for row in rows:
+            for leaf, value in self._reader.leaf_values(row):
+                if leaf.role == IN and value not in seen and c.value_name[value] < 0:
+                    taken.append(("", meta_text(c.metas[int(c.meta[value])])))
+                seen.add(value)
+        return taken
 
     def _values(self, row: int, role: str) -> list[tuple[str, str]]:
         """Names and looks of an event's tensors, the first few."""
@@ -263,7 +294,24 @@ class Parameters:
         return sum(self._owned[number] for number in self._inside.get(path, ()))
 
 
-_FORMS = ("named", "shapes", "few")
+def _tensors(pairs: list[tuple[str, str]], form: str, one: list[tuple[str, str]]) -> str:
+    """Names and looks of tensors as text; `one` is the most telling of them."""
+    if form == "named" and any(name for name, _ in pairs):
+        return ", ".join(f"{name} {text}" if name else text for name, text in pairs)
+    if form == "none" or not pairs:
+        return ""
+    if form in ("named", "shapes") or len(pairs) == 1:
+        return ", ".join(_merged([text for _, text in pairs]))
+    return one[0][1] + (f", +{len(pairs) - 1}" if form == "few" else "")
+
+
+def _rank(op: str) -> int:
+    if op in VIEWS:
+        return 2
+    return 0 if _HEAVY.search(op) else 1
+
+
+_FORMS = ("named", "shapes", "few", "one", "none")
 
 
 def name_range(first: str, last: str) -> str:
@@ -284,6 +332,12 @@ def name_range(first: str, last: str) -> str:
 def short_place_of(file: str, line: int) -> str:
     """`model.py:12`."""
     return f"{file.replace(chr(92), '/').rpartition('/')[2]}:{line}"
+
+
+def _count_marks(entry: Entry) -> list[str]:
+    if entry.repeat is None:
+        return []
+    return [f"×{entry.count}"] + ["(sizes vary)"] * (not entry.repeat.exact)
 
 
 def _times(count: int, text: str) -> str:

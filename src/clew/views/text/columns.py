@@ -6,6 +6,7 @@ source goes first when there is too little.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from clew.views.text.cells import Cells
@@ -13,8 +14,12 @@ from clew.views.text.style import Style, clipped
 
 _GAP = "  "
 _NARROWEST_FLOW = 26
+_COMFORTABLE_FLOW = 34
+_COMFORTABLE_LABEL = 46
 _WIDEST_LABEL = 0.46
-_TITLES = Cells(name="", flow=["in → out"], ops="ops", params="params", time="time", source="source")
+_TITLES = Cells(
+    name="", flow=["in → out"], ops="ops", params="params", time="time", source="source"
+)
 
 # Pieces of text, each with its looks.
 _Pieces = list[tuple[str, tuple[str, ...]]]
@@ -26,7 +31,6 @@ class Line:
 
     lead: str
     cells: Cells
-    level: int
     below: str = ""
 
 
@@ -42,40 +46,60 @@ class _Widths:
 
 def laid_out(lines: list[Line], style: Style) -> list[str]:
     """The lines as text, a line of column titles first."""
-    widths = _widths(lines, style.width)
-    titles = _row(Line("", _TITLES, 0), widths)
-    rows = [[("".join(text for text, _ in titles).rstrip(), ("dim",))]]
+    widths = _widths(lines, style)
+    titles = _row(Line("", _TITLES), widths)
+    rows: list[_Pieces] = [[("".join(text for text, _ in titles).rstrip(), ("dim",))]]
     for line in lines:
-        rows += _failure(line) if line.cells.error and not line.cells.cls else [_row(line, widths)]
+        rows += _failure(line) if line.cells.detail else [_row(line, widths)]
     return [_painted(row, style) for row in rows]
 
 
-def _widths(lines: list[Line], width: int) -> _Widths:
-    cells = [line.cells for line in lines if not line.cells.error or line.cells.cls]
-    cells = [*cells, _TITLES]
-    ops = max(len(c.ops) for c in cells)
-    params = max(len(c.params) for c in cells if c is not _TITLES) if len(cells) > 1 else 0
-    params = max(params, len(_TITLES.params)) if params else 0
-    time = max(len(c.time) for c in cells)
-    source = max(len(c.source) for c in cells)
-    # Lines of ops, which have no name, make do with the room that the others take.
-    labels = [len(line.lead) + len(_label_text(line.cells)) for line in lines if line.cells.name]
-    labels = labels or [width // 3]
-    label = min(max(labels, default=0), int(width * _WIDEST_LABEL))
+def _widths(lines: list[Line], style: Style) -> _Widths:
+    width = style.width
+    cells = [line.cells for line in lines if not line.cells.detail]
+    ops = _width([c.ops for c in cells], _TITLES.ops)
+    params = _width([c.params for c in cells], _TITLES.params)
+    time = _width([c.time for c in cells], _TITLES.time)
+    source = _width([c.source for c in cells], _TITLES.source)
+    label = min(max(_label_widths(lines), default=0), int(width * _WIDEST_LABEL))
     numbers = sum(len(_GAP) + size for size in (ops, params, time) if size)
     flow = width - label - numbers - len(_GAP)
-    if flow - source - len(_GAP) >= _NARROWEST_FLOW:
+    if not style.terminal:
+        # Nothing gets lost beyond the edge: the source may stand there.
+        flow = max(flow - source - len(_GAP), _COMFORTABLE_FLOW)
+    elif flow - source - len(_GAP) >= _NARROWEST_FLOW:
         flow -= source + len(_GAP)
     else:
         source = 0
-    longest = max(len(c.flow[0]) for c in cells)
-    return _Widths(label, min(max(flow, 12), longest), ops, params, time, source)
+    flow = max(flow, 12)
+    used = max(len(_fitting(c.flow, flow)) for c in (*cells, _TITLES))
+    return _Widths(label, min(flow, used), ops, params, time, source)
 
 
-def _label_text(cells: Cells) -> str:
-    return " ".join(part for part in (cells.name, cells.mark) if part) + (
-        f"  {cells.cls}" if cells.name and cells.cls else cells.cls
-    )
+def _width(texts: list[str], title: str) -> int:
+    """The width of a column, 0 if nothing stands in it."""
+    widest = max(map(len, texts), default=0)
+    return max(widest, len(title)) if widest else 0
+
+
+def _fitting(forms: list[str], width: int) -> str:
+    """The longest form that fits, cut if none does."""
+    return next((form for form in forms if len(form) <= width), clipped(forms[-1], width))
+
+
+def _label_widths(lines: list[Line]) -> Iterator[int]:
+    for line in lines:
+        cells = line.cells
+        if cells.detail:
+            continue
+        width = len(line.lead) + len(_named(cells)) + len(cells.cls) + 2 * bool(cells.error)
+        width += 2 * bool(cells.cls)
+        # Lists of ops have shorter forms; names do not.
+        yield width if cells.name else min(width, _COMFORTABLE_LABEL)
+
+
+def _named(cells: Cells) -> str:
+    return " ".join(part for part in (cells.name, cells.mark) if part)
 
 
 def _label(line: Line, width: int) -> _Pieces:
@@ -85,14 +109,15 @@ def _label(line: Line, width: int) -> _Pieces:
     if cells.error:
         pieces.append(("✗ ", ("red", "bold")))
         room -= 2
-    named = " ".join(part for part in (cells.name, cells.mark) if part)
+    named = _named(cells)
     name = clipped(cells.name, room)
     pieces.append((name, ("bold",)))
     if cells.mark:
         pieces.append((f" {cells.mark}" if name else cells.mark, ("cyan",)))
     if cells.cls:
-        gap = "  " if named else ""
-        pieces.append((gap + clipped(cells.cls, max(room - len(named) - len(gap), 6)), ()))
+        gap = "  " if named else cells.bullet
+        left = max(room - len(named) - len(gap), 6)
+        pieces.append((gap + _fitting([cells.cls, *cells.shorter], left), ()))
     used = sum(len(text) for text, _ in pieces)
     pieces.append((" " * max(width - used, 0), ()))
     return pieces
@@ -102,8 +127,7 @@ def _row(line: Line, widths: _Widths) -> _Pieces:
     cells = line.cells
     pieces = _label(line, widths.label)
     over = sum(len(text) for text, _ in pieces) - widths.label
-    flow = next((f for f in cells.flow if len(f) <= widths.flow), cells.flow[-1])
-    flow = clipped(flow, widths.flow)
+    flow = _fitting(cells.flow, widths.flow)
     pieces.append((_GAP + flow.ljust(max(widths.flow - max(over, 0), 0)), ()))
     for text, size in (
         (cells.ops, widths.ops),

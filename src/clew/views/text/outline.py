@@ -17,10 +17,13 @@ CALL, OPS, REPEAT, FAILURE = "call", "ops", "repeat", "failure"
 
 # Ops that only look at memory in another way, or make some: worth less room than others.
 VIEWS = frozenset(
-    "view reshape _reshape_alias _unsafe_view t transpose permute expand unsqueeze squeeze slice "
-    "select split split_with_sizes unbind narrow detach alias as_strided clone lift_fresh "
-    "_to_copy empty empty_like".split()
-)
+    {
+        "view", "reshape", "_reshape_alias", "_unsafe_view", "t", "transpose", "permute", "expand",
+        "unsqueeze", "squeeze", "slice", "select", "split", "split_with_sizes", "unbind", "narrow",
+        "detach", "alias", "as_strided", "clone", "lift_fresh", "_to_copy", "empty", "empty_like",
+    }
+)  # fmt: skip
+_ANY_DEPTH = 1 << 30
 
 
 @dataclass(slots=True)
@@ -39,6 +42,8 @@ class Entry:
     failed: bool = False
     # Nothing but ops that look at memory in another way.
     minor: bool = False
+    # An earlier sibling with the same inside, which is not shown again.
+    same_as: int | None = None
     children: list[Entry] = field(default_factory=list)
 
     @property
@@ -77,7 +82,21 @@ class Outliner:
                     entries.append(Entry(OPS, [], within, level, minor=level > 0))
                 entries[-1].rows.append(item)
                 entries[-1].minor &= self._is_view[self._subject[item]]
+        if self._folds.folding:
+            self._refer_back(entries)
         return entries
+
+    def _refer_back(self, entries: list[Entry]) -> None:
+        """Let a call whose inside was shown before point there."""
+        structure = self._folds.structure
+        shown: dict[int, int] = {}
+        for entry in entries:
+            if entry.kind != CALL or not entry.children or entry.failed:
+                continue
+            row = entry.rows[0]
+            first = shown.setdefault(structure.key(row), row)
+            if first != row and structure.same_wiring(first, row):
+                entry.same_as, entry.children = first, []
 
     def _of_repeat(self, repeat: Repeat, level: int, within: tuple[Repeat, ...]) -> Entry:
         within = (*within, repeat)
@@ -100,21 +119,19 @@ class Outliner:
 
 
 def walk(entries: list[Entry], depth: int) -> Iterator[Entry]:
-    """The entries that are shown down to a depth, and those on the way to a failure."""
+    """The entries that are shown down to a depth, outermost first."""
     for entry in entries:
         yield entry
-        yield from walk(shown_children(entry, depth), depth)
+        yield from walk(shown(entry.children, depth), depth)
 
 
-def shown_children(entry: Entry, depth: int) -> list[Entry]:
-    """The children that are shown if modules are shown down to a depth."""
+def shown(children: list[Entry], depth: int) -> list[Entry]:
+    """Those of some entries that are shown down to a depth; failures are at any."""
     return [
-        child
-        for child in entry.children
-        if child.failed or (child.level <= depth and not child.minor)
+        child for child in children if child.failed or (child.level <= depth and not child.minor)
     ]
 
 
 def deepest(entries: list[Entry]) -> int:
     """The level of the innermost entry."""
-    return max((max(e.level, deepest(e.children)) for e in entries), default=0)
+    return max((entry.level for entry in walk(entries, _ANY_DEPTH)), default=0)

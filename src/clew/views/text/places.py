@@ -40,18 +40,19 @@ class Places:
         """The line that calls a module, None where torch's own code does."""
         frames = [self._places[place] for place in self.frames(row)]
         # A class's own `__call__` says less than the line that called it.
-        calls = [frame for frame in frames if not frame.function.endswith("__call__")]
-        return (calls or frames or [None])[-1]
+        calls = [frame for frame in frames if not frame.function.endswith("__call__")] or frames
+        return calls[-1] if calls else None
 
     def body_line(self, row: int) -> Place | None:
         """The line of the enclosing module's code that an event comes from.
 
         Outside any module, the innermost line of the user's.
         """
-        frames = self.frames(row)
-        if not frames:
-            return None
-        return self._places[frames[0] if self._parent[row] >= 0 else frames[-1]]
+        frames = [self._places[place] for place in self.frames(row)]
+        if not frames or self._parent[row] < 0:
+            return frames[-1] if frames else None
+        # Decorators of `forward` come before it on the stack.
+        return next((f for f in frames if f.function.rpartition(".")[2] == "forward"), frames[0])
 
     def file(self, file: str) -> str:
         """A file's name in short: from its package on, or its bare name."""

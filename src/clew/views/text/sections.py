@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from clew.analysis.structure import Structure
 from clew.events.records import BACKWARD, OP, OPTIMIZER, RECOMPUTE
@@ -19,8 +20,8 @@ from clew.views.text.style import counted, time_text
 _MOST_GROUPS = 8
 _DIGITS = re.compile(r"\d+")
 
-# Names of some ops, for a reader.
-OpNames = Callable[[list[int]], str]
+# Names of some ops, from all of them to the most telling one.
+OpNames = Callable[[list[int]], list[str]]
 
 
 @dataclass(slots=True)
@@ -78,7 +79,7 @@ def _shares(reader: Reader) -> dict[int, float]:
 def _passes(rows: list[int], kind: list[int]) -> int:
     """How many stretches some ops form, with nothing but calls between their ops."""
     breaks = 0
-    for row, after in zip(rows, rows[1:], strict=False):
+    for row, after in pairwise(rows):
         breaks += any(kind[between] == OP for between in range(row + 1, after))
     return breaks + 1
 
@@ -92,7 +93,7 @@ def _backward(structure: Structure, spent: dict[int, float], op_names: OpNames) 
     for row in rows:
         path = reader.module_path(row)
         recompute = bool(reader.phase[row] == RECOMPUTE)
-        name = "outside any module" if path is None else _part(path) or "(root)"
+        name = "(outside any module)" if path is None else _part(path) or "(root)"
         group = groups.setdefault((name, recompute), _Group(name, recompute))
         group.rows.append(row)
         group.seconds += spent[row]
@@ -122,8 +123,9 @@ def _optimizer(reader: Reader, spent: dict[int, float], op_names: OpNames) -> Se
     cells = [
         Cells(
             name="",
+            bullet="· ",
             cls=text,
-            flow=[op_names(group.rows)],
+            flow=op_names(group.rows),
             ops=str(len(group.rows)),
             time=time_text(group.seconds),
             source=place,
@@ -151,22 +153,19 @@ def _part(path: str) -> str:
 
 
 def _folded(groups: list[_Group], structure: Structure) -> list[_Group]:
-    """Neighbours that ran the same ops, their names differing in an index, as one."""
-    result: list[_Group] = []
-    looks: list[object] = []
+    """Groups that ran the same ops, their names differing in an index, as one."""
+    first: dict[object, _Group] = {}
     for group in groups:
         look = (
             _DIGITS.sub("#", group.name),
             group.recompute,
             tuple(structure.signature[row] for row in group.rows),
         )
-        if result and looks[-1] == look:
-            result[-1].alike.append(group.name)
-            result[-1].seconds += group.seconds
-        else:
-            result.append(group)
-            looks.append(look)
-    return result
+        found = first.setdefault(look, group)
+        if found is not group:
+            found.alike.append(group.name)
+            found.seconds += group.seconds
+    return list(first.values())
 
 
 def _cells(groups: list[_Group], op_names: OpNames) -> list[Cells]:
@@ -180,7 +179,7 @@ def _cells(groups: list[_Group], op_names: OpNames) -> list[Cells]:
                 mark=" ".join(
                     [f"×{group.count}"] * (group.count > 1) + ["(recompute)"] * group.recompute
                 ),
-                flow=[op_names(group.rows)],
+                flow=op_names(group.rows),
                 ops=times + str(len(group.rows)),
                 time=times + time_text(group.seconds / group.count),
             )

@@ -11,30 +11,23 @@ from functools import cached_property
 from typing import Any
 
 from clew.analysis.fold import Folds
-from clew.events.records import BACKWARD, FORWARD, MODULE, OPTIMIZER, PHASES, RECOMPUTE, STEP
+from clew.events.records import BACKWARD, MODULE, OP, OPTIMIZER, PHASES, RECOMPUTE, STEP
 from clew.store.reader import Reader
 from clew.views.text.cells import Cells, CellWriter
 from clew.views.text.columns import Line, laid_out
-from clew.views.text.outline import CALL, Entry, Outliner, deepest, shown_children, walk
+from clew.views.text.outline import CALL, FAILURE, OPS, Entry, Outliner, deepest, shown, walk
 from clew.views.text.sections import Section, sections
-from clew.views.text.style import (
-    Style,
-    clipped,
-    counted,
-    number_text,
-    short_number,
-    style_for,
-    time_text,
-)
+from clew.views.text.style import Style, clipped, counted, short_number, style_for, time_text
 
 SCREEN = 60
 _MOST_GAPS = 3
 _LONGEST_GAP = 110
+_EMPTY = "nothing was recorded: run the model inside `with clew.trace(model) as t:`"
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """Lines of the tree that have a heading of their own: a thread."""
+class Part:
+    """What ran on one thread; the heading is empty if there is only one."""
 
     heading: str
     entries: list[Entry]
@@ -43,13 +36,11 @@ class _Part:
 class TreeView:
     """The modules of a trace and what ran in them; `str()` is the text."""
 
-    def __init__(
-        self, reader: Reader, depth: int | None = None, fold: bool = True, rows: int | None = None
-    ) -> None:
+    def __init__(self, reader: Reader, depth: int | None, fold: bool, rows: int | None) -> None:
         self._reader = reader
         self._depth = depth
-        self._rows = rows
         self._fold = fold
+        self._rows = rows
 
     def __str__(self) -> str:
         return self.text(style_for())
@@ -63,199 +54,201 @@ class TreeView:
 
     def to_dict(self) -> dict[str, Any]:
         """The tree as plain data, repeats folded, nothing left out."""
-        return {
-            "calls": len(self._reader.rows(MODULE)),
-            "parameters": self._writer.parameters.total,
-            "forward": [self._as_dict(e) for part in self._parts for e in part.entries],
-            "other": [_section_dict(section) for section in self._sections],
-            "coverage": [str(gap) for gap in self._reader.columns.gaps],
-        }
+        return self._tree.to_dict()
 
     def text(self, style: Style) -> str:
-        """The text for a given style."""
+        """The text in a given style."""
         if not len(self._reader):
             return _EMPTY
-        depth = self._shown_depth()
-        lines = self._body(depth)
-        body = laid_out(lines, style)
-        notes = [self._left_out(depth)]
-        if self._rows is not None and len(body) > self._rows:
-            notes = [_cut(len(body) - self._rows, self._rows, len(body))]
-            body = body[: self._rows]
-        elif self._rows is None and self._depth is None and self._fold and len(body) > SCREEN:
-            keep = SCREEN - 5
-            notes.append(_cut(len(body) - keep, keep, len(body)))
-            body = body[:keep]
-        ends = [*(n for n in notes if n), *self._gaps(), *self._crash(style)]
-        texts = [self._header(style), *body, *(clip_for(style, end) for end in ends)]
-        return style.finish("\n".join(texts))
+        tree = self._tree
+        depth = tree.depth_within(self._room(tree)) if self._depth is None else self._depth
+        body = laid_out(tree.lines(depth), style)
+        left_out = tree.left_out(depth)
+        room = self._room(tree)
+        if room is not None and len(body) > room + 1:
+            hidden = tree.height(tree.deepest) - room
+            body = body[: room + 1]
+            left_out = f"… {counted(hidden, 'more line')} left out; {tree.all_shown}"
+        notes = [left_out, *tree.gaps()] if left_out else tree.gaps()
+        lines = [tree.header(style), *body, *(_clipped(n, style) for n in notes)]
+        return style.finish("\n".join([*lines, *tree.crash(style)]))
 
     @cached_property
-    def _folds(self) -> Folds:
-        return Folds(self._reader, self._fold)
+    def _tree(self) -> Tree:
+        tree = Tree(Folds(self._reader, self._fold))
+        if self._depth is not None or not self._fold:
+            return tree
+        room = self._room(tree)
+        if room is None or tree.height(tree.deepest) <= room:
+            return tree
+        # A loop whose tensors grow is folded only where there is no room to show each turn.
+        shorter = Tree(Folds(self._reader, sizes=False))
+        saves = shorter.height(shorter.deepest) < tree.height(tree.deepest)
+        return shorter if saves else tree
 
-    @cached_property
-    def _writer(self) -> CellWriter:
-        return CellWriter(self._folds)
-
-    @cached_property
-    def _sections(self) -> list[Section]:
-        return sections(self._folds.structure, self._writer.op_names)
-
-    @cached_property
-    def _parts(self) -> list[_Part]:
-        """The top of the forward pass, a part for each thread."""
-        outliner = Outliner(self._folds)
-        threads: dict[int, list[int]] = {}
-        kind = self._folds.structure.kind
-        phase, thread = self._reader.phase.tolist(), self._reader.thread.tolist()
-        for row in self._folds.structure.kids.get(-1, []):
-            hidden = (RECOMPUTE,) if kind[row] == MODULE else (BACKWARD, RECOMPUTE, OPTIMIZER)
-            if kind[row] != STEP and (phase[row] not in hidden or self._failed(row)):
-                threads.setdefault(thread[row], []).append(row)
-        names = self._reader.columns.threads
-        several = len(threads) > 1
-        return [
-            _Part(f"thread {names[number]}" if several else "", outliner.entries(rows))
-            for number, rows in threads.items()
-        ]
-
-    def _failed(self, row: int) -> bool:
-        return bool(self._reader.columns.error[row] >= 0)
-
-    def _shown_depth(self) -> int:
-        """The depth asked for, or the greatest with which everything fits a screen."""
-        entries = [entry for part in self._parts for entry in part.entries]
-        full = deepest(entries)
-        if self._depth is not None:
-            return self._depth
-        if self._rows is not None or not self._fold:
-            return full
-        room = SCREEN - 2 - sum(1 + len(s.groups) for s in self._sections) - len(self._gaps())
-        depth = full
-        while depth > 1 and sum(1 for _ in walk(entries, depth)) > room:
-            depth -= 1
-        return depth
-
-    def _body(self, depth: int) -> list[Line]:
-        lines = []
-        for part in self._parts:
-            if part.heading:
-                lines.append(Line("", Cells(name=part.heading), 0))
-            for entry in part.entries:
-                lines += self._lines(entry, depth, "", "")
-        for section in self._sections:
-            lines.append(Line("", section.head, 0))
-            for position, group in enumerate(section.groups):
-                last = position == len(section.groups) - 1
-                lines.append(Line("└─ " if last else "├─ ", group, 1))
-        return lines
-
-    def _lines(self, entry: Entry, depth: int, lead: str, below: str) -> list[Line]:
-        lines = [Line(lead, self._writer.cells(entry), entry.level, below)]
-        children = shown_children(entry, depth)
-        for child in children:
-            last = child is children[-1]
-            lines += self._lines(
-                child,
-                depth,
-                below + ("└─ " if last else "├─ "),
-                below + ("   " if last else "│  "),
-            )
-        return lines
-
-    def _header(self, style: Style) -> str:
-        c = self._reader.columns
-        roots = dict.fromkeys(
-            c.modules[self._folds.structure.subject[e.rows[0]]].cls
-            for part in self._parts
-            for e in part.entries
-            if e.kind == CALL
-        )
-        starts, ends = c.start, c.end
-        facts = [counted(len(self._reader.rows(MODULE)), "module call")]
-        if c.environment.get("level") != "modules":
-            facts.append(counted(int((c.kind == 1).sum()), "op"))
-        if self._writer.parameters.total:
-            facts.append(f"{short_number(self._writer.parameters.total)} parameters")
-        facts.append(time_text((max(int(ends.max()), int(starts.max())) - int(starts.min())) / 1e9))
-        steps = len(set(c.step.tolist()))
-        facts += [counted(steps, "step")] * (steps > 1) + [f"rank {c.rank}"] * (c.rank > 0)
-        title = c.environment.get("name") or ", ".join(roots) or "no module"
-        return f"{style.paint(title, 'bold')}: {', '.join(facts)}"
-
-    def _left_out(self, depth: int) -> str:
-        entries = [entry for part in self._parts for entry in part.entries]
-        full = deepest(entries)
-        if depth >= full:
-            return ""
-        shown = sum(1 for _ in walk(entries, depth))
-        hidden = sum(1 for _ in walk(entries, full)) - shown
-        return (
-            f"… {counted(hidden, 'line')} below depth {depth} left out; "
-            f"t.tree(depth={full}) shows all"
-        )
-
-    def _gaps(self) -> list[str]:
-        gaps = self._reader.columns.gaps
-        if not gaps:
-            return []
-        shown = [f"  {clipped(str(gap), _LONGEST_GAP)}" for gap in gaps[:_MOST_GAPS]]
-        return [f"not seen: {counted(len(gaps), 'thing')}, t.coverage lists them", *shown]
-
-    def _crash(self, style: Style) -> list[str]:
-        crash = self._reader.columns.environment.get("crash")
-        if not crash:
-            return []
-        return [style.paint(f"✗ ended by {crash.splitlines()[0]}", "red") + "; see t.crash"]
-
-    def _as_dict(self, entry: Entry) -> dict[str, Any]:
-        cells = self._writer.cells(entry)
-        row = entry.rows[0]
-        facts: dict[str, Any] = {
-            "kind": entry.kind,
-            "name": cells.name,
-            "class": cells.cls if entry.kind == CALL else None,
-            "event": int(self._reader.columns.id[row]),
-            "phase": PHASES[int(self._reader.phase[row])],
-            "count": entry.count,
-            "shapes": cells.flow[0],
-            "ops": self._writer.ops_inside(entry),
-            "seconds": self._writer.seconds(entry),
-            "source": cells.source or None,
-            "error": cells.error or None,
-            "children": [self._as_dict(child) for child in entry.children],
-        }
-        if entry.kind == "ops":
-            facts["names"] = cells.cls
-        return facts
+    def _room(self, tree: Tree) -> int | None:
+        """How many lines there are for the tree itself, None for as many as it takes."""
+        if self._rows is None and (self._depth is not None or not self._fold):
+            return None
+        # The header, the titles and the line that says what was left out.
+        taken = 3 + len(tree.gaps()) + len(tree.crash(Style()))
+        return max((SCREEN if self._rows is None else self._rows) - taken, 1)
 
 
 def tree_view(
     reader: Reader, *, depth: int | None = None, fold: bool = True, rows: int | None = None
 ) -> TreeView:
-    """The tree of a trace, down to a depth, in at most so many rows."""
+    """The tree of a trace: modules down to a depth, in at most so many rows."""
     return TreeView(reader, depth, fold, rows)
 
 
-def clip_for(style: Style, text: str) -> str:
-    """A line of prose, cut where a terminal would wrap it."""
-    return clipped(text, style.width) if style.terminal and not style.color else text
+class Tree:
+    """A trace outlined: what to show at which depth."""
 
+    def __init__(self, folds: Folds) -> None:
+        self._reader = folds.structure.reader
+        self._structure = folds.structure
+        self._writer = CellWriter(folds)
+        self._sections = sections(folds.structure, self._writer.op_names)
+        self._parts = self._outlined(Outliner(folds))
+        self._entries = [entry for part in self._parts for entry in part.entries]
+        self.deepest = deepest(self._entries)
+        self.all_shown = f"t.tree(depth={self.deepest}) shows all"
 
-def _cut(hidden: int, shown: int, total: int) -> str:
-    return (
-        f"… {counted(hidden, 'more row')} left out; t.tree(rows={number_text(total)}) shows all, "
-        f"t.tree(depth=1) the outermost modules"
-    )
+    def _outlined(self, outliner: Outliner) -> list[Part]:
+        """The top of the forward pass, and failures of any phase, by thread."""
+        threads: dict[int, list[int]] = {}
+        kind, error = self._structure.kind, self._reader.columns.error.tolist()
+        phase, thread = self._reader.phase.tolist(), self._reader.thread.tolist()
+        for row in self._structure.kids.get(-1, []):
+            elsewhere = (RECOMPUTE,) if kind[row] == MODULE else (BACKWARD, RECOMPUTE, OPTIMIZER)
+            if kind[row] != STEP and (phase[row] not in elsewhere or error[row] >= 0):
+                threads.setdefault(thread[row], []).append(row)
+        names = self._reader.columns.threads
+        return [
+            Part(f"thread {names[number]}" if len(threads) > 1 else "", outliner.entries(rows))
+            for number, rows in threads.items()
+        ]
+
+    def height(self, depth: int) -> int:
+        """How many lines the tree takes down to a depth."""
+        lines = sum(1 + (entry.kind == FAILURE) for entry in walk(self._entries, depth))
+        headings = sum(bool(part.heading) for part in self._parts)
+        return lines + headings + sum(1 + len(section.groups) for section in self._sections)
+
+    def depth_within(self, room: int | None) -> int:
+        """The greatest depth at which the tree takes no more than some lines, 1 at the least."""
+        depth = self.deepest
+        while room is not None and depth > 1 and self.height(depth) > room:
+            depth -= 1
+        return depth
+
+    def lines(self, depth: int) -> list[Line]:
+        """The lines down to a depth."""
+        lines: list[Line] = []
+        for part in self._parts:
+            if part.heading:
+                lines.append(Line("", Cells(name=part.heading)))
+            for entry in part.entries:
+                lines += self._below(entry, depth, "", "")
+        for section in self._sections:
+            lines.append(Line("", section.head))
+            leads = ["├─ "] * (len(section.groups) - 1) + ["└─ "]
+            lines += [Line(lead, c) for lead, c in zip(leads, section.groups, strict=False)]
+        return lines
+
+    def _below(self, entry: Entry, depth: int, lead: str, below: str) -> list[Line]:
+        lines = [Line(lead, self._writer.cells(entry), below)]
+        children = shown(entry.children, depth)
+        for child in children:
+            mark, rest = ("└─ ", "   ") if child is children[-1] else ("├─ ", "│  ")
+            lines += self._below(child, depth, below + mark, below + rest)
+        return lines
+
+    def left_out(self, depth: int) -> str:
+        """What is deeper than a depth, in words; empty if nothing is."""
+        hidden = self.height(self.deepest) - self.height(depth)
+        if not hidden:
+            return ""
+        return f"… {counted(hidden, 'line')} below depth {depth} left out; {self.all_shown}"
+
+    def header(self, style: Style) -> str:
+        """Whose trace this is, and how much there is of it."""
+        c = self._reader.columns
+        structure = self._structure
+        roots = dict.fromkeys(
+            c.modules[structure.subject[row]].cls
+            for row in structure.kids.get(-1, [])
+            if structure.kind[row] == MODULE and self._reader.phase[row] != RECOMPUTE
+        )
+        facts = [counted(len(self._reader.rows(MODULE)), "module call")]
+        if c.environment.get("level") != "modules":
+            facts.append(counted(len(self._reader.rows(OP)), "op"))
+        if self._writer.parameters.total:
+            facts.append(f"{short_number(self._writer.parameters.total)} parameters")
+        last = max(int(c.end.max()), int(c.start.max()))
+        facts.append(time_text((last - int(c.start.min())) / 1e9))
+        steps = len(set(c.step[c.kind != STEP].tolist()))
+        facts += [counted(steps, "step")] * (steps > 1) + [f"rank {c.rank}"] * (c.rank > 0)
+        title = c.environment.get("name") or ", ".join(roots) or "no module"
+        return f"{style.paint(title, 'bold')}: {', '.join(facts)}"
+
+    def gaps(self) -> list[str]:
+        """What was not seen: how much, and the first few."""
+        gaps = self._reader.columns.gaps
+        if not gaps:
+            return []
+        first = [f"  {clipped(str(gap), _LONGEST_GAP)}" for gap in gaps[:_MOST_GAPS]]
+        return [f"not seen: {counted(len(gaps), 'thing')}, t.coverage lists them", *first]
+
+    def crash(self, style: Style) -> list[str]:
+        """The exception that ended the block, if one did."""
+        crash = self._reader.columns.environment.get("crash")
+        if not crash:
+            return []
+        text = _clipped(f"✗ ended by {crash.splitlines()[0]}; see t.crash", style)
+        return [style.paint(text, "red", "bold")]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        c = self._reader.columns
+        return {
+            "module_calls": len(self._reader.rows(MODULE)),
+            "ops": len(self._reader.rows(OP)),
+            "parameters": self._writer.parameters.total,
+            "forward": [self._as_dict(entry) for entry in self._entries],
+            "sections": [_section_dict(section) for section in self._sections],
+            "coverage": [str(gap) for gap in c.gaps],
+            "crash": c.environment.get("crash"),
+        }
+
+    def _as_dict(self, entry: Entry) -> dict[str, Any]:
+        cells = self._writer.cells(entry)
+        row = entry.rows[0]
+        return {
+            "kind": entry.kind,
+            "name": self._writer.names(entry) if entry.kind == OPS else cells.name,
+            "class": self._reader.name(row) if entry.kind == CALL else None,
+            "event": int(self._reader.columns.id[row]),
+            "phase": PHASES[int(self._reader.phase[row])],
+            "count": entry.count,
+            "same_as": None if entry.same_as is None else self._structure.name(entry.same_as),
+            "shapes": cells.flow[0],
+            "ops": self._writer.ops_inside(entry),
+            "parameters": cells.params or None,
+            "seconds": self._writer.seconds(entry),
+            "source": cells.source or None,
+            "error": cells.error or None,
+            "children": [self._as_dict(child) for child in entry.children],
+        }
 
 
 def _section_dict(section: Section) -> dict[str, Any]:
     def plain(cells: Cells) -> dict[str, Any]:
         return {
             "name": cells.name or cells.cls,
-            "line": cells.cls or None,
-            "what": cells.flow[0],
+            "mark": cells.mark or None,
+            "op_names": cells.flow[0] or None,
             "ops": cells.ops,
             "time": cells.time,
             "source": cells.source or None,
@@ -264,9 +257,5 @@ def _section_dict(section: Section) -> dict[str, Any]:
     return {**plain(section.head), "groups": [plain(group) for group in section.groups]}
 
 
-_EMPTY = (
-    "nothing was recorded: run the model inside `with clew.trace(model) as t:`, "
-    "and read t after it ran"
-)
-
-__all__ = ["FORWARD", "TreeView", "tree_view"]
+def _clipped(text: str, style: Style) -> str:
+    return clipped(text, style.width) if style.terminal else text

@@ -1,0 +1,165 @@
+"""The event table in words: what its raw columns say in numbers, spelled out for SQL.
+
+In come parts of a trace in order, out come columns of `schema.EVENTS`. A part knows only the
+past, so a backward op finds its forward op among those already seen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from clew.events.columns import IN, ModuleRow, Place
+from clew.events.model import short_dtype
+from clew.events.records import BACKWARD, KINDS, MODULE, NOTE, OP, PHASES, STEP, Kept
+from clew.store.compact import Part, Tables
+
+_MOST_REMEMBERED = 1_000_000
+
+
+class Words:
+    """Spells out events part by part."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.modules: list[ModuleRow] = []
+        self.threads: list[str] = []
+        self._tables = tables
+        self._places: list[Place] = []
+        self._metas: list[int] = []
+        self._names: list[int] = []
+        # id of a module call -> row of its name
+        self._calls: dict[int, int] = {}
+        # autograd number -> (module, place) of the forward op that read it first
+        self._forward: dict[int, tuple[str | None, int]] = {}
+        self._op_calls: Counter[int] = Counter()
+        self._step = 0
+        # Where the tensors of the part at hand begin.
+        self._first_ref = 0
+
+    def around(self, places: list[Place], modules: list[ModuleRow], threads: list[str]) -> None:
+        """Take note of the places, modules and threads known by now."""
+        self._places, self.modules, self.threads = places, modules, threads
+
+    def learn(self, *parts: Part) -> None:
+        """Take note of calls and values before the events that mention them are spelled out."""
+        if len(self._calls) > _MOST_REMEMBERED:
+            self._calls.clear()
+        if len(self._forward) > _MOST_REMEMBERED:
+            self._forward.clear()
+        for part in parts:
+            c = part.columns
+            self._metas += c["meta"].tolist()
+            self._names += c["value_name"].tolist()
+            for event, kind, subject in zip(
+                c["id"].tolist(), c["kind"].tolist(), c["subject"].tolist(), strict=True
+            ):
+                if kind == MODULE:
+                    self._calls[event] = subject
+
+    def events(self, part: Part, rank: int) -> dict[str, list[Any]]:
+        """The event table of a part."""
+        c = {name: column.tolist() for name, column in part.columns.items()}
+        count = len(c["id"])
+        self._first_ref = min(c["first_ref"], default=0)
+        rows: dict[str, list[Any]] = {
+            name: c[name] for name in ("id", "start", "subject", "place", "number", "template")
+        }
+        rows["parent"] = [p if p >= 0 else None for p in c["parent"]]
+        rows["kind"] = [KINDS[k] for k in c["kind"]]
+        rows["end"] = [e if e >= 0 else None for e in c["end"]]
+        rows["rank"] = [rank] * count
+        errors = self._tables.errors.rows
+        rows["error"] = [errors[e] if e >= 0 else None for e in c["error"]]
+        for name in ("name", "address", "module", "call", "step", "phase", "thread", "file",
+                     "line", "function", "inputs", "outputs", "min", "max", "nan", "inf",
+                     "values"):  # fmt: skip
+            rows[name] = [None] * count
+        for row in range(count):
+            self._spell(rows, c, row)
+            self._spell_values(rows, c, row, part)
+        return rows
+
+    def _spell(self, rows: dict[str, list[Any]], c: dict[str, list[int]], row: int) -> None:
+        kind, subject, number = c["kind"][row], c["subject"][row], c["number"][row]
+        place = self._places[c["place"][row]]
+        module = self._module(c, row)
+        source = c["place"][row]
+        call: int | None = None
+        if kind == MODULE:
+            name, module, call = self.modules[subject].cls, self.modules[subject].path, number
+            address = f"{module}#{call}"
+        elif kind == OP:
+            name, call = self._tables.ops.rows[subject], self._op_calls[subject]
+            self._op_calls[subject] += 1
+            address = f"op:{name}#{call}"
+            if place.phase == BACKWARD:
+                module, source = self._forward.get(number + 1, (module, source))
+            elif number not in self._forward:
+                self._forward[number] = (module, source)
+        else:
+            if kind == STEP:
+                self._step = subject
+            name = self._tables.notes.rows[subject] if kind == NOTE else "step"
+            address = name
+        rows["name"][row], rows["address"][row], rows["call"][row] = name, address, call
+        rows["module"][row], rows["step"][row] = module, self._step
+        rows["phase"][row] = PHASES[place.phase]
+        known = place.thread < len(self.threads)
+        rows["thread"][row] = self.threads[place.thread] if known else str(place.thread)
+        user = self._user_place(source)
+        if user is not None:
+            rows["file"][row], rows["line"][row] = user.file, user.line
+            rows["function"][row] = user.function
+
+    def _module(self, c: dict[str, list[int]], row: int) -> str | None:
+        subject = self._calls.get(c["parent"][row])
+        if subject is not None:
+            return self.modules[subject].path
+        number = c["number"][row]
+        if c["kind"][row] == OP and number <= -2:
+            name = self._names[-2 - number]
+            return self._tables.value_names.rows[name].rpartition(".")[0] if name >= 0 else None
+        return None
+
+    def _user_place(self, row: int) -> Place | None:
+        innermost = None
+        while row >= 0:
+            place = self._places[row]
+            if place.line > 0:
+                innermost = innermost or place
+                if not place.library:
+                    return place
+            row = place.parent
+        return innermost
+
+    def _spell_values(
+        self, rows: dict[str, list[Any]], c: dict[str, list[int]], row: int, part: Part
+    ) -> None:
+        leaves = self._tables.templates.rows[c["template"][row]].tensors
+        first = c["first_ref"][row] - self._first_ref
+        numbers = c["refs"][first : first + len(leaves)]
+        rows["values"][row] = numbers
+        inputs: list[str] = []
+        outputs: list[str] = []
+        kept = []
+        for leaf, number in zip(leaves, numbers, strict=True):
+            (inputs if leaf.role == IN else outputs).append(self._text(number))
+            if leaf.role != IN and number in part.kept:
+                kept.append(part.kept[number])
+        rows["inputs"][row], rows["outputs"][row] = inputs, outputs
+        _spell_stats(rows, row, kept)
+
+    def _text(self, number: int) -> str:
+        meta = self._tables.metas.rows[self._metas[number]]
+        shape = "?" if meta.shape is None else ",".join(map(str, meta.shape))
+        return f"{short_dtype(meta.dtype)}[{shape}]"
+
+
+def _spell_stats(rows: dict[str, list[Any]], row: int, kept: list[Kept]) -> None:
+    stats = [k.stats for k in kept if k.stats is not None]
+    if not stats:
+        return
+    rows["nan"][row] = sum(s["nan"] for s in stats)
+    rows["inf"][row] = sum(s["inf"] for s in stats)
+    rows["min"][row] = min((s["min"] for s in stats if s.get("min") is not None), default=None)
+    rows["max"][row] = max((s["max"] for s in stats if s.get("max") is not None), default=None)

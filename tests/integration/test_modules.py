@@ -1,0 +1,722 @@
+"""Module calls: which, in what order, under which names, with what going in and out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections import OrderedDict, UserDict
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_outputs import BaseModelOutput
+
+import clew
+from tests import models
+from tests.outcomes import faults
+
+ONE = torch.ones(1, 2)
+
+
+class Call(nn.Module):
+    """Runs a function of itself: a forward written where the test can see it."""
+
+    def __init__(self, function: Any, **children: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        for name, child in children.items():
+            self.add_module(name, child)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(self, *args, **kwargs)
+
+
+def calls(trace: clew.Trace) -> list[str]:
+    """The addresses of all module calls, indented by depth."""
+    depth: dict[int | None, int] = {None: -1}
+    lines = []
+    for event in trace.modules:
+        depth[event.id] = depth[event.parent] + 1
+        lines.append("  " * depth[event.id] + event.address)
+    return lines
+
+
+# Order, nesting, counting
+
+
+def test_calls_nest_as_they_happened() -> None:
+    block = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    model = nn.Sequential(block, nn.Linear(2, 1))
+    with clew.trace(model) as t:
+        model(ONE)
+    assert calls(t) == ["#0", "  0#0", "    0.0#0", "    0.1#0", "  1#0"]
+    assert [event.name for event in t.modules] == [
+        "Sequential", "Sequential", "Linear", "ReLU", "Linear",
+    ]  # fmt: skip
+    assert [event.module for event in t.modules] == ["", "0", "0.0", "0.1", "1"]
+    assert {event.kind for event in t.modules} == {"module"}
+
+
+def test_times_nest_too() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    with clew.trace(model) as t:
+        model(ONE)
+    root, first, second = t.modules
+    assert 0 <= root.start <= first.start
+    assert first.start + first.duration <= second.start
+    assert second.start + second.duration <= root.start + root.duration
+    for op in t.ops:
+        if op.parent is not None:
+            (call,) = (event for event in t.modules if event.id == op.parent)
+            assert call.start <= op.start
+            assert op.start + op.duration <= call.start + call.duration
+
+
+@pytest.mark.parametrize("level", ["ops", "modules"])
+def test_a_module_called_often_is_counted(level: str) -> None:
+    model = Call(lambda self, x: self.fc(self.fc(self.fc(x))), fc=nn.Linear(2, 2))
+    with clew.trace(model, level=level) as t:
+        model(ONE)
+        model(ONE)
+    assert [event.call for event in t["fc"]] == [0, 1, 2, 3, 4, 5]
+    assert t["fc#4"].one.call == 4
+    assert t["fc#4"].one.parent == t["#1"].one.id
+    assert [event.call for event in t[""]] == [0, 1]
+
+
+def test_each_call_has_its_own_values() -> None:
+    model = Call(lambda self, x: self.twice(self.twice(x)), twice=Call(lambda self, x: x * 2))
+    with clew.trace(model, values="full") as t:
+        model(torch.tensor([1.0]))
+    assert [v.array().tolist() for v in t["twice"].values] == [[2.0], [4.0]]
+    assert [v.array().tolist() for v in t["twice:in"].values] == [[1.0], [2.0]]
+
+
+def shared_model() -> nn.Module:
+    layer = nn.Linear(2, 2)
+    return Call(
+        lambda self, x: self.tail(self.second(self.first(x))),
+        first=layer,
+        second=layer,
+        tail=nn.Sequential(layer, nn.ReLU()),
+    )
+
+
+@pytest.mark.parametrize("name", ["first", "second", "tail.0"])
+def test_every_name_of_a_shared_module_stands_for_all_its_calls(name: str) -> None:
+    model = shared_model()
+    with clew.trace(model) as t:
+        model(ONE)
+    assert [event.call for event in t[name]] == [0, 1, 2]
+    assert len({event.id for event in t["first"]} & {event.id for event in t[name]}) == 3
+
+
+def test_a_shared_module_goes_by_the_name_its_caller_has_for_it() -> None:
+    model = shared_model()
+    with clew.trace(model) as t:
+        model(ONE)
+    assert t["tail.0"][2].module == "tail.0"
+    assert t["tail.0"][2].parent == t["tail"].one.id
+
+
+def test_a_shared_module_is_matched_once_by_a_pattern() -> None:
+    model = shared_model()
+    with clew.trace(model) as t:
+        model(ONE)
+    assert [event.call for event in t["**"] if event.name == "Linear"] == [0, 1, 2]
+
+
+def test_recursion() -> None:
+    def forward(self: nn.Module, x: Tensor, depth: int) -> Tensor:
+        return self(self.fc(x), depth - 1) if depth else x
+
+    model = Call(forward, fc=nn.Linear(2, 2))
+    with clew.trace(model) as t:
+        model(ONE, 2)
+    assert calls(t) == ["#0", "  fc#0", "  #1", "    fc#1", "    #2"]
+    assert [event.arguments["1"] for event in t[""]] == [2, 1, 0]
+
+
+def test_a_module_that_contains_itself() -> None:
+    model = Call(lambda self, x: self.fc(x), fc=nn.Linear(2, 2))
+    object.__setattr__(model, "_modules", OrderedDict(model._modules, me=model))
+    with clew.trace(model) as t:
+        model(ONE)
+    assert calls(t) == ["#0", "  fc#0"]
+
+
+# Calls of `forward` that go past the hooks
+
+
+def test_forward_called_directly_is_reconstructed() -> None:
+    model = Call(lambda self, x: self.fc.forward(self.fc(x)) * 2, fc=nn.Linear(2, 2))
+    with clew.trace(model, values="full") as t:
+        y = model(ONE)
+    assert calls(t) == ["#0", "  fc#0", "  fc#1"]
+    hooked, direct = t["fc"]
+    assert (hooked.reconstructed, direct.reconstructed) == (False, True)
+    assert direct.inputs["input"].number == hooked.outputs[""].number
+    assert (direct.outputs[""].array() * 2).tolist() == y.tolist()
+    assert direct.duration > 0
+    assert direct.source.line == hooked.source.line
+    assert direct.error is None
+
+
+def test_its_ops_belong_to_it() -> None:
+    model = Call(lambda self, x: self.fc.forward(x) * 2, fc=nn.Linear(2, 2))
+    with clew.trace(model) as t:
+        model(ONE)
+    assert [(op.name, op.module) for op in t.ops] == [
+        ("aten.t.default", "fc"),
+        ("aten.addmm.default", "fc"),
+        ("aten.mul.Tensor", ""),
+    ]
+
+
+def test_direct_calls_in_a_loop_are_told_apart() -> None:
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = self.fc.forward(x)
+        return x
+
+    model = Call(forward, fc=nn.Linear(2, 2))
+    with clew.trace(model) as t:
+        model(ONE)
+        model(ONE)
+    assert [event.call for event in t["fc"]] == [0, 1, 2, 3, 4, 5]
+    assert [len([op for op in t.ops if op.parent == event.id]) for event in t["fc"]] == [2] * 6
+
+
+def test_direct_calls_nest_with_hooked_ones() -> None:
+    inner = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    middle = Call(lambda self, x: self.inner.forward(x), inner=inner)
+    model = Call(lambda self, x: self.middle.forward(x), middle=middle)
+    with clew.trace(model) as t:
+        model.forward(ONE)
+    assert calls(t) == ["#0", "  middle#0", "    middle.inner#0", "      middle.inner.0#0",
+                        "      middle.inner.1#0"]  # fmt: skip
+    assert [event.reconstructed for event in t.modules] == [True, True, True, False, False]
+
+
+def test_a_direct_call_with_two_results() -> None:
+    split = Call(lambda self, x: (x + 1, x * 3))
+    model = Call(lambda self, x: sum(self.split.forward(x)), split=split)
+    with clew.trace(model, values="full") as t:
+        model(ONE)
+    assert [v.array()[0, 0] for v in t["split"].one.outputs.values()] == [2.0, 3.0]
+
+
+def test_a_direct_call_that_fails() -> None:
+    model = Call(lambda self, x: self.fc.forward(x), fc=nn.Linear(3, 2))
+    with pytest.raises(RuntimeError), clew.trace(model) as t:
+        model(ONE)
+    assert calls(t) == ["#0", "  fc#0"]
+    assert t.crash.event.module == "fc"
+    assert t.crash.event.name == "aten.addmm.default"
+
+
+def test_calling_the_forward_of_the_parent_class_is_the_same_call() -> None:
+    class Base(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + 1
+
+    class Derived(Base):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * 2
+
+    model = Derived()
+    with clew.trace(model) as t:
+        model(ONE)
+        model.forward(ONE)
+    assert calls(t) == ["#0", "#1"]
+    assert [op.module for op in t.ops] == ["", "", "", ""]
+
+
+def test_a_function_called_forward_is_not_a_call() -> None:
+    def forward(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x + 1)
+
+    model = nn.Linear(2, 2)
+    with clew.trace(model) as t:
+        forward(model, ONE)
+    assert calls(t) == ["#0"]
+    assert not t[""].one.reconstructed
+
+
+def test_a_forward_of_something_else_is_not_a_call() -> None:
+    class Pipeline:
+        def __init__(self, model: nn.Module) -> None:
+            self.model = model
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.model(x) + 1
+
+    model = nn.Linear(2, 2)
+    with clew.trace(model) as t:
+        Pipeline(model).forward(ONE)
+    assert calls(t) == ["#0"]
+
+
+def test_direct_calls_at_the_level_of_modules() -> None:
+    """Seen as far as a module is called inside them."""
+    block = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    model = Call(lambda self, x: self.block.forward(x), block=block)
+    with clew.trace(model, level="modules") as t:
+        model(ONE)
+    assert calls(t) == ["#0", "  block#0", "    block.0#0", "    block.1#0"]
+
+
+# Modules that come and go
+
+
+def test_a_module_made_during_the_run_gets_its_place() -> None:
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        if not hasattr(self, "late"):
+            self.late = nn.Sequential(nn.Linear(2, 2))
+        return self.late(x)
+
+    model = Call(forward)
+    with clew.trace(model) as t:
+        model(ONE)
+        model(ONE)
+    assert calls(t) == ["#0", "  late#0", "    late.0#0", "#1", "  late#1", "    late.0#1"]
+    assert t["op:aten.addmm.default"][0].inputs["0"].name == "late.0.bias"
+
+
+def test_a_throw_away_module_is_named_by_its_class() -> None:
+    model = Call(lambda self, x: nn.ReLU()(nn.Softmax(-1)(x)))
+    with clew.trace(model) as t:
+        for _ in range(2):
+            model(ONE)
+    assert [event.module for event in t.modules] == ["", "Softmax", "ReLU", "", "Softmax", "ReLU"]
+    assert t["Softmax#1"].one.parent == t["#1"].one.id
+
+
+def test_many_modules_that_die_do_not_get_mixed_up() -> None:
+    """Addresses of dead modules are used again by Python."""
+    with clew.trace() as t:
+        for number in range(50):
+            nn.Linear(2, number + 1)(ONE)
+            nn.Identity()(ONE)
+    linear = [event for event in t.modules if event.name == "Linear"]
+    assert [event.outputs[""].shape[1] for event in linear] == list(range(1, 51))
+    assert [event.address for event in linear] == [f"Linear#{n}" for n in range(50)]
+
+
+def test_a_model_built_in_the_block_has_its_parameters_named() -> None:
+    with clew.trace() as t:
+        model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+        model(torch.ones(3, 2)).sum().backward()
+    names = {value.name for op in t.ops if op.module for value in op.inputs.values()} - {None}
+    assert {"Sequential.0.weight", "Sequential.0.bias", "Sequential.1.running_var"} <= names
+
+
+def test_replacing_a_child_during_the_run() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    with clew.trace(model) as t:
+        model(ONE)
+        model[1] = nn.Tanh()
+        model(ONE)
+    assert [(event.module, event.name) for event in t.modules] == [
+        ("", "Sequential"), ("0", "Linear"), ("1", "ReLU"),
+        ("", "Sequential"), ("0", "Linear"), ("1", "Tanh"),
+    ]  # fmt: skip
+    assert [event.name for event in t["1"]] == ["ReLU", "Tanh"]
+
+
+# Several models
+
+
+def test_models_by_name() -> None:
+    models_by_name = {
+        "teacher": nn.Sequential(nn.Linear(2, 2)),
+        "student": nn.Sequential(nn.Linear(2, 2)),
+    }
+    with clew.trace(models_by_name) as t:
+        for model in models_by_name.values():
+            model(ONE)
+    assert calls(t) == ["teacher#0", "  teacher.0#0", "student#0", "  student.0#0"]
+    assert len(t["*.0"]) == 2
+    assert t["op:aten.addmm.default#1"].one.inputs["0"].name == "student.0.bias"
+
+
+def test_models_without_names_go_by_their_class() -> None:
+    first, second, third = nn.Linear(2, 2), nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2))
+    with clew.trace() as t:
+        for model in (first, second, third, first):
+            model(ONE)
+    assert [event.module for event in t.modules] == [
+        "Linear", "Linear#2", "Sequential", "Sequential.0", "Linear",
+    ]  # fmt: skip
+    assert [event.call for event in t.modules] == [0, 0, 0, 0, 1]
+    assert t["Linear#2"].one.module == "Linear#2"
+    assert [event.call for event in t["Linear"]] == [0, 1]
+
+
+def test_a_model_beside_the_named_one_is_recorded_under_its_class() -> None:
+    model, other = nn.Linear(2, 2), nn.Sequential(nn.ReLU())
+    with clew.trace(model) as t:
+        other(model(ONE))
+    assert [event.module for event in t.modules] == ["", "Sequential", "Sequential.0"]
+
+
+def test_two_models_that_share_a_part() -> None:
+    part = nn.Linear(2, 2)
+    a, b = nn.Sequential(part), nn.Sequential(part, nn.ReLU())
+    with clew.trace({"a": a, "b": b}) as t:
+        a(ONE)
+        b(ONE)
+    assert calls(t) == ["a#0", "  a.0#0", "b#0", "  b.0#1", "  b.1#0"]
+    assert [e.id for e in t["a.0"]] == [e.id for e in t["b.0"]]
+
+
+# What goes in and out
+
+
+class Pair(NamedTuple):
+    left: Tensor
+    right: Any
+
+
+@dataclass
+class Result:
+    logits: Tensor
+    more: Any = None
+    label: str = "x"
+
+
+@dataclass(frozen=True, slots=True)
+class SlottedResult:
+    logits: Tensor
+
+
+def one_output(value: Any) -> clew.Trace:
+    model = Call(lambda self, x: value)
+    with clew.trace(model) as t:
+        assert model(ONE) is value
+    return t[""].one.outputs
+
+
+A, B = torch.zeros(1), torch.zeros(2)
+
+
+@pytest.mark.parametrize(
+    ("value", "paths"),
+    [
+        (A, {"": (1,)}),
+        ((A, B), {"0": (1,), "1": (2,)}),
+        ([A, [B, None, "text"]], {"0": (1,), "1.0": (2,)}),
+        ({"a": A, "b": {"c": B}}, {"a": (1,), "b.c": (2,)}),
+        (OrderedDict(a=A), {"a": (1,)}),
+        (UserDict(a=A), {"a": (1,)}),
+        (Pair(A, (B, 3)), {"left": (1,), "right.0": (2,)}),
+        (Result(A, {"h": [B]}), {"logits": (1,), "more.h.0": (2,)}),
+        (SlottedResult(A), {"logits": (1,)}),
+        (BaseModelOutput(last_hidden_state=A, hidden_states=(A, B)),
+         {"last_hidden_state": (1,), "hidden_states.0": (1,), "hidden_states.1": (2,)}),
+        (None, {}),
+        ((), {}),
+        ("text", {}),
+        ((A, A), {"0": (1,), "1": (1,)}),
+        (torch.return_types.max((A, B)), {"0": (1,), "1": (2,)}),
+        (nn.utils.rnn.pack_sequence([B]), {"data": (2,), "batch_sizes": (2,)}),
+    ],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_nested_outputs(value: Any, paths: dict[str, tuple[int, ...]]) -> None:
+    assert {path: v.shape for path, v in one_output(value).items()} == paths
+
+
+def test_positional_and_keyword_inputs() -> None:
+    model = Call(lambda self, x, *rest, mask=None, **more: x)
+    with clew.trace(model) as t:
+        model(A, 3, (B, "s"), mask=B, options={"deep": [A]}, flag=True, dtype=torch.float16)
+    event = t[""].one
+    assert {path: value.shape for path, value in event.inputs.items()} == {
+        "0": (1,), "2.0": (2,), "mask": (2,), "options.deep.0": (1,),
+    }  # fmt: skip
+    assert event.arguments["1"] == 3
+    assert event.arguments["2.1"] == "s"
+    assert event.arguments["flag"] is True
+    assert event.arguments["dtype"] == "torch.float16"
+
+
+@pytest.mark.parametrize("level", ["ops", "modules"])
+def test_keyword_inputs_survive_other_peoples_hooks(level: str) -> None:
+    model = nn.Sequential(Call(lambda self, x, scale: x * scale))
+    model[0].register_forward_pre_hook(
+        lambda m, args, kwargs: (args, kwargs | {"scale": kwargs["scale"] + 1}), with_kwargs=True
+    )
+    with clew.trace(model, level=level) as t:
+        y = model[0](ONE, scale=B[:1])
+    assert y.tolist() == [[1.0, 1.0]]
+    assert set(t["0"].one.inputs) == {"0", "scale"}
+
+
+def test_a_result_the_program_changes_later_keeps_its_value() -> None:
+    model = nn.Linear(2, 2)
+    with torch.no_grad(), clew.trace(model, level="modules", values="full") as t:
+        y = model(ONE)
+        expected = y.tolist()
+        y.zero_()
+    assert t[""].output.array().tolist() == expected
+
+
+def test_a_generator_argument_is_not_consumed() -> None:
+    model = Call(lambda self, xs: sum(xs))
+    with clew.trace(model) as t:
+        assert model(x for x in (A, B[:1])).shape == (1,)
+    assert t[""].one.arguments["0"] == "generator"
+
+
+def test_a_property_of_an_argument_is_not_called() -> None:
+    class Trap:
+        @property
+        def shape(self) -> Any:
+            raise AssertionError("looked at")
+
+        def __len__(self) -> int:
+            raise AssertionError("looked at")
+
+        __iter__ = __getitem__ = __bool__ = __eq__ = __repr__ = __str__ = __len__
+
+    model = Call(lambda self, x, trap: x)
+    with clew.trace(model) as t:
+        model(A, Trap())
+    assert t[""].one.arguments["1"] == "Trap"
+    assert faults(t) == []
+
+
+def test_an_endlessly_nested_argument() -> None:
+    endless: list[Any] = [A]
+    endless.append(endless)
+    model = Call(lambda self, x: x[0])
+    with clew.trace(model) as t:
+        model(endless)
+    assert t[""].one.inputs["0.0"].shape == (1,)
+    assert faults(t) == []
+
+
+# Wrappers
+
+
+def test_the_prefix_of_a_compiled_module_is_stripped() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    compiled = torch.compile(model, backend="eager")
+    with clew.trace(compiled) as t:
+        compiled(ONE)
+    assert not any("_orig_mod" in event.address for event in t.events)
+    assert t[""].one.name == "OptimizedModule"
+    assert t["op:aten.addmm.default"].one.inputs["0"].name == "0.bias"
+
+
+def test_a_compiled_module_opened_up_shows_its_parts() -> None:
+    compiled = torch.compile(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), backend="eager")
+    with clew.trace(compiled, compiled="eager") as t:
+        compiled(ONE)
+    assert [event.module for event in t.modules] == ["", "", "0", "1"]
+    assert t[""].one.name == "Sequential"
+
+
+def test_the_prefix_of_a_checkpoint_wrapper_is_stripped() -> None:
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    model = nn.Sequential(checkpoint_wrapper(nn.Linear(2, 2)), nn.ReLU())
+    with clew.trace(model) as t:
+        model(ONE).sum().backward()
+    assert {event.module for event in t.modules} == {"", "0", "1"}
+    assert t["0"].one.name == "Linear"
+    assert t["op:aten.addmm.default#0"].one.inputs["0"].name == "0.bias"
+
+
+def test_a_module_that_is_called_module_keeps_its_name() -> None:
+    model = Call(lambda self, x: self.module(x), module=nn.Linear(2, 2))
+    with clew.trace(model) as t:
+        model(ONE)
+    assert calls(t) == ["#0", "  module#0"]
+
+
+DATA_PARALLEL = """
+import os, torch, torch.distributed as dist
+import clew
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
+store = dist.HashStore()
+dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+model = torch.nn.parallel.DistributedDataParallel(
+    torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()))
+with clew.trace(model) as t:
+    model(torch.ones(1, 2)).sum().backward()
+print(sorted({e.module for e in t.modules}), t[""].one.name, t.ranks)
+print(t["op:aten.addmm.default#0"].one.inputs["0"].name)
+print([str(g) for g in t.coverage])
+dist.destroy_process_group()
+"""
+
+
+def test_the_prefix_of_data_parallel_is_stripped() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", DATA_PARALLEL],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["['', '0', '1'] Sequential [0]", "0.bias", "[]"]
+
+
+# Calls that end badly
+
+
+def test_an_interrupt_leaves_later_events_right() -> None:
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        raise KeyboardInterrupt
+
+    block = nn.Sequential(nn.Identity(), Call(forward))
+    model = nn.Sequential(nn.Linear(2, 2), block)
+    with clew.trace(model) as t:
+        with pytest.raises(KeyboardInterrupt):
+            model(ONE)
+        outside = ONE + 1
+        model[0](outside)
+    assert calls(t) == ["#0", "  0#0", "  1#0", "    1.0#0", "    1.1#0", "0#1"]
+    assert t["0#1"].one.parent is None
+    (plus,) = (op for op in t.ops if op.name == "aten.add.Tensor")
+    assert (plus.module, plus.parent) == (None, None)
+    assert all(event.duration is None for event in (t["#0"].one, t["1"].one, t["1.1"].one))
+
+
+def test_an_interrupt_in_the_middle_of_a_module_that_goes_on() -> None:
+    def interrupting(self: nn.Module, x: Tensor) -> Tensor:
+        raise KeyboardInterrupt
+
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        with contextlib.suppress(KeyboardInterrupt):
+            self.inner(x)
+        return self.fc(x + 1)
+
+    model = Call(forward, inner=nn.Sequential(Call(interrupting)), fc=nn.Linear(2, 2))
+    with clew.trace(model) as t:
+        model(ONE)
+    assert calls(t) == ["#0", "  inner#0", "    inner.0#0", "  fc#0"]
+    assert [op.module for op in t.ops] == ["", "fc", "fc"]
+
+
+def test_an_exception_the_model_handles_leaves_later_events_right() -> None:
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        with contextlib.suppress(RuntimeError):
+            self.wrong(x)
+        return self.right(x) + 1
+
+    model = Call(forward, wrong=nn.Sequential(nn.Linear(3, 3)), right=nn.Linear(2, 2))
+    with clew.trace(model) as t:
+        model(ONE)
+    assert calls(t) == ["#0", "  wrong#0", "    wrong.0#0", "  right#0"]
+    assert t["wrong.0"].one.error.startswith("RuntimeError: mat1 and mat2")
+    assert t["wrong"].one.error == t["wrong.0"].one.error
+    assert t["right"].one.error is None and t[""].one.error is None
+    assert t.ops[-1].module == ""
+    assert t.crash is None
+
+
+def test_generators_that_call_modules_in_turns() -> None:
+    """Two half-finished computations, each with its own place."""
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def rounds(layer: nn.Module) -> Any:
+        for _ in range(2):
+            yield layer(ONE)
+
+    with clew.trace({"first": first, "second": second}) as t:
+        for a, b in zip(rounds(first), rounds(second), strict=True):
+            a + b
+    assert calls(t) == ["first#0", "second#0", "first#1", "second#1"]
+    assert [op.module for op in t.ops if op.name == "aten.add.Tensor"] == [None, None]
+
+
+def test_a_call_that_is_still_open_can_be_read() -> None:
+    seen = []
+
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        y = self.fc(x)
+        seen.append([(event.address, event.duration is None) for event in t.modules])
+        return y
+
+    model = Call(forward, fc=nn.Linear(2, 2))
+    with clew.trace(model) as t:
+        model(ONE)
+    assert seen == [[("#0", True), ("fc#0", False)]]
+    assert t[""].one.duration > 0
+
+
+# Checkpoints
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recomputed_calls_are_not_counted_again(reentrant: bool) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    x = torch.ones(1, 2, requires_grad=True)
+    with clew.trace(model) as t:
+        checkpoint(model, x, use_reentrant=reentrant).sum().backward()
+        model(x)
+    assert [event.phase for event in t["0"]] == ["forward", "forward"]
+    assert [event.call for event in t["0"]] == [0, 1]
+    recomputed = [event for event in t.modules if event.phase == "recompute"]
+    assert [event.module for event in recomputed][:4] == ["", "0", "1", "2"]
+    assert all(event.error is None for event in t.events)
+    assert t.crash is None
+    again = [op for op in t.ops if op.phase == "recompute"]
+    assert {"aten.addmm.default", "aten.relu.default"} <= {op.name for op in again}
+    assert {op.module for op in again if op.name == "aten.addmm.default"} <= {"0", "2"}
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_after_a_recomputation_events_are_in_their_place(reentrant: bool) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    with clew.trace(model) as t:
+        checkpoint(
+            model, torch.ones(1, 2, requires_grad=True), use_reentrant=reentrant
+        ).sum().backward()
+        outside = ONE + 1
+        model(outside)
+    last = t["#1"].one
+    assert last.parent is None
+    (plus,) = (op for op in t.ops if op.name == "aten.add.Tensor" and op.phase == "forward")
+    assert (plus.module, plus.parent) == (None, None)
+    assert [event.parent for event in t["*#1"]] == [last.id] * 3
+
+
+# Real models
+
+
+@pytest.mark.parametrize("name", sorted(models.ALL))
+def test_every_call_of_a_real_model_is_there(name: str) -> None:
+    model, inputs = models.build(name)
+    model.eval()
+    expected = []
+    handles = [
+        module.register_forward_pre_hook(
+            lambda m, args, kwargs, path=path: expected.append((path, type(m).__name__)),
+            with_kwargs=True,
+        )
+        for path, module in model.named_modules(remove_duplicate=True)
+    ]
+    model(**inputs)
+    for handle in handles:
+        handle.remove()
+    with clew.trace(model) as t:
+        out = model(**inputs)
+    paths = {path for path, _ in model.named_modules(remove_duplicate=False)}
+    named = [e for e in t.modules if e.module in paths and not e.reconstructed]
+    assert [(event.module, event.name) for event in named] == expected
+    root = t["#0"].one
+    assert {path: value.shape for path, value in root.outputs.items()} == {
+        path: tuple(tensor.shape) for path, tensor in models.leaves(out).items()
+    }
+    assert {path for path in root.inputs} == set(models.leaves(inputs))
+    assert faults(t) == []
