@@ -19,17 +19,29 @@ __version__ = "0.1.0"
 _HOME = {
     "ClewError": "clew.errors",
     "ClewWarning": "clew.errors",
+    "Limits": "clew.events.settings",
     "Trace": "clew.traces",
     "load": "clew.traces",
+    "schedule": "clew.events.settings",
     "trace": "clew.session",
 }
 
-__all__ = ["ClewError", "ClewWarning", "Trace", "__version__", "load", "trace"]
+__all__ = [
+    "ClewError",
+    "ClewWarning",
+    "Limits",
+    "Trace",
+    "__version__",
+    "load",
+    "schedule",
+    "trace",
+]
 
 logging.getLogger("clew").addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
     from clew.errors import ClewError, ClewWarning
+    from clew.events.settings import Limits, schedule
     from clew.session import trace
     from clew.traces import Trace, load
 

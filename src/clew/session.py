@@ -10,6 +10,7 @@ import atexit
 import functools
 import linecache
 import logging
+import math
 import os
 import platform
 import sys
@@ -17,6 +18,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,6 +29,7 @@ from clew.errors import ClewError, ClewWarning, MissingDependency, TraceStateErr
 from clew.events.columns import Columns, ModuleRow, Place
 from clew.events.model import Gap
 from clew.events.records import Sink, Step
+from clew.events.settings import Limits, Schedule
 from clew.store.memory import MemoryStore
 from clew.store.reader import Reader
 from clew.traces import Trace
@@ -34,6 +37,7 @@ from clew.traces import Trace
 if TYPE_CHECKING:
     from torch import nn
 
+    from clew.capture.modules import ModuleSource
     from clew.capture.recording import Lane
     from clew.store.disk import DiskStore, Surroundings
 
@@ -67,6 +71,8 @@ def trace(
     compiled: str = "opaque",
     out: str | os.PathLike[str] | None = None,
     exist: str = "new",
+    schedule: Schedule | None = None,
+    limits: Limits | None = None,
     redact: bool = False,
     name: str | None = None,
 ) -> Tracer:
@@ -77,8 +83,8 @@ def trace(
     `"meta"`, `"stats"` or `"full"`; `capture` lists addresses kept in full whatever it says.
     `live` prints each event as it happens. `compiled="eager"` opens compiled regions up.
     `out` streams the trace to a folder while the program runs; a folder that is taken is left
-    alone and the run gets one of its own, unless `exist="replace"`. `redact` leaves source text
-    out.
+    alone and the run gets one of its own, unless `exist="replace"`. `schedule` records only some
+    steps, `limits` says where to hold back. `redact` leaves source text out.
 
     >>> import torch, clew
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
@@ -103,7 +109,11 @@ def trace(
     models = _models(model, torch.nn.Module)
     addresses = [parse(text) for text in ([capture] if isinstance(capture, str) else capture)]
     place = None if out is None else Path(out)
-    return Tracer(models, level, values, addresses, live, compiled, place, exist, redact, name)
+    settings = Settings(
+        level, values, addresses, live, compiled, place, exist, schedule, limits or Limits(),
+        redact, name,
+    )  # fmt: skip
+    return Tracer(models, settings)
 
 
 def _models(model: Any, module_class: type) -> dict[str, Any]:
@@ -118,33 +128,30 @@ def _models(model: Any, module_class: type) -> dict[str, Any]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `trace` was asked for, checked."""
+
+    level: str
+    values: str
+    capture: list[Address]
+    live: bool
+    compiled: str
+    out: Path | None
+    exist: str
+    schedule: Schedule | None
+    limits: Limits
+    redact: bool
+    name: str | None
+
+
 class Tracer(Trace):
     """A trace that is being recorded, or was recorded by this process."""
 
-    def __init__(
-        self,
-        models: dict[str, nn.Module],
-        level: str,
-        values: str,
-        capture: list[Address],
-        live: bool,
-        compiled: str,
-        out: Path | None,
-        exist: str,
-        redact: bool,
-        name: str | None,
-    ) -> None:
+    def __init__(self, models: dict[str, nn.Module], settings: Settings) -> None:
         super().__init__([])
         self._models = models
-        self._level = level
-        self._values = values
-        self._capture = capture
-        self._live = live
-        self._compiled = compiled
-        self._out = out
-        self._exist = exist
-        self._redact = redact
-        self.name = name
+        self._settings = settings
         self._session: Session | None = None
         self._depth = 0
 
@@ -211,7 +218,7 @@ class Tracer(Trace):
             self._depth += 1
             return
         if self._session is None:
-            self._session = Session(self)
+            self._session = Session(self._models, self._settings)
         try:
             self._session.start(frame, nested=bool(_active))
         except Exception as fault:
@@ -236,11 +243,12 @@ class Tracer(Trace):
 class Session:
     """One recording from first start to last stop: sources on one side, store on the other."""
 
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, models: dict[str, nn.Module], settings: Settings) -> None:
         from clew.capture.recording import Recording
 
-        self._tracer = tracer
-        self._sees_ops = tracer._level == "ops"
+        self._settings = settings
+        self._roots = {path: type(model).__name__ for path, model in models.items()}
+        self._sees_ops = settings.level == "ops"
         self._clock = time.perf_counter_ns()
         self._time = time.time()
         self._step = 0
@@ -248,6 +256,8 @@ class Session:
         self._gaps: dict[tuple[str, str], Gap] = {}
         self._faulted = False
         self._modes: dict[int, Any] = {}
+        self._modules: ModuleSource
+        self._paused = False
         self._undo: list[Callable[[], None]] = []
         self._main = 0
         self._error: BaseException | None = None
@@ -255,16 +265,20 @@ class Session:
         self.store = MemoryStore()
         self.disk: DiskStore | None = None
         sink: Sink = self.store
-        if tracer._out is not None:
-            sink = self.disk = self._open_disk(tracer._out, tracer._exist)
-        self.recording = Recording(sink, time.perf_counter_ns)
+        if settings.out is not None:
+            sink = self.disk = self._open_disk(settings.out, settings.exist)
+        most_events = math.inf if settings.limits.events is None else settings.limits.events
+        self.recording = Recording(sink, time.perf_counter_ns, most_events)
+        self.recording.on_halt = self._halted
         self.recording.on_fault = self._fault
-        for path, model in tracer._models.items():
+        for path, model in models.items():
             self.recording.modules.register(model, path)
-        if tracer._values != "meta" or tracer._capture:
+        if settings.values != "meta" or settings.capture:
             from clew.capture.values import Keeper
 
-            self.recording.keep(Keeper(tracer._values, tracer._capture, self._gap))
+            self.recording.keep(
+                Keeper(settings.values, settings.capture, settings.limits, self._gap)
+            )
 
     def start(self, frame: FrameType | None, nested: bool) -> None:
         """Install everything."""
@@ -281,7 +295,8 @@ class Session:
         self._main = threading.get_ident()
         lane = recording.lane(boundary_of(frame))
         modules = ModuleSource(recording, self._sees_ops, self._on_thread, self._on_idle)
-        compiled = CompiledSource(recording, self._tracer._compiled, self._gap)
+        self._modules = modules
+        compiled = CompiledSource(recording, self._settings.compiled, self._gap)
         self._undo = [
             on_swap(recording.tensors.forget),
             compiled.stop,
@@ -290,6 +305,8 @@ class Session:
         compiled.start()
         modules.start()
         self._push_mode(lane)
+        self._paused = False
+        self._follow_schedule()
 
     def stop(self) -> None:
         """Take everything away and hand over the rest."""
@@ -315,10 +332,37 @@ class Session:
     def step(self) -> int:
         """Begin the next step."""
         self._step += 1
-        self.recording.mark(Step(self._step))
+        self._follow_schedule()
+        if not self._paused:
+            self.recording.mark(Step(self._step))
         if self.disk is not None:
             self.recording.drain()
         return self._step
+
+    def _follow_schedule(self) -> None:
+        """Take the sources away for steps that are not recorded, and bring them back."""
+        schedule = self._settings.schedule
+        pause = schedule is not None and not schedule(self._step)
+        if pause == self._paused:
+            return
+        self._paused = pause
+        lane = self.recording.lane()
+        if pause:
+            self._modules.stop()
+            self._pop_mode(lane)
+        else:
+            self._modules.start()
+            self._push_mode(lane)
+
+    def _halted(self) -> None:
+        self._gap(
+            Gap(
+                "events",
+                "",
+                f"the limit of {self._settings.limits.events} events was reached",
+                "raise it with clew.trace(limits=Limits(events=...))",
+            )
+        )
 
     def flush(self) -> None:
         """Make everything so far readable."""
@@ -369,7 +413,7 @@ class Session:
             list(recording.modules.parameters),
             list(recording.thread_names),
             list(self._gaps.values()),
-            (lambda file: None) if self._tracer._redact else _source,
+            (lambda file: None) if self._settings.redact else _source,
             self._environment(),
         )
 
@@ -401,7 +445,7 @@ class Session:
             value_names=store.tables.value_names.rows,
             parameters=list(recording.modules.parameters),
             threads=list(recording.thread_names),
-            sources={} if self._tracer._redact else _sources(places),
+            sources={} if self._settings.redact else _sources(places),
             kept=store.kept,
             gaps=list(self._gaps.values()),
             environment=self._environment(),
@@ -418,11 +462,11 @@ class Session:
             "python": platform.python_version(),
             "torch": torch.__version__,
             "platform": platform.platform(),
-            "name": self._tracer.name,
+            "name": self._settings.name,
             "time": self._time,
             "clock": self._clock,
-            "level": self._tracer._level,
-            "values": self._tracer._values,
+            "level": self._settings.level,
+            "values": self._settings.values,
             "crash": self.crash_text,
         }
 
@@ -461,13 +505,13 @@ class Session:
 
     def _check_models_ran(self) -> None:
         names = self.recording.modules.names
-        for path, model in self._tracer._models.items():
+        for path, cls in self._roots.items():
             if any(n.entry.calls for n in names if n.path == path or _inside(n.path, path)):
                 continue
             ran = sorted({name.path for name in names if name.entry.calls})
             listed = ", ".join(ran[:5]) or "no module at all"
             gap = Gap(
-                f"model {path or type(model).__name__!r}",
+                f"model {path or cls!r}",
                 "",
                 f"it never ran inside the trace; what ran: {listed}",
                 "call this model object inside the block, or trace the one that runs",

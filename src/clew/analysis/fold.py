@@ -7,8 +7,10 @@ in an index that counts up. Ops between the calls repeat along with them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 
@@ -85,14 +87,16 @@ class Folds:
             items = self._inside[row] = self.fold(self.structure.kids.get(row, []))
         return items
 
-    def fold(self, rows: list[int]) -> list[Item]:
-        """Siblings with their repeats folded."""
+    def fold(
+        self, rows: list[int], given: Mapping[int, object] = MappingProxyType({})
+    ) -> list[Item]:
+        """Siblings with their repeats folded; rows with a `given` key are compared by it alone."""
         items: list[Item] = list(rows)
         calls = sum(self.structure.kind[row] == MODULE for row in rows)
         if not self.folding or calls < 2:
             return items
-        items = _folded(self.structure, items, exact=True)
-        return items if self._sizes else _folded(self._sizeless, items, exact=False)
+        items = _folded(self.structure, items, given, exact=True)
+        return items if self._sizes else _folded(self._sizeless, items, given, exact=False)
 
     def twins(self, rows: list[int], within: tuple[Repeat, ...]) -> list[int]:
         """Rows of a first run with their like in all runs, of repeats given outermost first."""
@@ -114,11 +118,13 @@ class Folds:
         return self._twins[id(repeat)][1]
 
 
-def _folded(structure: Structure, items: list[Item], exact: bool) -> list[Item]:
+def _folded(
+    structure: Structure, items: list[Item], given: Mapping[int, object], exact: bool
+) -> list[Item]:
     """Siblings folded until nothing repeats."""
-    keys = {row: structure.key(row) for row in _rows(items)}
+    keys = {row: given.get(row) or structure.key(row) for row in _rows(items)}
     while True:
-        folded = _Pass(structure, items, keys, exact).folded()
+        folded = _Pass(structure, items, keys, given, exact).folded()
         if len(folded) == len(items):
             return folded
         items = folded
@@ -128,15 +134,22 @@ class _Pass:
     """One pass over siblings, folding every stretch that repeats."""
 
     def __init__(
-        self, structure: Structure, items: list[Item], keys: dict[int, int], exact: bool
+        self,
+        structure: Structure,
+        items: list[Item],
+        keys: dict[int, object],
+        given: Mapping[int, object],
+        exact: bool,
     ) -> None:
         self._structure = structure
+        self._given = given
         self._items = items
         self._row_keys = keys
         self._exact = exact
         self._keys = [self._key(item) for item in items]
         self._is_call = [
-            isinstance(item, Repeat) or structure.kind[item] == MODULE for item in items
+            isinstance(item, Repeat) or (structure.kind[item] == MODULE and item not in given)
+            for item in items
         ]
         self._later = self._later_calls()
 
@@ -232,8 +245,8 @@ class _Pass:
         return length
 
     def _wiring(self, run: list[Item]) -> Ints:
-        subtree = self._structure.subtree
-        return self._structure.wiring([row for top in _rows(run) for row in subtree(top)])
+        tops = [row for row in _rows(run) if row not in self._given]
+        return self._structure.wiring([row for top in tops for row in self._structure.subtree(top)])
 
     def _is_like(self, runs: list[list[Item]], run: list[Item], wiring: Ints) -> bool:
         """Whether one more run goes on counting up and is wired as the first."""
@@ -245,6 +258,8 @@ class _Pass:
     def _counts_up(self, zeroth: list[int], first: list[int], nth: list[int], n: int) -> bool:
         indices = self._structure.indices
         for a, b, c in zip(zeroth, first, nth, strict=False):
+            if a in self._given:
+                continue
             steps = [y - x for x, y in zip(indices(a), indices(b), strict=True)]
             if self._structure.kind[a] == MODULE and sum(step != 0 for step in steps) > 1:
                 return False

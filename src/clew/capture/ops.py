@@ -23,7 +23,7 @@ from torch import Tensor, is_grad_enabled, strided
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from clew.capture.recording import BATCH, FRAME, ID, NODE, Lane, Recording, error_text
+from clew.capture.recording import FRAME, ID, NODE, Lane, Recording, error_text
 from clew.capture.structure import CONSTANTS, describe
 from clew.capture.tensors import TensorTable, Token
 from clew.capture.torch_compat import (
@@ -88,6 +88,7 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
     next_event = recording.ids.__next__
     clock = recording.clock
     push_event = recording.events.extend
+    batch_bits = recording.batch_bits
     keeping = recording.keeper is not None
     capturing = recording.keeper is not None and bool(recording.keeper.ops)
     facts_of = _FACTS
@@ -207,7 +208,7 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
                     # Not plain after all: a sparse tensor, a subclass, an undefined gradient.
                     result = op.result(out, args, kwargs or {}, tensors, event, grad)
             push_event((event, func, node, parent, start, end, number, inputs, named, result, None))
-            if event & BATCH == BATCH:
+            if event & batch_bits == batch_bits:
                 recording.drain()
         except Exception as fault:
             recording.on_fault(fault, str(func))

@@ -7,6 +7,7 @@ the way from a live frame to its place among them. Sources (`modules`, `ops`) ap
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -20,14 +21,13 @@ from clew.capture.structure import describe
 from clew.capture.tensors import TensorTable
 from clew.capture.torch_compat import CALL_FRAME, CALL_MACHINERY, PHASE_OF_CODE
 from clew.capture.values import Keeper
-from clew.events.records import BACKWARD, OPEN, RECOMPUTE, Batch, Note, Sink, Unseen
+from clew.events.records import BACKWARD, EVENT_FIELDS, OPEN, RECOMPUTE, Batch, Note, Sink, Unseen
 
 MACHINERY_IDS = frozenset(map(id, CALL_MACHINERY))
 NO_FRAME = id(None)
 
-# The sink gets the records whenever an event id has all of these bits: every 16,384 events, few
-# enough to stay small, enough to amortise the call.
-BATCH = (1 << 14) - 1
+# Events handed to the sink at a time: few enough to stay small, enough to amortise the call.
+_BATCH = 1 << 14
 
 # Fields of an open call: a plain tuple, for speed. FRAME is the id of the Python frame that the
 # call lives in; frames are never kept.
@@ -216,8 +216,15 @@ def _outside(root: StackNode, boundary: int) -> Call:
 class Recording:
     """Everything the sources of one trace write to."""
 
-    def __init__(self, sink: Sink, clock: Callable[[], int]) -> None:
+    def __init__(self, sink: Sink, clock: Callable[[], int], most_events: float = math.inf) -> None:
         self.sink = sink
+        self._most_events = most_events
+        self._recorded = 0
+        self.halted = False
+        # Called when the most events there may be are there.
+        self.on_halt: Callable[[], None] = lambda: None
+        # Records go to the sink whenever an event id has all of these bits.
+        self.batch_bits = _batch_bits(most_events)
         self.clock = clock
         self.ids = itertools.count()
         self.events: list[Any] = []
@@ -261,6 +268,7 @@ class Recording:
         if lane is None:
             lane = self.lanes[ident] = Lane(self, len(self.thread_names), boundary)
             self.thread_names.append(lane.name)
+            lane.mute = self.halted
         return lane
 
     def end_call(self, call: Call, end: int, out: Any, error: str | None) -> None:
@@ -269,7 +277,7 @@ class Recording:
         self.events.extend(
             (event, name, node, parent, start, end, number, inputs, named, out, error)
         )
-        if event & BATCH == BATCH:
+        if event & self.batch_bits == self.batch_bits:
             self.drain()
 
     def failure(self, lane: Lane, call: Call, exception: BaseException) -> str:
@@ -326,10 +334,21 @@ class Recording:
                 )
         return records
 
+    def halt(self) -> None:
+        """Record nothing more."""
+        if not self.halted:
+            self.halted = True
+            for lane in self.lanes.values():
+                lane.mute = True
+            self.on_halt()
+
     def drain(self) -> None:
         """Hand all records to the sink."""
         with self._draining:
             batch = self._take()
+            self._recorded += len(batch.events) // EVENT_FIELDS
+            if self._recorded >= self._most_events:
+                self.halt()
             batch.surviving = [*self.tensors.sweep(), *self._open_inputs()]
             batch.open_calls = self.open_calls()
             self.sink.extend(batch)
@@ -359,6 +378,14 @@ class Recording:
 
     def _open_inputs(self) -> list[Any]:
         return [[c[INPUTS], c[NAMED]] for lane in self.lanes.values() for c in lane.stack]
+
+
+def _batch_bits(most_events: float) -> int:
+    """The low bits of the last id of a batch; small batches where few events are wanted."""
+    size = _BATCH
+    while size > max(most_events, 1):
+        size >>= 1
+    return size - 1
 
 
 def count_call(name: ModuleName, node: StackNode) -> int:

@@ -7,6 +7,7 @@ random number generators.
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from clew.address import Address, matches, matches_op
 from clew.capture.torch_compat import is_transformed, without_modes
 from clew.events.model import Gap
 from clew.events.records import Kept, Payload, Token
+from clew.events.settings import Limits
 
 _INTEGRAL = frozenset(
     {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool,
@@ -32,9 +34,14 @@ class Keeper:
         self,
         values: str,
         capture: list[Address],
+        limits: Limits,
         on_gap: Callable[[Gap], Any],
     ) -> None:
         self.kept: list[Any] = []
+        self._limits = limits
+        self._bytes = 0
+        self._count = 0
+        self._until = None if limits.seconds is None else time.monotonic() + limits.seconds
         self.modules = [a for a in capture if a.kind == "path"]
         self.ops = [a for a in capture if a.kind == "op"]
         self._full = values == "full"
@@ -60,6 +67,9 @@ class Keeper:
                 if plain is None:
                     self._not_kept(tensor, "it has no elements of its own that could be copied")
                     return
+                if self._is_over():
+                    return
+                full = full and self._has_room(plain)
                 kept = Kept(statistics(plain), snapshot(plain) if full else None)
             self.kept.append((token, kept))
         except Exception as fault:
@@ -82,6 +92,36 @@ class Keeper:
                 address.role or "out" for address in self.ops if matches_op(address.path, name)
             )
         return roles
+
+    def _is_over(self) -> bool:
+        """Whether the time for values is up."""
+        over = self._until is not None and time.monotonic() > self._until
+        if over:
+            self._limited(f"{self._limits.seconds} seconds", "seconds")
+        return over
+
+    def _has_room(self, tensor: Tensor) -> bool:
+        """Whether the data of a tensor is within the limits."""
+        limits = self._limits
+        self._count += 1
+        if limits.elements is not None and tensor.numel() > limits.elements:
+            self._limited(f"{limits.elements} elements a value", "elements")
+            return False
+        if limits.sample > 1 and self._count % limits.sample != 1:
+            self._limited(f"one value in {limits.sample}", "sample")
+            return False
+        size = tensor.numel() * tensor.element_size()
+        if limits.bytes is not None and self._bytes + size > limits.bytes:
+            self._limited(f"{limits.bytes} bytes", "bytes")
+            return False
+        self._bytes += size
+        return True
+
+    def _limited(self, what: str, name: str) -> None:
+        self._on_gap(
+            Gap("the data of values", "", f"the limit of {what} was reached",
+                f"raise it with clew.trace(limits=Limits({name}=...))")
+        )  # fmt: skip
 
     def _not_kept(self, tensor: Tensor, why: str) -> None:
         what = f"values of {type(tensor).__name__} ({tensor.layout}, {tensor.dtype})"

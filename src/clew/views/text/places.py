@@ -18,16 +18,21 @@ class Places:
         self._places = reader.columns.places
         self._place: list[int] = reader.columns.place.tolist()
         self._parent: list[int] = reader.parent_row.tolist()
+        self._sources = reader.columns.sources
         self._names: dict[str, str] = {}
+        self._lines: dict[str, list[str]] = {}
+        self._between: dict[tuple[int, int], list[int]] = {}
 
     def frames(self, row: int) -> list[int]:
         """The user's frames between an event and the module call it ran in, outermost first."""
         above = self._parent[row]
-        stop = self._place[above] if above >= 0 else -1
-        return self.between(self._place[row], stop)
+        ends = self._place[row], self._place[above] if above >= 0 else -1
+        frames = self._between.get(ends)
+        if frames is None:
+            frames = self._between[ends] = self._walk(*ends)
+        return frames
 
-    def between(self, place: int, stop: int) -> list[int]:
-        """The user's frames from a place up to another, which is left out; outermost first."""
+    def _walk(self, place: int, stop: int) -> list[int]:
         found = []
         while place >= 0 and place != stop:
             frame = self._places[place]
@@ -53,6 +58,13 @@ class Places:
             return frames[-1] if frames else None
         # Decorators of `forward` come before it on the stack.
         return next((f for f in frames if f.function.rpartition(".")[2] == "forward"), frames[0])
+
+    def raw_line(self, place: Place) -> str:
+        """The source line of a place as it stands in its file, empty where it was not kept."""
+        lines = self._lines.get(place.file)
+        if lines is None:
+            lines = self._lines[place.file] = self._sources.get(place.file, "").splitlines()
+        return lines[place.line - 1] if 0 < place.line <= len(lines) else ""
 
     def file(self, file: str) -> str:
         """A file's name in short: from its package on, or its bare name."""

@@ -1,0 +1,76 @@
+"""How much to record, and when: `Limits` and `schedule`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from clew.errors import ClewError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where recording holds back; what was left out is listed once in `coverage`.
+
+    Past `bytes` of data, or `seconds` after the start, values keep only their metadata. A value
+    of more than `elements` elements keeps only its statistics. Of each address only every
+    `sample`-th value keeps its data. After `events` events nothing more is recorded.
+
+    >>> Limits(bytes=1_000_000, elements=10_000)
+    Limits(bytes=1000000, events=None, elements=10000, seconds=None, sample=1)
+    """
+
+    bytes: int | None = 16 << 30
+    events: int | None = None
+    elements: int | None = None
+    seconds: float | None = None
+    sample: int = 1
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and (isinstance(value, bool) or not value > 0):
+                raise ClewError(f"Limits({field.name}={value!r}): give a positive number, or None")
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Which steps are recorded; made by `schedule`."""
+
+    skip_first: int
+    wait: int
+    active: int
+    repeat: int
+
+    def __call__(self, step: int) -> bool:
+        """Whether a step is recorded."""
+        step -= self.skip_first
+        if step < 0:
+            return False
+        cycle, position = divmod(step, self.wait + self.active)
+        return position >= self.wait and (not self.repeat or cycle < self.repeat)
+
+
+def schedule(
+    skip_first: int = 0, wait: int = 0, active: int = 1, repeat: int = 0, every: int | None = None
+) -> Schedule:
+    """Record only some steps: skip some, then wait and record in turn, `repeat` times or for good.
+
+    `every=N` is short for one recorded step in N. Steps begin with `Trace.step()`; what runs
+    before the first one is step 0.
+
+    >>> steps = schedule(skip_first=1, wait=2, active=1)
+    >>> [step for step in range(9) if steps(step)]
+    [3, 6]
+    >>> [step for step in range(9) if schedule(every=4)(step)]
+    [3, 7]
+    """
+    if every is not None:
+        if (wait, active) != (0, 1):
+            raise ClewError(f"schedule(every={every}) says what wait and active say: give only one")
+        wait = every - 1
+    given = {"skip_first": skip_first, "wait": wait, "active": active, "repeat": repeat}
+    for name, value in given.items():
+        least = 1 if name == "active" else 0
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ClewError(f"schedule({name}={value!r}): give a whole number, {least} or more")
+    return Schedule(skip_first, wait, active, repeat)
