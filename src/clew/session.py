@@ -219,6 +219,8 @@ class Tracer(Trace):
             return
         if self._session is None:
             self._session = Session(self._models, self._settings)
+            # From here on weak references and names are enough.
+            self._models = {}
         try:
             self._session.start(frame, nested=bool(_active))
         except Exception as fault:

@@ -18,13 +18,22 @@ from torch import Tensor
 from clew.address import Address, matches, matches_op
 from clew.capture.torch_compat import is_transformed, without_modes
 from clew.events.model import Gap
-from clew.events.records import Kept, Payload, Token
+from clew.events.records import Kept, Payload, Token, pack
 from clew.events.settings import Limits
 
 _INTEGRAL = frozenset(
     {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool,
      torch.uint16, torch.uint32, torch.uint64}
 )  # fmt: skip
+
+
+# Compressed sparse layouts, with the names of their two index parts.
+COMPRESSED = {
+    torch.sparse_csr: ("crow_indices", "col_indices"),
+    torch.sparse_csc: ("ccol_indices", "row_indices"),
+    torch.sparse_bsr: ("crow_indices", "col_indices"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices"),
+}
 
 
 class Keeper:
@@ -63,14 +72,14 @@ class Keeper:
             self._in_full.add(id(token))
         try:
             with torch.no_grad(), without_modes():
-                plain = _plain(tensor)
-                if plain is None:
+                elements = _elements(tensor)
+                if elements is None:
                     self._not_kept(tensor, "it has no elements of its own that could be copied")
                     return
                 if self._is_over():
                     return
-                full = full and self._has_room(plain)
-                kept = Kept(statistics(plain), snapshot(plain) if full else None)
+                full = full and self._has_room(elements)
+                kept = Kept(statistics(elements), _payload(tensor, elements) if full else None)
             self.kept.append((token, kept))
         except Exception as fault:
             self._not_kept(tensor, f"{type(fault).__name__}: {fault}")
@@ -128,20 +137,56 @@ class Keeper:
         self._on_gap(Gap(what.replace("torch.", ""), "", why, "only their metadata is recorded"))
 
 
-def _plain(tensor: Tensor) -> Tensor | None:
-    """The tensor as an ordinary strided one with data, None if it has no such form."""
+def _elements(tensor: Tensor) -> Tensor | None:
+    """The elements of a tensor as an ordinary strided one, None if it has none to copy.
+
+    Those of a sparse tensor are its stored values, those of a quantised one the numbers it means.
+    """
     local = getattr(tensor, "_local_tensor", tensor)
-    if local.layout is not torch.strided or local.is_quantized or local.device.type == "meta":
+    if local.device.type == "meta" or local.is_nested or is_transformed(local):
         return None
-    if type(local) not in (Tensor, torch.nn.Parameter) or is_transformed(local):
+    if type(local) not in (Tensor, torch.nn.Parameter):
         return None
+    if local.layout is torch.sparse_coo:
+        local = local._values()
+    elif local.layout in COMPRESSED:
+        local = local.values()
+    elif local.is_quantized:
+        local = local.dequantize()
+    elif local.layout is not torch.strided:
+        local = local.to_dense()
     return local.detach().resolve_conj().resolve_neg()
+
+
+def _payload(tensor: Tensor, elements: Tensor) -> Payload:
+    """A tensor's data: its elements, or the parts it is made of."""
+    local = getattr(tensor, "_local_tensor", tensor)
+    parts: dict[str, Tensor]
+    facts: dict[str, Any] = {}
+    if local.layout is torch.sparse_coo:
+        parts = {"indices": local._indices(), "values": elements}
+    elif local.layout in COMPRESSED:
+        rows, columns = COMPRESSED[local.layout]
+        parts = {rows: getattr(local, rows)(), columns: getattr(local, columns)(),
+                 "values": elements}  # fmt: skip
+    elif local.is_quantized and local.qscheme() is torch.per_tensor_affine:
+        parts = {"integers": local.int_repr()}
+        facts = {"scale": local.q_scale(), "zero_point": local.q_zero_point()}
+    elif local.is_quantized:
+        parts = {"integers": local.int_repr(), "scales": local.q_per_channel_scales(),
+                 "zero_points": local.q_per_channel_zero_points()}  # fmt: skip
+        facts = {"axis": local.q_per_channel_axis()}
+    else:
+        return snapshot(elements)
+    form = "quantized" if local.is_quantized else str(local.layout).replace("torch.", "")
+    facts["dtype"] = str(local.dtype).replace("torch.", "")
+    return pack(form, tuple(local.shape), facts, {n: snapshot(p) for n, p in parts.items()})
 
 
 def snapshot(tensor: Tensor) -> Payload:
     """A copy of the tensor's own elements, in row-major order."""
     copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-    copy.copy_(tensor)
+    copy.copy_(tensor.detach())
     raw = copy.reshape(-1).view(torch.uint8).numpy() if copy.numel() else None
     data = b"" if raw is None else raw
     return Payload(str(tensor.dtype).replace("torch.", ""), tuple(tensor.shape), data)
@@ -154,13 +199,17 @@ def statistics(tensor: Tensor) -> dict[str, float | int | str]:
     if not count:
         return {"count": 0, "nan": 0, "inf": 0, "zeros": 0, "digest": digest}
     if tensor.dtype.is_complex:
-        tensor = torch.view_as_real(tensor)
-    real = tensor.to(torch.float64) if tensor.dtype in _INTEGRAL else tensor
-    if real.dtype not in (torch.float32, torch.float64):
-        real = real.to(torch.float32)
+        zeros = count - int(torch.count_nonzero(tensor))
+        real = torch.view_as_real(tensor)
+    elif tensor.dtype in _INTEGRAL:
+        real = tensor.to(torch.float64)
+        zeros = count - int(torch.count_nonzero(real))
+    else:
+        wide = tensor.dtype in (torch.float32, torch.float64)
+        real = tensor if wide else tensor.to(torch.float32)
+        zeros = count - int(torch.count_nonzero(real))
     low, high = (float(x) for x in torch.aminmax(real))
     nan = inf = 0
-    zeros = count - int(torch.count_nonzero(tensor).item()) if not tensor.dtype.is_complex else 0
     if not (low - low == 0.0 and high - high == 0.0):
         nan = int(torch.isnan(real).sum())
         inf = int(torch.isinf(real).sum())

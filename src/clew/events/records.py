@@ -9,6 +9,7 @@ modules.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -88,6 +89,37 @@ class Payload(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
     data: Any
+
+
+PARTS = "parts"
+
+
+def pack(
+    form: str, shape: tuple[int, ...], facts: dict[str, Any], parts: dict[str, Payload]
+) -> Payload:
+    """A tensor made of several arrays (sparse, quantised) as one payload.
+
+    The bytes are the length of a JSON head, the head, then the parts one after the other.
+    """
+    data = {name: bytes(part.data) for name, part in parts.items()}
+    listed = [[name, p.dtype, p.shape, len(data[name])] for name, p in parts.items()]
+    head = json.dumps({"form": form, "facts": facts, "parts": listed}).encode()
+    return Payload(PARTS, shape, b"".join([len(head).to_bytes(8, "little"), head, *data.values()]))
+
+
+def unpack(payload: Payload) -> tuple[str, dict[str, Any], dict[str, Payload]]:
+    """The form, facts and parts of a packed payload; ValueError if it is not one."""
+    data = bytes(payload.data)
+    size = int.from_bytes(data[:8], "little")
+    head = json.loads(data[8 : 8 + size])
+    position = 8 + size
+    parts = {}
+    for name, dtype, shape, length in head["parts"]:
+        parts[str(name)] = Payload(str(dtype), tuple(shape), data[position : position + length])
+        position += length
+    if position != len(data):
+        raise ValueError(f"a packed value of {len(data)} bytes describes {position}")
+    return str(head["form"]), dict(head["facts"]), parts
 
 
 class Kept(NamedTuple):

@@ -71,6 +71,6 @@ def schedule(
     given = {"skip_first": skip_first, "wait": wait, "active": active, "repeat": repeat}
     for name, value in given.items():
         least = 1 if name == "active" else 0
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        if type(value) is not int or value < least:
             raise ClewError(f"schedule({name}={value!r}): give a whole number, {least} or more")
     return Schedule(skip_first, wait, active, repeat)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from clew.errors import ClewError
-from clew.events.records import Payload
+from clew.events.records import PARTS, Payload, unpack
 
 _NUMPY = {
     "float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32",
@@ -38,7 +38,9 @@ def decode(payload: Payload | None, form: str) -> Any:
 
 
 def to_array(payload: Payload) -> np.ndarray[Any, Any]:
-    """A payload as a NumPy array of its own."""
+    """A payload as a NumPy array of its own; sparse ones dense, quantised ones dequantised."""
+    if payload.dtype == PARTS:
+        return _from_parts(payload)
     raw = np.frombuffer(payload.data, dtype=np.uint8)
     array: np.ndarray[Any, Any]
     if payload.dtype in _NUMPY:
@@ -60,6 +62,44 @@ def to_array(payload: Payload) -> np.ndarray[Any, Any]:
         )
     shaped: np.ndarray[Any, Any] = array.reshape(payload.shape).copy()
     return shaped
+
+
+def _from_parts(payload: Payload) -> np.ndarray[Any, Any]:
+    form, facts, packed = unpack(payload)
+    parts = {name: to_array(part) for name, part in packed.items()}
+    if form == "quantized":
+        return _dequantized(facts, parts)
+    values = parts["values"]
+    dense = np.zeros(payload.shape, dtype=values.dtype)
+    if form == "sparse_coo":
+        np.add.at(dense, tuple(parts["indices"]), values)
+    elif len(payload.shape) != 2:
+        raise ClewError(f"there is no NumPy form of a batch of {form} tensors; use Value.tensor()")
+    else:
+        by_row = "crow_indices" in parts
+        starts = parts["crow_indices" if by_row else "ccol_indices"]
+        others = parts["col_indices" if by_row else "row_indices"]
+        owners = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        rows, columns = (owners, others) if by_row else (others, owners)
+        height, width = values.shape[1:] or (1, 1)
+        for row, column, value in zip(rows, columns, values, strict=True):
+            block = dense[row * height : (row + 1) * height, column * width : (column + 1) * width]
+            block[...] = value
+    return dense
+
+
+def _dequantized(
+    facts: dict[str, Any], parts: dict[str, np.ndarray[Any, Any]]
+) -> np.ndarray[Any, Any]:
+    integers = parts["integers"].astype(np.int64)
+    if "scale" in facts:
+        scaled = (integers - facts["zero_point"]) * np.float64(facts["scale"])
+    else:
+        shape = [1] * integers.ndim
+        shape[facts["axis"]] = -1
+        zero_points = parts["zero_points"].astype(np.int64).reshape(shape)
+        scaled = (integers - zero_points) * parts["scales"].astype(np.float64).reshape(shape)
+    return np.asarray(scaled, dtype=np.float32)
 
 
 def _float8_table(dtype: str) -> np.ndarray[Any, Any]:

@@ -1,0 +1,526 @@
+"""Values: true at the moment they were recorded, exact in every dtype, and no more than asked."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import clew
+from tests import models
+from tests.outcomes import faults
+
+# Snapshots are true
+
+
+def test_an_output_written_in_place_by_the_next_module() -> None:
+    """Saved in a hook, the Linear's output would have no negatives any more."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True))
+    x = torch.randn(5, 3)
+    with torch.no_grad():
+        expected = model[0](x)
+        with clew.trace(model, values="full") as t:
+            model(x)
+    assert (expected < 0).any()
+    assert torch.equal(t["0"].output.tensor(), expected)
+    assert torch.equal(t["1"].one.inputs["0"].tensor(), expected)
+    assert torch.equal(t["1"].output.tensor(), expected.relu())
+    assert torch.equal(t["op:aten.relu_.default"].one.inputs["0"].tensor(), expected)
+
+
+@pytest.mark.parametrize("level", ["ops", "modules"])
+def test_the_same_at_either_level(level: str) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Linear(4, 2))
+    x = torch.randn(5, 3)
+    with torch.no_grad():
+        hidden = model[0](x)
+        with clew.trace(model, values="full", level=level) as t:
+            y = model(x)
+    assert torch.equal(t["0"].output.tensor(), hidden)
+    assert torch.equal(t["1"].one.inputs["0"].tensor(), hidden)
+    assert torch.equal(t["1"].output.tensor(), hidden.relu())
+    assert torch.equal(t["2"].one.inputs["0"].tensor(), hidden.relu())
+    assert torch.equal(t[""].output.tensor(), y)
+
+
+def test_captured_values_are_true_too() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True))
+    x = torch.randn(5, 3)
+    with torch.no_grad():
+        expected = model[0](x)
+        with clew.trace(model, capture=["0", "1:in", "op:aten.relu_*"]) as t:
+            model(x)
+    assert torch.equal(t["0"].output.tensor(), expected)
+    assert torch.equal(t["1"].one.inputs["0"].tensor(), expected)
+    assert torch.equal(t["op:aten.relu_.default"].output.tensor(), expected.relu())
+
+
+def test_an_input_the_module_overwrites() -> None:
+    class Clear(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            x.zero_()
+            return x
+
+    with clew.trace(values="full") as t:
+        Clear()(torch.ones(2))
+    event = t["Clear"].one
+    assert event.inputs["0"].array().tolist() == [1, 1]
+    assert event.outputs[""].array().tolist() == [0, 0]
+    assert event.inputs["0"].number != event.outputs[""].number
+
+
+def test_a_write_through_another_view() -> None:
+    with clew.trace(values="full") as t:
+        base = torch.zeros(2, 2)
+        column = base[:, 0]
+        base.fill_(3)
+        column + 1
+        column.mul_(2)
+        base + 1
+    plus_column, plus_base = t["op:aten.add.Tensor"]
+    assert plus_column.outputs[""].array().tolist() == [4, 4]
+    assert plus_base.outputs[""].array().tolist() == [[7, 4], [7, 4]]
+    assert plus_column.inputs["0"].array().tolist() == [3, 3]
+    assert plus_base.inputs["0"].array().tolist() == [[6, 3], [6, 3]]
+
+
+def test_running_statistics_before_and_after() -> None:
+    model = nn.BatchNorm1d(2)
+    expected = []
+    with clew.trace(model, values="full") as t:
+        for _ in range(3):
+            expected.append(model.running_mean.tolist())
+            model(torch.randn(4, 2))
+    norms = t["op:aten.native_batch_norm.default"]
+    assert [event.inputs["3"].name for event in norms] == ["running_mean"] * 3
+    assert [event.inputs["3"].array().tolist() for event in norms] == expected
+
+
+def test_parameters_before_and_after_the_optimizer() -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    expected = []
+    with clew.trace(model, values="full") as t:
+        for _ in range(3):
+            expected.append(model.bias.tolist())
+            optimizer.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+    biases = [event.inputs["0"].array().tolist() for event in t["op:aten.addmm.default"]]
+    assert biases == expected
+    assert len(set(map(tuple, expected))) == 3
+
+
+def test_a_random_fill() -> None:
+    with clew.trace(values="full") as t:
+        x = torch.empty(3)
+        x.normal_()
+        expected = x.tolist()
+        x.uniform_()
+    assert t["op:aten.normal_.default"].output.array().tolist() == expected
+
+
+def test_the_program_may_free_or_resize_what_was_recorded() -> None:
+    with clew.trace(values="full") as t:
+        x = torch.arange(4.0)
+        y = x * 2
+        x.resize_(0)
+        y.untyped_storage().resize_(0)
+    assert t["op:aten.mul.Tensor"].output.array().tolist() == [0, 2, 4, 6]
+
+
+# No more than asked
+
+
+def test_a_view_stores_its_own_elements_only() -> None:
+    base = torch.zeros(1000, 1000)
+    with clew.trace(values="full") as t:
+        corner = base[:2, :3]
+        corner + 1
+    value = t["op:aten.add.Tensor"].one.inputs["0"]
+    assert value.array().shape == (2, 3)
+    payload = t._current_reader().columns.payloads[value.number]
+    assert len(payload.data) == 2 * 3 * 4
+    assert value.tensor().untyped_storage().nbytes() == 2 * 3 * 4
+
+
+def test_an_expanded_tensor_is_stored_as_it_reads() -> None:
+    with clew.trace(values="full") as t:
+        torch.ones(1).expand(3) + 1
+    assert t["op:aten.expand.default"].output.array().tolist() == [1, 1, 1]
+
+
+def test_meta_keeps_no_data_and_says_how_to() -> None:
+    with clew.trace() as t:
+        torch.ones(2) + 1
+    value = t.ops[-1].outputs[""]
+    assert value.stats is None and value.digest is None
+    with pytest.raises(clew.ClewError, match=r"values='full'.*capture="):
+        value.array()
+    with pytest.raises(clew.ClewError, match="values='full'"):
+        value.tensor()
+
+
+def test_stats_keep_no_data() -> None:
+    with clew.trace(values="stats") as t:
+        torch.ones(2) + 1
+    value = t.ops[-1].outputs[""]
+    assert value.stats.max == 2
+    with pytest.raises(clew.ClewError, match="was not kept"):
+        value.array()
+
+
+def test_capture_keeps_what_is_named_and_nothing_else() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    with clew.trace(model, capture=["1", "2:in", "op:aten.addmm*#1"]) as t:
+        y = model(torch.ones(1, 2))
+    assert t["1"].value.shape == (1, 2)
+    with pytest.raises(clew.ClewError, match="capture="):
+        t["0:in"].value
+    assert y.shape == (1, 2)
+    with pytest.raises(clew.ClewError):
+        t[""].one.inputs["0"].array()
+
+
+def test_capture_of_one_call() -> None:
+    model = nn.ReLU()
+    with clew.trace({"act": model}, capture="act#1") as t:
+        for number in range(3):
+            model(torch.tensor([float(number)]))
+    assert t["act#1"].value.tolist() == [1.0]
+    for address in ("act#0", "act#2"):
+        with pytest.raises(clew.ClewError):
+            t[address].value
+
+
+def test_capture_by_any_name_of_a_shared_module() -> None:
+    layer = nn.Linear(2, 2)
+    model = nn.Sequential(layer, nn.ReLU(), layer)
+    with clew.trace(model, capture=["2"]) as t:
+        model(torch.ones(1, 2))
+    assert len(t.series("0").stack()) == 2
+
+
+def test_capture_at_the_level_of_modules() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    with clew.trace(model, level="modules", capture=["*"]) as t:
+        y = model(torch.ones(1, 2))
+    assert torch.equal(t["1"].output.tensor(), y)
+    with pytest.raises(clew.ClewError):
+        t[":in"].value
+
+
+def test_capture_of_a_direct_call() -> None:
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner.forward(x) * 2
+
+    model = Outer()
+    with clew.trace(model, capture=["inner"]) as t:
+        y = model(torch.ones(1, 2))
+    assert torch.equal(t["inner"].output.tensor() * 2, y)
+
+
+# Exact in every dtype
+
+DTYPES = [
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn,
+    torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu,
+    torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32,
+    torch.uint64, torch.bool, torch.complex32, torch.complex64, torch.complex128,
+]  # fmt: skip
+
+
+def all_bits(dtype: torch.dtype) -> Tensor:
+    """A tensor of a dtype with many bit patterns, odd ones included."""
+    if dtype is torch.bool:
+        return torch.tensor([True, False, True, True])
+    raw = torch.arange(256, dtype=torch.uint8).repeat(2 * dtype.itemsize)
+    raw = raw[torch.randperm(len(raw), generator=torch.Generator().manual_seed(0))]
+    return raw.view(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_bit_survives(dtype: torch.dtype) -> None:
+    tensor = all_bits(dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # complex32 is experimental
+        with clew.trace(values="full") as t:
+            nn.Identity()(tensor)
+    value = t["Identity"].output
+    assert value.tensor().dtype == dtype
+    assert torch.equal(value.tensor().view(torch.uint8), tensor.view(torch.uint8))
+    assert faults(t) == [] and not t.coverage
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_arrays_are_exact(dtype: torch.dtype) -> None:
+    tensor = all_bits(dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with clew.trace(values="full") as t:
+            nn.Identity()(tensor)
+        array = t["Identity"].output.array()
+        if dtype.is_complex:
+            wide = tensor.to(torch.complex128).numpy()
+        elif dtype.is_floating_point:
+            wide = tensor.to(torch.float64).numpy()
+        else:
+            wide = tensor.numpy()
+    np.testing.assert_array_equal(array.astype(wide.dtype), wide)
+    assert array.shape == tuple(tensor.shape)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.tensor(2.5),
+        torch.zeros(0, 3),
+        torch.arange(6.0).reshape(2, 3).t(),
+        torch.arange(24.0).reshape(2, 3, 4)[:, ::2, 1:],
+        torch.arange(8.0).mul(1 + 2j).conj(),
+        torch.arange(8.0).mul(1 + 2j).conj().imag,
+        torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.ones(3, requires_grad=True),
+    ],
+    ids=["scalar", "empty", "transposed", "strided", "conjugated", "negated", "channels last",
+         "requires grad"],
+)  # fmt: skip
+def test_any_layout_reads_as_it_was(tensor: Tensor) -> None:
+    with clew.trace(values="full") as t:
+        nn.Identity()(tensor)
+    value = t["Identity"].output
+    assert torch.equal(value.tensor(), tensor.detach().resolve_conj().resolve_neg())
+    assert value.array().tolist() == tensor.tolist()
+    assert value.stride == tensor.stride()
+
+
+def test_what_is_read_belongs_to_the_reader() -> None:
+    with clew.trace(values="full") as t:
+        torch.ones(2) + 1
+    value = t.ops[-1].outputs[""]
+    value.array()[0] = 9
+    value.tensor()[0] = 9
+    assert value.array().tolist() == [2, 2]
+    assert value.tensor().tolist() == [2, 2]
+
+
+# Statistics
+
+nan, inf = math.nan, math.inf
+
+
+def stats_of(tensor: Tensor) -> Any:
+    with clew.trace(values="stats") as t:
+        nn.Identity()(tensor)
+    assert faults(t) == [] and not t.coverage
+    return t["Identity"].output.stats
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if not d.is_complex], ids=str)
+def test_statistics_are_right(dtype: torch.dtype) -> None:
+    if dtype.is_floating_point and dtype.itemsize == 1:
+        tensor = torch.tensor([0.5, 1.0, 2.0, 4.0, 1.0]).to(dtype)
+    else:
+        tensor = torch.tensor([0, 1, 1, 3, 100]).to(dtype)
+    exact = tensor.to(torch.float64)
+    stats = stats_of(tensor)
+    assert (stats.min, stats.max) == (exact.min().item(), exact.max().item())
+    assert stats.mean == pytest.approx(exact.mean().item())
+    assert stats.std == pytest.approx(exact.std(correction=0).item())
+    assert stats.norm == pytest.approx(exact.norm().item())
+    assert stats.zeros == int((exact == 0).sum())
+    assert (stats.nan, stats.inf, stats.count) == (0, 0, 5)
+
+
+def test_large_integers() -> None:
+    stats = stats_of(torch.tensor([2**40, -(2**40)]))
+    assert (stats.min, stats.max, stats.mean) == (-(2.0**40), 2.0**40, 0.0)
+
+
+def test_a_mean_far_from_zero_does_not_spoil_the_deviation() -> None:
+    tensor = torch.tensor([10000.0, 10001.0, 10002.0, 10003.0])
+    assert stats_of(tensor).std == pytest.approx(1.118033988, rel=1e-3)
+
+
+def test_sums_of_half_precision_do_not_overflow() -> None:
+    stats = stats_of(torch.full((1000,), 60000.0, dtype=torch.float16))
+    assert stats.mean == pytest.approx(60000.0, rel=1e-3)
+    assert stats.norm == pytest.approx(60000 * 1000**0.5, rel=1e-2)
+    assert stats.inf == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ([1.0, nan, 3.0], (1, 3, 2, 1, 0)),
+        ([inf, -inf, 4.0], (4, 4, 4, 0, 2)),
+        ([nan, inf, -inf, 2.0, 4.0], (2, 4, 3, 1, 2)),
+    ],
+)
+def test_non_finite_elements_are_counted_apart(data: list[float], expected: Any) -> None:
+    stats = stats_of(torch.tensor(data))
+    assert (stats.min, stats.max, stats.mean, stats.nan, stats.inf) == expected
+
+
+@pytest.mark.parametrize("data", [[nan], [inf, inf]])
+def test_nothing_finite_at_all(data: list[float]) -> None:
+    stats = stats_of(torch.tensor(data))
+    assert math.isnan(stats.mean) or stats.mean is None
+    assert stats.nan + stats.inf == stats.count == len(data)
+
+
+def test_statistics_of_nothing() -> None:
+    stats = stats_of(torch.zeros(0, 3))
+    assert (stats.count, stats.zeros, stats.nan) == (0, 0, 0)
+
+
+def test_statistics_of_complex_numbers() -> None:
+    stats = stats_of(torch.tensor([3 + 4j, 0j]))
+    assert stats.count == 2
+    assert stats.norm == pytest.approx(5.0)
+    assert stats.zeros == 1
+
+
+def test_statistics_of_a_boolean_mask() -> None:
+    stats = stats_of(torch.tensor([True, False, True, True]))
+    assert (stats.min, stats.max, stats.mean, stats.zeros) == (0, 1, 0.75, 1)
+
+
+def test_statistics_are_those_of_the_moment() -> None:
+    with clew.trace(values="stats") as t:
+        x = torch.ones(3)
+        x.mul_(5)
+        x.add_(1)
+    assert [op.outputs[""].stats.max for op in t.ops] == [1, 5, 6]
+
+
+def digest_of(tensor: Tensor) -> str:
+    with clew.trace(values="stats") as t:
+        nn.Identity()(tensor)
+    return t["Identity"].output.digest
+
+
+def test_a_digest_tells_contents_apart_not_layouts() -> None:
+    tensor = torch.arange(12.0).reshape(3, 4)
+    spread = torch.zeros(3, 8)[:, ::2]
+    spread.copy_(tensor)
+    assert digest_of(tensor) == digest_of(tensor.clone()) == digest_of(spread)
+    changed = tensor.clone()
+    changed[2, 3] += 1
+    assert digest_of(changed) != digest_of(tensor)
+
+
+def test_full_has_statistics_as_well() -> None:
+    with clew.trace(values="full") as t:
+        torch.ones(2) * 3
+    value = t.ops[-1].outputs[""]
+    assert value.stats.max == 3 and value.digest and value.array().tolist() == [3, 3]
+
+
+def test_stats_of_a_selection() -> None:
+    model = nn.Sequential(nn.ReLU(), nn.ReLU())
+    with clew.trace(model, values="stats") as t:
+        model(torch.tensor([-1.0, 2.0]))
+    assert [s.zeros for s in t["*"].stats] == [1, 1]
+
+
+# Against the program itself
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5", "resnet", "lstm", "functional"])
+def test_every_module_output_is_what_the_model_computed(name: str) -> None:
+    """Checked with the program's own hooks, which copy on the spot."""
+    model, inputs = models.build(name)
+    model.eval()
+    expected: list[dict[str, Tensor]] = []
+
+    def copy(module: nn.Module, args: Any, out: Any) -> None:
+        leaves = models.leaves(out).items()
+        expected.append({path: tensor.detach().clone() for path, tensor in leaves})
+
+    handles = [module.register_forward_hook(copy) for module in model.modules()]
+    torch.manual_seed(0)
+    with clew.trace(model, values="full") as t:
+        model(**inputs)
+    for handle in handles:
+        handle.remove()
+    paths = {path for path, _ in model.named_modules()}
+    # Hooks run as calls end, events are in the order in which they began.
+    ended = sorted(
+        (e for e in t.modules if e.module in paths and not e.reconstructed),
+        key=lambda e: e.start + e.duration,
+    )
+    assert len(ended) == len(expected)
+    for event, copies in zip(ended, expected, strict=True):
+        assert list(event.outputs) == list(copies)
+        for path, tensor in copies.items():
+            assert torch.equal(event.outputs[path].tensor(), tensor), (event, path)
+
+
+def test_series_of_a_value_over_steps() -> None:
+    model = nn.Linear(1, 1)
+    nn.init.ones_(model.weight)
+    nn.init.zeros_(model.bias)
+    with clew.trace(model, values="full") as t:
+        for step in range(3):
+            model(torch.tensor([[float(step)]]))
+            t.step()
+    series = t.series("")
+    assert series.stack().reshape(-1).tolist() == [0, 1, 2]
+    assert series.steps == [0, 1, 2]
+    assert series.ranks == [0, 0, 0]
+    assert {source.file for source in series.sources} == {__file__}
+
+
+def test_series_of_ragged_values() -> None:
+    model = nn.Identity()
+    with clew.trace(model, values="full") as t:
+        model(torch.ones(2))
+        model(torch.ones(3))
+    with pytest.raises(clew.ClewError, match="pad=True"):
+        t.series("").stack()
+    assert t.series("").stack(pad=True).tolist() == [[1, 1, 0], [1, 1, 1]]
+
+
+def test_values_survive_the_hand_over_between_batches() -> None:
+    x = torch.zeros(1)
+    with clew.trace(values="full") as t:
+        kept = torch.ones(1)
+        for _ in range(17_000):
+            x = x + kept
+    assert t.ops[-1].outputs[""].array().tolist() == [17_000]
+    assert t.ops[16_384].outputs[""].array().tolist() == [16_384]
+    assert t.ops[-1].inputs["1"].array().tolist() == [1]
+
+
+def test_values_of_a_crashed_run_are_there() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(2, 2))
+    with contextlib.suppress(RuntimeError), clew.trace(model, values="full") as t:
+        model(torch.ones(1, 2))
+    wrong = t.crash.event
+    assert wrong.inputs["1"].array().shape == (1, 3)
+    assert t["0"].output.array().shape == (1, 3)
+
+
+def test_the_same_version_is_kept_once() -> None:
+    with clew.trace(values="full") as t:
+        x = torch.ones(1000)
+        for _ in range(10):
+            x + 1
+    payloads = t._current_reader().columns.payloads
+    assert sum(len(p.data) for p in payloads.values()) == 11 * 4000
+    numbers = [op.inputs["0"].number for op in t["op:aten.add.Tensor"]]
+    assert len(set(numbers)) == 1
+    assert len(list(itertools.groupby(numbers))) == 1
