@@ -5,6 +5,7 @@ Also what a trace may have installed in the process, and what failed inside Clew
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import warnings
@@ -31,6 +32,10 @@ Outcome = dict[str, Any]
 # Begins the names of what torch itself does a little differently while any dispatch mode is on:
 # a view made by `view` and not by `_reshape_alias`, gradients added up by `add` and not by `add_`.
 STRUCTURE = "structure"
+
+_STATM = "/proc/self/statm"
+HAS_PROC = os.path.exists(_STATM)
+MEGABYTE = 1 << 20
 
 
 def seed_everything() -> None:
@@ -154,6 +159,12 @@ def installed() -> Outcome:
         "module call": nn.Module.__call__,
         "tensor backward": Tensor.backward,
     }
+
+
+def resident() -> int:
+    """How much memory the process holds, in bytes."""
+    with open(_STATM) as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def faults(trace: Any) -> list[str]:

@@ -28,6 +28,8 @@ from torch.utils.checkpoint import checkpoint
 import clew
 from tests.models import Residual, leaves
 from tests.outcomes import (
+    HAS_PROC,
+    MEGABYTE,
     PassingMode,
     differing,
     facts,
@@ -35,6 +37,7 @@ from tests.outcomes import (
     gradients,
     installed,
     random_states,
+    resident,
     seed_everything,
 )
 
@@ -179,6 +182,15 @@ def converted(model: nn.Module, x: Tensor) -> Any:
         torch.__future__.set_swap_module_params_on_conversion(False)
 
 
+def with_storage_taken_away(model: nn.Module, x: Tensor) -> Any:
+    """As sharded training does with parameters it does not need for the moment."""
+    y = model(x).detach()
+    y.untyped_storage().resize_(0)
+    z = x * 2
+    z.untyped_storage().resize_(4 * 4 * 5)
+    return z[:2]
+
+
 def copied(model: nn.Module, x: Tensor) -> Any:
     model(x)
     twin = copy.deepcopy(model)
@@ -257,6 +269,7 @@ PROGRAMS = [
     swapped,
     swapped_by_a_name_of_its_own,
     converted,
+    with_storage_taken_away,
     copied,
     with_own_modes,
     with_own_tensors,
@@ -745,12 +758,7 @@ def test_an_exception_and_its_frames_die(level: str) -> None:
     assert traces[0].crash is not None
 
 
-def resident() -> int:
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs Linux's /proc")
+@pytest.mark.skipif(not HAS_PROC, reason="needs Linux's /proc")
 @pytest.mark.parametrize("options", [{}, {"values": "stats"}, {"level": "modules"}], ids=str)
 def test_memory_is_given_back_at_once(options: dict[str, Any]) -> None:
     class Plus(nn.Module):
@@ -758,8 +766,7 @@ def test_memory_is_given_back_at_once(options: dict[str, Any]) -> None:
             return x + 1
 
     plus = Plus()
-    megabyte = 1 << 20
-    x = torch.zeros(10 * megabyte // 4)
+    x = torch.zeros(10 * MEGABYTE // 4)
     with clew.trace(plus, **options):
         plus(x)
         before = resident()
@@ -767,7 +774,7 @@ def test_memory_is_given_back_at_once(options: dict[str, Any]) -> None:
             x = plus(x)
         growth = resident() - before
     assert float(x[0]) == 40
-    assert growth < 200 * megabyte
+    assert growth < 200 * MEGABYTE
 
 
 def test_reading_while_recording_keeps_nothing_and_changes_nothing() -> None:

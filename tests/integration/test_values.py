@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import warnings
 from typing import Any
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 import clew
 from tests import models
-from tests.outcomes import faults
+from tests.outcomes import HAS_PROC, MEGABYTE, faults, resident
 
 # Snapshots are true
 
@@ -132,23 +131,39 @@ def test_the_program_may_free_or_resize_what_was_recorded() -> None:
         x = torch.arange(4.0)
         y = x * 2
         x.resize_(0)
-        y.untyped_storage().resize_(0)
+        y.set_()
     assert t["op:aten.mul.Tensor"].output.array().tolist() == [0, 2, 4, 6]
 
 
 # No more than asked
 
 
+@pytest.mark.skipif(not HAS_PROC, reason="needs Linux's /proc")
 def test_a_view_stores_its_own_elements_only() -> None:
-    base = torch.zeros(1000, 1000)
+    base = torch.zeros(10 * MEGABYTE // 4).view(1024, -1)
+    with clew.trace(values="full", capture=["**"]) as t:
+        base.sum()  # which keeps the base, once
+        before = resident()
+        for row in range(40):
+            nn.Identity()(base[row, :3])
+        growth = resident() - before
+    assert growth < 200 * MEGABYTE
+    value = t["Identity#39"].output
+    assert value.array().tolist() == [0, 0, 0]
+    assert value.tensor().untyped_storage().nbytes() == 3 * 4
+
+
+@pytest.mark.skipif(not HAS_PROC, reason="needs Linux's /proc")
+def test_the_same_version_is_kept_once() -> None:
+    x = torch.zeros(10 * MEGABYTE // 4)
     with clew.trace(values="full") as t:
-        corner = base[:2, :3]
-        corner + 1
-    value = t["op:aten.add.Tensor"].one.inputs["0"]
-    assert value.array().shape == (2, 3)
-    payload = t._current_reader().columns.payloads[value.number]
-    assert len(payload.data) == 2 * 3 * 4
-    assert value.tensor().untyped_storage().nbytes() == 2 * 3 * 4
+        x.sum()
+        before = resident()
+        for _ in range(40):
+            x.sum()
+        growth = resident() - before
+    assert growth < 200 * MEGABYTE
+    assert len({op.inputs["0"].number for op in t.ops}) == 1
 
 
 def test_an_expanded_tensor_is_stored_as_it_reads() -> None:
@@ -278,7 +293,8 @@ def test_arrays_are_exact(dtype: torch.dtype) -> None:
             wide = tensor.to(torch.float64).numpy()
         else:
             wide = tensor.numpy()
-    np.testing.assert_array_equal(array.astype(wide.dtype), wide)
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        np.testing.assert_array_equal(array.astype(wide.dtype), wide)
     assert array.shape == tuple(tensor.shape)
 
 
@@ -512,15 +528,3 @@ def test_values_of_a_crashed_run_are_there() -> None:
     wrong = t.crash.event
     assert wrong.inputs["1"].array().shape == (1, 3)
     assert t["0"].output.array().shape == (1, 3)
-
-
-def test_the_same_version_is_kept_once() -> None:
-    with clew.trace(values="full") as t:
-        x = torch.ones(1000)
-        for _ in range(10):
-            x + 1
-    payloads = t._current_reader().columns.payloads
-    assert sum(len(p.data) for p in payloads.values()) == 11 * 4000
-    numbers = [op.inputs["0"].number for op in t["op:aten.add.Tensor"]]
-    assert len(set(numbers)) == 1
-    assert len(list(itertools.groupby(numbers))) == 1

@@ -95,8 +95,13 @@ class Folds:
         calls = sum(self.structure.kind[row] == MODULE for row in rows)
         if not self.folding or calls < 2:
             return items
-        items = _folded(self.structure, items, given, exact=True)
-        return items if self._sizes else _folded(self._sizeless, items, given, exact=False)
+        exact = _folded(self.structure, items, given)
+        if self._sizes:
+            return exact
+        # Turns of one loop may alternate between a few sizes, which then repeat exactly.
+        loops = _folded(self._sizeless, items, given, self.structure)
+        loops = _folded(self.structure, loops, given)
+        return min(_folded(self._sizeless, exact, given, self.structure), loops, key=len)
 
     def twins(self, rows: list[int], within: tuple[Repeat, ...]) -> list[int]:
         """Rows of a first run with their like in all runs, of repeats given outermost first."""
@@ -119,12 +124,15 @@ class Folds:
 
 
 def _folded(
-    structure: Structure, items: list[Item], given: Mapping[int, object], exact: bool
+    structure: Structure,
+    items: list[Item],
+    given: Mapping[int, object],
+    strict: Structure | None = None,
 ) -> list[Item]:
-    """Siblings folded until nothing repeats."""
+    """Siblings folded until nothing repeats; `strict` tells which repeats are exact."""
     keys = {row: given.get(row) or structure.key(row) for row in _rows(items)}
     while True:
-        folded = _Pass(structure, items, keys, given, exact).folded()
+        folded = _Pass(structure, items, keys, given, strict).folded()
         if len(folded) == len(items):
             return folded
         items = folded
@@ -139,13 +147,13 @@ class _Pass:
         items: list[Item],
         keys: dict[int, object],
         given: Mapping[int, object],
-        exact: bool,
+        strict: Structure | None,
     ) -> None:
         self._structure = structure
         self._given = given
         self._items = items
         self._row_keys = keys
-        self._exact = exact
+        self._strict = strict
         self._keys = [self._key(item) for item in items]
         self._is_call = [
             isinstance(item, Repeat) or (structure.kind[item] == MODULE and item not in given)
@@ -163,7 +171,7 @@ class _Pass:
                 start, runs = self._rotated(at, free, runs)
                 del result[len(result) - (at - start) :]
                 rows = tuple(tuple(_rows(run)) for run in runs)
-                result.append(Repeat(tuple(runs[0]), rows, self._exact))
+                result.append(Repeat(tuple(runs[0]), rows, self._is_exact(rows)))
                 at = free = start + sum(map(len, runs))
             else:
                 result.append(self._items[at])
@@ -266,6 +274,16 @@ class _Pass:
             if indices(c) != [x + n * step for x, step in zip(indices(a), steps, strict=True)]:
                 return False
         return True
+
+    def _is_exact(self, runs: tuple[tuple[int, ...], ...]) -> bool:
+        if self._strict is None:
+            return True
+        key = self._strict.key
+        first = [key(row) for row in runs[0] if row not in self._given]
+        return all(
+            first[: len(run)] == [key(row) for row in run if row not in self._given]
+            for run in runs[1:]
+        )
 
     def _worth_it(self, runs: list[list[Item]]) -> bool:
         """Whether folding saves at least two lines."""

@@ -30,7 +30,7 @@ class TensorTable:
         # id(tensor) -> the tensor, weakly, and the token of its newest version
         self.live: dict[int, tuple[Callable[[], Tensor | None], Token]] = {}
         # Called with each new token and its tensor when more than facts is wanted.
-        self.keep: Callable[[Token, Tensor], None] | None = None
+        self.keep: Callable[[Token, Tensor, Any], None] | None = None
         self._name_of = name_of
         # id(tensor) -> version its token stands for, for tensors met outside ops
         self._versions: dict[int, int] = {}
@@ -85,7 +85,7 @@ class TensorTable:
             version = _version(tensor)
             return self.add(tensor, storage, version, producer, tensor.requires_grad)
         if self.keep is not None:
-            self.keep(token, tensor)
+            self.keep(token, tensor, None)
         return token
 
     def produced(self, tensor: Tensor, producer: int, grad: bool, base: Any) -> Token:
@@ -118,7 +118,8 @@ class TensorTable:
         )
         self.live[id(tensor)] = (ref(tensor), token)
         if self.keep is not None:
-            self.keep(token, tensor)
+            is_view = isinstance(storage, tuple) and version is None
+            self.keep(token, tensor, storage if is_view else None)
         return token
 
     def forget(self, tensor: Tensor) -> None:

@@ -8,15 +8,16 @@ random number generators.
 from __future__ import annotations
 
 import time
-import zlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from clew.address import Address, matches, matches_op
 from clew.capture.torch_compat import is_transformed, without_modes
+from clew.events.digest import checksum
 from clew.events.model import Gap
 from clew.events.records import Kept, Payload, Token, pack
 from clew.events.settings import Limits
@@ -34,6 +35,9 @@ COMPRESSED = {
     torch.sparse_bsr: ("crow_indices", "col_indices"),
     torch.sparse_bsc: ("ccol_indices", "row_indices"),
 }
+
+
+_REMEMBERED = 4096
 
 
 class Keeper:
@@ -56,12 +60,24 @@ class Keeper:
         self._full = values == "full"
         self._stats = values in ("stats", "full")
         self._on_gap = on_gap
+        # Tokens kept in full already.
         self._in_full: set[int] = set()
+        # id of a token -> (token, elements, statistics, contiguous), for views to come
+        self._taken: dict[int, tuple[Any, int, Any, bool]] = {}
         self._wanted_ops: dict[int, frozenset[str]] = {}
 
-    def __call__(self, token: Token, tensor: Tensor) -> None:
-        """Keep what `values` asks for of a new tensor version."""
-        if self._stats:
+    def __call__(self, token: Token, tensor: Tensor, base: Any) -> None:
+        """Keep what `values` asks for of a new tensor version, which may be a view of `base`."""
+        if not self._stats:
+            return
+        known = None if self._full or base is None else self._taken.get(id(base))
+        if known is not None and known[1] == tensor.numel() and _is_dense(tensor):
+            # The same elements in another shape or order.
+            stats = dict(known[2])
+            if not (known[3] and tensor.is_contiguous()):
+                stats.pop("digest", None)
+            self.kept.append((token, Kept(stats, None)))
+        else:
             self.keep(token, tensor, self._full)
 
     def keep(self, token: Token, tensor: Tensor, full: bool) -> None:
@@ -81,6 +97,12 @@ class Keeper:
                 full = full and self._has_room(elements)
                 kept = Kept(statistics(elements), _payload(tensor, elements) if full else None)
             self.kept.append((token, kept))
+            if len(self._taken) > _REMEMBERED:
+                self._taken.clear()
+            if _is_dense(tensor):
+                self._taken[id(token)] = (
+                    token, tensor.numel(), kept.stats, tensor.is_contiguous()
+                )  # fmt: skip
         except Exception as fault:
             self._not_kept(tensor, f"{type(fault).__name__}: {fault}")
 
@@ -135,6 +157,19 @@ class Keeper:
     def _not_kept(self, tensor: Tensor, why: str) -> None:
         what = f"values of {type(tensor).__name__} ({tensor.layout}, {tensor.dtype})"
         self._on_gap(Gap(what.replace("torch.", ""), "", why, "only their metadata is recorded"))
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether a tensor's elements fill a stretch of memory, each once."""
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        return False
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
 
 
 def _elements(tensor: Tensor) -> Tensor | None:
@@ -195,43 +230,70 @@ def snapshot(tensor: Tensor) -> Payload:
 def statistics(tensor: Tensor) -> dict[str, float | int | str]:
     """Minimum, maximum, mean, deviation, norm, and counts of NaN, Inf and zeros."""
     count = tensor.numel()
-    digest = _digest(tensor)
-    if not count:
-        return {"count": 0, "nan": 0, "inf": 0, "zeros": 0, "digest": digest}
+    found: dict[str, float | int | str] = {"count": count, "nan": 0, "inf": 0, "zeros": 0}
+    if count:
+        found.update(_moments(tensor))
+    found["digest"] = _digest(tensor)
+    return found
+
+
+def _moments(tensor: Tensor) -> dict[str, float | int | str]:
     if tensor.dtype.is_complex:
-        zeros = count - int(torch.count_nonzero(tensor))
-        real = torch.view_as_real(tensor)
-    elif tensor.dtype in _INTEGRAL:
-        real = tensor.to(torch.float64)
-        zeros = count - int(torch.count_nonzero(real))
+        zeros = tensor.numel() - int(torch.count_nonzero(tensor))
+        numbers = _in_memory_order(torch.view_as_real(tensor.contiguous()))
     else:
-        wide = tensor.dtype in (torch.float32, torch.float64)
-        real = tensor if wide else tensor.to(torch.float32)
-        zeros = count - int(torch.count_nonzero(real))
-    low, high = (float(x) for x in torch.aminmax(real))
+        numbers = _in_memory_order(tensor)
+        zeros = int(np.count_nonzero(numbers == 0))
+    low, high = float(numbers.min()), float(numbers.max())
     nan = inf = 0
-    if not (low - low == 0.0 and high - high == 0.0):
-        nan = int(torch.isnan(real).sum())
-        inf = int(torch.isinf(real).sum())
-        finite = real[torch.isfinite(real)]
-        if finite.numel():
-            low, high = (float(x) for x in torch.aminmax(finite))
-        else:
-            low = high = float("nan")
-        real = finite
-    total = real.numel()
-    mean = float(real.sum(dtype=torch.float64)) / total if total else float("nan")
-    norm = float(torch.linalg.vector_norm(real, dtype=torch.float64)) if total else 0.0
-    variance = max(norm * norm / total - mean * mean, 0.0) if total else float("nan")
+    if not np.isfinite(low) or not np.isfinite(high):
+        nan = int(np.count_nonzero(np.isnan(numbers)))
+        inf = int(np.count_nonzero(np.isinf(numbers)))
+        numbers = numbers[np.isfinite(numbers)]
+        if not len(numbers):
+            return {"nan": nan, "inf": inf, "zeros": zeros}
+        low, high = float(numbers.min()), float(numbers.max())
+    mean, norm = _mean_and_norm(numbers)
+    variance = norm * norm / len(numbers) - mean * mean
+    if variance < 1e-3 * mean * mean:
+        # The difference of two large numbers: take the deviation from the mean itself.
+        _, deviation = _mean_and_norm(numbers.astype(np.float64) - mean)
+        variance = deviation * deviation / len(numbers)
     return {
-        "min": low, "max": high, "mean": mean, "std": variance**0.5, "norm": norm,
-        "nan": nan, "inf": inf, "zeros": zeros, "count": count, "digest": digest,
+        "min": low, "max": high, "mean": mean, "std": max(variance, 0.0) ** 0.5, "norm": norm,
+        "nan": nan, "inf": inf, "zeros": zeros,
     }  # fmt: skip
+
+
+def _mean_and_norm(numbers: np.ndarray[Any, Any]) -> tuple[float, float]:
+    tensor = torch.from_numpy(numbers)
+    squares = float(torch.dot(tensor, tensor))
+    mean = float(tensor.sum()) / len(numbers)
+    if not np.isfinite(squares) or not np.isfinite(mean):
+        # Too large for the element type's own arithmetic.
+        wide = numbers.astype(np.float64)
+        return float(wide.mean()), float(np.linalg.norm(wide))
+    return mean, squares**0.5
+
+
+def _in_memory_order(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """All elements as a flat float array, in whatever order they lie, without a copy if it can."""
+    if not tensor.is_contiguous():
+        # Transposed views of dense memory are flat in another order of their axes.
+        order = sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis))
+        tensor = tensor.permute(order).contiguous()
+    flat = tensor.reshape(-1).cpu()
+    if flat.dtype in _INTEGRAL:
+        flat = flat.to(torch.float64)
+    elif flat.dtype not in (torch.float32, torch.float64):
+        flat = flat.to(torch.float32)
+    numbers: np.ndarray[Any, Any] = flat.numpy()
+    return numbers
 
 
 def _digest(tensor: Tensor) -> str:
     """A checksum of the elements: equal for equal content, whatever the memory layout."""
-    raw: Any = (
-        tensor.contiguous().reshape(-1).view(torch.uint8).cpu().numpy() if tensor.numel() else b""
-    )
-    return f"{zlib.crc32(raw):08x}"
+    if not tensor.numel():
+        return f"{0:016x}"
+    raw = tensor.contiguous().reshape(-1).view(torch.uint8).cpu().numpy()
+    return f"{checksum(raw):016x}"

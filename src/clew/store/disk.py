@@ -21,12 +21,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from clew.events.columns import ModuleRow, Place
+from clew.events.digest import checksum
 from clew.events.model import Gap
 from clew.events.records import Batch, Kept
 from clew.store.compact import Compactor, Part, Tables
 from clew.store.rows import dump
 from clew.store.schema import SCHEMAS, STAT_NAMES, part_name
-from clew.store.shards import ShardWriter, checksum
+from clew.store.shards import ShardWriter
 from clew.store.words import Words
 
 _INLINE = 8 << 10

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from clew.errors import BadTrace
 from clew.events.columns import COLUMN_NAMES, SCHEMA_VERSION, Columns, Ints
+from clew.events.digest import checksum
 from clew.events.model import Gap
 from clew.events.records import KINDS, Kept, Payload
 from clew.store.compact import Part
@@ -31,7 +32,7 @@ from clew.store.rows import (
     load_template,
 )
 from clew.store.schema import FORMAT, SCHEMAS, STAT_NAMES
-from clew.store.shards import checksum, read_range
+from clew.store.shards import read_range
 
 _LOADERS: dict[str, Callable[[str], Any]] = {
     "op": json.loads, "note": json.loads, "error": json.loads, "value_name": json.loads,

@@ -12,8 +12,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from clew.events.records import Payload
 
 _DTYPES = {
@@ -133,23 +131,3 @@ def read_range(folder: Path, shard: int, offset: int, length: int) -> bytes | No
         if len(data) == length:
             return data
     return None
-
-
-def checksum(data: Any) -> int:
-    """A 63-bit check of bytes that notices flips, swaps and cuts, at memory speed."""
-    raw = np.frombuffer(data, dtype=np.uint8)
-    whole = len(raw) // 8 * 8
-    total = np.uint64(len(raw))
-    with np.errstate(over="ignore"):
-        for start in range(0, whole, _BLOCK):
-            words = raw[start : min(start + _BLOCK, whole)].view(np.uint64)
-            total = total * _PRIME + np.dot(words, _WEIGHTS[: len(words)])
-        for byte in raw[whole:]:
-            total = total * _PRIME + np.uint64(byte)
-    return int(total) & ((1 << 63) - 1)
-
-
-_BLOCK = 1 << 16
-_PRIME = np.uint64(0x9E3779B97F4A7C15)
-# Odd weights, so that no change of one word is lost.
-_WEIGHTS = np.arange(1, _BLOCK // 8 * 2 + 1, 2, dtype=np.uint64) * np.uint64(0xD6E8FEB86659FD93)

@@ -134,7 +134,7 @@ def source_line(
         text = _highlighted(place, raw, style)
     where = f"# {file}:{place.line} in {place.function}\0"
     if not succinct and place.end_col and not style.color:
-        where = f"# {file}:{place.line}:{place.col + 1} in {place.function}\0"
+        where += f", column {place.col + 1}"
     tag = f"   [{module}]" if module else ""
     gap = "  " if text else ""
     return text + gap + style.paint(where, "dim") + style.paint(tag, "magenta")

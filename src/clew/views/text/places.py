@@ -10,6 +10,8 @@ from pathlib import PurePath
 from clew.events.columns import Place
 from clew.store.reader import Reader
 
+_INSTALLED = ("site-packages", "dist-packages")
+
 
 class Places:
     """The user's lines that the events of one trace came from."""
@@ -67,16 +69,29 @@ class Places:
         return lines[place.line - 1] if 0 < place.line <= len(lines) else ""
 
     def file(self, file: str) -> str:
-        """A file's name in short: from its package on, or its bare name."""
-        name = self._names.get(file)
-        if name is None:
-            parts = PurePath(file.replace("\\", "/")).parts
-            package = max(
-                (i for i, part in enumerate(parts) if part in ("site-packages", "dist-packages")),
-                default=len(parts) - 2,
-            )
-            name = self._names[file] = "/".join(parts[package + 1 :]) or file
-        return name
+        """A file's name in short: from its package on, or as much of its path as tells it apart."""
+        if not self._names:
+            files = {place.file for place in self._places if not place.library and place.file}
+            self._names = short_names(files)
+        return self._names.get(file) or PurePath(file).name
+
+
+def short_names(files: set[str]) -> dict[str, str]:
+    """The shortest names by which files can be told apart; installed ones from their package on.
+
+    >>> sorted(short_names({"/a/b/model.py", "/a/c/model.py", "/x/site-packages/p/q.py"}).values())
+    ['b/model.py', 'c/model.py', 'p/q.py']
+    """
+    names = {}
+    parts = {file: PurePath(file.replace("\\", "/")).parts for file in files}
+    for file, mine in parts.items():
+        installed = [i for i, part in enumerate(mine) if part in _INSTALLED]
+        length = len(mine) - installed[-1] - 1 if installed else 1
+        others = [other for f, other in parts.items() if f != file]
+        while length < len(mine) and any(other[-length:] == mine[-length:] for other in others):
+            length += 1
+        names[file] = "/".join(mine[-length:])
+    return names
 
 
 def short_place(place: Place, last: Place | None = None) -> str:

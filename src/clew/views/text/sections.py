@@ -76,12 +76,14 @@ def _shares(reader: Reader) -> dict[int, float]:
     return {row: share / 1e9 for row, share in shares.items()}
 
 
-def _passes(rows: list[int], kind: list[int]) -> int:
-    """How many stretches some ops form, with nothing but calls between their ops."""
-    breaks = 0
+def _passes(rows: list[int], kind: list[int]) -> list[list[int]]:
+    """The stretches some ops form, with nothing but calls between the ops of one."""
+    passes = [[rows[0]]]
     for row, after in pairwise(rows):
-        breaks += any(kind[between] == OP for between in range(row + 1, after))
-    return breaks + 1
+        if any(kind[between] == OP for between in range(row + 1, after)):
+            passes.append([])
+        passes[-1].append(after)
+    return passes
 
 
 def _backward(structure: Structure, spent: dict[int, float], op_names: OpNames) -> Section | None:
@@ -89,22 +91,26 @@ def _backward(structure: Structure, spent: dict[int, float], op_names: OpNames) 
     rows = _rows(reader, BACKWARD, RECOMPUTE)
     if not rows:
         return None
+    passes = _passes(rows, structure.kind)
+    # Passes that are alike are told as one, with the time of one.
+    alike = len(passes) if len({len(each) for each in passes}) == 1 else 1
     groups: dict[tuple[str, bool], _Group] = {}
-    for row in rows:
+    for position, row in enumerate(rows):
         path = reader.module_path(row)
         recompute = bool(reader.phase[row] == RECOMPUTE)
         name = "(outside any module)" if path is None else _part(path) or "(root)"
         group = groups.setdefault((name, recompute), _Group(name, recompute))
-        group.rows.append(row)
-        group.seconds += spent[row]
-    folded = _folded(list(groups.values()), structure)
-    passes = _passes(rows, structure.kind)
+        group.seconds += spent[row] / alike
+        if position < len(rows) // alike:
+            group.rows.append(row)
+    folded = _folded([group for group in groups.values() if group.rows], structure)
+    times = f"{alike}×" if alike > 1 else ""
     head = Cells(
         name="backward",
         cls=_line(reader, rows[0]),
-        mark=f"×{passes}" if passes > 1 else "",
-        ops=str(len(rows)),
-        time=time_text(sum(spent[row] for row in rows)),
+        mark=f"×{len(passes)}" if len(passes) > 1 else "",
+        ops=f"{times}{len(rows) // alike}",
+        time=times + time_text(sum(spent[row] for row in rows) / alike),
         source=_place(reader, rows[0]),
     )
     return Section(head, _cells(folded, op_names))
