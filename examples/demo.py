@@ -23,6 +23,7 @@ NEXT = """\
     print(t.code("blocks.0.attn"))                 one module's lines
     print(t.tree(depth=1)), t.tree(fold=False)     less, or every layer by itself
     t.table(), t.to_pandas()                       one row per event
+    t.save("run.clew"), clew.load("run.clew")      keep it, read it elsewhere, without torch
     clew.trace(model, values="stats")              min, max, mean, NaN counts of every tensor
     clew.trace(model, capture=["blocks.*.attn"])   keep what these return: t["blocks.0.attn"].value
     clew.trace(model, live=True)                   print while it runs

@@ -25,14 +25,11 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (self.split(part) for part in self.qkv(x).chunk(3, dim=-1))
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
         future = torch.ones_like(scores, dtype=torch.bool).triu(1)
         weights = scores.masked_fill(future, -math.inf).softmax(-1)
         return self.out((weights @ v).transpose(1, 2).flatten(2))
-
-    def split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
 class MLP(nn.Module):

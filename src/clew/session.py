@@ -275,6 +275,12 @@ class Session:
         self.recording.on_fault = self._fault
         for path, model in models.items():
             self.recording.modules.register(model, path)
+        if settings.live:
+            from clew.capture.live import LiveFeed
+            from clew.views.text.live import LivePrinter
+
+            feed = LiveFeed(self.recording, LivePrinter(sys.stdout))
+            self.recording.listen(feed.entered, feed.ended)
         if settings.values != "meta" or settings.capture:
             from clew.capture.values import Keeper
 

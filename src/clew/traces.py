@@ -19,6 +19,7 @@ from clew.errors import MissingDependency
 from clew.events.model import Crash, Events, Gap, joined
 from clew.events.records import MODULE, OP
 from clew.store.reader import Reader
+from clew.views.export.formats import Exported, export
 from clew.views.text.code import CodeView, code_view
 from clew.views.text.table import TableView, table_view
 from clew.views.text.tree import TreeView, tree_view
@@ -141,6 +142,12 @@ class Trace:
 
         columns = [reader.columns for reader in self._current_readers()]
         return save(columns, Path(path), exist)
+
+    def export(
+        self, fmt: str, path: str | os.PathLike[str], *, exist: str = "error", **options: Any
+    ) -> Exported:
+        """Write the trace for other tools: chrome, csv, hdf5, json, parquet, pt or zarr."""
+        return export(self._current_readers(), fmt, Path(path), exist, options)
 
     def to_dict(self) -> dict[str, Any]:
         """The trace as plain data."""

@@ -69,6 +69,7 @@ def _hooks(
     on_idle: Callable[[Lane], None],
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     is_compiling = torch.compiler.is_dynamo_compiling
+    on_enter = recording.on_enter
     getframe = sys._getframe
     lanes_get = recording.lanes.get
     clock = recording.clock
@@ -156,6 +157,8 @@ def _hooks(
             stack.append(
                 (next_event(), node, id(inner), name, parent, clock(), number, inputs, named)
             )
+            if on_enter is not None:
+                on_enter(lane, stack[-1])
         except Exception as fault:
             recording.on_fault(fault, "a module call")
 

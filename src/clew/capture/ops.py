@@ -87,7 +87,7 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
     known = tensors.known
     next_event = recording.ids.__next__
     clock = recording.clock
-    push_event = recording.events.extend
+    push_event = recording.push
     batch_bits = recording.batch_bits
     keeping = recording.keeper is not None
     capturing = recording.keeper is not None and bool(recording.keeper.ops)

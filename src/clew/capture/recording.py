@@ -228,6 +228,10 @@ class Recording:
         self.clock = clock
         self.ids = itertools.count()
         self.events: list[Any] = []
+        # Appends the fields of an event.
+        self.push: Callable[[tuple[Any, ...]], None] = self.events.extend
+        # Called when a module call begins, if somebody listens.
+        self.on_enter: Callable[[Lane, Call], None] | None = None
         self.modules = ModuleTable()
         self.tensors = TensorTable(self.modules.tensor_name)
         self.keeper: Keeper | None = None
@@ -274,9 +278,7 @@ class Recording:
     def end_call(self, call: Call, end: int, out: Any, error: str | None) -> None:
         """Record a module call that is over, or that will not be heard of again."""
         event, node, _, name, parent, start, number, inputs, named = call
-        self.events.extend(
-            (event, name, node, parent, start, end, number, inputs, named, out, error)
-        )
+        self.push((event, name, node, parent, start, end, number, inputs, named, out, error))
         if event & self.batch_bits == self.batch_bits:
             self.drain()
 
@@ -334,6 +336,21 @@ class Recording:
                 )
         return records
 
+    def listen(
+        self,
+        on_enter: Callable[[Lane, Call], None],
+        on_end: Callable[[tuple[Any, ...]], None],
+    ) -> None:
+        """Tell of each call that begins and each event that ends."""
+        extend = self.events.extend
+
+        def push(record: tuple[Any, ...]) -> None:
+            extend(record)
+            on_end(record)
+
+        self.push = push
+        self.on_enter = on_enter
+
     def halt(self) -> None:
         """Record nothing more."""
         if not self.halted:
@@ -356,12 +373,11 @@ class Recording:
     def _take(self) -> Batch:
         events, values = self.events, self.tensors.values
         # Slices, so that records other threads append meanwhile wait for the next time. Values
-        # after events: an event is complete before it is appended, so are its values.
+        # last: an event is complete before it is appended, so are its values, and a value is
+        # there before what is kept of it.
+        taken_kept = [] if self.keeper is None else self.keeper.take()
         taken_events = events[:]
         taken_values = values[:]
-        kept = [] if self.keeper is None else self.keeper.kept
-        taken_kept = kept[:]
-        del kept[: len(taken_kept)]
         del events[: len(taken_events)]
         del values[: len(taken_values)]
         return Batch(taken_events, taken_values, taken_kept)

@@ -60,7 +60,7 @@ class Keeper:
         self._full = values == "full"
         self._stats = values in ("stats", "full")
         self._on_gap = on_gap
-        # Tokens kept in full already.
+        # Ids of tokens kept in full since the last hand-over.
         self._in_full: set[int] = set()
         # id of a token -> (token, elements, statistics, contiguous), for views to come
         self._taken: dict[int, tuple[Any, int, Any, bool]] = {}
@@ -105,6 +105,13 @@ class Keeper:
                 )  # fmt: skip
         except Exception as fault:
             self._not_kept(tensor, f"{type(fault).__name__}: {fault}")
+
+    def take(self) -> list[Any]:
+        """Hand over what was kept; tokens may be gone after this, and their ids used again."""
+        kept = self.kept[:]
+        del self.kept[: len(kept)]
+        self._in_full.clear()
+        return kept
 
     def module_roles(self, paths: list[str], call: int) -> frozenset[str]:
         """Which sides of a module call are captured: `in`, `out`."""
@@ -280,7 +287,7 @@ def _in_memory_order(tensor: Tensor) -> np.ndarray[Any, Any]:
     """All elements as a flat float array, in whatever order they lie, without a copy if it can."""
     if not tensor.is_contiguous():
         # Transposed views of dense memory are flat in another order of their axes.
-        order = sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis))
+        order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
         tensor = tensor.permute(order).contiguous()
     flat = tensor.reshape(-1).cpu()
     if flat.dtype in _INTEGRAL:

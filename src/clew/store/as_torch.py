@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from clew.errors import MissingDependency
@@ -41,3 +42,12 @@ def _from_parts(payload: Payload, torch: Any) -> Any:
     return torch._make_per_channel_quantized_tensor(
         integers, parts["scales"], parts["zero_points"], facts["axis"]
     )
+
+
+def save_tensors(tensors: dict[str, Any], target: Path) -> None:
+    """Write a dict of tensors the way `torch.load(target, weights_only=True)` reads it."""
+    try:
+        import torch
+    except ImportError as missing:
+        raise MissingDependency("the .pt export", "torch", "clew[torch]") from missing
+    torch.save(tensors, target)

@@ -111,7 +111,9 @@ class Compactor(Tables):
             self._add_value(batch.values[at : at + VALUE_FIELDS])
         for at in range(0, len(batch.events), EVENT_FIELDS):
             self._add_event(batch.events[at : at + EVENT_FIELDS])
-        kept = {self._numbers[id(token)]: kept for token, kept in batch.kept}
+        # One whose value came with an earlier batch and is gone since has nobody to ask for it.
+        known = [(self._numbers.get(id(token)), kept) for token, kept in batch.kept]
+        kept = {number: kept for number, kept in known if number is not None}
         self._forget(batch.surviving)
         return Part(self._taken(), kept)
 

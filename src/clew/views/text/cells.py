@@ -46,6 +46,8 @@ class Cells:
     source: str = ""
     error: str = ""
     detail: str = ""
+    # Whether `cls` may be cut for want of room.
+    elastic: bool = False
 
 
 class CellWriter:
@@ -197,6 +199,7 @@ class CellWriter:
             cls=names[0],
             shorter=names[1:],
             bullet="· ",
+            elastic=True,
             flow=self._flow(self._taken(rows), self._values(rows[-1], OUT)),
             ops=str(len(rows)),
             time=self._time(entry),

@@ -236,7 +236,8 @@ class _Code:
         if many and self._phase[block[0]] == OPTIMIZER:
             yield f"# {counted(len(block), 'op')}: {self._names(block)}"
             block = failed
-        texts = _merged([self._op_text(row) for row in block])
+        texts = [self._op_text(row) for row in block]
+        texts = _merged(texts) if self._succinct else texts
         if self._succinct and len(texts) > _MOST_OPS:
             rest = len(texts) - _SHOWN_OPS
             texts[_SHOWN_OPS:] = [f"# … {number_text(rest)} more; succinct=False shows them"]
@@ -289,7 +290,9 @@ class _Code:
             kept = [p for p in places if self._function(p) not in _PASSING_ON]
             places = kept if kept and (is_call or kept[-1] == places[-1]) else places
         above = self._structure.parent[row]
-        call = row if self._structure.kind[row] == MODULE else -1
+        # The backward pass runs calls again, all from one line that itself runs once.
+        again = self._phase[row] == RECOMPUTE and (above < 0 or self._phase[above] != RECOMPUTE)
+        call = row if self._structure.kind[row] == MODULE and not again else -1
         module = self._path(above) if above >= 0 else ""
         return [
             Frame(
@@ -335,7 +338,8 @@ class _Code:
 
     def _path(self, row: int) -> str:
         module = self._reader.columns.modules[self._structure.subject[row]]
-        return module.path or module.cls
+        name = module.path or module.cls
+        return f"{name}, recompute" if self._phase[row] == RECOMPUTE else name
 
 
 def _merged(texts: list[str]) -> list[str]:

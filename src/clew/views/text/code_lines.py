@@ -132,9 +132,11 @@ def source_line(
     text = raw.strip()
     if style.color and text:
         text = _highlighted(place, raw, style)
-    where = f"# {file}:{place.line} in {place.function}\0"
+    where = f"# {file}:{place.line} in {place.function}"
     if not succinct and place.end_col and not style.color:
-        where += f", column {place.col + 1}"
+        end = place.end_col if place.end_line == place.line else len(raw.encode())
+        where += f", columns {place.col + 1}–{end}"
+    where += "\0"
     tag = f"   [{module}]" if module else ""
     gap = "  " if text else ""
     return text + gap + style.paint(where, "dim") + style.paint(tag, "magenta")

@@ -1,25 +1,29 @@
 """Lines of the tree laid out in columns that fit the width there is.
 
-In come `Line`s of cells, out come strings. Names and shapes get the room that numbers leave; the
-source goes first when there is too little.
+In come `Line`s of cells, out come strings. Names and shapes get the room that numbers leave; when
+there is too little on a terminal, source, ops and parameters are left out, in that order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clew.views.text.cells import Cells
 from clew.views.text.style import Style, clipped
 
 _GAP = "  "
-_NARROWEST_FLOW = 26
+_NARROWEST_FLOW = 16
 _COMFORTABLE_FLOW = 34
 _COMFORTABLE_LABEL = 46
 _WIDEST_LABEL = 0.46
+_SHORTEST = 4
 _TITLES = Cells(
     name="", flow=["in → out"], ops="ops", params="params", time="time", source="source"
 )
+# Columns after the shapes, as they stand; what is left out first for want of room comes last.
+_COLUMNS = ("ops", "params", "time", "source")
+_DISPENSABLE = ("params", "ops", "source")
 
 # Pieces of text, each with its looks.
 _Pieces = list[tuple[str, tuple[str, ...]]]
@@ -36,50 +40,69 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class _Widths:
+    """Room for the names, for the shapes, and for each further column that is shown."""
+
     label: int
     flow: int
-    ops: int
-    params: int
-    time: int
-    source: int
+    others: dict[str, int]
 
 
 def laid_out(lines: list[Line], style: Style) -> list[str]:
     """The lines as text, a line of column titles first."""
-    widths = _widths(lines, style)
-    titles = _row(Line("", _TITLES), widths)
-    rows: list[_Pieces] = [[("".join(text for text, _ in titles).rstrip(), ("dim",))]]
+    titles = Line("", _TITLES)
+    if not style.unicode:
+        titles, *lines = [_in_ascii(line, style) for line in (titles, *lines)]
+    widths = _widths(lines, titles.cells, style)
+    title = "".join(text for text, _ in _row(titles, widths))
+    rows: list[_Pieces] = [[(title.rstrip(), ("dim",))]]
     for line in lines:
         rows += _failure(line) if line.cells.detail else [_row(line, widths)]
     return [_painted(row, style) for row in rows]
 
 
-def _widths(lines: list[Line], style: Style) -> _Widths:
-    width = style.width
+def _in_ascii(line: Line, style: Style) -> Line:
+    """A line in ASCII, before its widths are measured."""
+    said = style.finish
+    c = line.cells
+    cells = replace(
+        c, name=said(c.name), bullet=said(c.bullet), cls=said(c.cls), mark=said(c.mark),
+        ops=said(c.ops), params=said(c.params), time=said(c.time), source=said(c.source),
+        error=said(c.error), detail=said(c.detail), flow=[said(form) for form in c.flow],
+        shorter=[said(form) for form in c.shorter],
+    )  # fmt: skip
+    return Line(style.finish(line.lead), cells, style.finish(line.below))
+
+
+def _widths(lines: list[Line], titles: Cells, style: Style) -> _Widths:
     cells = [line.cells for line in lines if not line.cells.detail]
-    ops = _width([c.ops for c in cells], _TITLES.ops)
-    params = _width([c.params for c in cells], _TITLES.params)
-    time = _width([c.time for c in cells], _TITLES.time)
-    source = _width([c.source for c in cells], _TITLES.source)
-    label = min(max(_label_widths(lines), default=0), int(width * _WIDEST_LABEL))
-    numbers = sum(len(_GAP) + size for size in (ops, params, time) if size)
-    flow = width - label - numbers - len(_GAP)
-    if not style.terminal:
-        # Nothing gets lost beyond the edge: the source may stand there.
-        flow = max(flow - source - len(_GAP), _COMFORTABLE_FLOW)
-    elif flow - source - len(_GAP) >= _NARROWEST_FLOW:
-        flow -= source + len(_GAP)
+    sizes = {column: _width(cells, titles, column) for column in _COLUMNS}
+    others = {column: size for column, size in sizes.items() if size}
+    label = min(max(_label_widths(lines), default=0), int(style.width * _WIDEST_LABEL))
+    flow = _left(style.width, label, others)
+    if style.terminal:
+        needed = min(max((len(c.flow[-1]) for c in cells), default=0), _NARROWEST_FLOW)
+        for column in reversed(_DISPENSABLE):
+            comfort = _COMFORTABLE_FLOW if column == "source" else needed
+            if flow < comfort and others.pop(column, 0):
+                flow = _left(style.width, label, others)
+        label -= max(needed - flow, 0)
+        flow = max(flow, needed)
     else:
-        source = 0
-    flow = max(flow, 12)
-    used = max(len(_fitting(c.flow, flow)) for c in (*cells, _TITLES))
-    return _Widths(label, min(flow, used), ops, params, time, source)
+        # Nothing gets lost beyond the edge: the source may stand there.
+        flow = max(flow, _COMFORTABLE_FLOW)
+    used = max(len(_fitting(c.flow, flow)) for c in (*cells, titles))
+    return _Widths(label, min(flow, used), others)
 
 
-def _width(texts: list[str], title: str) -> int:
+def _left(width: int, label: int, others: dict[str, int]) -> int:
+    """The room that names and numbers leave for shapes."""
+    return width - label - len(_GAP) - sum(len(_GAP) + size for size in others.values())
+
+
+def _width(cells: list[Cells], titles: Cells, column: str) -> int:
     """The width of a column, 0 if nothing stands in it."""
-    widest = max(map(len, texts), default=0)
-    return max(widest, len(title)) if widest else 0
+    widest = max((len(getattr(c, column)) for c in cells), default=0)
+    return max(widest, len(getattr(titles, column))) if widest else 0
 
 
 def _fitting(forms: list[str], width: int) -> str:
@@ -94,8 +117,7 @@ def _label_widths(lines: list[Line]) -> Iterator[int]:
             continue
         width = len(line.lead) + len(_named(cells)) + len(cells.cls) + 2 * bool(cells.error)
         width += 2 * bool(cells.cls)
-        # Lists of ops have shorter forms; names do not.
-        yield width if cells.name else min(width, _COMFORTABLE_LABEL)
+        yield min(width, _COMFORTABLE_LABEL) if cells.elastic else width
 
 
 def _named(cells: Cells) -> str:
@@ -103,21 +125,20 @@ def _named(cells: Cells) -> str:
 
 
 def _label(line: Line, width: int) -> _Pieces:
+    """Lead, name, mark and class in the room there is; the class gives way first."""
     cells = line.cells
-    room = max(width - len(line.lead), 8)
     pieces: _Pieces = [(line.lead, ("dim",))]
     if cells.error:
         pieces.append(("✗ ", ("red", "bold")))
-        room -= 2
-    named = _named(cells)
-    name = clipped(cells.name, room)
-    pieces.append((name, ("bold",)))
-    if cells.mark:
-        pieces.append((f" {cells.mark}" if name else cells.mark, ("cyan",)))
-    if cells.cls:
-        gap = "  " if named else cells.bullet
-        left = max(room - len(named) - len(gap), 6)
-        pieces.append((gap + _fitting([cells.cls, *cells.shorter], left), ()))
+    room = width - sum(len(text) for text, _ in pieces)
+    mark = f" {cells.mark}" if cells.mark else ""
+    name = clipped(cells.name, max(room - len(mark), _SHORTEST))
+    pieces += [(name, ("bold",)), (mark, ("cyan",))]
+    room -= len(name) + len(mark)
+    gap = "  " if cells.name else cells.bullet
+    if cells.cls and (room - len(gap) >= _SHORTEST or not cells.name):
+        forms = [cells.cls, *cells.shorter]
+        pieces.append((gap + _fitting(forms, max(room - len(gap), _SHORTEST)), ()))
     used = sum(len(text) for text, _ in pieces)
     pieces.append((" " * max(width - used, 0), ()))
     return pieces
@@ -129,15 +150,10 @@ def _row(line: Line, widths: _Widths) -> _Pieces:
     over = sum(len(text) for text, _ in pieces) - widths.label
     flow = _fitting(cells.flow, widths.flow)
     pieces.append((_GAP + flow.ljust(max(widths.flow - max(over, 0), 0)), ()))
-    for text, size in (
-        (cells.ops, widths.ops),
-        (cells.params, widths.params),
-        (cells.time, widths.time),
-    ):
-        if size:
-            pieces.append((_GAP + text.rjust(size), ()))
-    if widths.source:
-        pieces.append((_GAP + cells.source, ("dim",)))
+    for column, size in widths.others.items():
+        text = getattr(cells, column)
+        look = ("dim",) if column == "source" else ()
+        pieces.append((_GAP + (text if column == "source" else text.rjust(size)), look))
     return pieces
 
 
@@ -161,6 +177,7 @@ def _painted(pieces: _Pieces, style: Style) -> str:
     for text, looks in pieces:
         shown = clipped(text, room)
         room -= len(shown)
+        shown = shown if style.unicode else shown.replace("…", "~")
         texts.append(style.paint(shown, *looks) if looks else shown)
         if room <= 0:
             break

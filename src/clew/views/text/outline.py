@@ -103,9 +103,12 @@ class Outliner:
         first = repeat.items[0]
         if len(repeat.items) == 1 and not isinstance(first, Repeat):
             return self._call(first, level, within, repeat)
-        entry = Entry(REPEAT, list(repeat.runs[0]), within, level, repeat)
-        entry.children = self._of_items(list(repeat.items), level, within)
-        return entry
+        children = self._of_items(list(repeat.items), level, within)
+        telling = [child for child in children if not child.minor]
+        if len(telling) == 1 and telling[0].kind == CALL and telling[0].repeat is None:
+            telling[0].repeat = repeat
+            return telling[0]
+        return Entry(REPEAT, list(repeat.runs[0]), within, level, repeat, children=children)
 
     def _call(
         self, row: int, level: int, within: tuple[Repeat, ...], repeat: Repeat | None

@@ -51,7 +51,7 @@ def sections(structure: Structure, op_names: OpNames) -> list[Section]:
     reader = structure.reader
     spent = _shares(reader)
     backward = _backward(structure, spent, op_names)
-    optimizer = _optimizer(reader, spent, op_names)
+    optimizer = _optimizer(structure, spent, op_names)
     return [section for section in (backward, optimizer) if section is not None]
 
 
@@ -76,14 +76,18 @@ def _shares(reader: Reader) -> dict[int, float]:
     return {row: share / 1e9 for row, share in shares.items()}
 
 
-def _passes(rows: list[int], kind: list[int]) -> list[list[int]]:
-    """The stretches some ops form, with nothing but calls between the ops of one."""
-    passes = [[rows[0]]]
+def _passes(rows: list[int], kind: list[int]) -> tuple[int, int]:
+    """How many stretches some ops form, and how many of them can be told as one.
+
+    Only calls lie between the ops of a stretch. Stretches that are alike are told as one, with
+    the time of one.
+    """
+    sizes = [1]
     for row, after in pairwise(rows):
         if any(kind[between] == OP for between in range(row + 1, after)):
-            passes.append([])
-        passes[-1].append(after)
-    return passes
+            sizes.append(0)
+        sizes[-1] += 1
+    return len(sizes), len(sizes) if len(set(sizes)) == 1 else 1
 
 
 def _backward(structure: Structure, spent: dict[int, float], op_names: OpNames) -> Section | None:
@@ -91,9 +95,7 @@ def _backward(structure: Structure, spent: dict[int, float], op_names: OpNames) 
     rows = _rows(reader, BACKWARD, RECOMPUTE)
     if not rows:
         return None
-    passes = _passes(rows, structure.kind)
-    # Passes that are alike are told as one, with the time of one.
-    alike = len(passes) if len({len(each) for each in passes}) == 1 else 1
+    passes, alike = _passes(rows, structure.kind)
     groups: dict[tuple[str, bool], _Group] = {}
     for position, row in enumerate(rows):
         path = reader.module_path(row)
@@ -104,32 +106,30 @@ def _backward(structure: Structure, spent: dict[int, float], op_names: OpNames) 
         if position < len(rows) // alike:
             group.rows.append(row)
     folded = _folded([group for group in groups.values() if group.rows], structure)
-    times = f"{alike}×" if alike > 1 else ""
-    head = Cells(
-        name="backward",
-        cls=_line(reader, rows[0]),
-        mark=f"×{len(passes)}" if len(passes) > 1 else "",
-        ops=f"{times}{len(rows) // alike}",
-        time=times + time_text(sum(spent[row] for row in rows) / alike),
-        source=_place(reader, rows[0]),
-    )
+    head = _head("backward", rows, passes, alike, spent)
+    head.cls, head.source = _line(reader, rows[0]), _place(reader, rows[0])
     return Section(head, _cells(folded, op_names))
 
 
-def _optimizer(reader: Reader, spent: dict[int, float], op_names: OpNames) -> Section | None:
+def _optimizer(structure: Structure, spent: dict[int, float], op_names: OpNames) -> Section | None:
+    reader = structure.reader
     rows = _rows(reader, OPTIMIZER)
     if not rows:
         return None
+    passes, alike = _passes(rows, structure.kind)
     groups: dict[tuple[str, str], _Group] = {}
-    for row in rows:
+    for position, row in enumerate(rows):
         place = _place(reader, row)
         group = groups.setdefault((place, _line(reader, row)), _Group(place))
-        group.rows.append(row)
-        group.seconds += spent[row]
+        group.seconds += spent[row] / alike
+        if position < len(rows) // alike:
+            group.rows.append(row)
+    head = _head("optimizer", rows, passes, alike, spent)
     cells = [
         Cells(
             name="",
             bullet="· ",
+            elastic=True,
             cls=text,
             flow=op_names(group.rows),
             ops=str(len(group.rows)),
@@ -137,16 +137,23 @@ def _optimizer(reader: Reader, spent: dict[int, float], op_names: OpNames) -> Se
             source=place,
         )
         for (place, text), group in groups.items()
+        if group.rows
     ]
-    head = Cells(
-        name="optimizer",
-        ops=str(len(rows)),
-        time=time_text(sum(spent[row] for row in rows)),
-    )
     if len(cells) == 1:
         head.cls, head.flow, head.source = cells[0].cls, cells[0].flow, cells[0].source
         cells = []
     return Section(head, cells)
+
+
+def _head(name: str, rows: list[int], passes: int, alike: int, spent: dict[int, float]) -> Cells:
+    times = f"{alike}×" if alike > 1 else ""
+    return Cells(
+        name=name,
+        elastic=True,
+        mark=f"×{passes}" if passes > 1 else "",
+        ops=f"{times}{len(rows) // alike}",
+        time=times + time_text(sum(spent[row] for row in rows) / alike),
+    )
 
 
 def _part(path: str) -> str:
@@ -177,7 +184,7 @@ def _folded(groups: list[_Group], structure: Structure) -> list[_Group]:
 def _cells(groups: list[_Group], op_names: OpNames) -> list[Cells]:
     cells = []
     for group in groups[:_MOST_GROUPS]:
-        names = name_range(group.name, group.alike[-1] if group.alike else group.name)
+        names = _listed([group.name, *group.alike])
         times = f"{group.count}×" if group.count > 1 else ""
         cells.append(
             Cells(
@@ -198,6 +205,17 @@ def _cells(groups: list[_Group], op_names: OpNames) -> list[Cells]:
         name = f"… {counted(modules, 'more module')}"
         cells.append(Cells(name="", cls=name, ops=str(ops), time=time_text(seconds)))
     return cells
+
+
+def _listed(names: list[str]) -> str:
+    """Names that differ in an index: a range where it counts by ones."""
+    numbers = [[int(digits) for digits in _DIGITS.findall(name)] for name in names]
+    steps = {sum(b) - sum(a) for a, b in pairwise(numbers)}
+    if len(names) > 3 and not steps <= {-1} and not steps <= {1}:
+        return f"{names[0]}, {names[1]} … {names[-1]}"
+    if len(names) > 1 and not steps <= {-1} and not steps <= {1}:
+        return ", ".join(names)
+    return name_range(names[0], names[-1])
 
 
 def _own_place(reader: Reader, row: int) -> tuple[str, int] | None:

@@ -181,7 +181,8 @@ class Tree:
             for row in structure.kids.get(-1, [])
             if structure.kind[row] == MODULE and self._reader.phase[row] != RECOMPUTE
         )
-        facts = [counted(len(self._reader.rows(MODULE)), "module call")]
+        calls = len(self._reader.rows(MODULE))
+        facts = [counted(calls, "module call")] if calls else []
         if c.environment.get("level") != "modules":
             facts.append(counted(len(self._reader.rows(OP)), "op"))
         if self._writer.parameters.total:
@@ -190,8 +191,9 @@ class Tree:
         facts.append(time_text((last - int(c.start.min())) / 1e9))
         steps = len(set(c.step[c.kind != STEP].tolist()))
         facts += [counted(steps, "step")] * (steps > 1) + [f"rank {c.rank}"] * (c.rank > 0)
-        title = c.environment.get("name") or ", ".join(roots) or "no module"
-        return f"{style.paint(title, 'bold')}: {', '.join(facts)}"
+        title = c.environment.get("name") or ", ".join(roots) or "no module called"
+        text = _clipped(f"{title}: {', '.join(facts)}", style)
+        return style.paint(text[: len(title)], "bold") + text[len(title) :]
 
     def gaps(self) -> list[str]:
         """What was not seen: how much, and the first few."""

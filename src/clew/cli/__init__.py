@@ -1,0 +1,1 @@
+"""The `clew` command: one file per command, each over the public `Trace`."""

@@ -1,0 +1,33 @@
+"""`clew code`: source lines with the ops they ran."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from clew.cli.output import emit, within
+from clew.cli.reading import add_command, add_rank, open_trace, positive
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the command line."""
+    more = "Shows the first rank unless --rank says otherwise."
+    parser = add_command(
+        commands, "code", run, "show source lines with the ops they ran and their shapes", more
+    )
+    parser.add_argument("address", metavar="ADDRESS", nargs="?", help="only what ran in here")
+    parser.add_argument("--all", action="store_true", help="every op, nothing abridged")
+    parser.add_argument("--rows", type=positive, metavar="N", help="at most so many lines")
+    add_rank(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the code."""
+    code = open_trace(args).code(args.address, succinct=not args.all)
+
+    def text() -> str:
+        lines = str(code).splitlines()
+        return "\n".join(within(lines, args.rows, f"--rows {len(lines)}"))
+
+    emit(args, code.to_dict, text)
+    return 0

@@ -1,0 +1,188 @@
+"""`clew info`: what a trace is: environment, ranks, steps, counts, crash, coverage."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clew.cli.output import emit, within
+from clew.cli.reading import add_command, open_trace, positive
+
+if TYPE_CHECKING:
+    from clew.store.reader import Reader
+    from clew.traces import Trace
+
+_ROWS = 40
+_BRIEF = ("clew", "python", "torch", "platform")
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the command line."""
+    more = "Exits with 0 also after a crash or with gaps in the coverage: they are part of it."
+    parser = add_command(commands, "info", run, "say what a trace holds", more)
+    parser.add_argument(
+        "--rows", type=positive, metavar="N", default=_ROWS, help=f"at most so many lines ({_ROWS})"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the facts."""
+    facts = _facts(args.trace, open_trace(args))
+
+    def text() -> str:
+        lines = _lines(facts)
+        return "\n".join(within(lines, args.rows, f"--rows {len(lines)}"))
+
+    emit(args, lambda: facts, text)
+    return 0
+
+
+def _facts(path: str, trace: Trace) -> dict[str, Any]:
+    from clew.store.folder import read_manifest
+
+    ranks = [_rank_facts(reader) for reader in trace._current_readers()]
+    kinds: Counter[str] = Counter()
+    for rank in ranks:
+        kinds.update(rank["kinds"])
+    files = [file for file in Path(path).rglob("*") if file.is_file()]
+    return {
+        "path": path,
+        "environment": trace.env,
+        "world_size": read_manifest(Path(path)).get("world_size"),
+        "ranks": ranks,
+        "steps": sorted({step for rank in ranks for step in rank["steps"]}),
+        "events": len(trace),
+        "kinds": dict(kinds),
+        "files": len(files),
+        "bytes": sum(file.stat().st_size for file in files),
+        "unsealed": sorted(str(f.relative_to(path)) for f in files if _is_live(f)),
+        "crash": _crash(trace),
+        "coverage": [
+            {"what": gap.what, "where": gap.where, "why": gap.why, "remedy": gap.remedy}
+            for gap in trace.coverage
+        ],
+    }
+
+
+def _rank_facts(reader: Reader) -> dict[str, Any]:
+    from clew.events.records import KINDS
+
+    kinds = Counter(reader.columns.kind.tolist())
+    return {
+        "rank": reader.columns.rank,
+        "events": len(reader),
+        "kinds": {KINDS[kind]: count for kind, count in sorted(kinds.items())},
+        "steps": _steps_of(reader),
+        "crash": reader.columns.environment.get("crash"),
+    }
+
+
+def _steps_of(reader: Reader) -> list[int]:
+    """The steps in which something ran; the mark that begins a step is not enough."""
+    from clew.events.records import STEP
+
+    c = reader.columns
+    return sorted(set(c.step[c.kind != STEP].tolist()))
+
+
+def _is_live(file: Path) -> bool:
+    return file.suffix in (".arrows", ".open")
+
+
+def _crash(trace: Trace) -> dict[str, Any] | None:
+    crash = trace.crash
+    if crash is None:
+        return None
+    event = crash.event
+    return {
+        "exception": crash.exception,
+        "note": crash.note,
+        "event": None if event is None else event.address,
+        "rank": None if event is None else event.rank,
+        "source": None if event is None or event.source is None else str(event.source),
+    }
+
+
+def _lines(facts: dict[str, Any]) -> list[str]:
+    from clew.views.text.style import bytes_text, counted
+
+    env = facts["environment"]
+    kinds = ", ".join(counted(n, _NOUNS.get(kind, kind)) for kind, n in facts["kinds"].items())
+    lines = [
+        str(facts["path"]) + (f"  ({env['name']})" if env.get("name") else ""),
+        f"recorded  {_time(env)}, level={env.get('level')!r}, values={env.get('values')!r}",
+        "with      " + ", ".join(f"{name} {env[name]}" for name in _BRIEF if env.get(name)),
+        f"ranks     {_ranks(facts)}",
+        f"steps     {_steps(facts['steps'])}",
+        f"events    {facts['events']:,}" + (f": {kinds}" if kinds else ""),
+        f"on disk   {bytes_text(facts['bytes'])} in {counted(facts['files'], 'file')}",
+    ]
+    if facts["unsealed"]:
+        open_files = counted(len(facts["unsealed"]), "file")
+        lines.append(
+            f"unsealed  {open_files}: still being written, or left by a kill; "
+            f"`clew recover {facts['path']}` seals them"
+        )
+    lines += _crash_lines(facts)
+    gaps = facts["coverage"]
+    lines.append(f"coverage  {counted(len(gaps), 'gap')}" if gaps else "coverage  nothing missed")
+    for gap in gaps:
+        place = f" at {gap['where']}" if gap["where"] else ""
+        lines.append(f"  {gap['what']}{place}: {gap['why']}; {gap['remedy']}")
+    if len(facts["ranks"]) > 1:
+        lines += ["each rank", *map(_rank_line, facts["ranks"])]
+    return lines
+
+
+_NOUNS = {"module": "module call"}
+
+
+def _crash_lines(facts: dict[str, Any]) -> list[str]:
+    crash = facts["crash"]
+    if crash is None:
+        return ["crash     none"]
+    where = f" (rank {crash['rank']})" if len(facts["ranks"]) > 1 else ""
+    first, *rest = str(crash["exception"]).splitlines() or [""]
+    return [f"crash     {first}{where}", *(f"  {line}" for line in [*rest, *_note(crash)])]
+
+
+def _note(crash: dict[str, Any]) -> list[str]:
+    return str(crash["note"]).splitlines()
+
+
+def _rank_line(rank: dict[str, Any]) -> str:
+    crash = f", ended by {str(rank['crash']).splitlines()[0]}" if rank["crash"] else ""
+    return f"  rank {rank['rank']}: {rank['events']:,} events, {len(rank['steps']):,} steps{crash}"
+
+
+def _ranks(facts: dict[str, Any]) -> str:
+    there = [rank["rank"] for rank in facts["ranks"]]
+    world = facts["world_size"]
+    of = f" of {world}" if world is not None and world != len(there) else ""
+    return f"{len(there)}{of} ({_spans(there)})"
+
+
+def _steps(steps: list[int]) -> str:
+    return f"{len(steps):,} ({_spans(steps)})" if steps else "none"
+
+
+def _spans(numbers: list[int]) -> str:
+    """`0-3, 7` for 0, 1, 2, 3, 7."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+
+
+def _time(env: dict[str, Any]) -> str:
+    seconds = env.get("time")
+    if not isinstance(seconds, (int, float)):
+        return "at an unknown time"
+    when = datetime.fromtimestamp(seconds, tz=timezone.utc)
+    return f"{when:%Y-%m-%d %H:%M:%S} UTC"

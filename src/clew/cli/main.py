@@ -1,0 +1,62 @@
+"""The `clew` command line: finds the command, runs it, turns errors into one line and a code.
+
+Exit codes: 0 fine, 1 the command found something (each command's help says what), 2 wrong usage
+or input that cannot be read. To add a command: a module here with `add_parser(commands)` and
+`run(args) -> int`, and its name in `COMMANDS`. Modules are imported for every invocation, so
+they reach for anything heavy through `clew.load` or inside `run`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import clew
+from clew.cli.output import one_line
+
+COMMANDS = ("info", "show", "code", "value", "export", "recover")
+
+_FINE, _BROKEN, _INTERRUPTED = 0, 2, 130
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = argparse.ArgumentParser(
+        prog="clew",
+        description="Read a recorded trace: what flowed through a PyTorch program.",
+        epilog="Exit codes: 0 fine, 1 found something, 2 wrong usage or unreadable input.",
+    )
+    top.add_argument("--version", action="version", version=f"clew {clew.__version__}")
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        importlib.import_module(f"clew.cli.{name}").add_parser(commands)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; its exit code."""
+    # A name that the terminal's encoding lacks must not end the command.
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    args = parser().parse_args(argv)
+    try:
+        code = int(args.run(args))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read this, `head` say, has had enough. Python would complain again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _FINE
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except (clew.ClewError, OSError) as broken:
+        sys.stderr.write(f"clew: {one_line(broken)}\n")
+        return _BROKEN
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""What every command prints: text for people, or the same as strict JSON with `--json`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from clew.errors import AddressSyntaxError
+from clew.views.export.text import as_json
+
+
+def emit(args: argparse.Namespace, data: Callable[[], Any], text: Callable[[], str]) -> None:
+    """Print the data with `--json`, else the text; only the one that is wanted is made."""
+    shown = as_json(data(), indent=2) if args.json else text()
+    sys.stdout.write(shown.rstrip("\n") + "\n")
+
+
+def within(lines: list[str], rows: int | None, how: str) -> list[str]:
+    """At most so many lines; the last says how many were left out and how to see them."""
+    if rows is None or len(lines) <= rows:
+        return lines
+    kept = max(rows - 1, 0)
+    return [*lines[:kept], f"... {len(lines) - kept:,} more lines left out; {how} shows all"]
+
+
+def one_line(error: BaseException) -> str:
+    """An error as a single line."""
+    if isinstance(error, AddressSyntaxError):
+        text = f"cannot read the address {error.text!r}: {error.what}; {error.instead}"
+    else:
+        text = str(error) or type(error).__name__
+    return " ".join(text.split())

@@ -1,0 +1,29 @@
+"""`clew recover`: seal what a killed process left open."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from clew.cli.output import emit
+from clew.cli.reading import add_command
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the command line."""
+    more = "A trace is readable without it; other tools read only sealed files."
+    add_command(commands, "recover", run, "seal the files that a killed run left open", more)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Seal, and say what was done."""
+    from clew.store.recover import recover
+
+    done = recover(Path(args.trace))
+    emit(
+        args,
+        lambda: {"path": args.trace, "done": done},
+        lambda: "\n".join(done) or f"{args.trace}: every file is sealed, nothing to do",
+    )
+    return 0

@@ -1,0 +1,156 @@
+"""`clew value`: the values of an address: facts, statistics, and a small print of the data."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from clew.cli.output import emit
+from clew.cli.reading import add_command, add_rank, open_trace, positive
+from clew.errors import ClewError
+
+if TYPE_CHECKING:
+    from clew.analysis.select import Selection
+    from clew.events.model import Event, Value
+
+_ROWS = 20
+_ELEMENTS = 60
+_STATS = ("min", "max", "mean", "std", "norm", "nan", "inf", "zeros", "count")
+_LISTED_STATS = ("min", "max", "mean", "std", "nan", "inf")
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the command line."""
+    more = "Several values are listed one per line; ADDRESS#2 is the third call alone."
+    parser = add_command(
+        commands, "value", run, "show the values of an address, with statistics and data", more
+    )
+    parser.add_argument("address", metavar="ADDRESS", help="such as encoder.layers.0:in")
+    parser.add_argument(
+        "--rows",
+        type=positive,
+        metavar="N",
+        default=_ROWS,
+        help=f"at most so many values ({_ROWS})",
+    )
+    parser.add_argument(
+        "--elements", type=positive, metavar="N", default=_ELEMENTS,
+        help=f"print data of up to so many elements in full, the edges of more ({_ELEMENTS})",
+    )  # fmt: skip
+    add_rank(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the values."""
+    found = _values(open_trace(args)[args.address])
+    if not found:
+        raise ClewError(f"{args.address!r} names events without tensors: there is no value")
+
+    def data() -> dict[str, Any]:
+        shown = [_as_dict(*item, args.elements) for item in found[: args.rows]]
+        return {"address": args.address, "count": len(found), "values": shown}
+
+    emit(args, data, lambda: "\n".join(_text(found, args)))
+    return 0
+
+
+def _values(selection: Selection) -> list[tuple[Event, str, Value]]:
+    """The values an address names, each with its event and its own address."""
+    found = []
+    for event in selection:
+        wanted = {id(value) for value in selection._values_of(event)}
+        for role, values in (("in", event.inputs), ("out", event.outputs)):
+            for path, value in values.items():
+                if id(value) in wanted:
+                    suffix = f":{role}.{path}" if path else "" if role == "out" else ":in"
+                    found.append((event, event.address + suffix, value))
+    return found
+
+
+def _text(found: list[tuple[Event, str, Value]], args: argparse.Namespace) -> list[str]:
+    if len(found) == 1:
+        return _one(*found[0], args.elements)
+    rows = [_listed(*item) for item in found[: args.rows]]
+    head = ("address", "value", "step", "rank", *_LISTED_STATS, "source")
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (head, *rows)
+    ]
+    left_out = len(found) - len(rows)
+    if left_out:
+        lines.append(f"... {left_out:,} more values left out; --rows {len(found)} shows all")
+    example = shlex.join(["clew", "value", args.trace, rows[0][0]])
+    return [*lines, f"{len(found):,} values; take one for its data: {example}"]
+
+
+def _listed(event: Event, address: str, value: Value) -> tuple[str, ...]:
+    stats = [
+        "-" if value.stats is None else _number(getattr(value.stats, s)) for s in _LISTED_STATS
+    ]
+    source = "" if event.source is None else str(event.source)
+    return (address, str(value), str(event.step), str(event.rank), *stats, source)
+
+
+def _one(event: Event, address: str, value: Value, elements: int) -> list[str]:
+    when = f"step {event.step}, rank {event.rank}, {event.phase}"
+    facts = [f"{address}  {value}  on {value.device}, {when}"]
+    if value.name:
+        facts.append(f"  name    {value.name}")
+    if event.source is not None:
+        facts.append(f"  source  {event.source}: {event.source.text}")
+    producer = value.producer
+    if producer is not None and producer != event:
+        facts.append(f"  made by {producer.address} in {producer.module or 'the root module'}")
+    if value.stats is None:
+        facts.append("  stats   not taken; record them with clew.trace(values='stats')")
+    else:
+        stats = (f"{name} {_number(getattr(value.stats, name))}" for name in _STATS)
+        facts.append("  stats   " + ", ".join(stats))
+    return [*facts, *_data_lines(value, elements)]
+
+
+def _data_lines(value: Value, elements: int) -> list[str]:
+    import numpy as np
+
+    try:
+        array = value.array()
+    except ClewError as why:
+        return [f"  data    {why}"]
+    return np.array2string(array, threshold=elements, edgeitems=3, precision=5).splitlines()
+
+
+def _as_dict(event: Event, address: str, value: Value, elements: int) -> dict[str, Any]:
+    facts = {
+        "address": address,
+        "event": event.id,
+        "step": event.step,
+        "rank": event.rank,
+        "phase": event.phase,
+        "module": event.module,
+        "source": None if event.source is None else str(event.source),
+        **value.to_dict(),
+    }
+    try:
+        array = value.array()
+    except ClewError as why:
+        return {**facts, "data": None, "data_left_out": str(why)}
+    if array.size > elements:
+        return {**facts, "data": None, "data_left_out": f"{array.size} elements; use --elements"}
+    return {**facts, "data": _plain(array)}
+
+
+def _plain(array: Any) -> Any:
+    """An array as nested lists; complex numbers, which JSON lacks, as pairs."""
+    if array.dtype.kind == "c":
+        return [_plain(array.real), _plain(array.imag)] if array.ndim == 0 else [
+            _plain(item) for item in array
+        ]  # fmt: skip
+    return array.tolist()
+
+
+def _number(number: float | None) -> str:
+    if number is None:
+        return "-"
+    return f"{number:,}" if isinstance(number, int) else f"{number:.4g}"

@@ -1,0 +1,181 @@
+"""The layout that HDF5 and Zarr share: a group per address, arrays in it.
+
+    <address>/values     one row per value, in the order of `Trace.series`
+    <address>/steps, ranks, calls, modules
+    <address>/lengths, ndims   true shapes, where shapes differ and `values` is padded with zeros
+    <address>/values/0, 1, …   one array per value instead, where they are stored apart
+
+In come values by address and something that makes groups and arrays; knows neither library.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from clew.errors import ClewError
+from clew.views.export.dtypes import Array, Asked, DType, Dtypes, cast, common
+from clew.views.export.formats import Contents
+from clew.views.export.kept import KeptSeries, KeptValue
+
+RAGGED = ("pad", "apart")
+FORMAT = "clew-values"
+VERSION = 1
+# Rows are written and compressed in blocks of about this size.
+_BLOCK = 1 << 20
+
+Shape = tuple[int, ...]
+
+
+class Arrays(Protocol):
+    """A file of groups and arrays that is being written."""
+
+    def group(self, above: Any, name: str, attributes: dict[str, Any]) -> Any:
+        """A new group inside another, the file itself for None."""
+
+    def array(
+        self, group: Any, name: str, shape: Shape, dtype: DType, chunks: Shape, clew_dtype: str
+    ) -> Any:
+        """A new array, to be filled by slices."""
+
+    def texts(self, group: Any, name: str, texts: list[str]) -> None:
+        """A list of strings."""
+
+    def safe(self, name: str) -> str:
+        """A name that the file takes as the name of one group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """A value whose data was read once, and turned out to be readable."""
+
+    value: KeptValue
+    recorded: str
+    dtype: DType
+    shape: Shape
+
+
+def write_series(arrays: Arrays, series: KeptSeries, dtype: Asked, ragged: str) -> Contents:
+    """Write every address; what cannot be read is left out and said."""
+    if ragged not in RAGGED:
+        raise ClewError(f"ragged={ragged!r} is not one of {', '.join(map(repr, RAGGED))}")
+    dtypes = Dtypes(dtype)
+    left_out: list[str] = []
+    names: set[str] = set()
+    written = 0
+    for address, values in series.items():
+        readable = list(_readable(address, values, dtypes, left_out))
+        if readable:
+            name = _unused(arrays.safe(address or "(root)"), names)
+            _write_address(arrays, name, address, readable, ragged)
+            written += len(readable)
+    return Contents(written, "value", len(names), tuple(left_out))
+
+
+def _readable(
+    address: str, values: list[KeptValue], dtypes: Dtypes, left_out: list[str]
+) -> Iterator[Readable]:
+    for value in values:
+        try:
+            array = value.array()
+        except ClewError as unreadable:
+            left_out.append(f"{address}, rank {value.rank}, call {value.call}: {unreadable}")
+            continue
+        recorded = value.dtype
+        yield Readable(value, recorded, dtypes.of(recorded, array.dtype), array.shape)
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    """The name, with a number if another address has the same after escaping."""
+    number, free = 1, name
+    while free in taken:
+        number += 1
+        free = f"{name}~{number}"
+    taken.add(free)
+    return free
+
+
+def _write_address(
+    arrays: Arrays, name: str, address: str, items: list[Readable], ragged: str
+) -> None:
+    shapes = {item.shape for item in items}
+    dtype = common(item.dtype for item in items)
+    apart = dtype is None or (len(shapes) > 1 and ragged == "apart")
+    attributes: dict[str, Any] = {"address": address}
+    if apart or len(shapes) > 1:
+        attributes["ragged"] = "apart" if apart else "pad"
+    group = arrays.group(None, name, attributes)
+    for column, numbers in {
+        "steps": [item.value.step for item in items],
+        "ranks": [item.value.rank for item in items],
+        "calls": [item.value.call for item in items],
+    }.items():
+        _write_small(arrays, group, column, numbers)
+    modules = [item.value.module for item in items]
+    if any(module != modules[0] for module in modules):
+        arrays.texts(group, "modules", [module or "" for module in modules])
+    recorded = sorted({item.recorded for item in items})
+    if len(recorded) > 1:
+        arrays.texts(group, "dtypes", [item.recorded for item in items])
+    if apart or dtype is None:
+        _write_apart(arrays, group, address, items)
+    else:
+        _write_rows(arrays, group, address, items, dtype, "/".join(recorded))
+
+
+def _write_apart(arrays: Arrays, group: Any, address: str, items: list[Readable]) -> None:
+    inner = arrays.group(group, "values", {})
+    for index, item in enumerate(items):
+        chunks = _chunks(item.shape, item.dtype)
+        target = arrays.array(inner, str(index), item.shape, item.dtype, chunks, item.recorded)
+        target[...] = _data(item, item.dtype, address)
+
+
+def _write_rows(
+    arrays: Arrays, group: Any, address: str, items: list[Readable], dtype: DType, recorded: str
+) -> None:
+    """All values along a new first axis; shapes aligned at their last axes, filled with zeros."""
+    rank = max(len(item.shape) for item in items)
+    lifted = [(1,) * (rank - len(item.shape)) + item.shape for item in items]
+    size = tuple(max(shape[axis] for shape in lifted) for axis in range(rank))
+    if len({item.shape for item in items}) > 1:
+        _write_small(arrays, group, "lengths", lifted)
+        _write_small(arrays, group, "ndims", [len(item.shape) for item in items])
+    rows = max(1, min(len(items), _BLOCK // max(1, math.prod(size) * dtype.itemsize)))
+    chunks = (rows, *_chunks(size, dtype))
+    target = arrays.array(group, "values", (len(items), *size), dtype, chunks, recorded)
+    for start in range(0, len(items), rows):
+        part = items[start : start + rows]
+        block = np.zeros((len(part), *size), dtype=dtype)
+        for row, (item, shape) in enumerate(zip(part, lifted[start:], strict=False)):
+            room: tuple[Any, ...] = (row, *(slice(0, length) for length in shape))
+            # reshape, unlike assignment, would not repeat a smaller value to fill the room
+            block[room] = _data(item, dtype, address).reshape(shape)
+        target[start : start + len(part)] = block
+
+
+def _data(item: Readable, dtype: DType, address: str) -> Array:
+    value = item.value
+    what = f"{address or 'the root'}, rank {value.rank}, step {value.step}, call {value.call}"
+    return cast(cast(value.array(), item.dtype, what), dtype, what)
+
+
+def _write_small(
+    arrays: Arrays, group: Any, name: str, numbers: Sequence[int] | Sequence[Shape]
+) -> None:
+    data = np.array(numbers, dtype=np.int64)
+    target = arrays.array(group, name, data.shape, data.dtype, data.shape, "")
+    target[...] = data
+
+
+def _chunks(shape: Shape, dtype: DType) -> Shape:
+    """The chunk of one value: all of it, a part where it is large."""
+    chunk = list(shape)
+    for axis in range(len(chunk)):
+        while math.prod(chunk) * dtype.itemsize > 64 * _BLOCK and chunk[axis] > 1:
+            chunk[axis] = (chunk[axis] + 1) // 2
+    return tuple(chunk)

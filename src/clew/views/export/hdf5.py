@@ -1,0 +1,93 @@
+"""HDF5: the values a trace kept, a group per address, read by h5py, MATLAB, Julia, HDFView.
+
+Layout: `views.export.arrays`. The recorded dtype is the attribute `clew_dtype` of each array;
+bf16 and fp8 are stored as float32, exactly.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from clew.errors import ClewError, MissingDependency
+from clew.store.reader import Reader
+from clew.views.export.arrays import FORMAT, VERSION, Shape, write_series
+from clew.views.export.dtypes import Asked, DType
+from clew.views.export.formats import Contents
+from clew.views.export.kept import kept_series
+
+COMPRESSIONS = (None, "gzip", "lzf")
+_LONGEST_NAME = 1000
+
+
+def write(
+    readers: list[Reader],
+    target: Path,
+    *,
+    addresses: Sequence[str] | None = None,
+    dtype: Asked = None,
+    ragged: str = "pad",
+    compression: str | None = None,
+    shuffle: bool = False,
+) -> Contents:
+    """Write the kept values into one HDF5 file."""
+    try:
+        import h5py
+    except ImportError as missing:
+        raise MissingDependency("the HDF5 export", "h5py", "clew[hdf5]") from missing
+    if compression not in COMPRESSIONS:
+        known = ", ".join(map(repr, COMPRESSIONS))
+        raise ClewError(f"compression={compression!r} is not one of {known}")
+    series = kept_series(readers, addresses)
+    with h5py.File(target, "w") as file:
+        file.attrs["format"] = FORMAT
+        file.attrs["version"] = VERSION
+        file.attrs["environment"] = json.dumps(readers[0].columns.environment)
+        return write_series(Hdf5Arrays(h5py, file, compression, shuffle), series, dtype, ragged)
+
+
+class Hdf5Arrays:
+    """Groups and datasets of one HDF5 file."""
+
+    def __init__(self, h5py: Any, file: Any, compression: str | None, shuffle: bool) -> None:
+        self._h5py = h5py
+        self._file = file
+        self._compression = compression
+        self._shuffle = shuffle
+
+    def group(self, above: Any, name: str, attributes: dict[str, Any]) -> Any:
+        """A new group."""
+        group = (self._file if above is None else above).create_group(name)
+        group.attrs.update(attributes)
+        return group
+
+    def array(
+        self, group: Any, name: str, shape: Shape, dtype: DType, chunks: Shape, clew_dtype: str
+    ) -> Any:
+        """A new dataset, filtered where there is something to filter."""
+        filters: dict[str, Any] = {}
+        # HDF5 has no chunks in an array without elements or without axes.
+        if (self._compression or self._shuffle) and chunks and all(chunks):
+            filters = {"compression": self._compression, "shuffle": self._shuffle, "chunks": chunks}
+        dataset = group.create_dataset(name, shape=shape, dtype=dtype, **filters)
+        if clew_dtype:
+            dataset.attrs["clew_dtype"] = clew_dtype
+        return dataset
+
+    def texts(self, group: Any, name: str, texts: list[str]) -> None:
+        """A dataset of strings."""
+        group.create_dataset(name, data=texts, dtype=self._h5py.string_dtype())
+
+    def safe(self, name: str) -> str:
+        """The name with `/`, which makes groups in HDF5, written as `%2F`."""
+        return escaped(name, "/\0", _LONGEST_NAME)
+
+
+def escaped(name: str, reserved: str, longest: int) -> str:
+    """A name with some characters as `%XX`, never one that means a place, cut where too long."""
+    text = "".join(f"%{ord(c):02X}" if c in reserved or c == "%" else c for c in name)
+    if not text.strip("."):
+        text = "%2E" * len(text)
+    return text.encode("utf-8", "backslashreplace")[:longest].decode("utf-8", "ignore")

@@ -1,0 +1,181 @@
+"""The values a trace kept, by address: what the HDF5, Zarr and .pt exports hold.
+
+In come readers, out comes address → values in the order of `Trace.series`, with rank, step and
+call of each. Data is read when asked for. Knows nothing of files.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from clew.analysis.select import select
+from clew.errors import BadTrace, NotRecorded
+from clew.events.columns import IN, Leaf
+from clew.events.model import Event
+from clew.events.records import MODULE, OP, RECOMPUTE
+from clew.store.reader import Reader
+
+# Whose address a value goes under. The first two are exported always, an address of the others
+# if it holds something that none before it does: no data is lost, little is written twice.
+_RESULTS, _PARAMETERS, _INPUTS, _OP_RESULTS, _OP_INPUTS = range(5)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptValue:
+    """One value whose data was kept, and where it occurred; a parameter's calls are versions."""
+
+    reader: Reader
+    number: int
+    rank: int
+    step: int
+    call: int
+    module: str | None
+
+    @property
+    def dtype(self) -> str:
+        """The dtype it was recorded with."""
+        columns = self.reader.columns
+        return columns.metas[int(columns.meta[self.number])].dtype
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """The data as NumPy, bf16 and fp8 as exact float32."""
+        return self.reader.value(self.number).array()
+
+    def tensor(self) -> Any:
+        """The data as a torch tensor."""
+        return self.reader.value(self.number).tensor()
+
+
+KeptSeries = dict[str, list[KeptValue]]
+
+
+def kept_series(readers: list[Reader], addresses: Sequence[str] | None) -> KeptSeries:
+    """Every value that was kept, or those that some addresses name, by address."""
+    if isinstance(addresses, str):
+        addresses = [addresses]
+    found = _everything(readers) if addresses is None else _selected(readers, addresses)
+    if not found:
+        recorded = readers[0].columns.environment.get("values")
+        of = "" if addresses is None else " of " + ", ".join(map(repr, addresses))
+        raise NotRecorded(
+            f"no data{of} was kept (the trace was recorded with values={recorded!r}), so there is "
+            "nothing to export; record it with clew.trace(values='full'), or name it in "
+            "clew.trace(capture=[...]). parquet, json, csv and chrome need no data"
+        )
+    return found
+
+
+def _everything(readers: list[Reader]) -> KeptSeries:
+    tiers: list[KeptSeries] = [{}, {}, {}, {}, {}]
+    for reader in readers:
+        for tier, address, value in _uses(reader):
+            tiers[tier].setdefault(address, []).append(value)
+    found: KeptSeries = {}
+    covered: set[tuple[int, int]] = set()
+    for tier, series in enumerate(tiers):
+        for address, values in series.items():
+            keys = {(value.rank, value.number) for value in values}
+            if tier <= _PARAMETERS or not keys <= covered:
+                found[address] = values
+                covered |= keys
+    return found
+
+
+def _uses(reader: Reader) -> Iterator[tuple[int, str, KeptValue]]:
+    """Every occurrence of a kept value in an event, with its tier and address."""
+    with_data = _with_data(reader)
+    if not with_data:
+        return
+    passed_over = _passed_over(reader)
+    named: set[int] = set()
+    versions: Counter[str] = Counter()
+    for row in range(len(reader)):
+        if row in passed_over:
+            continue
+        leaves = [(leaf, n) for leaf, n in reader.leaf_values(row) if n in with_data]
+        if not leaves:
+            continue
+        event = reader.event(row)
+        is_op = reader.columns.kind[row] == OP
+        for leaf, number in leaves:
+            tier, address = _place(reader, event, is_op, leaf, number)
+            value = _kept(reader, number, event)
+            if tier == _PARAMETERS:
+                # One version of a parameter is one value, however many ops read it.
+                if number in named:
+                    continue
+                named.add(number)
+                value = replace(value, call=versions[address], module=None)
+                versions[address] += 1
+            yield tier, address, value
+
+
+def _with_data(reader: Reader) -> set[int]:
+    kept = reader.columns.kept
+
+    def has_data(number: int) -> bool:
+        try:
+            return kept[number].payload is not None
+        except BadTrace:
+            # It was kept and is damaged: whoever reads it will say so.
+            return True
+
+    return {number for number in kept if has_data(number)}
+
+
+def _passed_over(reader: Reader) -> set[int]:
+    """Calls that an address does not stand for: recomputed ones, and wrappers of what ran."""
+    c = reader.columns
+    rows = [int(row) for row in reader.rows(MODULE)]
+    modules = {row: c.modules[int(c.subject[row])] for row in rows}
+    own = {m.path for m in modules.values() if not m.wrapper}
+    return {
+        row
+        for row, module in modules.items()
+        if reader.phase[row] == RECOMPUTE or (module.wrapper and module.path in own)
+    }
+
+
+def _place(reader: Reader, event: Event, is_op: bool, leaf: Leaf, number: int) -> tuple[int, str]:
+    name = int(reader.columns.value_name[number])
+    if leaf.role == IN and name >= 0:
+        return _PARAMETERS, f"{reader.columns.value_names[name]}:param"
+    address = address_of(event, leaf.role, leaf.path)
+    if leaf.role == IN:
+        return (_OP_INPUTS if is_op else _INPUTS), address
+    return (_OP_RESULTS if is_op else _RESULTS), address
+
+
+def address_of(event: Event, role: str, path: str) -> str:
+    """The address of one input or output of an event, whatever its call."""
+    subject = event.address.rpartition("#")[0] if "#" in event.address else event.address
+    if role == IN:
+        return f"{subject}:in.{path}" if path else f"{subject}:in"
+    return f"{subject}:out.{path}" if path else subject
+
+
+def _selected(readers: list[Reader], addresses: Sequence[str]) -> KeptSeries:
+    by_rank = {reader.columns.rank: reader for reader in readers}
+    with_data = {rank: _with_data(reader) for rank, reader in by_rank.items()}
+    found: KeptSeries = {}
+    seen: set[tuple[str, int, int]] = set()
+    for text in addresses:
+        selection = select(readers, text)
+        for event in selection:
+            wanted = {value.number for value in selection._values_of(event)}
+            reader = by_rank[event.rank]
+            for leaf, number in reader.leaf_values(event.row):
+                key = address_of(event, leaf.role, leaf.path), event.rank, event.id
+                if number in wanted & with_data[event.rank] and key not in seen:
+                    seen.add(key)
+                    found.setdefault(key[0], []).append(_kept(reader, number, event))
+    return found
+
+
+def _kept(reader: Reader, number: int, event: Event) -> KeptValue:
+    return KeptValue(reader, number, event.rank, event.step, event.call, event.module)

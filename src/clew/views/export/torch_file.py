@@ -1,0 +1,60 @@
+"""`.pt`: the values a trace kept, as tensors, for `torch.load(path, weights_only=True)`.
+
+A dict from address to the list of its tensors, in the order of `Trace.series`; with
+`labels=True` from address to a dict of `values`, `steps`, `ranks` and `calls`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from clew.errors import ClewError, MissingDependency
+from clew.store.as_torch import save_tensors
+from clew.store.reader import Reader
+from clew.views.export.formats import Contents
+from clew.views.export.kept import KeptValue, kept_series
+
+
+def write(
+    readers: list[Reader],
+    target: Path,
+    *,
+    addresses: Sequence[str] | None = None,
+    labels: bool = False,
+) -> Contents:
+    """Write the kept values with torch.save."""
+    left_out: list[str] = []
+    found: dict[str, Any] = {}
+    written = 0
+    for address, values in kept_series(readers, addresses).items():
+        pairs = _tensors(address, values, left_out)
+        if not pairs:
+            continue
+        written += len(pairs)
+        tensors = [tensor for tensor, _ in pairs]
+        found[address] = tensors
+        if labels:
+            found[address] = {
+                "values": tensors,
+                "steps": [value.step for _, value in pairs],
+                "ranks": [value.rank for _, value in pairs],
+                "calls": [value.call for _, value in pairs],
+            }
+    save_tensors(found, target)
+    return Contents(written, "value", len(found), tuple(left_out))
+
+
+def _tensors(
+    address: str, values: list[KeptValue], left_out: list[str]
+) -> list[tuple[Any, KeptValue]]:
+    found = []
+    for value in values:
+        try:
+            found.append((value.tensor(), value))
+        except MissingDependency:
+            raise
+        except ClewError as unreadable:
+            left_out.append(f"{address}, rank {value.rank}, call {value.call}: {unreadable}")
+    return found

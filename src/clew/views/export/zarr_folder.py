@@ -1,0 +1,96 @@
+"""Zarr (format 3): the values a trace kept, a group per address, read in any language.
+
+Layout: `views.export.arrays`; strings are attributes of the group. The recorded dtype is the
+attribute `clew_dtype` of each array; bf16 and fp8 are stored as float32, exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from clew.errors import ClewError, MissingDependency
+from clew.store.reader import Reader
+from clew.views.export.arrays import FORMAT, VERSION, Shape, write_series
+from clew.views.export.dtypes import Asked, DType
+from clew.views.export.formats import Contents
+from clew.views.export.hdf5 import escaped
+from clew.views.export.kept import kept_series
+
+COMPRESSIONS = (None, "zstd", "gzip")
+# What some file system refuses in a name, or Zarr keeps for itself.
+_RESERVED = '/\\:*?"<>|' + "".join(map(chr, range(32)))
+_LONGEST_NAME = 200
+
+
+def write(
+    readers: list[Reader],
+    target: Path,
+    *,
+    addresses: Sequence[str] | None = None,
+    dtype: Asked = None,
+    ragged: str = "pad",
+    compression: str | None = "zstd",
+    shuffle: bool = False,
+) -> Contents:
+    """Write the kept values into one Zarr folder."""
+    try:
+        import zarr
+    except ImportError as missing:
+        raise MissingDependency("the Zarr export", "zarr", "clew[zarr]") from missing
+    if not hasattr(zarr, "codecs"):
+        raise MissingDependency("the Zarr export", "zarr 3 or newer", "clew[zarr]")
+    if compression not in COMPRESSIONS:
+        known = ", ".join(map(repr, COMPRESSIONS))
+        raise ClewError(f"compression={compression!r} is not one of {known}")
+    series = kept_series(readers, addresses)
+    environment = readers[0].columns.environment
+    attributes: dict[str, Any] = {"format": FORMAT, "version": VERSION, "environment": environment}
+    root = zarr.open_group(str(target), mode="w", zarr_format=3, attributes=attributes)
+    return write_series(ZarrArrays(zarr, root, compression, shuffle), series, dtype, ragged)
+
+
+class ZarrArrays:
+    """Groups and arrays of one Zarr folder."""
+
+    def __init__(self, zarr: Any, root: Any, compression: str | None, shuffle: bool) -> None:
+        self._zarr = zarr
+        self._root = root
+        self._compression = compression
+        self._shuffle = shuffle
+
+    def group(self, above: Any, name: str, attributes: dict[str, Any]) -> Any:
+        """A new group."""
+        return (self._root if above is None else above).create_group(name, attributes=attributes)
+
+    def array(
+        self, group: Any, name: str, shape: Shape, dtype: DType, chunks: Shape, clew_dtype: str
+    ) -> Any:
+        """A new array."""
+        return group.create_array(
+            name,
+            shape=shape,
+            dtype=dtype,
+            chunks=tuple(max(1, size) for size in chunks),
+            compressors=self._codec(dtype),
+            attributes={"clew_dtype": clew_dtype} if clew_dtype else {},
+        )
+
+    def _codec(self, dtype: DType) -> Any:
+        if self._compression is None:
+            return None
+        codecs = self._zarr.codecs
+        if self._shuffle:
+            name = {"gzip": "zlib"}.get(self._compression, self._compression)
+            return codecs.BloscCodec(cname=name, shuffle="shuffle", typesize=dtype.itemsize)
+        return codecs.ZstdCodec() if self._compression == "zstd" else codecs.GzipCodec()
+
+    def texts(self, group: Any, name: str, texts: list[str]) -> None:
+        """An attribute: Zarr has no settled form for arrays of strings."""
+        group.attrs[name] = texts
+
+    def safe(self, name: str) -> str:
+        """The name with what file systems refuse as `%XX`."""
+        text = escaped(name, _RESERVED, _LONGEST_NAME)
+        return "%5F" + text[1:] if text.startswith("__") else text

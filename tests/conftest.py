@@ -1,0 +1,38 @@
+"""Golden files: what a view prints, kept beside the tests and compared with what it prints now.
+
+`pytest --update-golden` writes them anew; read the difference before you accept it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write tests/golden/*.txt anew")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare a text with the golden file of a name."""
+    update = bool(request.config.getoption("--update-golden"))
+
+    def check(name: str, text: str) -> None:
+        path = GOLDEN / f"{name}.txt"
+        text = text.rstrip("\n") + "\n"
+        if update:
+            path.write_text(text, encoding="utf-8")
+            return
+        kept = path.read_text(encoding="utf-8") if path.exists() else ""
+        if text != kept:
+            lines = kept.splitlines(), text.splitlines()
+            difference = "\n".join(difflib.unified_diff(*lines, "kept", "printed", lineterm=""))
+            pytest.fail(f"{path.name} differs; --update-golden accepts it\n{difference}")
+
+    return check

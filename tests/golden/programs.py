@@ -1,0 +1,192 @@
+"""Small programs whose traces the golden files show. Line numbers here are part of those files."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import clew
+from clew.events.records import MODULE
+from clew.store.reader import Reader
+
+
+class Block(nn.Module):
+    """A layer with a residual connection; `width` and `act` make one differ from another."""
+
+    def __init__(self, width: int = 8, act: str = "relu") -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(4)
+        self.up = nn.Linear(4, width)
+        self.down = nn.Linear(width, 4)
+        self.act = act
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.up(self.norm(x))
+        h = h.relu() if self.act == "relu" else h.tanh()
+        return x + self.down(h)
+
+
+class Stack(nn.Module):
+    """Six blocks, of which the fourth may differ."""
+
+    def __init__(self, **fourth: object) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(**fourth if i == 3 else {}) for i in range(6))
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class Checkpointed(Stack):
+    """Blocks whose forward pass is run again in the backward pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        return self.head(x)
+
+
+class Gated(nn.Module):
+    """Ops between the layers of a loop, with a constant that counts up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)) for _ in range(5)
+        )
+        self.gate = nn.Parameter(torch.ones(5, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for i, layer in enumerate(self.layers):
+            x = x + layer(x) * self.gate[i]
+        return x.mean(0)
+
+
+class Recurrent(nn.Module):
+    """One cell called in a loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.RNNCell(3, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x.new_zeros(x.shape[0], 5)
+        for t in range(x.shape[1]):
+            h = self.cell(x[:, t], h)
+        return h
+
+
+def doubled(x: Tensor, times: int) -> Tensor:
+    """A loop on one line, and one over two."""
+    for _ in range(times):
+        x = x * 2 + 1
+    for _ in range(times):
+        x = x.relu()
+        x = x - 1
+    return x
+
+
+def stack(**fourth: object) -> clew.Trace:
+    model, x = Stack(**fourth), torch.ones(2, 4)
+    with clew.trace(model) as t:
+        model(x)
+    return t
+
+
+def training(steps: int = 3) -> clew.Trace:
+    model, x, y = Stack(), torch.ones(2, 4), torch.zeros(2, dtype=torch.long)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with clew.trace(model) as t:
+        for _ in range(steps):
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            t.step()
+    return t
+
+
+def checkpointed() -> clew.Trace:
+    model, x = Checkpointed(), torch.ones(2, 4, requires_grad=True)
+    with clew.trace(model) as t:
+        loss = model(x).sum()
+        loss.backward()
+    return t
+
+
+def gated() -> clew.Trace:
+    model, x = Gated(), torch.ones(2, 4)
+    with torch.no_grad(), clew.trace(model) as t:
+        model(x)
+    return t
+
+
+def recurrent() -> clew.Trace:
+    model, x = Recurrent(), torch.ones(2, 4, 3)
+    with torch.no_grad(), clew.trace(model) as t:
+        model(x)
+    return t
+
+
+def loops() -> clew.Trace:
+    x = torch.ones(2)
+    with clew.trace() as t:
+        doubled(x, 3)
+    return t
+
+
+def encoder() -> clew.Trace:
+    layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+    model = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
+    x = torch.ones(2, 5, 16)
+    with torch.no_grad(), clew.trace(model) as t:
+        model(x)
+    return t
+
+
+def crash() -> clew.Trace:
+    model, x = Stack(), torch.ones(2, 4)
+    model.blocks[3].down = nn.Linear(5, 4)
+    with contextlib.suppress(RuntimeError), clew.trace(model) as t:
+        model(x)
+    return t
+
+
+def growing() -> clew.Trace:
+    """One model called with more and more tokens."""
+    model = Stack()
+    inputs = [torch.ones(n, 4) for n in range(1, 9)]
+    with torch.no_grad(), clew.trace(model) as t:
+        for x in inputs:
+            model(x)
+    return t
+
+
+def read(t: clew.Trace) -> Reader:
+    """A reader of a trace in which every beginning and every end takes one tick of 10 µs."""
+    columns = t._current_reader().columns
+    parents = t._current_reader().parent_row.tolist()
+    start, end = columns.start.copy(), columns.end.copy()
+    tick, stack = 0, [-1]
+    for row, parent in enumerate(parents):
+        while stack[-1] != parent and len(stack) > 1:
+            end[stack.pop()] = tick = tick + 1
+        start[row] = tick = tick + 1
+        if columns.kind[row] == MODULE:
+            stack.append(row)
+        else:
+            end[row] = tick = tick + 1
+    while len(stack) > 1:
+        end[stack.pop()] = tick = tick + 1
+    end[columns.end < 0] = -1
+    environment = {**columns.environment, "clock": 0}
+    times = {"start": start * 10_000, "end": end * 10_000}
+    times["end"][columns.end < 0] = -1
+    return Reader(dataclasses.replace(columns, environment=environment, **times))

@@ -1,0 +1,327 @@
+"""Other threads: their module calls are recorded with their ops, and what is not seen is said."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils.data import DataLoader, Dataset
+
+import clew
+from tests.outcomes import differing, faults, installed
+
+
+def in_thread(work: Callable[[], Any], name: str | None = None) -> None:
+    """Run `work` on a thread of its own and wait for it."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name=name)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x).relu()
+
+
+def test_a_module_call_on_another_thread_has_its_ops() -> None:
+    model = Block()
+    with clew.trace(model) as t:
+        in_thread(lambda: model(torch.ones(1, 2)), "worker")
+    assert [event.address for event in t.modules] == ["#0", "fc#0"]
+    assert [(op.name, op.module) for op in t.ops][:3] == [
+        ("aten.t.default", "fc"),
+        ("aten.addmm.default", "fc"),
+        ("aten.relu.default", ""),
+    ]
+    assert {event.thread for event in t.events} == {"worker"}
+    assert all(op.source.file == __file__ for op in t.ops)
+    assert faults(t) == []
+
+
+def test_ops_elsewhere_on_that_thread_are_in_the_coverage() -> None:
+    model = Block()
+
+    def work() -> None:
+        torch.ones(5) + 1
+        model(torch.ones(1, 2))
+        torch.ones(5) + 1
+
+    with clew.trace(model) as t:
+        in_thread(work, "worker")
+    assert "aten.add.Tensor" not in {op.name for op in t.ops}
+    (gap,) = t.coverage
+    assert "worker" in gap.where
+    assert "clew.trace" in gap.remedy
+
+
+def test_the_main_thread_alone_has_no_gap() -> None:
+    model = Block()
+    with clew.trace(model) as t:
+        model(torch.ones(1, 2))
+    assert list(t.coverage) == []
+    assert {event.thread for event in t.events} == {threading.current_thread().name}
+
+
+def test_at_the_level_of_modules_nothing_is_missing() -> None:
+    model = Block()
+    with clew.trace(model, level="modules") as t:
+        in_thread(lambda: model(torch.ones(1, 2)))
+    assert len(t.modules) == 2
+    assert list(t.coverage) == []
+
+
+@pytest.mark.parametrize("rounds", [20])
+def test_many_threads_at_once(rounds: int) -> None:
+    model = Block()
+    barrier = threading.Barrier(4)
+
+    def work(number: int) -> None:
+        barrier.wait()
+        for _ in range(rounds):
+            model(torch.full((number + 1, 2), float(number)))
+
+    with clew.trace(model, values="full") as t:
+        threads = [
+            threading.Thread(target=work, args=(n,), name=f"worker {n}") for n in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert faults(t) == []
+    assert len(t[""]) == 4 * rounds
+    assert sorted(event.call for event in t[""]) == list(range(4 * rounds))
+    calls = {event.id: event for event in t.modules}
+    for number in range(4):
+        mine = [e for e in t.events if e.thread == f"worker {number}"]
+        assert len([e for e in mine if e.kind == "module"]) == 2 * rounds
+        for event in mine:
+            assert event.parent is None or calls[event.parent].thread == event.thread
+        for root in (e for e in mine if e.module == "" and e.kind == "module"):
+            assert root.inputs["0"].shape == (number + 1, 2)
+            assert root.inputs["0"].array().tolist() == [[number, number]] * (number + 1)
+        for op in (e for e in mine if e.name == "aten.addmm.default"):
+            assert op.inputs["1"].shape[0] == number + 1
+
+
+def test_a_pool_leaves_no_mode_behind() -> None:
+    model = Block()
+    with ThreadPoolExecutor(1) as pool:
+        before = pool.submit(installed).result()
+        with clew.trace(model):
+            pool.submit(model, torch.ones(1, 2)).result()
+            during = pool.submit(_get_current_dispatch_mode_stack).result()
+        after = pool.submit(installed).result()
+    assert during == []
+    assert differing(before, after) == []
+    assert differing(installed(), installed()) == []
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
+def test_a_call_that_fails_on_another_thread_leaves_no_mode_behind(error: type) -> None:
+    class Failing(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise error
+
+    model = nn.Sequential(nn.Identity(), Failing())
+    with ThreadPoolExecutor(1) as pool:
+        before = pool.submit(installed).result()
+        with clew.trace(model) as t:
+
+            def work() -> None:
+                with contextlib.suppress(BaseException):
+                    model(torch.ones(1, 2))
+
+            pool.submit(work).result()
+        after = pool.submit(installed).result()
+    assert differing(before, after) == []
+    assert faults(t) == []
+
+
+def test_flags_of_the_process_are_not_disturbed_by_other_threads() -> None:
+    """The mode of the opening thread is still on after one came and went elsewhere."""
+    model = Block()
+    with clew.trace(model) as t:
+        during = installed()
+        in_thread(lambda: model(torch.ones(1, 2)))
+        assert differing(during, installed()) == []
+        torch.ones(3).exp()
+    assert t.ops[-1].name == "aten.exp.default"
+
+
+def test_a_trace_opened_on_another_thread_sees_all_of_it() -> None:
+    found: list[Any] = []
+
+    def work() -> None:
+        with clew.trace() as t:
+            torch.ones(2) + 1
+            nn.ReLU()(torch.ones(2))
+        found.append(t)
+
+    in_thread(work)
+    (t,) = found
+    assert [op.name for op in t.ops] == [
+        "aten.ones.default", "aten.add.Tensor", "aten.ones.default", "aten.relu.default",
+    ]  # fmt: skip
+    assert list(t.coverage) == []
+
+
+def test_two_threads_with_a_trace_each() -> None:
+    """Module hooks are the process's, so each trace sees the other's module calls too."""
+    start = threading.Barrier(2)
+    found: dict[str, Any] = {}
+    models = {"left": nn.Linear(2, 2), "right": nn.Linear(2, 3)}
+
+    def work(name: str) -> None:
+        start.wait()
+        with clew.trace(models[name]) as t:
+            start.wait()
+            for _ in range(5):
+                models[name](torch.ones(1, 2))
+            start.wait()
+        found[name] = t
+        start.wait()
+
+    before = installed()
+    threads = [threading.Thread(target=work, args=(name,), name=name) for name in models]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for name, t in found.items():
+        own = [event for event in t[""] if event.thread == name]
+        assert len(own) == 5
+        assert faults(t) == []
+    assert differing(before, installed()) == []
+
+
+def test_backward_on_the_engine_s_threads() -> None:
+    """A backward pass started from another thread inside a module call."""
+
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.fc(x).tanh().sum()
+            y.backward()
+            return y.detach()
+
+    model = Inner()
+    with clew.trace(model) as t:
+        in_thread(lambda: model(torch.ones(1, 2)), "worker")
+        model(torch.ones(1, 2))
+    tanhs = [op for op in t.ops if op.name == "aten.tanh_backward.default"]
+    assert [(op.phase, op.module, op.thread) for op in tanhs] == [
+        ("backward", "", "worker"),
+        ("backward", "", threading.current_thread().name),
+    ]
+    assert [op.forward.thread for op in tanhs] == ["worker", threading.current_thread().name]
+
+
+def test_a_tensor_that_goes_from_thread_to_thread() -> None:
+    model = {"first": nn.Linear(2, 2), "second": nn.ReLU()}
+    handed: queue.Queue[Tensor] = queue.Queue()
+    with clew.trace(model) as t:
+        in_thread(lambda: handed.put(model["first"](torch.ones(1, 2))))
+        in_thread(lambda: handed.put(model["second"](handed.get())))
+    used = t["second"].one.inputs["0"]
+    assert used.number == t["first"].output.number
+    assert used.producer.name == "aten.addmm.default"
+
+
+def test_threads_that_are_gone_do_not_pile_up() -> None:
+    model = Block()
+    with clew.trace(model) as t:
+        for _ in range(20):
+            in_thread(lambda: model(torch.ones(1, 2)), "short")
+    assert len(t[""]) == 20
+    assert {event.thread for event in t.modules} == {"short"}
+    assert len(t.coverage) == 1
+    for root in t[""]:
+        assert root.parent is None
+
+
+def test_coroutines_that_call_modules_in_turns() -> None:
+    first, second = Block(), Block()
+
+    async def work(model: nn.Module) -> None:
+        for _ in range(2):
+            model(torch.ones(1, 2))
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        await asyncio.gather(work(first), work(second))
+
+    with clew.trace({"first": first, "second": second}) as t:
+        asyncio.run(main())
+    assert [event.address for event in t.modules if event.name == "Block"] == [
+        "first#0", "second#0", "first#1", "second#1",
+    ]  # fmt: skip
+    assert all(event.parent is None for event in t["*"] if event.name == "Block")
+
+
+class Numbers(Dataset[Tensor]):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.full((2,), float(index)).exp()
+
+
+def test_data_loading_in_this_process_is_seen() -> None:
+    with clew.trace() as t:
+        list(DataLoader(Numbers(), num_workers=0, batch_size=2))
+    assert len([op for op in t.ops if op.name == "aten.exp.default"]) == 4
+
+
+def test_data_loading_in_other_processes_is_in_the_coverage() -> None:
+    with clew.trace() as t:
+        list(DataLoader(Numbers(), num_workers=1, batch_size=2))
+    assert not [op for op in t.ops if op.name == "aten.exp.default"]
+    assert any("worker" in str(gap).lower() and "num_workers=0" in gap.remedy for gap in t.coverage)
+
+
+def test_a_child_process_of_a_traced_one_is_not_confused() -> None:
+    """A fork inherits the hooks; the child must run, and the parent's trace stay whole."""
+    import multiprocessing
+
+    model = Block()
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+
+    def child() -> None:
+        results.put(model(torch.ones(1, 2)).shape)
+
+    with clew.trace(model) as t:
+        model(torch.ones(1, 2))
+        process = context.Process(target=child)
+        process.start()
+        process.join(60)
+    assert process.exitcode == 0
+    assert results.get() == (1, 2)
+    assert len(t[""]) == 1

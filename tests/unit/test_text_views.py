@@ -1,0 +1,383 @@
+"""What the text views promise beyond how they look: budgets, errors, honesty, data."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import clew
+from clew.events.model import Gap, Source
+from clew.views.text.calls import CallTexts
+from clew.views.text.live import LivePrinter
+from clew.views.text.style import Style
+from clew.views.text.tree import tree_view
+from tests.golden import programs
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def trace_of(model: nn.Module, x: Tensor, **options: str) -> clew.Trace:
+    with clew.trace(model, **options) as t:
+        model(x)
+    return t
+
+
+def distinct(count: int) -> nn.Sequential:
+    """Layers of which no two are the same."""
+    layers = [nn.Sequential(nn.Linear(i + 1, i + 2), nn.ReLU()) for i in range(count)]
+    return nn.Sequential(*layers)
+
+
+# The tree
+
+
+def test_the_default_tree_fits_a_screen_and_says_what_it_left_out() -> None:
+    text = str(trace_of(distinct(25), torch.ones(1, 1)))
+    lines = text.splitlines()
+    assert len(lines) <= 60
+    assert lines[-1] == "… 50 lines below depth 1 left out; t.tree(depth=2) shows all"
+
+
+def test_a_tree_too_long_at_any_depth_is_cut_and_says_so() -> None:
+    t = trace_of(distinct(100), torch.ones(1, 1))
+    lines = str(t).splitlines()
+    assert len(lines) <= 60
+    assert re.fullmatch(r"… \d+ more lines left out; t.tree\(depth=2\) shows all", lines[-1])
+    assert len(str(t.tree(depth=2)).splitlines()) == 303
+
+
+@pytest.mark.parametrize("rows", [5, 10, 30])
+def test_rows_is_never_exceeded(rows: int) -> None:
+    lines = str(trace_of(distinct(40), torch.ones(1, 1)).tree(rows=rows)).splitlines()
+    assert len(lines) <= rows
+    assert "left out" in lines[-1]
+
+
+def test_depth_shows_modules_down_to_it() -> None:
+    t = programs.stack()
+    assert "blocks.0" not in str(t.tree(depth=0))
+    assert "blocks.0" in str(t.tree(depth=1))
+    assert "norm" not in str(t.tree(depth=1))
+
+
+def test_a_failure_is_shown_at_any_depth() -> None:
+    text = str(programs.crash().tree(depth=0))
+    assert "✗ RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x8 and 5x4)" in text
+    assert "✗ down  Linear" in text
+
+
+def test_an_error_of_python_is_shown_where_it_was_raised() -> None:
+    class Refuses(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise ValueError("too small\nby far")
+
+    with contextlib.suppress(ValueError), clew.trace(Refuses()) as t:
+        Refuses()(torch.ones(1))
+    text = str(t)
+    assert "✗ ValueError: too small\n" in text
+    assert 'raise ValueError("too small\\nby far")' in text
+
+
+def test_an_open_call_is_marked() -> None:
+    seen = []
+
+    class Looks(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = x + 1
+            seen.append(str(t))
+            return y
+
+    model = Looks()
+    with clew.trace(model) as t:
+        model(torch.ones(1))
+    assert "Looks (open)" in seen[0]
+    assert "(open)" not in str(t)
+
+
+def test_a_call_past_the_hooks_says_so() -> None:
+    class Direct(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(2, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc.forward(x)
+
+    assert re.search(
+        r"fc  Linear\.forward +.*→ f32\[1,3\]", str(trace_of(Direct(), torch.ones(1, 2)))
+    )
+
+
+def test_shared_parameters_count_once() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(10, 4)
+            self.head = nn.Linear(4, 10, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.embed(x))
+
+    lines = str(trace_of(Tied(), torch.zeros(2, dtype=torch.long))).splitlines()
+    assert "40 parameters" in lines[0]
+    assert re.search(r" 40 ", next(line for line in lines if "embed" in line))
+    assert " shared " in next(line for line in lines if "head" in line)
+
+
+def test_what_was_not_seen_is_counted_and_named() -> None:
+    t = programs.stack()
+    gaps = [Gap(f"thing {i}", "", "it hid", "look there") for i in range(5)]
+    t._current_reader().columns.gaps.extend(gaps)
+    tail = str(t).splitlines()[-4:]
+    assert tail[0] == "not seen: 5 things, t.coverage lists them"
+    assert tail[1] == "  thing 0: it hid; look there"
+
+
+def test_modules_only() -> None:
+    text = str(trace_of(programs.Stack(), torch.ones(2, 4), level="modules"))
+    assert " ops" not in text
+    assert "blocks.0 … blocks.5 ×6  Block" in text
+
+
+def test_nothing_recorded() -> None:
+    with clew.trace() as t:
+        pass
+    assert str(t).startswith("nothing was recorded: run the model inside")
+
+
+def test_a_second_thread_has_its_own_heading() -> None:
+    import threading
+
+    model = nn.Linear(2, 2)
+    with clew.trace(model) as t:
+        thread = threading.Thread(target=model, args=(torch.ones(1, 2),), name="worker")
+        thread.start()
+        thread.join()
+        model(torch.ones(1, 2))
+    lines = str(t).splitlines()
+    assert "thread worker" in lines
+    assert "thread MainThread" in lines
+
+
+def test_the_tree_as_data() -> None:
+    data = programs.stack(width=16).tree().to_dict()
+    (root,) = data["forward"]
+    assert [(c["name"], c["count"], c["same_as"]) for c in root["children"]] == [
+        ("blocks.0 … blocks.2", 3, None),
+        ("blocks.3", 1, None),
+        ("blocks.4 … blocks.5", 2, "blocks.0"),
+        ("head", 1, None),
+    ]
+    names = [child["name"] for child in root["children"][0]["children"]]
+    assert names[2] == ["aten.relu.default", "aten.detach.default"]
+
+
+def test_every_line_fits_a_terminal() -> None:
+    view = tree_view(programs.crash()._current_reader())
+    for width in (40, 60, 80, 100):
+        text = view.text(Style(color=True, width=width, terminal=True))
+        assert max(len(line) for line in ANSI.sub("", text).splitlines()[:-3]) <= width
+
+
+def test_views_are_plain_when_not_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    t = programs.stack()
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert "\x1b" not in str(t) + str(t.code()) + str(t.table())
+
+
+def test_views_take_color_from_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    t = programs.stack()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert all("\x1b" in text for text in (str(t), str(t.code()), str(t.table())))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert all("\x1b" not in text for text in (str(t), str(t.code()), str(t.table())))
+    assert "\x1b" in str(t.code(color=True))
+
+
+def test_views_have_one_line_for_a_repr_and_text_for_notebooks() -> None:
+    t = programs.stack()
+    for view in (t.tree(), t.code(), t.table()):
+        assert "\n" not in repr(view)
+        assert view._repr_mimebundle_()["text/plain"]
+
+
+# The code
+
+
+def test_color_marks_the_columns_of_the_call_past_wide_letters() -> None:
+    space: dict[str, object] = {"torch": torch}
+    with clew.trace() as t:
+        ü = "naïve"  # noqa: F841
+        café = torch.ones(2); torch.relu(café)  # fmt: skip # noqa: E702
+    assert space
+    assert "\x1b[36mtorch.ones(2)\x1b[0m" in str(t.code(color=True))
+
+
+def test_iterations_of_a_loop_are_told_apart() -> None:
+    text = str(programs.loops().code())
+    assert re.findall(r"x = x \* 2 \+ 1 .* in doubled(.*)", text) == ["", " (2)", " (3)"]
+    assert re.findall(r"x = x - 1 .* in doubled(.*)", text) == ["", " (2)", " (3)"]
+
+
+def test_one_line_that_calls_two_modules_is_printed_once() -> None:
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.a(x) + self.b(x)
+
+    t = trace_of(Sum(), torch.ones(1, 2))
+    assert str(t.code()).count("return self.a(x) + self.b(x)") == 1
+    assert str(t.code(succinct=False)).count("return self.a(x) + self.b(x)") == 3
+
+
+def test_folded_layers_are_all_there_in_full() -> None:
+    t = programs.stack()
+    assert "… ×5 more like this: blocks.1 … blocks.5" in str(t.code())
+    full = str(t.code(succinct=False))
+    assert "more like this" not in full
+    assert "[blocks.5.down] Linear" in full
+
+
+def test_backward_ops_stand_under_their_forward_op() -> None:
+    text = str(programs.training(steps=1).code())
+    after = text.split("[head] Linear")[1]
+    assert re.search(r"# addmm.*\n.*# ↩ backward: t ×4, mm ×2", after)
+
+
+def test_a_line_without_source_still_says_where() -> None:
+    model = nn.Linear(2, 2)
+    with clew.trace(model, redact=True) as t:
+        model(torch.ones(1, 2))
+    assert re.match(r"# test_text_views\.py:\d+ in test_a_line", str(t.code()))
+
+
+def test_code_as_data() -> None:
+    lines = programs.loops().code().to_dict()["lines"]
+    assert [line["depth"] for line in lines[:4]] == [0, 1, 2, 2]
+    assert lines[2]["text"] == "# mul.Tensor(f32[2], 2) -> f32[2]"
+
+
+# Texts of calls
+
+
+@pytest.mark.parametrize(
+    ("run", "text"),
+    [
+        (lambda x: torch.cat([x, x], 1), "cat([f32[2,3], f32[2,3]], 1) -> f32[2,6]"),
+        (lambda x: x.sum(1, keepdim=True), "sum.dim_IntList(f32[2,3], [1], True) -> f32[2,1]"),
+        (lambda x: x.to(torch.int8), "_to_copy(f32[2,3], dtype=i8) -> i8[2,3]"),
+        (lambda x: x.split(1), "split.Tensor(f32[2,3], 1) -> (f32[1,3], f32[1,3])"),
+        (lambda x: x.add_(1.5), "add_.Tensor(f32[2,3], 1.5) -> f32[2,3]"),
+        (lambda x: x.sum().item(), "_local_scalar_dense(f32[]) -> 6.0"),
+        (
+            lambda x: torch.arange(3, 6),
+            "arange.start(3, 6, device=cpu, pin_memory=False) -> i64[3]",
+        ),
+        (
+            lambda x: torch.cat([x] * 20),
+            "cat([f32[2,3], f32[2,3], f32[2,3], f32[2,3], … 16 more]) -> f32[40,3]",
+        ),
+    ],
+)
+def test_ops_as_text(run: object, text: str) -> None:
+    x = torch.ones(2, 3)
+    with clew.trace() as t:
+        run(x)  # type: ignore[operator]
+    reader = t._current_reader()
+    assert CallTexts(reader).op(len(reader) - 1) == text
+
+
+# The table
+
+
+def test_the_table_has_every_column_of_every_event() -> None:
+    t = programs.training(steps=2)
+    columns = t.table().columns()
+    assert list(columns) == [
+        "id", "parent", "kind", "name", "module", "call", "step", "phase", "rank", "thread",
+        "file", "line", "function", "inputs", "outputs", "start", "duration", "error",
+    ]  # fmt: skip
+    assert {len(column) for column in columns.values()} == {len(t)}
+    for event, *row in zip(t.events, *columns.values(), strict=True):
+        cells = dict(zip(columns, row, strict=True))
+        source = event.source
+        assert cells["id"] == event.id
+        assert cells["parent"] == event.parent
+        assert (cells["kind"], cells["name"]) == (event.kind, event.name)
+        assert (cells["module"], cells["call"]) == (event.module, event.call)
+        assert (cells["step"], cells["phase"]) == (event.step, event.phase)
+        assert cells["line"] == (None if source is None else source.line)
+        assert cells["file"] == (None if source is None else source.file)
+        assert cells["duration"] == event.duration
+
+
+def test_the_table_says_what_it_left_out() -> None:
+    t = programs.stack()
+    assert len(t) == 76
+    lines = str(t.table()).splitlines()
+    assert len(lines) == 42
+    note = "… 36 rows left out; t.table().head(76) shows all, t.to_pandas() has all columns"
+    assert lines[36] == note
+    assert len(str(t.table().head(76)).splitlines()) == 77
+
+
+# The live log
+
+
+def test_the_live_log_nests_calls_and_ops_under_their_lines() -> None:
+    stream = io.StringIO()
+    log = LivePrinter(stream, color=False)
+    line = Source("/a/net.py", 7, 7, 0, 0, "Net.forward", "y = self.fc(x) * 2")
+    log.enter(0, "", "Net", None, "f32[2,4]")
+    log.enter(1, "fc", "Linear", line, "f32[2,4]")
+    log.op(2, line, "addmm(f32[8]) -> f32[2,8]", None)
+    log.leave(1, "fc", "Linear", "f32[2,8]", 0.0012, None)
+    log.op(1, line, "mul.Tensor(f32[2,8], 2)", "RuntimeError: no\nmore")
+    log.leave(0, "", "Net", "", 0.5, "RuntimeError: no\nmore")
+    assert stream.getvalue().splitlines() == [
+        "▸ Net(f32[2,4])",
+        "│ y = self.fc(x) * 2  # net.py:7 in Net.forward",
+        "│ │ ▸ fc Linear(f32[2,4])",
+        "│ │ │ # addmm(f32[8]) -> f32[2,8]",
+        "│ │ ◂ fc -> f32[2,8]  1.20 ms",
+        "│ │ # ✗ mul.Tensor(f32[2,8], 2)  RuntimeError: no",
+        "✗ Net RuntimeError: no  500 ms",
+    ]
+
+
+def test_the_live_log_never_raises() -> None:
+    stream = io.StringIO()
+    log = LivePrinter(stream)
+    stream.close()
+    log.op(3, None, "relu(f32[2])", None)
+    log.leave(9, "x", "X", "", None, None)
+    log.enter(0, "x", "X", None, "")
+
+
+def test_the_live_log_copes_with_calls_it_did_not_see_begin() -> None:
+    stream = io.StringIO()
+    log = LivePrinter(stream, color=False)
+    log.op(2, None, "relu(f32[2])", None)
+    log.leave(1, "a", "A", "f32[2]", 0.001, None)
+    assert stream.getvalue().splitlines() == ["# relu(f32[2])", "◂ a -> f32[2]  1.00 ms"]
