@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _get_current_dispatch_mode_stack,
+    _pop_mode,
     is_in_any_mode_without_ignore_compile_internals,
     is_in_torch_dispatch_mode,
 )
@@ -117,6 +118,11 @@ class PassingMode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **kwargs or {})
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Spares the seconds that torch takes to load its compiler for the default."""
+        return False
+
 
 def passing(model: nn.Module) -> AbstractContextManager[Any]:
     """The tracer that sees ops and does nothing."""
@@ -159,6 +165,17 @@ def installed() -> Outcome:
         "module call": nn.Module.__call__,
         "tensor backward": Tensor.backward,
     }
+
+
+def clean_up(before: Outcome) -> None:
+    """Take away what a failed test left installed, so that the next one fails for itself only."""
+    while len(_get_current_dispatch_mode_stack()) > len(before["modes"]):
+        _pop_mode()
+    for name, registry in before.items():
+        if name.startswith("_global_"):
+            vars(nn_module)[name].clear()
+            vars(nn_module)[name].update(registry)
+    torch.utils.swap_tensors = before["swap_tensors"]
 
 
 def resident() -> int:

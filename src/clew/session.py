@@ -54,6 +54,24 @@ EXIST = ("new", "replace")
 _active: list[Tracer] = []
 
 
+def _forked_child() -> None:
+    """In a forked child: record nothing, there is nobody to write it down."""
+    for tracer in _active:
+        if tracer._session is not None:
+            tracer._session.abandon()
+    _active.clear()
+
+
+def _forked_parent() -> None:
+    for tracer in _active:
+        if tracer._session is not None:
+            tracer._session.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked_child, after_in_parent=_forked_parent)
+
+
 @atexit.register
 def _stop_all() -> None:
     """Write the rest of whatever still records when the program ends."""
@@ -336,6 +354,26 @@ class Session:
         for undo in reversed(self._undo):
             undo()
         self._undo = []
+
+    def abandon(self) -> None:
+        """Stop in a process that inherited the recording by a fork."""
+        self.recording.halt()
+        if self.disk is not None:
+            self.disk.abandon()
+        for undo in reversed(self._undo):
+            undo()
+        self._undo = []
+
+    def forked(self) -> None:
+        """Say that another process runs unseen."""
+        self._gap(
+            Gap(
+                "a forked process",
+                "",
+                "what runs in it, such as the workers of a DataLoader, is not recorded",
+                "use num_workers=0 while tracing, or open a clew.trace in the process",
+            )
+        )
 
     def step(self) -> int:
         """Begin the next step."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import clew
 from clew.errors import AddressSyntaxError, NoMatch, TraceStateError
-from tests.outcomes import PassingMode, differing, faults, installed
+from tests.outcomes import PassingMode, clean_up, differing, faults, installed
 
 ONE = torch.ones(1, 2)
 
@@ -24,7 +24,9 @@ ONE = torch.ones(1, 2)
 def nothing_left_behind() -> Iterator[None]:
     before = installed()
     yield
-    assert differing(before, installed()) == []
+    after = installed()
+    clean_up(before)
+    assert differing(before, after) == []
 
 
 # What is given to `trace`
@@ -117,7 +119,7 @@ def test_a_copy_of_the_model_ran_instead() -> None:
 
 def test_one_of_two_models_never_runs() -> None:
     models = {"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)}
-    with pytest.warns(clew.ClewWarning, match="model b"), clew.trace(models) as t:
+    with pytest.warns(clew.ClewWarning, match="model 'b'"), clew.trace(models) as t:
         models["a"](ONE)
     assert [event.module for event in t.modules] == ["a"]
 

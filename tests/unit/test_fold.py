@@ -190,6 +190,12 @@ def test_a_stack_run_twice_folds_twice() -> None:
     assert shape(t, inside_root(t)) == ["2 × 3 × layers.0"]
 
 
+def test_a_pattern_of_layers_folds_inside_too() -> None:
+    kinds = ["relu", "relu", "relu", "tanh"] * 3
+    t = traced(Layers([programs.Block(act=kind) for kind in kinds]), torch.ones(2, 4))
+    assert shape(t, inside_root(t)) == ["3 × 3 × layers.0 layers.3"]
+
+
 def test_a_failing_layer_is_never_folded() -> None:
     t = programs.crash()
     assert shape(t, inside_root(t)) == ["3 × blocks.0", "blocks.3"]

@@ -171,7 +171,8 @@ class _Pass:
                 start, runs = self._rotated(at, free, runs)
                 del result[len(result) - (at - start) :]
                 rows = tuple(tuple(_rows(run)) for run in runs)
-                result.append(Repeat(tuple(runs[0]), rows, self._is_exact(rows)))
+                first = _folded(self._structure, runs[0], self._given, self._strict)
+                result.append(Repeat(tuple(first), rows, self._is_exact(rows)))
                 at = free = start + sum(map(len, runs))
             else:
                 result.append(self._items[at])
@@ -264,15 +265,23 @@ class _Pass:
         )
 
     def _counts_up(self, zeroth: list[int], first: list[int], nth: list[int], n: int) -> bool:
+        """Whether the indices in run `n` follow from those in the first two.
+
+        Names go on by the same step or stay as they are; constants of ops each go their own way.
+        """
         indices = self._structure.indices
+        strides: set[int] = set()
         for a, b, c in zip(zeroth, first, nth, strict=False):
             if a in self._given:
                 continue
             steps = [y - x for x, y in zip(indices(a), indices(b), strict=True)]
-            if self._structure.kind[a] == MODULE and sum(step != 0 for step in steps) > 1:
-                return False
             if indices(c) != [x + n * step for x, step in zip(indices(a), steps, strict=True)]:
                 return False
+            if self._structure.kind[a] == MODULE:
+                moved = [step for step in steps if step]
+                strides.update(moved)
+                if len(moved) > 1 or len(strides) > 1:
+                    return False
         return True
 
     def _is_exact(self, runs: tuple[tuple[int, ...], ...]) -> bool:

@@ -238,6 +238,11 @@ class DiskStore:
             self._thread.join()
             self._thread = None
 
+    def abandon(self) -> None:
+        """Write nothing more: the thread that would is in another process."""
+        self._failed = True
+        self._thread = None
+
     def _run(self) -> None:
         while True:
             item = self._queue.get()
