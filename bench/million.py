@@ -37,7 +37,9 @@ def main(wanted: int) -> None:
         before = _resident()
         parts = []
         with clew.trace(model) as trace:
-            for _ in range(PARTS):
+            for part in range(PARTS):
+                if part == PARTS // 2:
+                    halfway = _resident()
                 start = time.process_time_ns()
                 for _ in range(calls):
                     model(x)
@@ -51,6 +53,9 @@ def main(wanted: int) -> None:
     found = {
         "events": events,
         "recorded": (recorded - before) / events,
+        "first_half": 2 * max(halfway - before, 1) / events,
+        # A short run may fit into memory that the first half had already taken.
+        "second_half": 2 * max(recorded - halfway, 1) / events,
         "read": (_resident() - before) / events,
         "columns": _column_bytes(trace) / events,
         "first": min(parts[1 : 1 + EDGE]),

@@ -65,7 +65,7 @@ QUICK = Plan(
     large=Effort(rounds=2, seconds=0.5),
     import_rounds=2,
     layers=1,
-    events=20_000,
+    events=60_000,
 )
 
 EMPTY_MODE = "empty dispatch mode"
@@ -187,12 +187,14 @@ def million(plan: Plan) -> Iterator[Row]:
         ("time.first", "time per event, first tenth", found["first"], "µs", None),
         ("time.last", "  last tenth", found["last"], "µs", None),
     ]
+    growth = [
+        ("memory.linear", "memory, second half", "first half", "second_half", "first_half"),
+        ("time.linear", "time, last tenth", "first tenth", "last", "first"),
+    ]
     for key, what, value, unit, goal in per_event:
         yield Row(key, what, on, "", value, unit, goal)
-    yield Row(
-        "time.linear", "  last ÷ first", on, "first tenth",
-        found["last"] / found["first"], "×", 1.2,
-    )  # fmt: skip
+    for key, what, floor, end, beginning in growth:
+        yield Row(key, what, on, floor, found[end] / found[beginning], "×", 1.2)
     yield Row("time.read", "made ready to read, once", on, "", found["reading"], "µs per event")
 
 

@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import (
     is_in_torch_dispatch_mode,
 )
 
+from clew import session
 from tests.models import Built, leaves
 
 Outcome = dict[str, Any]
@@ -176,6 +177,7 @@ def clean_up(before: Outcome) -> None:
             vars(nn_module)[name].clear()
             vars(nn_module)[name].update(registry)
     torch.utils.swap_tensors = before["swap_tensors"]
+    session._active.clear()
 
 
 def resident() -> int:

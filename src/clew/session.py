@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import inspect
 import linecache
 import logging
 import math
@@ -17,13 +18,13 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clew.address import Address, parse
+from clew.address import Address, nearest, parse
 from clew.analysis.crash import crash_note, failing_event
 from clew.errors import ClewError, ClewWarning, MissingDependency, TraceStateError
 from clew.events.columns import Columns, ModuleRow, Place
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from clew.capture.modules import ModuleSource
+    from clew.capture.names import ModuleName
     from clew.capture.recording import Lane
     from clew.store.disk import DiskStore, Surroundings
 
@@ -183,8 +185,10 @@ class Tracer(Trace):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if exc is not None and self._session is not None and self._depth == 1:
-            self._session.crashed(exc)
+        ordinary = (StopIteration, StopAsyncIteration, GeneratorExit)
+        crashed = exc is not None and not isinstance(exc, ordinary)
+        if crashed and self._session is not None and self._depth == 1:
+            self._session.crashed(exc)  # type: ignore[arg-type]
         self.stop()
 
     def start(self) -> Tracer:
@@ -217,6 +221,25 @@ class Tracer(Trace):
 
     def __call__(self, function: _F) -> _F:
         """Record every call of a function, each into this same trace."""
+        if isinstance(function, type) or not callable(function):  # type: ignore[redundant-expr]
+            raise ClewError(
+                f"clew.trace decorates functions, not {type(function).__name__} objects; "
+                "write `with clew.trace(model):` around the call instead"
+            )
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def traced_coroutine(*args: Any, **kwargs: Any) -> Any:
+                return await _Driven(_driven(self, function(*args, **kwargs)))
+
+            return traced_coroutine  # type: ignore[return-value]
+        if inspect.isgeneratorfunction(function):
+
+            @functools.wraps(function)
+            def traced_generator(*args: Any, **kwargs: Any) -> Any:
+                return (yield from _driven(self, function(*args, **kwargs)))
+
+            return traced_generator  # type: ignore[return-value]
 
         @functools.wraps(function)
         def traced(*args: Any, **kwargs: Any) -> Any:
@@ -224,6 +247,9 @@ class Tracer(Trace):
                 return function(*args, **kwargs)
 
         return traced  # type: ignore[return-value]
+
+    def __repr__(self) -> str:
+        return super().__repr__() if self._session is not None else "<Trace, nothing recorded yet>"
 
     @property
     def recording(self) -> bool:
@@ -260,6 +286,34 @@ class Tracer(Trace):
         return [self._session.reader()]
 
 
+class _Driven:
+    """A generator as something to await."""
+
+    def __init__(self, steps: Generator[Any, Any, Any]) -> None:
+        self._steps = steps
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._steps
+
+
+def _driven(tracer: Tracer, inner: Any) -> Generator[Any, Any, Any]:
+    """Run a generator or coroutine, recording it whenever it is not suspended."""
+    resume, value = inner.send, None
+    while True:
+        try:
+            with tracer:
+                item = resume(value)
+        except StopIteration as stop:
+            return stop.value
+        try:
+            resume, value = inner.send, (yield item)
+        except GeneratorExit:
+            inner.close()
+            raise
+        except BaseException as error:
+            resume, value = inner.throw, error
+
+
 class Session:
     """One recording from first start to last stop: sources on one side, store on the other."""
 
@@ -291,8 +345,12 @@ class Session:
         self.recording = Recording(sink, time.perf_counter_ns, most_events)
         self.recording.on_halt = self._halted
         self.recording.on_fault = self._fault
+        self._given: dict[str, list[ModuleName]] = {}
+        names = self.recording.modules.names
         for path, model in models.items():
+            known = len(names)
             self.recording.modules.register(model, path)
+            self._given[path] = names[known:]
         if settings.live:
             from clew.capture.live import LiveFeed
             from clew.views.text.live import LivePrinter
@@ -344,7 +402,9 @@ class Session:
         self._undo = []
         self.recording.close()
         self._reader = None
+        self._check_anything_ran()
         self._check_models_ran()
+        self._check_captured()
         if self.disk is not None:
             self.disk.close()
 
@@ -521,13 +581,17 @@ class Session:
             from clew.capture.ops import OpMode
 
             mode = self._modes[lane.ident] = OpMode(self.recording, lane)
-            mode.start(main=lane.ident == self._main)
+            mode.start()
 
     def _pop_mode(self, lane: Lane) -> None:
         mode = self._modes.pop(lane.ident, None)
         if mode is not None:
-            mode.stop(main=lane.ident == self._main)
-            mode.release()
+            if mode.stop():
+                mode.release()
+            else:
+                # On another thread than the one it was started on: all that can be done from
+                # here is to let ops pass.
+                lane.mute = True
 
     def _on_thread(self, lane: Lane) -> None:
         """A module runs on a thread that the trace was not started on."""
@@ -549,10 +613,25 @@ class Session:
                     )
                 )
 
+    def _check_anything_ran(self) -> None:
+        if not self._roots and self.recording.is_empty() and self._settings.schedule is None:
+            gap = Gap("events", "", "nothing ran inside the trace that torch would show",
+                      "run the model or the ops inside the block, on this thread")  # fmt: skip
+            if self._gap(gap):
+                _warn(str(gap))
+
+    def _check_captured(self) -> None:
+        keeper = self.recording.keeper
+        called = [name.path for name in self.recording.modules.names if name.entry.calls]
+        for address in keeper.unmatched() if keeper is not None else ():
+            close = ", ".join(nearest(address, called)) or "none"
+            self._gap(Gap("an address to capture", address, "nothing that ran matches it",
+                          f"the nearest that ran: {close}"))  # fmt: skip
+
     def _check_models_ran(self) -> None:
         names = self.recording.modules.names
         for path, cls in self._roots.items():
-            if any(n.entry.calls for n in names if n.path == path or _inside(n.path, path)):
+            if any(name.entry.calls for name in self._given[path]):
                 continue
             ran = sorted({name.path for name in names if name.entry.calls})
             listed = ", ".join(ran[:5]) or "no module at all"
@@ -583,14 +662,12 @@ class Session:
             _warn(f"Clew could not record {where}: {text}; the program goes on")
 
 
-def _inside(path: str, root: str) -> bool:
-    return not root or path.startswith(root + ".")
-
-
 def _warn(message: str) -> None:
     """One warning, at the user's line; logged where warnings are errors."""
     level, frame = 1, sys._getframe(0)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN_DIR):
+    torch = sys.modules.get("torch")
+    skipped = (_OWN_DIR, os.path.dirname(str(getattr(torch, "__file__", _OWN_DIR))) + os.sep)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(skipped):
         level, frame = level + 1, frame.f_back
     try:
         warnings.warn(message, ClewWarning, stacklevel=level)

@@ -163,6 +163,9 @@ class Trace:
     def __repr__(self) -> str:
         return f"<Trace {len(self.modules)} module calls, {len(self.ops)} ops>"
 
+    def __bool__(self) -> bool:
+        return True
+
     def __len__(self) -> int:
         return sum(map(len, self._current_readers()))
 

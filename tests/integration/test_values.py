@@ -393,7 +393,7 @@ def test_non_finite_elements_are_counted_apart(data: list[float], expected: Any)
 @pytest.mark.parametrize("data", [[nan], [inf, inf]])
 def test_nothing_finite_at_all(data: list[float]) -> None:
     stats = stats_of(torch.tensor(data))
-    assert math.isnan(stats.mean) or stats.mean is None
+    assert stats.mean is None or math.isnan(stats.mean)
     assert stats.nan + stats.inf == stats.count == len(data)
 
 

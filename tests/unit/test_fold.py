@@ -72,6 +72,18 @@ class Norm(nn.Module):
         return (h if self.after else x) + self.fc(h)
 
 
+class Named(nn.Module):
+    """A layer that calls its one part by a name of its choice."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.add_module(name, nn.Linear(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        (part,) = self.children()
+        return part(x)
+
+
 def mixed(usual: Callable[[], nn.Module], odd: Callable[[], nn.Module]) -> Layers:
     return Layers([odd() if i == 3 else usual() for i in range(6)])
 
@@ -92,9 +104,10 @@ def test_layers_that_are_the_same_fold() -> None:
             lambda: nn.Sequential(nn.Linear(4, 4, bias=False)),
         ),
         (lambda: nn.Sequential(nn.ReLU()), lambda: nn.Sequential(nn.Identity())),
+        (lambda: Named("up"), lambda: Named("down")),
         (Norm, lambda: Norm(after=True)),
     ],
-    ids=["width", "activation", "constant", "parameter", "class", "wiring"],
+    ids=["width", "activation", "constant", "parameter", "class", "name", "wiring"],
 )
 def test_a_layer_that_differs_is_kept_apart(
     usual: Callable[[], nn.Module], odd: Callable[[], nn.Module]

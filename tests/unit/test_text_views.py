@@ -192,6 +192,14 @@ def test_every_line_fits_a_terminal() -> None:
         assert max(len(line) for line in ANSI.sub("", text).splitlines()[:-3]) <= width
 
 
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_nothing_is_cut_when_not_a_terminal(width: int) -> None:
+    view = tree_view(programs.crash()._current_reader())
+    text = view.text(Style(width=width)).replace("blocks.0 … blocks.2", "")
+    assert "…" not in text
+    assert "norm  LayerNorm" in text
+
+
 def test_views_are_plain_when_not_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     t = programs.stack()
     monkeypatch.setattr(sys, "stdout", io.StringIO())

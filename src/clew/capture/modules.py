@@ -152,7 +152,6 @@ def _hooks(
                 named = {
                     k: v if type(v) in CONSTANTS else describe(v, known) for k, v in kwargs.items()
                 }
-            lane.failed = 0
             # The clock last, so that the time is the module's, not the recording's.
             stack.append(
                 (next_event(), node, id(inner), name, parent, clock(), number, inputs, named)

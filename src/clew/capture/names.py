@@ -63,6 +63,8 @@ class ModuleTable:
         self._entry_count = 0
         # Called with each wrapper met around a module that was already known.
         self.on_wrapper: Callable[[nn.Module], None] = lambda module: None
+        # Called with parameters and buffers that got their names after they may have been met.
+        self.on_late_tensor: Callable[[Any], None] = lambda tensor: None
         self._tensor_names: dict[int, tuple[ModuleEntry, str, str]] = {}
         self._root_names: dict[str, int] = {}
         self._unowned: dict[tuple[str, int], str] = {}
@@ -173,6 +175,10 @@ class ModuleTable:
         self.names.append(name)
         prefix = path + "." if path else ""
         tensor_names = self._tensor_names
+        if self._started:
+            for tensor in (*module._parameters.values(), *module._buffers.values()):
+                if tensor is not None:
+                    self.on_late_tensor(tensor)
         for attribute, parameter in module._parameters.items():
             if parameter is not None and id(parameter) not in tensor_names:
                 tensor_names[id(parameter)] = (entry, attribute, prefix + attribute)

@@ -23,19 +23,27 @@ from torch import Tensor, is_grad_enabled, strided
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from clew.capture.recording import FRAME, ID, NODE, Lane, Recording, error_text
+from clew.capture.recording import FRAME, ID, NODE, Lane, Recording, error_text, mark
 from clew.capture.structure import CONSTANTS, describe
 from clew.capture.tensors import TensorTable, Token
 from clew.capture.torch_compat import (
     current_autograd_node,
+    function_mode_count,
     hide_from_dynamo,
     next_autograd_number,
-    pop_mode,
     push_mode,
+    remove_mode,
 )
 from clew.events.records import BACKWARD
 
 _NO_AUTOGRAD_NODE = -1
+# Ops that write to the running statistics they are given, and do not say so.
+_UNDECLARED_WRITES = {
+    "aten::native_batch_norm",
+    "aten::cudnn_batch_norm",
+    "aten::miopen_batch_norm",
+    "aten::batch_norm",
+}
 # Accumulation of gradients runs under a node numbered with the largest integer there is.
 _ACCUMULATION = 1 << 62
 
@@ -52,13 +60,13 @@ class OpMode(TorchDispatchMode):
         handler = MethodType(_handler(recording, lane), self)
         self.__torch_dispatch__ = handler  # type: ignore[method-assign]
 
-    def start(self, main: bool) -> None:
+    def start(self) -> None:
         """Record the ops of this thread from here on."""
-        push_mode(self, main)
+        push_mode(self)
 
-    def stop(self, main: bool) -> None:
-        """Stop recording the ops of this thread."""
-        pop_mode(self, main)
+    def stop(self) -> bool:
+        """Stop recording the ops of this thread; whether it was recording them."""
+        return remove_mode(self)
 
     def release(self) -> None:
         """Break the ring of references between the mode and its handler."""
@@ -92,7 +100,7 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
     keeping = recording.keeper is not None
     capturing = recording.keeper is not None and bool(recording.keeper.ops)
     facts_of = _FACTS
-    last_number = -1
+    last_number = next_autograd_number()
 
     def handler(
         mode: OpMode,
@@ -162,7 +170,7 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
             out = op.call(*args, **kwargs) if kwargs else op.call(*args)
         except BaseException as error:
             if ready:
-                lane.failed = id(error)
+                mark(error)
                 push_event(
                     (event, func, node, parent, start, clock(), number, inputs, named, None,
                      error_text(error))
@@ -172,7 +180,7 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
             return out
         try:
             end = clock()
-            if keeping or not op.plain:
+            if keeping or not op.plain or function_mode_count():
                 result: Any = op.result(out, args, kwargs or {}, tensors, event, grad)
                 if capturing:
                     recording.keep_op(func, args, kwargs, out)
@@ -232,7 +240,7 @@ def _backward_number(known: Callable[[Tensor], Token]) -> int | Token:
 class OpFacts:
     """What is true of every call of one op."""
 
-    __slots__ = ("annotation", "base", "bases", "call", "func", "plain", "writes")
+    __slots__ = ("annotation", "base", "bases", "call", "func", "plain", "training", "writes")
 
     def __init__(self, func: Any) -> None:
         self.func = func  # kept alive, so that its id stays its own
@@ -245,6 +253,8 @@ class OpFacts:
         self.writes: dict[str, int] = {}
         # For each result, the position of the argument whose memory it may share.
         self.bases: list[int | None] = []
+        # For a batch norm, the position of the flag that says whether it writes.
+        self.training: int | None = None
         if schema is not None:
             self._read(schema)
         # New tensors whose memory is known from the schema alone: one, or several each on memory
@@ -267,6 +277,15 @@ class OpFacts:
                     owner[name] = position
                 if argument.alias_info.is_write:
                     self.writes[argument.name] = position
+        if schema.name in _UNDECLARED_WRITES:
+            self.training = next(
+                i for i, a in enumerate(schema.arguments) if a.name in ("training", "train")
+            )
+            self.writes = {
+                argument.name: position
+                for position, argument in enumerate(schema.arguments)
+                if argument.name in ("running_mean", "running_var")
+            }
         for result in schema.returns:
             names = result.alias_info.before_set if result.alias_info is not None else ()
             self.bases.append(next((owner[n] for n in names if n in owner), None))
@@ -288,7 +307,10 @@ class OpFacts:
             token = written[id(tensor)] = tensors.written(tensor, event, grad)
             return token
 
-        for name, position in self.writes.items():
+        writes = self.writes
+        if self.training is not None and not args[self.training]:
+            writes = {}
+        for name, position in writes.items():
             value = args[position] if position < len(args) else kwargs.get(name)
             if value is not None:
                 outputs[name] = describe(value, write)

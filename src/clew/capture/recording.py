@@ -6,11 +6,12 @@ the way from a live frame to its place among them. Sources (`modules`, `ops`) ap
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import threading
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final
 
 from torch import Tensor, nn
@@ -76,8 +77,6 @@ class Lane:
         self.stack: list[Call] = [_outside(root, boundary)]
         # Set while Clew's own or opaque code runs: ops pass unrecorded.
         self.mute = False
-        # id of the exception last recorded on its way out; 0 once another call begins.
-        self.failed = 0
         # Calls of `forward` in frames whose `f_trace` a debugger owns: id -> (call, lasti).
         self._debugged: dict[int, tuple[DirectCall, int]] = {}
 
@@ -157,7 +156,7 @@ class Lane:
             if frame.f_code.co_name != "forward":
                 continue
             module = first_argument(frame)
-            if module is owner or not isinstance(module, nn.Module):
+            if module is owner or not _is_forward_of(module, frame.f_code):
                 continue
             call = self._direct_call(frame)
             if call is None:
@@ -208,6 +207,20 @@ class Lane:
         return call
 
 
+def _is_forward_of(module: Any, code: CodeType) -> bool:
+    """Whether code is the `forward` of a module, its own or inherited, decorated or not."""
+    if not isinstance(module, nn.Module):
+        return False
+    candidates = [cls.__dict__.get("forward") for cls in type(module).__mro__]
+    candidates.append(module.__dict__.get("forward"))
+    for function in candidates:
+        while function is not None:
+            if getattr(function, "__code__", None) is code:
+                return True
+            function = getattr(function, "__wrapped__", None)
+    return False
+
+
 def _outside(root: StackNode, boundary: int) -> Call:
     """The entry at the bottom of every stack, for code outside any module."""
     return (-1, root, boundary, None, -1, 0, 0, None, None)
@@ -221,6 +234,7 @@ class Recording:
         self._most_events = most_events
         self._recorded = 0
         self.halted = False
+        self._handed_over = False
         # Called when the most events there may be are there.
         self.on_halt: Callable[[], None] = lambda: None
         # Records go to the sink whenever an event id has all of these bits.
@@ -234,6 +248,7 @@ class Recording:
         self.on_enter: Callable[[Lane, Call], None] | None = None
         self.modules = ModuleTable()
         self.tensors = TensorTable(self.modules.tensor_name)
+        self.modules.on_late_tensor = self.tensors.forget
         self.keeper: Keeper | None = None
         self.stacks = _STACKS
         self.lanes: dict[int, Lane] = {}
@@ -285,8 +300,8 @@ class Recording:
     def failure(self, lane: Lane, call: Call, exception: BaseException) -> str:
         """The text of an exception leaving a call, noted as an event of its own if no op saw it."""
         text = error_text(exception)
-        if lane.failed != id(exception):
-            lane.failed = id(exception)
+        if not is_marked(exception):
+            mark(exception)
             self.note_error(call[NODE], call[ID], exception, text)
         return text
 
@@ -310,10 +325,10 @@ class Recording:
 
     def crashed(self, error: BaseException) -> str:
         """Record the exception that leaves the recorded block, unless an event already has it."""
-        lane = self.lane()
         text = error_text(error)
-        if lane.failed != id(error):
-            self.note_error(lane.stack[0][NODE], -1, error, text)
+        if not is_marked(error):
+            self.note_error(self.lane().stack[0][NODE], -1, error, text)
+        unmark(error)
         return text
 
     def open_calls(self) -> list[Any]:
@@ -351,6 +366,10 @@ class Recording:
         self.push = push
         self.on_enter = on_enter
 
+    def is_empty(self) -> bool:
+        """Whether no event was recorded so far."""
+        return not self.events and not self._handed_over
+
     def halt(self) -> None:
         """Record nothing more."""
         if not self.halted:
@@ -377,6 +396,7 @@ class Recording:
         # there before what is kept of it.
         taken_kept = [] if self.keeper is None else self.keeper.take()
         taken_events = events[:]
+        self._handed_over = self._handed_over or bool(taken_events)
         taken_values = values[:]
         del events[: len(taken_events)]
         del values[: len(taken_values)]
@@ -412,6 +432,25 @@ def count_call(name: ModuleName, node: StackNode) -> int:
         return entry.recomputed - 1
     entry.calls += 1
     return entry.calls - 1
+
+
+_MARK = "_clew_recorded"
+
+
+def mark(error: BaseException) -> None:
+    """Remember on the exception itself that an event has it; it may pass many calls yet."""
+    with contextlib.suppress(Exception):
+        setattr(error, _MARK, True)
+
+
+def is_marked(error: BaseException) -> bool:
+    """Whether an event already has this exception."""
+    return _MARK in getattr(error, "__dict__", ())
+
+
+def unmark(error: BaseException) -> None:
+    """Leave nothing on an exception that goes back to the program."""
+    getattr(error, "__dict__", {}).pop(_MARK, None)
 
 
 def error_text(exception: BaseException) -> str:

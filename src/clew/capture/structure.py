@@ -7,8 +7,10 @@ string split, no property called. What is not opened becomes an `Opaque` that sa
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections import UserDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import MemberDescriptorType
 from typing import Any
 
 import numpy as np
@@ -59,8 +61,7 @@ def describe(value: Any, record: Callable[[Tensor], Any], depth: int = 0) -> Any
             head = base.__getitem__(value, slice(_MOST_ITEMS))
             return [describe(v, record, depth + 1) for v in head]
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        held = getattr(value, "__dict__", {})
-        items = [(f.name, held[f.name]) for f in dataclasses.fields(value) if f.name in held]
+        items = list(_fields(value))
     elif isinstance(value, UserDict):
         items = list(value.data.items())
     elif isinstance(value, np.ndarray):
@@ -68,3 +69,17 @@ def describe(value: Any, record: Callable[[Tensor], Any], depth: int = 0) -> Any
     else:
         return Opaque(cls.__name__)
     return {str(k): describe(v, record, depth + 1) for k, v in items[:_MOST_ITEMS]}
+
+
+def _fields(value: Any) -> Iterator[tuple[str, Any]]:
+    """Fields of a dataclass as they are stored, in its dict or its slots; no property is called."""
+    held = getattr(value, "__dict__", {})
+    for field in dataclasses.fields(value):
+        slot = inspect.getattr_static(type(value), field.name, None)
+        if field.name in held:
+            yield field.name, held[field.name]
+        elif isinstance(slot, MemberDescriptorType):
+            try:
+                yield field.name, slot.__get__(value)
+            except AttributeError:  # never assigned
+                continue

@@ -15,6 +15,7 @@ from weakref import ref
 import torch
 from torch import Tensor
 
+from clew.capture.torch_compat import unobserved
 from clew.events.records import WRITTEN, Extra, UnknownShape
 
 Token = tuple[int, ...]
@@ -43,19 +44,24 @@ class TensorTable:
         held = self.live.get(id(tensor))
         if held is not None and held[0]() is tensor:
             return held[1]
-        return self._adopt(tensor, -1)
+        with unobserved():
+            return self._adopt(tensor, -1)
 
     def current(self, tensor: Tensor, producer: int = -1) -> Token:
         """As `known`, for when no op tells of writes: a new token if the version has moved.
 
         `producer` is the call a new token is credited to.
         """
+        with unobserved():
+            return self._current(tensor, producer)
+
+    def _current(self, tensor: Tensor, producer: int) -> Token:
         held = self.live.get(id(tensor))
         if held is None or held[0]() is not tensor:
             token = self._adopt(tensor, producer)
         else:
             version = _version(tensor)
-            if version is None or version == self._versions.get(id(tensor), version):
+            if version is None or version == self._versions.get(id(tensor), 0):
                 return held[1]
             token = self.add(tensor, held[1], version, producer, tensor.requires_grad)
         version = _version(tensor)
@@ -93,12 +99,15 @@ class TensorTable:
         held = self.live.get(id(tensor))
         if held is not None and held[0]() is tensor:
             return held[1]  # an argument handed through
-        shared = _shared(tensor, base, self.known)
+        with unobserved():
+            shared = _shared(tensor, base, self.known)
         return self.add(tensor, shared, 0 if shared is None else None, producer, grad)
 
     def written(self, tensor: Tensor, producer: int, grad: bool) -> Token:
         """The token of a tensor after an op wrote to it."""
-        version = _version(tensor)
+        with unobserved():
+            version = _version(tensor)
+            grad = grad or tensor.requires_grad
         # torch counts the write once the op is through.
         version = WRITTEN if version is None else version + 1
         return self.add(tensor, self.known(tensor), version, producer, grad or tensor.requires_grad)
@@ -107,6 +116,12 @@ class TensorTable:
         self, tensor: Tensor, storage: Any, version: int | None, producer: int, grad: bool
     ) -> Token:
         """A new token for `tensor` as it is now."""
+        with unobserved():
+            return self._add(tensor, storage, version, producer, grad)
+
+    def _add(
+        self, tensor: Tensor, storage: Any, version: int | None, producer: int, grad: bool
+    ) -> Token:
         token: Token
         if type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_nested:
             token, stride, device, extra = tensor.shape, tensor.stride(), tensor.device, None
@@ -123,8 +138,11 @@ class TensorTable:
         return token
 
     def forget(self, tensor: Tensor) -> None:
-        """Drop the weak reference to a tensor."""
+        """Drop every weak reference to a tensor."""
         self.live.pop(id(tensor), None)
+        for address, holder in list(self._storages.items()):
+            if holder[0]() is tensor:
+                del self._storages[address]
 
     def release(self) -> None:
         """Drop every weak reference."""

@@ -6,16 +6,17 @@ path of `capture.ops` (`OpOverload._op`) that is checked for here. Seen on 2.6 t
 
 from __future__ import annotations
 
-import functools
 import importlib
 import os
 import sys
+import weakref
 from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
 import torch
 import torch.nn.modules.module as nn_module
+from torch._C import _len_torch_dispatch_stack
 from torch.autograd.graph import _engine_run_backward
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
@@ -116,43 +117,60 @@ def is_transformed(tensor: torch.Tensor) -> bool:
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
+_forgetters: list[Callable[[torch.Tensor], None]] = []
+
+
+class _ForgetfulWeakref:
+    """The `weakref` module as `torch.utils` sees it while a recording runs.
+
+    `swap_tensors` refuses tensors that anybody holds a weak reference to. Whatever name it is
+    called by, it asks here, and ours are dropped before it gets its answer.
+    """
+
+    def getweakrefs(self, tensor: Any) -> list[Any]:
+        for forget in _forgetters:
+            forget(tensor)
+        return weakref.getweakrefs(tensor)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(weakref, name)
+
+
 def on_swap(forget: Callable[[torch.Tensor], None]) -> Callable[[], None]:
-    """Call `forget` before two tensors are swapped, which torch refuses to do to a tensor that
-    anybody holds a weak reference to; returns what undoes it."""
-    swap = torch.utils.swap_tensors
-
-    @functools.wraps(swap)
-    def swap_tensors(t1: torch.Tensor, t2: torch.Tensor) -> None:
-        forget(t1)
-        forget(t2)
-        swap(t1, t2)
-
-    torch.utils.swap_tensors = swap_tensors
+    """Call `forget` with tensors about to be swapped; returns what undoes it."""
+    utils: Any = torch.utils
+    _forgetters.append(forget)
+    utils.weakref = _ForgetfulWeakref()
 
     def undo() -> None:
-        torch.utils.swap_tensors = swap
+        _forgetters.remove(forget)
+        if not _forgetters:
+            utils.weakref = weakref
 
     return undo
 
 
-def push_mode(mode: TorchDispatchMode, main: bool) -> None:
+def push_mode(mode: TorchDispatchMode) -> None:
     """Push a dispatch mode on this thread.
 
-    `__enter__` also sets flags of the whole process, saved and restored in stack order, which
-    another thread may not touch.
+    Not by `__enter__`, which also sets flags of the whole process that are saved and restored in
+    stack order: threads and traces that overlap would leave them wrong.
     """
-    if main:
-        mode.__enter__()
-    else:
-        _push_mode(mode)
+    _push_mode(mode)
 
 
-def pop_mode(mode: TorchDispatchMode, main: bool) -> None:
-    """Take the innermost dispatch mode off this thread."""
-    if main:
-        mode.__exit__(None, None, None)
-    else:
-        _pop_mode()
+def remove_mode(mode: TorchDispatchMode) -> bool:
+    """Take a dispatch mode off this thread, wherever it is on the stack; whether it was there."""
+    above = []
+    found = False
+    while not found and _len_torch_dispatch_stack() > 0:
+        top = _pop_mode()
+        found = top is mode
+        if not found:
+            above.append(top)
+    for other in reversed(above):
+        _push_mode(other)
+    return found
 
 
 def compiled_graph_class(load: bool) -> Any:
@@ -176,3 +194,10 @@ def compiled_graph_count() -> int:
     """How many graphs Dynamo has compiled in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
     return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])
+
+
+# How many `TorchFunctionMode`s are active: reading a tensor's attributes would show in them.
+function_mode_count: Callable[[], int] = torch._C._len_torch_function_stack
+
+# A context in which reading attributes of tensors is seen by no mode and no subclass.
+unobserved: Callable[[], Any] = torch._C.DisableTorchFunction

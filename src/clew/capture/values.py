@@ -7,6 +7,7 @@ random number generators.
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from clew.address import Address, matches, matches_op
-from clew.capture.torch_compat import is_transformed, without_modes
+from clew.capture.torch_compat import is_transformed, unobserved, without_modes
 from clew.events.digest import checksum
 from clew.events.model import Gap
 from clew.events.records import Kept, Payload, Token, pack
@@ -55,8 +56,15 @@ class Keeper:
         self._bytes = 0
         self._count = 0
         self._until = None if limits.seconds is None else time.monotonic() + limits.seconds
-        self.modules = [a for a in capture if a.kind == "path"]
-        self.ops = [a for a in capture if a.kind == "op"]
+        plain = [a for a in capture if a.role in (None, "in", "out")]
+        self.modules = [a for a in plain if a.kind == "path"]
+        self.ops = [a for a in plain if a.kind == "op"]
+        for address in capture:
+            if address not in self.modules and address not in self.ops:
+                on_gap(Gap("an address to capture", address.text,
+                           "only inputs and outputs of modules and ops can be captured",
+                           "name a module or op:..., with :in or :out"))  # fmt: skip
+        self._matched: set[str] = set()
         self._full = values == "full"
         self._stats = values in ("stats", "full")
         self._on_gap = on_gap
@@ -87,7 +95,7 @@ class Keeper:
                 return
             self._in_full.add(id(token))
         try:
-            with torch.no_grad(), without_modes():
+            with torch.no_grad(), unobserved(), without_modes():
                 elements = _elements(tensor)
                 if elements is None:
                     self._not_kept(tensor, "it has no elements of its own that could be copied")
@@ -115,20 +123,25 @@ class Keeper:
 
     def module_roles(self, paths: list[str], call: int) -> frozenset[str]:
         """Which sides of a module call are captured: `in`, `out`."""
-        return frozenset(
-            address.role or "out"
+        found = [
+            address
             for address in self.modules
             if address.call in (None, call) and any(matches(address.path, p) for p in paths)
-        )
+        ]
+        self._matched.update(address.text for address in found)
+        return frozenset(address.role or "out" for address in found)
+
+    def unmatched(self) -> list[str]:
+        """Addresses of what should have been captured and never ran."""
+        return [a.text for a in (*self.modules, *self.ops) if a.text not in self._matched]
 
     def op_roles(self, func: Any) -> frozenset[str]:
         """Which sides of an op are captured."""
         roles = self._wanted_ops.get(id(func))
         if roles is None:
-            name = str(func)
-            roles = self._wanted_ops[id(func)] = frozenset(
-                address.role or "out" for address in self.ops if matches_op(address.path, name)
-            )
+            found = [a for a in self.ops if matches_op(a.path, str(func))]
+            self._matched.update(address.text for address in found)
+            roles = self._wanted_ops[id(func)] = frozenset(a.role or "out" for a in found)
         return roles
 
     def _is_over(self) -> bool:
@@ -258,7 +271,8 @@ def _moments(tensor: Tensor) -> dict[str, float | int | str]:
         inf = int(np.count_nonzero(np.isinf(numbers)))
         numbers = numbers[np.isfinite(numbers)]
         if not len(numbers):
-            return {"nan": nan, "inf": inf, "zeros": zeros}
+            nothing = dict.fromkeys(("min", "max", "mean", "std", "norm"), float("nan"))
+            return {**nothing, "nan": nan, "inf": inf, "zeros": zeros}
         low, high = float(numbers.min()), float(numbers.max())
     mean, norm = _mean_and_norm(numbers)
     variance = norm * norm / len(numbers) - mean * mean
@@ -273,7 +287,7 @@ def _moments(tensor: Tensor) -> dict[str, float | int | str]:
 
 
 def _mean_and_norm(numbers: np.ndarray[Any, Any]) -> tuple[float, float]:
-    tensor = torch.from_numpy(numbers)
+    tensor = torch.from_numpy(numbers if numbers.flags.writeable else numbers.copy())
     squares = float(torch.dot(tensor, tensor))
     mean = float(tensor.sum()) / len(numbers)
     if not np.isfinite(squares) or not np.isfinite(mean):
@@ -294,13 +308,21 @@ def _in_memory_order(tensor: Tensor) -> np.ndarray[Any, Any]:
         flat = flat.to(torch.float64)
     elif flat.dtype not in (torch.float32, torch.float64):
         flat = flat.to(torch.float32)
-    numbers: np.ndarray[Any, Any] = flat.numpy()
-    return numbers
+    return _array(flat)
 
 
 def _digest(tensor: Tensor) -> str:
     """A checksum of the elements: equal for equal content, whatever the memory layout."""
     if not tensor.numel():
         return f"{0:016x}"
-    raw = tensor.contiguous().reshape(-1).view(torch.uint8).cpu().numpy()
-    return f"{checksum(raw):016x}"
+    return f"{checksum(_array(tensor.contiguous().reshape(-1).view(torch.uint8).cpu())):016x}"
+
+
+def _array(flat: Tensor) -> np.ndarray[Any, Any]:
+    """The memory of a flat tensor as an array, for as long as the tensor lives.
+
+    Not by `Tensor.numpy()`, which forbids the program to resize that memory ever after.
+    """
+    size = flat.numel() * flat.element_size()
+    memory: Any = (ctypes.c_ubyte * size).from_address(flat.data_ptr())
+    return np.frombuffer(memory, dtype=str(flat.dtype).replace("torch.", ""))

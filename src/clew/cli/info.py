@@ -8,8 +8,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import clew
 from clew.cli.output import emit, within
-from clew.cli.reading import add_command, open_trace, positive
+from clew.cli.reading import add_command, positive
 
 if TYPE_CHECKING:
     from clew.store.reader import Reader
@@ -30,7 +31,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the facts."""
-    facts = _facts(args.trace, open_trace(args))
+    facts = _facts(args.trace, clew.load(args.trace))
 
     def text() -> str:
         lines = _lines(facts)

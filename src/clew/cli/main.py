@@ -12,6 +12,7 @@ import argparse
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 import clew
@@ -54,6 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
     except (clew.ClewError, OSError) as broken:
         sys.stderr.write(f"clew: {one_line(broken)}\n")
+        return _BROKEN
+    except Exception:
+        # A fault of Clew's own. Python would exit with 1, which means that something was found.
+        traceback.print_exc()
         return _BROKEN
     return code
 

@@ -39,13 +39,15 @@ def positive(text: str) -> int:
 
 
 def open_trace(args: argparse.Namespace) -> Trace:
-    """The trace the command was given, one rank of it if `--rank` says so."""
+    """The trace the command was given, one rank of it if `--rank` says so; never an empty one."""
     trace = clew.load(args.trace)
     rank = getattr(args, "rank", None)
-    if rank is None:
-        return trace
-    readers = [r for r in trace._current_readers() if r.columns.rank == rank]
-    if not readers:
-        there = ", ".join(map(str, trace.ranks))
-        raise clew.ClewError(f"{args.trace} has no rank {rank}; it has {there}")
-    return clew.Trace(readers)
+    if rank is not None:
+        readers = [r for r in trace._current_readers() if r.columns.rank == rank]
+        if not readers:
+            there = ", ".join(map(str, trace.ranks))
+            raise clew.ClewError(f"{args.trace} has no rank {rank}; it has {there}")
+        trace = clew.Trace(readers)
+    if not len(trace):
+        raise clew.ClewError(f"nothing was recorded in {args.trace}; `clew info` says more")
+    return trace

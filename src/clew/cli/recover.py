@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 from pathlib import Path
 from typing import Any
 
 from clew.cli.output import emit
 from clew.cli.reading import add_command
+from clew.errors import ClewError
 
 
 def add_parser(commands: Any) -> None:
@@ -18,9 +20,11 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Seal, and say what was done."""
-    from clew.store.recover import recover
-
-    done = recover(Path(args.trace))
+    try:
+        recover = importlib.import_module("clew.store.recover").recover
+    except ModuleNotFoundError as missing:
+        raise ClewError(f"cannot seal {args.trace}: this version reads it as it is") from missing
+    done: list[str] = recover(Path(args.trace))
     emit(
         args,
         lambda: {"path": args.trace, "done": done},

@@ -50,4 +50,6 @@ def save_tensors(tensors: dict[str, Any], target: Path) -> None:
         import torch
     except ImportError as missing:
         raise MissingDependency("the .pt export", "torch", "clew[torch]") from missing
-    torch.save(tensors, target)
+    # An open file: given a name, torch refuses some, such as `.hidden`.
+    with open(target, "wb") as file:
+        torch.save(tensors, file)

@@ -95,8 +95,8 @@ class Compactor(Tables):
         self.value_count = 0
         # id of a token -> number of its value
         self._numbers: dict[int, int] = {}
-        # storage -> (newest value written there, its version, the event that wrote it)
-        self._heads: dict[int, tuple[int, int, int]] = {}
+        # storage -> writes to it in order: (the value written, its version, the event that wrote)
+        self._heads: dict[int, list[tuple[int, int, int]]] = {}
         # (value, newest write to its memory) -> the value it has become
         self._renewed: dict[tuple[int, int], int] = {}
         # value -> (storage, meta, grad, name), for values that may still be used
@@ -182,13 +182,13 @@ class Compactor(Tables):
         self._flatten(out, key, outputs)
         template = self.templates.number(tuple(key), lambda: _template(args, kwargs, out))
         if self._heads:
-            inputs = [self._as_of_now(value) for value in inputs]
+            inputs = [self._as_of(value, event) for value in inputs]
         if self._written:
             for value in outputs:
                 write = self._written.pop(value, None)
                 if write is not None:
                     storage, version, producer = write
-                    self._heads[storage] = (value, version, producer)
+                    self._heads.setdefault(storage, []).append((value, version, producer))
         rows = self._rows
         rows["id"].append(event)
         rows["kind"].append(kind)
@@ -245,10 +245,11 @@ class Compactor(Tables):
             # The type too: 1, 1.0 and True are equal.
             key.append((cls, described if cls is int else repr(described)))
 
-    def _as_of_now(self, value: int) -> int:
-        """The value a tensor has when it is used: another if its memory was written since."""
+    def _as_of(self, value: int, event: int) -> int:
+        """The value a tensor has when an event begins: another if its memory was written since."""
         storage, meta, grad, name = self._alive[value]
-        head, version, producer = self._heads.get(storage, (-1, 0, 0))
+        writes = (w for w in reversed(self._heads.get(storage, ())) if w[2] < event)
+        head, version, producer = next(writes, (-1, 0, 0))
         if head <= value:
             return value
         renewed = self._renewed.get((value, head))
@@ -272,9 +273,8 @@ def _meta(shape: Any, stride: Any, dtype: Any, device: Any, extra: Extra | None)
 
 
 def _template(args: Any, kwargs: Any, out: Any) -> Template:
-    return Template(
-        (*_leaves(IN, "", args), *_leaves(IN, "", kwargs or {}), *_leaves(OUT, "", out))
-    )
+    leaves = [leaf for i, arg in enumerate(args) for leaf in _leaves(IN, str(i), arg)]
+    return Template((*leaves, *_leaves(IN, "", kwargs or {}), *_leaves(OUT, "", out)))
 
 
 def _leaves(role: str, path: str, described: Any) -> Iterator[Leaf]:

@@ -7,6 +7,7 @@ past the hooks.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -249,27 +250,47 @@ class Reader:
             for leaf, n in self.leaf_values(r)
             if leaf.role == OUT and self.row_of(int(c.producer[n])) == r
         ]
-        candidates = set(made)
         last_row = max(inside, default=row)
-        used = []
-        for r in range(last_row + 1, len(self)):
-            if self.phase[r] == BACKWARD:
-                continue
-            for leaf, n in self.leaf_values(r):
-                if leaf.role == IN and n in candidates and n not in used:
-                    used.append(n)
+        later = []
+        for n in dict.fromkeys(made):
+            uses = self._uses.get(n, [])
+            at = bisect_right(uses, (last_row, len(c.refs)))
+            later += [(uses[at], n)] if at < len(uses) else []
+        used = [n for _, n in sorted(later)]
         if used or not made:
             return used
         # Nothing used it: the first result of the last op.
         last = c.producer[made[-1]]
         return [next(n for n in made if c.producer[n] == last)]
 
-    def _subtree(self, row: int) -> set[int]:
-        inside: set[int] = {row}
-        for r in range(row + 1, len(self)):
-            if int(self.parent_row[r]) in inside:
-                inside.add(r)
-        return inside - {row}
+    @cached_property
+    def _uses(self) -> dict[int, list[tuple[int, int]]]:
+        """For each value where it is taken, the backward pass aside: rows, and which tensor."""
+        uses: dict[int, list[tuple[int, int]]] = {}
+        phase = self.phase.tolist()
+        for row in range(len(self)):
+            if phase[row] != BACKWARD:
+                for position, (leaf, number) in enumerate(self.leaf_values(row)):
+                    if leaf.role == IN:
+                        uses.setdefault(number, []).append((row, position))
+        return uses
+
+    @cached_property
+    def _children(self) -> dict[int, list[int]]:
+        children: dict[int, list[int]] = {}
+        for row, parent in enumerate(self.parent_row.tolist()):
+            children.setdefault(parent, []).append(row)
+        return children
+
+    def _subtree(self, row: int) -> list[int]:
+        """Everything inside an event, in order."""
+        inside: list[int] = []
+        pending = [row]
+        while pending:
+            found = self._children.get(pending.pop(), [])
+            inside += found
+            pending += found
+        return sorted(inside)
 
     def value(self, number: int) -> Value:
         """The value with a number."""

@@ -96,7 +96,8 @@ class _Timeline:
         if starts and int(c.start[0]) < starts[0]:
             starts.insert(0, int(c.start[0]))
             numbers.insert(0, numbers[0] - 1)
-        for number, start, end in zip(numbers, starts, [*starts[1:], self._last], strict=True):
+        ends = [*starts[1:], self._last]
+        for number, start, end in zip(numbers, starts, ends, strict=False):
             if end == start:
                 continue  # begun by the last call of step(), and nothing came of it
             yield {

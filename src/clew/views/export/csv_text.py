@@ -18,7 +18,7 @@ def write(readers: list[Reader], target: Path) -> Contents:
         lines = csv.writer(file, lineterminator="\n")
         for reader in readers:
             columns = table_view(reader).columns()
-            if not count:
+            if reader is readers[0]:
                 lines.writerow(columns)
             for row in zip(*columns.values(), strict=True):
                 lines.writerow(row)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from clew.errors import ClewError
+from clew.events.model import short_dtype
 
 DType = np.dtype[Any]
 Array = np.ndarray[Any, Any]
@@ -36,7 +37,7 @@ class Dtypes:
                     f"are converted only by name, as in dtype={{'int64': {asked!r}}}"
                 )
         elif asked is not None:
-            self._by_name = {name: _known(target) for name, target in asked.items()}
+            self._by_name = {_recorded(name): _known(target) for name, target in asked.items()}
 
     def of(self, recorded: str, array_dtype: DType) -> DType:
         """The dtype for data recorded as `recorded` that NumPy holds as `array_dtype`."""
@@ -45,6 +46,13 @@ class Dtypes:
         if self._floating is not None and array_dtype.kind == "f":
             return self._floating
         return array_dtype
+
+
+def _recorded(name: str) -> str:
+    # Every dtype has a short form but the quantised ones; a name without one is a slip.
+    if short_dtype(name) == name and not name.startswith("q"):
+        raise ClewError(f"{name!r} is not a dtype that torch records, such as 'int64'")
+    return name
 
 
 def _known(name: str) -> DType:

@@ -7,6 +7,7 @@ when it is whole, and an `Exported` that says what is in it. To add a format: a 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import os
@@ -130,4 +131,5 @@ def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.unlink()

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from clew.address import parse
 from clew.analysis.select import select
 from clew.errors import BadTrace, NotRecorded
-from clew.events.columns import IN, Leaf
+from clew.events.columns import IN, OUT
 from clew.events.model import Event
 from clew.events.records import MODULE, OP, RECOMPUTE
 from clew.store.reader import Reader
@@ -97,13 +98,13 @@ def _uses(reader: Reader) -> Iterator[tuple[int, str, KeptValue]]:
     for row in range(len(reader)):
         if row in passed_over:
             continue
-        leaves = [(leaf, n) for leaf, n in reader.leaf_values(row) if n in with_data]
-        if not leaves:
+        found = [(role, path, n) for role, path, n in _tensors(reader, row) if n in with_data]
+        if not found:
             continue
         event = reader.event(row)
         is_op = reader.columns.kind[row] == OP
-        for leaf, number in leaves:
-            tier, address = _place(reader, event, is_op, leaf, number)
+        for role, path, number in found:
+            tier, address = _place(reader, event, is_op, role, path, number)
             value = _kept(reader, number, event)
             if tier == _PARAMETERS:
                 # One version of a parameter is one value, however many ops read it.
@@ -141,12 +142,22 @@ def _passed_over(reader: Reader) -> set[int]:
     }
 
 
-def _place(reader: Reader, event: Event, is_op: bool, leaf: Leaf, number: int) -> tuple[int, str]:
+def _tensors(reader: Reader, row: int) -> list[tuple[str, str, int]]:
+    """Role, path and number of every tensor of an event, those of an inferred result too."""
+    found = [(leaf.role, leaf.path, number) for leaf, number in reader.leaf_values(row)]
+    if reader.columns.end[row] < 0 and not any(role == OUT for role, _, _ in found):
+        found += [(OUT, path, value.number) for path, value in reader.values_of(row, OUT).items()]
+    return found
+
+
+def _place(
+    reader: Reader, event: Event, is_op: bool, role: str, path: str, number: int
+) -> tuple[int, str]:
     name = int(reader.columns.value_name[number])
-    if leaf.role == IN and name >= 0:
+    if role == IN and name >= 0:
         return _PARAMETERS, f"{reader.columns.value_names[name]}:param"
-    address = address_of(event, leaf.role, leaf.path)
-    if leaf.role == IN:
+    address = address_of(event, role, path)
+    if role == IN:
         return (_OP_INPUTS if is_op else _INPUTS), address
     return (_OP_RESULTS if is_op else _RESULTS), address
 
@@ -165,16 +176,22 @@ def _selected(readers: list[Reader], addresses: Sequence[str]) -> KeptSeries:
     found: KeptSeries = {}
     seen: set[tuple[str, int, int]] = set()
     for text in addresses:
-        selection = select(readers, text)
-        for event in selection:
-            wanted = {value.number for value in selection._values_of(event)}
+        wanted = parse(text)
+        role, inside = wanted.role or OUT, ".".join(map(str, wanted.field))
+        for event in select(readers, text):
             reader = by_rank[event.rank]
-            for leaf, number in reader.leaf_values(event.row):
-                key = address_of(event, leaf.role, leaf.path), event.rank, event.id
-                if number in wanted & with_data[event.rank] and key not in seen:
+            for where, path, number in _tensors(reader, event.row):
+                if where != role or number not in with_data[event.rank]:
+                    continue
+                key = address_of(event, role, path), event.rank, event.id
+                if _within(path, inside) and key not in seen:
                     seen.add(key)
                     found.setdefault(key[0], []).append(_kept(reader, number, event))
     return found
+
+
+def _within(path: str, inside: str) -> bool:
+    return not inside or path == inside or path.startswith(f"{inside}.")
 
 
 def _kept(reader: Reader, number: int, event: Event) -> KeptValue:

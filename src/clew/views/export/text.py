@@ -23,7 +23,11 @@ def as_json(data: Any, indent: int | None = None) -> str:
     >>> as_json({"max": float("inf"), "shape": (2, 3)})
     '{"max": "inf", "shape": [2, 3]}'
     """
-    return json.dumps(_strict(data), indent=indent, default=str, allow_nan=False)
+    try:
+        return json.dumps(data, indent=indent, default=str, allow_nan=False)
+    except (ValueError, TypeError):
+        # Rare, so only then is everything looked at: a float JSON lacks, a key that is no string.
+        return json.dumps(_strict(data), indent=indent, default=str, allow_nan=False)
 
 
 def _strict(data: Any) -> Any:

@@ -77,10 +77,12 @@ def _widths(lines: list[Line], titles: Cells, style: Style) -> _Widths:
     cells = [line.cells for line in lines if not line.cells.detail]
     sizes = {column: _width(cells, titles, column) for column in _COLUMNS}
     others = {column: size for column, size in sizes.items() if size}
-    label = min(max(_label_widths(lines), default=0), int(style.width * _WIDEST_LABEL))
+    label = max(_label_widths(lines), default=0)
+    label = min(label, int(style.width * _WIDEST_LABEL)) if style.terminal else label
     flow = _left(style.width, label, others)
+    shortest = max((len(c.flow[-1]) for c in cells), default=0)
     if style.terminal:
-        needed = min(max((len(c.flow[-1]) for c in cells), default=0), _NARROWEST_FLOW)
+        needed = min(shortest, _NARROWEST_FLOW)
         for column in reversed(_DISPENSABLE):
             comfort = _COMFORTABLE_FLOW if column == "source" else needed
             if flow < comfort and others.pop(column, 0):
@@ -88,8 +90,8 @@ def _widths(lines: list[Line], titles: Cells, style: Style) -> _Widths:
         label -= max(needed - flow, 0)
         flow = max(flow, needed)
     else:
-        # Nothing gets lost beyond the edge: the source may stand there.
-        flow = max(flow, _COMFORTABLE_FLOW)
+        # Nothing gets lost beyond the edge, so nothing is cut.
+        flow = max(flow, shortest, _COMFORTABLE_FLOW)
     used = max(len(_fitting(c.flow, flow)) for c in (*cells, titles))
     return _Widths(label, min(flow, used), others)
 
@@ -117,7 +119,10 @@ def _label_widths(lines: list[Line]) -> Iterator[int]:
             continue
         width = len(line.lead) + len(_named(cells)) + len(cells.cls) + 2 * bool(cells.error)
         width += 2 * bool(cells.cls)
-        yield min(width, _COMFORTABLE_LABEL) if cells.elastic else width
+        if cells.elastic:
+            shortest = len(line.lead) + 2 + len(cells.shorter[-1]) if cells.shorter else 0
+            width = min(width, max(_COMFORTABLE_LABEL, shortest))
+        yield width
 
 
 def _named(cells: Cells) -> str:

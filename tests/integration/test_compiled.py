@@ -1,0 +1,140 @@
+"""Compiled code: it stays compiled and is recorded as one opaque call, or is opened up on request."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import clew
+from tests.outcomes import differing, facts, faults, gradients, installed
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("g++") is None, reason="the compiler needs g++"),
+    pytest.mark.filterwarnings("ignore"),  # the compiler itself sets off several
+]
+
+
+class Net(nn.Module):
+    """A compiled block between eager layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.Linear(4, 4)
+        self.block = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
+        self.after = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(self.block(self.before(x)))
+
+
+@pytest.fixture(scope="module")
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    model = Net()
+    model.block = torch.compile(model.block, fullgraph=True)
+    model(torch.ones(3, 4)).sum().backward()
+    with torch.no_grad():
+        model(torch.ones(3, 4))
+    return model
+
+
+def run(model: nn.Module) -> dict[str, Any]:
+    model.zero_grad()
+    y = model(torch.arange(12.0).reshape(3, 4))
+    y.sum().backward()
+    return {"y": facts(y), **{name: facts(g) for name, g in gradients(model)}}
+
+
+def frames_compiled() -> int:
+    from torch._dynamo.utils import counters
+
+    return counters["frames"]["ok"]
+
+
+def test_a_compiled_region_is_one_opaque_call(net: nn.Module) -> None:
+    with torch.no_grad(), clew.trace(net) as t:
+        net(torch.ones(3, 4))
+    assert faults(t) == []
+    assert [op.module for op in t.ops if op.name == "aten.addmm.default"] == ["before", "after"]
+    (region,) = (op for op in t.ops if op.name == "compiled")
+    assert region.module == "block"
+    assert [value.shape for value in region.outputs.values()] == [(3, 4)]
+    assert region.outputs["0"].number == t["block"].output.number
+    assert any(
+        gap.what == "a compiled region" and "compiled='eager'" in gap.remedy for gap in t.coverage
+    )
+    assert not any("_orig_mod" in event.address for event in t.events)
+
+
+def test_what_it_computes_is_what_the_compiler_made_of_it(net: nn.Module) -> None:
+    before = run(net)
+    with clew.trace(net) as t:
+        during = run(net)
+    assert differing(before, during) == []
+    assert differing(before, run(net)) == []
+    compiled = [op for op in t.ops if op.name == "compiled"]
+    assert [op.phase for op in compiled] == ["forward", "backward"]
+
+
+def test_nothing_is_compiled_again_after_the_first_time(net: nn.Module) -> None:
+    with clew.trace(net):
+        run(net)
+    run(net)
+    frames = frames_compiled()
+    for _ in range(2):
+        with clew.trace(net):
+            run(net)
+        run(net)
+    assert frames_compiled() == frames
+
+
+def test_opened_up_it_shows_its_parts(net: nn.Module) -> None:
+    with torch.no_grad(), clew.trace(net, compiled="eager") as t:
+        net(torch.ones(3, 4))
+    assert [op.module for op in t.ops if op.name == "aten.addmm.default"] == [
+        "before", "block.0", "block.2", "after",
+    ]  # fmt: skip
+    assert "compiled" not in [op.name for op in t.ops]
+    assert len(t["block.1"]) == 1
+    assert list(t.coverage) == []
+    with torch.no_grad():
+        net(torch.ones(3, 4))
+    with torch.no_grad(), clew.trace(net) as t:
+        net(torch.ones(3, 4))
+    assert "compiled" in [op.name for op in t.ops]  # compiled again afterwards
+
+
+def test_compiled_for_the_first_time_inside_the_block() -> None:
+    torch.manual_seed(0)
+    model = Net()
+    expected = model(torch.ones(3, 4))
+    model.block = torch.compile(model.block, fullgraph=True)
+    before = installed()
+    with clew.trace(model) as t:
+        y = model(torch.ones(3, 4))
+    after = installed()
+    torch.testing.assert_close(y, expected)
+    assert faults(t) == []
+    assert t.coverage
+    assert [op.module for op in t.ops if op.name == "aten.addmm.default"] == ["before", "after"]
+    assert differing(before, after) == []
+
+
+def test_a_function_compiled_whole() -> None:
+    @torch.compile(fullgraph=True)
+    def compute(x: Tensor) -> Tensor:
+        return (x * 2).relu() + 1
+
+    expected = compute(torch.ones(3))
+    with clew.trace() as t:
+        y = compute(torch.ones(3))
+        y + 1
+    assert torch.equal(y, expected)
+    assert [op.name for op in t.ops] == ["aten.ones.default", "compiled", "aten.add.Tensor"]
+    assert t.ops[-1].inputs["0"].producer.name == "compiled"
+    assert t.ops[1].source.file == __file__
