@@ -156,7 +156,8 @@ def installed() -> Outcome:
             is_in_any_mode_without_ignore_compile_internals(),
         ),
         "function modes": torch.overrides._get_current_function_mode_stack(),
-        "swap_tensors": torch.utils.swap_tensors,
+        "swap_tensors": (torch.utils.swap_tensors, torch.utils.swap_tensors.__code__),
+        "torch.utils": dict(vars(torch.utils)),
         "warnings": list(warnings.filters),
         "showwarning": warnings.showwarning,
         "settrace": sys.gettrace(),
@@ -176,7 +177,7 @@ def clean_up(before: Outcome) -> None:
         if name.startswith("_global_"):
             vars(nn_module)[name].clear()
             vars(nn_module)[name].update(registry)
-    torch.utils.swap_tensors = before["swap_tensors"]
+    vars(torch.utils).update(before["torch.utils"])
     session._active.clear()
 
 

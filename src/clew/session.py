@@ -221,7 +221,7 @@ class Tracer(Trace):
 
     def __call__(self, function: _F) -> _F:
         """Record every call of a function, each into this same trace."""
-        if isinstance(function, type) or not callable(function):  # type: ignore[redundant-expr]
+        if isinstance(function, type) or not callable(function):
             raise ClewError(
                 f"clew.trace decorates functions, not {type(function).__name__} objects; "
                 "write `with clew.trace(model):` around the call instead"

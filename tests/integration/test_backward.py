@@ -40,7 +40,9 @@ def test_every_op_of_the_model_has_a_path(gpt2: tuple[clew.Trace, nn.Module]) ->
     t, model = gpt2
     root = t[""].one
     paths = {path for path, _ in model.named_modules()}
-    forward = [op for op in t.ops if op.phase == "forward" and op.start < root.start + root.duration]
+    forward = [
+        op for op in t.ops if op.phase == "forward" and op.start < root.start + root.duration
+    ]
     assert [op for op in forward if op.module not in paths | {"CrossEntropyLoss"}] == []
     backward = [op for op in t.ops if op.phase == "backward"]
     assert len(backward) > 500

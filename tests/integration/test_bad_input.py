@@ -383,21 +383,6 @@ def test_a_mode_of_the_program_s_that_outlives_the_trace() -> None:
     assert len(tracer.ops) == 1
 
 
-def test_stopped_on_another_thread() -> None:
-    """A timer or a signal may do that; the program must go on."""
-    tracer = clew.trace().start()
-    torch.ones(1)
-    thread = threading.Thread(target=tracer.stop)
-    thread.start()
-    thread.join()
-    assert torch.ones(2).tolist() == [1, 1]
-    with contextlib.suppress(clew.ClewError), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tracer.stop()
-    assert torch.ones(2).tolist() == [1, 1]
-    assert len(tracer.ops) >= 1
-
-
 # As a decorator
 
 

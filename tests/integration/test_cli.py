@@ -8,6 +8,7 @@ import importlib.util
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -134,12 +135,32 @@ def test_info_says_what_the_trace_is(run_folder: Path) -> None:
     facts = dict(line.split(maxsplit=1) for line in lines[1:] if not line.startswith(" "))
     assert facts["recorded"].endswith("level='ops', values='full'")
     assert f"torch {torch.__version__}" in facts["with"]
-    assert facts["ranks"].endswith("(0-1)")
+    assert facts["ranks"] == "2 (0-1)"
     assert facts["steps"] == "2 (0-1)"
     assert "56 module calls" in facts["events"]
     assert facts["crash"] == "none"
     assert facts["coverage"] == "nothing missed"
     assert "  rank 1: " in "\n".join(lines)
+
+
+def test_info_names_the_ranks_that_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    model = Net()
+    with clew.trace(model, out=tmp_path / "run.clew"):
+        model(torch.ones(2, 8))
+    assert "1 (1); 0, 2-3 of 4 are not here" in run("info", tmp_path / "run.clew").stdout
+
+
+@pytest.mark.parametrize("world_size", [10**15, -1, "many", None])
+def test_info_believes_no_manifest(run_folder: Path, tmp_path: Path, world_size: object) -> None:
+    folder = tmp_path / "run.clew"
+    shutil.copytree(run_folder, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "world_size": world_size}))
+    assert "ranks     2 (0-1)\n" in run("info", folder).stdout
 
 
 def test_info_as_json(run_folder: Path) -> None:

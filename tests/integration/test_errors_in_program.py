@@ -190,7 +190,7 @@ def test_an_error_between_modules_is_noted() -> None:
     note = t.crash.event
     assert (note.kind, note.module) == ("note", None)
     assert note.error == "LookupError: the program's own"
-    assert note.source.text == "raise LookupError(\"the program's own\")"
+    assert note.source.text == 'raise LookupError("the program\'s own")'
 
 
 def test_an_error_deep_in_helpers_has_the_innermost_line_of_the_user() -> None:

@@ -126,7 +126,7 @@ OUTPUTS = ["wide", "half", "eighth", "big", "double", "turned", "flags", "scalar
 ADDRESSES = ["fc", "parts.a/b", "parts.50%", "parts.__x", *(f":out.{name}" for name in OUTPUTS)]
 
 
-@pytest.mark.parametrize("ragged", ["pad", "apart"])
+@pytest.mark.parametrize("ragged", ["auto", "pad", "apart"])
 @pytest.mark.parametrize("fmt", READERS)
 def test_every_address_has_its_series(
     full: clew.Trace, fmt: str, ragged: str, tmp_path: Path
@@ -174,11 +174,26 @@ def test_values_of_several_ranks_of_axes_are_aligned_at_the_last(tmp_path: Path)
     with clew.trace(model, values="full") as t:
         for shape in [(), (3,), (2, 3)]:
             model(torch.ones(shape))
-    t.export("hdf5", tmp_path / "x.h5")
+    t.export("hdf5", tmp_path / "apart.h5")
+    assert [v.shape for v in hdf5_groups(tmp_path / "apart.h5")[""]["values"]] == [(), (3,), (2, 3)]
+    t.export("hdf5", tmp_path / "x.h5", ragged="pad")
     group = hdf5_groups(tmp_path / "x.h5")[""]
     assert group["values"].shape == (3, 2, 3)
     assert group["ndims"].tolist() == [0, 1, 2]
     assert [v.shape for v in rows(group)] == [(), (3,), (2, 3)]
+
+
+def test_padding_never_makes_a_small_trace_huge(tmp_path: Path) -> None:
+    model = nn.Identity()
+    with clew.trace(model, values="full") as t:
+        model(torch.ones(1, 100_000))
+        model(torch.ones(100_000, 1))
+    t.export("hdf5", tmp_path / "x.h5")
+    assert (tmp_path / "x.h5").stat().st_size < 3_000_000
+    assert [v.shape for v in rows(hdf5_groups(tmp_path / "x.h5")[""])] == [
+        (1, 100_000),
+        (100_000, 1),
+    ]
 
 
 def test_dtypes_without_an_exact_common_one_are_stored_apart(tmp_path: Path) -> None:
@@ -401,7 +416,7 @@ def test_wrong_words_are_answered_with_the_right_ones(full: clew.Trace, tmp_path
         full.export("csv", tmp_path / "x", dtype="float32")
     with pytest.raises(ClewError, match="no option 'ragged'; it has addresses, labels"):
         full.export("pt", tmp_path / "x", ragged="pad")
-    with pytest.raises(ClewError, match="ragged='cut' is not one of 'pad', 'apart'"):
+    with pytest.raises(ClewError, match="ragged='cut' is not one of 'auto', 'pad', 'apart'"):
         full.export("hdf5", tmp_path / "x", ragged="cut")
     with pytest.raises(ClewError, match="compression='zip' is not one of None, 'gzip', 'lzf'"):
         full.export("hdf5", tmp_path / "x", compression="zip")

@@ -405,7 +405,7 @@ def test_what_is_installed_shows_while_it_is() -> None:
     with clew.trace():
         during = installed()
     changed = differing(before, during)
-    assert {"modes", "mode flags", "swap_tensors"} <= set(changed)
+    assert "modes" in changed
     assert {"_global_forward_hooks", "_global_forward_pre_hooks"} <= set(changed)
 
 

@@ -335,25 +335,6 @@ def test_requires_grad_after_a_node_that_no_op_made() -> None:
     assert t.ops[-1].outputs[""].requires_grad is False
 
 
-def test_requires_grad_asked_for_later() -> None:
-    with clew.trace() as t:
-        torch.ones(1)
-        x = torch.ones(2)
-        x.requires_grad_()
-        x * 2
-    product = t["op:aten.mul.Tensor"].one
-    assert product.inputs["0"].requires_grad is True
-    assert product.outputs[""].requires_grad is True
-
-
-def test_requires_grad_given_up() -> None:
-    with clew.trace() as t:
-        y = torch.ones(2, requires_grad=True) * 2
-        y.detach_()
-        y + 1
-    assert t["op:aten.add.Tensor"].one.inputs["0"].requires_grad is False
-
-
 def test_no_grad_parts_inside_a_graph() -> None:
     p = torch.ones(3, requires_grad=True)
     with clew.trace() as t:

@@ -215,7 +215,9 @@ def test_generators_comprehensions_lambdas_and_partials() -> None:
         (lambda x: x - 1)(listed[0])
         scale(2)
         sorted(listed, key=lambda x: x.item())
-    texts = [op.source.text for op in t.ops if op.name.startswith(("aten.add", "aten.sub", "aten.mul"))]
+    texts = [
+        op.source.text for op in t.ops if op.name.startswith(("aten.add", "aten.sub", "aten.mul"))
+    ]
     assert texts == [
         "listed = [x + 1 for x in numbers()]",
         "listed = [x + 1 for x in numbers()]",

@@ -104,9 +104,7 @@ def test_many_threads_at_once(rounds: int) -> None:
             model(torch.full((number + 1, 2), float(number)))
 
     with clew.trace(model, values="full") as t:
-        threads = [
-            threading.Thread(target=work, args=(n,), name=f"worker {n}") for n in range(4)
-        ]
+        threads = [threading.Thread(target=work, args=(n,), name=f"worker {n}") for n in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -138,27 +136,6 @@ def test_a_pool_leaves_no_mode_behind() -> None:
     assert during == []
     assert differing(before, after) == []
     assert differing(installed(), installed()) == []
-
-
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
-def test_a_call_that_fails_on_another_thread_leaves_no_mode_behind(error: type) -> None:
-    class Failing(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            raise error
-
-    model = nn.Sequential(nn.Identity(), Failing())
-    with ThreadPoolExecutor(1) as pool:
-        before = pool.submit(installed).result()
-        with clew.trace(model) as t:
-
-            def work() -> None:
-                with contextlib.suppress(BaseException):
-                    model(torch.ones(1, 2))
-
-            pool.submit(work).result()
-        after = pool.submit(installed).result()
-    assert differing(before, after) == []
-    assert faults(t) == []
 
 
 def test_flags_of_the_process_are_not_disturbed_by_other_threads() -> None:

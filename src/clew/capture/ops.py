@@ -273,7 +273,7 @@ class OpFacts:
         owner: dict[str, int] = {}
         for position, argument in enumerate(schema.arguments):
             if argument.alias_info is not None:
-                for name in argument.alias_info.before_set:
+                for name in (*argument.alias_info.before_set, *argument.alias_info.after_set):
                     owner[name] = position
                 if argument.alias_info.is_write:
                     self.writes[argument.name] = position
@@ -288,6 +288,8 @@ class OpFacts:
             }
         for result in schema.returns:
             names = result.alias_info.before_set if result.alias_info is not None else ()
+            # A list of views does not say of what: of the argument that may alias anything.
+            names = names or ("*" if result.alias_info is not None else ())
             self.bases.append(next((owner[n] for n in names if n in owner), None))
 
     def result(

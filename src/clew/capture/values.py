@@ -95,7 +95,7 @@ class Keeper:
                 return
             self._in_full.add(id(token))
         try:
-            with torch.no_grad(), unobserved(), without_modes():
+            with torch.no_grad(), unobserved(), without_modes(), np.errstate(all="ignore"):
                 elements = _elements(tensor)
                 if elements is None:
                     self._not_kept(tensor, "it has no elements of its own that could be copied")
@@ -260,9 +260,9 @@ def statistics(tensor: Tensor) -> dict[str, float | int | str]:
 def _moments(tensor: Tensor) -> dict[str, float | int | str]:
     if tensor.dtype.is_complex:
         zeros = tensor.numel() - int(torch.count_nonzero(tensor))
-        numbers = _in_memory_order(torch.view_as_real(tensor.contiguous()))
+        numbers = _in_memory_order(torch.view_as_real(tensor.contiguous()), tensor)
     else:
-        numbers = _in_memory_order(tensor)
+        numbers = _in_memory_order(tensor, tensor)
         zeros = int(np.count_nonzero(numbers == 0))
     low, high = float(numbers.min()), float(numbers.max())
     nan = inf = 0
@@ -297,8 +297,8 @@ def _mean_and_norm(numbers: np.ndarray[Any, Any]) -> tuple[float, float]:
     return mean, squares**0.5
 
 
-def _in_memory_order(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """All elements as a flat float array, in whatever order they lie, without a copy if it can."""
+def _in_memory_order(tensor: Tensor, owner: Tensor) -> np.ndarray[Any, Any]:
+    """All elements as a flat float array, in any order, to be used while `owner` lives."""
     if not tensor.is_contiguous():
         # Transposed views of dense memory are flat in another order of their axes.
         order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
@@ -308,21 +308,25 @@ def _in_memory_order(tensor: Tensor) -> np.ndarray[Any, Any]:
         flat = flat.to(torch.float64)
     elif flat.dtype not in (torch.float32, torch.float64):
         flat = flat.to(torch.float32)
-    return _array(flat)
+    return _array(flat, owner)
 
 
 def _digest(tensor: Tensor) -> str:
     """A checksum of the elements: equal for equal content, whatever the memory layout."""
     if not tensor.numel():
         return f"{0:016x}"
-    return f"{checksum(_array(tensor.contiguous().reshape(-1).view(torch.uint8).cpu())):016x}"
+    flat = tensor.contiguous().reshape(-1).view(torch.uint8).cpu()
+    return f"{checksum(_array(flat, tensor)):016x}"
 
 
-def _array(flat: Tensor) -> np.ndarray[Any, Any]:
-    """The memory of a flat tensor as an array, for as long as the tensor lives.
+def _array(flat: Tensor, owner: Tensor) -> np.ndarray[Any, Any]:
+    """The memory of a flat tensor as an array, to be used while `owner` lives.
 
-    Not by `Tensor.numpy()`, which forbids the program to resize that memory ever after.
+    `Tensor.numpy()` forbids to resize that memory ever after, so it is only for copies of ours.
     """
+    if flat.untyped_storage().data_ptr() != owner.untyped_storage().data_ptr():
+        copied: np.ndarray[Any, Any] = flat.numpy()
+        return copied
     size = flat.numel() * flat.element_size()
     memory: Any = (ctypes.c_ubyte * size).from_address(flat.data_ptr())
     return np.frombuffer(memory, dtype=str(flat.dtype).replace("torch.", ""))

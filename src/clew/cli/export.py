@@ -32,8 +32,8 @@ def add_parser(commands: Any) -> None:
     add("--address", action="append", dest="addresses", metavar="ADDRESS", help=only)
     dtype = f"float32 for all floating-point data, or int64=int32 for one dtype; {several}"
     add("--dtype", action="append", metavar="DTYPE", help=dtype)
-    ragged = "values of several shapes: padded with zeros (lengths beside them), or an array each"
-    add("--ragged", choices=("pad", "apart"), help=ragged)
+    ragged = "values of several shapes: pad with zeros (lengths beside), an array each, or as fits"
+    add("--ragged", choices=("auto", "pad", "apart"), help=ragged)
     add("--compression", metavar="NAME", help="gzip or lzf (hdf5), zstd or gzip (zarr), or none")
     add("--shuffle", action="store_true", default=None, help="shuffle bytes before compressing")
     add("--labels", action="store_true", default=None, help="pt: steps, ranks and calls as well")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from clew.traces import Trace
 
 _ROWS = 40
+_MOST_RANKS = 1_000_000
 _BRIEF = ("clew", "python", "torch", "platform")
 
 
@@ -138,7 +139,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     return lines
 
 
-_NOUNS = {"module": "module call"}
+_NOUNS = {"module": "module call", "step": "step mark"}
 
 
 def _crash_lines(facts: dict[str, Any]) -> list[str]:
@@ -156,14 +157,18 @@ def _note(crash: dict[str, Any]) -> list[str]:
 
 def _rank_line(rank: dict[str, Any]) -> str:
     crash = f", ended by {str(rank['crash']).splitlines()[0]}" if rank["crash"] else ""
-    return f"  rank {rank['rank']}: {rank['events']:,} events, {len(rank['steps']):,} steps{crash}"
+    steps = _steps(rank["steps"])
+    return f"  rank {rank['rank']}: {rank['events']:,} events, steps {steps}{crash}"
 
 
 def _ranks(facts: dict[str, Any]) -> str:
     there = [rank["rank"] for rank in facts["ranks"]]
     world = facts["world_size"]
-    of = f" of {world}" if world is not None and world != len(there) else ""
-    return f"{len(there)}{of} ({_spans(there)})"
+    # A manifest from a stranger may say anything.
+    known = isinstance(world, int) and world <= _MOST_RANKS
+    missing = sorted(set(range(world)) - set(there)) if known else []
+    absent = f"; {_spans(missing)} of {world} are not here" if missing else ""
+    return f"{len(there)} ({_spans(there)}){absent}"
 
 
 def _steps(steps: list[int]) -> str:
@@ -182,8 +187,8 @@ def _spans(numbers: list[int]) -> str:
 
 
 def _time(env: dict[str, Any]) -> str:
-    seconds = env.get("time")
-    if not isinstance(seconds, (int, float)):
+    try:
+        when = datetime.fromtimestamp(env["time"], tz=timezone.utc)
+    except (KeyError, TypeError, ValueError, OverflowError, OSError):
         return "at an unknown time"
-    when = datetime.fromtimestamp(seconds, tz=timezone.utc)
     return f"{when:%Y-%m-%d %H:%M:%S} UTC"

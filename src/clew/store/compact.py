@@ -281,7 +281,7 @@ def _leaves(role: str, path: str, described: Any) -> Iterator[Leaf]:
     if isinstance(described, tuple):
         yield Leaf(role, path, Tensor)
     elif type(described) is list:
-        if described and all(type(item) is int for item in described):
+        if all(type(item) is int for item in described):
             yield Leaf(role, path, described)
             return
         for index, item in enumerate(described):

@@ -1,7 +1,7 @@
 """The layout that HDF5 and Zarr share: a group per address, arrays in it.
 
     <address>/values     one row per value, in the order of `Trace.series`
-    <address>/steps, ranks, calls, modules
+    <address>/steps, ranks, calls      of each value; modules, dtypes where they differ
     <address>/lengths, ndims   true shapes, where shapes differ and `values` is padded with zeros
     <address>/values/0, 1, …   one array per value instead, where they are stored apart
 
@@ -22,9 +22,12 @@ from clew.views.export.dtypes import Array, Asked, DType, Dtypes, cast, common
 from clew.views.export.formats import Contents
 from clew.views.export.kept import KeptSeries, KeptValue
 
-RAGGED = ("pad", "apart")
+# Values of several shapes: padded if that wastes little, always padded, always one array each.
+RAGGED = ("auto", "pad", "apart")
 FORMAT = "clew-values"
 VERSION = 1
+# Padding may make the data at most so many times larger, unless it is asked for.
+_MOST_PADDING = 4
 # Rows are written and compressed in blocks of about this size.
 _BLOCK = 1 << 20
 
@@ -104,7 +107,7 @@ def _write_address(
 ) -> None:
     shapes = {item.shape for item in items}
     dtype = common(item.dtype for item in items)
-    apart = dtype is None or (len(shapes) > 1 and ragged == "apart")
+    apart = dtype is None or (len(shapes) > 1 and not _padded([i.shape for i in items], ragged))
     attributes: dict[str, Any] = {"address": address}
     if apart or len(shapes) > 1:
         attributes["ragged"] = "apart" if apart else "pad"
@@ -125,6 +128,17 @@ def _write_address(
         _write_apart(arrays, group, address, items)
     else:
         _write_rows(arrays, group, address, items, dtype, "/".join(recorded))
+
+
+def _padded(shapes: list[Shape], ragged: str) -> bool:
+    """Whether values of several shapes share one padded array."""
+    if ragged != "auto":
+        return ragged == "pad"
+    if len({len(shape) for shape in shapes}) > 1:
+        return False
+    largest = math.prod(max(sizes) for sizes in zip(*shapes, strict=True))
+    elements = sum(math.prod(shape) for shape in shapes)
+    return bool(largest * len(shapes) <= _MOST_PADDING * elements)
 
 
 def _write_apart(arrays: Arrays, group: Any, address: str, items: list[Readable]) -> None:

@@ -121,7 +121,7 @@ def _check_free(path: Path, exist: str) -> None:
     if not os.path.lexists(path):
         return
     if exist != "replace":
-        raise ClewError(f"{path} exists; choose another path, or say exist='replace'")
+        raise ClewError(f"{path} exists; choose another path, or say exist='replace' (--replace)")
     # A folder is removed only if it is an earlier export.
     if path.is_dir() and not (path / "zarr.json").exists():
         raise ClewError(f"{path} is a folder that no export wrote; choose another path")

@@ -28,7 +28,7 @@ def write(
     *,
     addresses: Sequence[str] | None = None,
     dtype: Asked = None,
-    ragged: str = "pad",
+    ragged: str = "auto",
     compression: str | None = None,
     shuffle: bool = False,
 ) -> Contents:

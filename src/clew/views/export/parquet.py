@@ -25,11 +25,11 @@ SCHEMA = pa.schema([field for field in EVENTS if field.name not in _INTERNAL])
 _ROWS = 50_000
 
 
-def write(readers: list[Reader], target: Path, *, compression: str = "zstd") -> Contents:
+def write(readers: list[Reader], target: Path) -> Contents:
     """Write the event table."""
     environment = json.dumps(dict(readers[0].columns.environment))
     schema = SCHEMA.with_metadata({"clew.environment": environment})
-    with pq.ParquetWriter(target, schema, compression=compression) as file:
+    with pq.ParquetWriter(target, schema, compression="zstd") as file:
         for reader in readers:
             for table in _tables(reader, schema):
                 file.write_table(table)

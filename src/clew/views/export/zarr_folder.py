@@ -30,7 +30,7 @@ def write(
     *,
     addresses: Sequence[str] | None = None,
     dtype: Asked = None,
-    ragged: str = "pad",
+    ragged: str = "auto",
     compression: str | None = "zstd",
     shuffle: bool = False,
 ) -> Contents:
