@@ -74,7 +74,7 @@ class MissingDependency(ClewError, ImportError):
     def __str__(self) -> str:
         return (
             f"{self.feature} needs {self.package}, which is not installed. "
-            f"Run: pip install '{self.install}'"
+            f'Run: pip install "{self.install}"'
         )
 
 

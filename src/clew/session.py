@@ -495,19 +495,21 @@ class Session:
             if self.disk is not None:
                 from clew.store.folder import read_rank
 
-                self._reader = Reader(read_rank(self.disk.folder))
+                columns = read_rank(self.disk.folder)
+                # What went wrong since, the writing itself too, is not in the files.
+                columns.gaps += [g for g in self._gaps.values() if g not in columns.gaps]
+                self._reader = Reader(columns)
             else:
                 self._reader = Reader(self._columns())
         return self._reader
 
     def _open_disk(self, out: Path, exist: str) -> DiskStore:
         from clew.store.disk import DiskStore
-        from clew.store.save import claim, write_manifest
+        from clew.store.save import claim
 
         rank = _rank()
-        folder = claim(out, rank, exist)
-        write_manifest(folder.parent, self._environment(), _world_size())
-        return DiskStore(folder, rank, self._around, self._gap)
+        folder = claim(out, rank, exist, self._environment(), _world_size())
+        return DiskStore(folder, rank, self._around, self._not_written)
 
     def _around(self, nodes: list[Any]) -> Surroundings:
         from clew.store.disk import Surroundings
@@ -650,6 +652,10 @@ class Session:
         self._reader = None
         return new
 
+    def _not_written(self, gap: Gap) -> None:
+        if self._gap(gap):
+            _warn(str(gap))
+
     def _fault(self, fault: BaseException, where: str) -> None:
         """A failure of Clew's own: said once, noted, never raised."""
         text = f"{type(fault).__name__}: {fault}"
@@ -692,6 +698,9 @@ def _rank() -> int:
 
 
 def _world_size() -> int:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_world_size())
     size = os.environ.get("WORLD_SIZE", "1")
     return int(size) if size.isdigit() else 1
 

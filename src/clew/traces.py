@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from clew.analysis.coverage import opaque_kernels
 from clew.analysis.crash import crash_note, failing_event
 from clew.analysis.select import Selection, find, select
 from clew.analysis.series import Series, series
@@ -87,7 +88,8 @@ class Trace:
     @property
     def coverage(self) -> Sequence[Gap]:
         """Everything that was not seen, with the remedy."""
-        return tuple(gap for reader in self._current_readers() for gap in reader.columns.gaps)
+        readers = self._current_readers()
+        return tuple(gap for r in readers for gap in (*r.columns.gaps, *opaque_kernels(r)))
 
     @property
     def crash(self) -> Crash | None:
@@ -161,7 +163,8 @@ class Trace:
         return str(self.tree())
 
     def __repr__(self) -> str:
-        return f"<Trace {len(self.modules)} module calls, {len(self.ops)} ops>"
+        calls, ops = len(self.modules), len(self.ops)
+        return f"<Trace {calls} module call{'s' * (calls != 1)}, {ops} op{'s' * (ops != 1)}>"
 
     def __bool__(self) -> bool:
         return True

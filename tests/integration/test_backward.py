@@ -225,18 +225,6 @@ def test_backward_through_writes_in_place() -> None:
     assert pieces and {op.module for op in pieces} == {"part"}
 
 
-def test_requires_grad_after_a_write_to_a_part() -> None:
-    x = torch.ones(3, requires_grad=True)
-    with clew.trace() as t:
-        y = x * 2
-        y[0] = x.sum()
-        torch.ones(2)
-        y * 3
-    ones = t["op:aten.ones.default"].one
-    assert ones.outputs[""].requires_grad is False
-    assert t.ops[-1].outputs[""].requires_grad is True
-
-
 def test_two_backward_passes_of_one_model() -> None:
     model = Two()
     with clew.trace(model) as t:

@@ -377,7 +377,7 @@ def test_a_missing_extra_names_the_install(
     full: clew.Trace, fmt: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingDependency, match=rf"pip install 'clew\[{fmt}\]'"):
+    with pytest.raises(MissingDependency, match=rf'pip install "clew\[{fmt}\]"'):
         full.export(fmt, tmp_path / "x")
 
 

@@ -84,5 +84,5 @@ def test_a_miss_names_the_nearest() -> None:
 
 def test_a_missing_package_answers_with_the_command() -> None:
     assert str(MissingDependency("to_pandas()", "pandas", "clew[pandas]")) == (
-        "to_pandas() needs pandas, which is not installed. Run: pip install 'clew[pandas]'"
+        'to_pandas() needs pandas, which is not installed. Run: pip install "clew[pandas]"'
     )

@@ -104,15 +104,17 @@ class Keeper:
                     return
                 full = full and self._has_room(elements)
                 kept = Kept(statistics(elements), _payload(tensor, elements) if full else None)
+                self._remember(token, tensor, kept)
             self.kept.append((token, kept))
-            if len(self._taken) > _REMEMBERED:
-                self._taken.clear()
-            if _is_dense(tensor):
-                self._taken[id(token)] = (
-                    token, tensor.numel(), kept.stats, tensor.is_contiguous()
-                )  # fmt: skip
         except Exception as fault:
             self._not_kept(tensor, f"{type(fault).__name__}: {fault}")
+
+    def _remember(self, token: Token, tensor: Tensor, kept: Kept) -> None:
+        """Have the statistics at hand for views of the same elements."""
+        if len(self._taken) > _REMEMBERED:
+            self._taken.clear()
+        if _is_dense(tensor):
+            self._taken[id(token)] = (token, tensor.numel(), kept.stats, tensor.is_contiguous())
 
     def take(self) -> list[Any]:
         """Hand over what was kept; tokens may be gone after this, and their ids used again."""
@@ -292,8 +294,9 @@ def _mean_and_norm(numbers: np.ndarray[Any, Any]) -> tuple[float, float]:
     mean = float(tensor.sum()) / len(numbers)
     if not np.isfinite(squares) or not np.isfinite(mean):
         # Too large for the element type's own arithmetic.
-        wide = numbers.astype(np.float64)
-        return float(wide.mean()), float(np.linalg.norm(wide))
+        scale = float(np.abs(numbers).max())
+        wide = numbers.astype(np.float64) / scale
+        return float(wide.mean()) * scale, float(np.linalg.norm(wide)) * scale
     return mean, squares**0.5
 
 

@@ -27,10 +27,9 @@ EVENT_COLUMNS = (
     "id", "kind", "subject", "place", "parent", "start", "end", "number", "step", "template",
     "first_ref", "error",
 )  # fmt: skip
+VALUE_COLUMNS = ("version", "storage", "meta", "grad", "producer", "value_name")
 # Every array of `Columns`: events, tensors of the events, values.
-COLUMN_NAMES = (
-    *EVENT_COLUMNS, "refs", "version", "storage", "meta", "grad", "producer", "value_name",
-)  # fmt: skip
+COLUMN_NAMES = (*EVENT_COLUMNS, "refs", *VALUE_COLUMNS)
 
 
 class Tensor:

@@ -5,17 +5,20 @@ bf16 and the fp8 kinds, which NumPy lacks, become float32: every value they have
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from clew.errors import ClewError
+from clew.errors import BadTrace, ClewError
 from clew.events.records import PARTS, Payload, unpack
 
 _NUMPY = {
     "float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32",
-    "uint16", "uint8", "bool", "complex64", "complex128",
+    "uint16", "uint8", "complex64", "complex128",
 }  # fmt: skip
+
+_LARGEST_DENSE = 1 << 32
 
 # (exponent bits, mantissa bits, bias, has infinities, NaN patterns of the low seven bits)
 _FLOAT8 = {
@@ -27,23 +30,38 @@ _FLOAT8 = {
 
 
 def decode(payload: Payload | None, form: str) -> Any:
-    """A payload as `"array"` or `"tensor"`, None if there is none."""
+    """A payload as `"array"` or `"tensor"`, None if there is none; ClewError if it is damaged."""
     if payload is None:
         return None
-    if form == "tensor":
-        from clew.store.as_torch import to_tensor
+    # Read once, whatever is asked of it.
+    payload = Payload(payload.dtype, payload.shape, payload.data)
+    try:
+        if form == "tensor":
+            from clew.store.as_torch import to_tensor
 
-        return to_tensor(payload)
-    return to_array(payload)
+            return to_tensor(payload)
+        return to_array(payload)
+    except ClewError:
+        raise
+    except Exception as broken:
+        # Bytes of strangers: they may describe anything.
+        raise BadTrace(
+            f"{len(payload.data)} bytes are no {payload.dtype} of shape {list(payload.shape)}: "
+            f"{type(broken).__name__}: {broken}"
+        ) from broken
 
 
 def to_array(payload: Payload) -> np.ndarray[Any, Any]:
     """A payload as a NumPy array of its own; sparse ones dense, quantised ones dequantised."""
     if payload.dtype == PARTS:
         return _from_parts(payload)
+    if any(type(size) is not int or size < 0 for size in payload.shape):
+        raise ValueError("no array has such a shape")
     raw = np.frombuffer(payload.data, dtype=np.uint8)
     array: np.ndarray[Any, Any]
-    if payload.dtype in _NUMPY:
+    if payload.dtype == "bool":
+        array = raw != 0
+    elif payload.dtype in _NUMPY:
         array = raw.view(payload.dtype)
     elif payload.dtype == "bfloat16":
         array = (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
@@ -70,6 +88,11 @@ def _from_parts(payload: Payload) -> np.ndarray[Any, Any]:
     if form == "quantized":
         return _dequantized(facts, parts)
     values = parts["values"]
+    if prod(payload.shape) * values.itemsize > _LARGEST_DENSE:
+        raise ClewError(
+            f"a {form} tensor of shape {list(payload.shape)} is too large to be written out as "
+            "NumPy; use Value.tensor()"
+        )
     dense = np.zeros(payload.shape, dtype=values.dtype)
     if form == "sparse_coo":
         np.add.at(dense, tuple(parts["indices"]), values)
@@ -79,6 +102,8 @@ def _from_parts(payload: Payload) -> np.ndarray[Any, Any]:
         by_row = "crow_indices" in parts
         starts = parts["crow_indices" if by_row else "ccol_indices"]
         others = parts["col_indices" if by_row else "row_indices"]
+        if np.any(np.diff(starts) < 0) or starts[-1] != len(others):
+            raise ValueError("its rows do not add up")
         owners = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
         rows, columns = (owners, others) if by_row else (others, owners)
         height, width = values.shape[1:] or (1, 1)

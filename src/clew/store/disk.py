@@ -8,31 +8,33 @@ behind is whole up to some event. A write that fails is said once, and the progr
 from __future__ import annotations
 
 import functools
-import json
-import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from clew.events.columns import ModuleRow, Place
 from clew.events.digest import checksum
 from clew.events.model import Gap
-from clew.events.records import Batch, Kept
+from clew.events.records import Batch, Kept, Payload
 from clew.store.compact import Compactor, Part, Tables
-from clew.store.rows import dump
+from clew.store.live import LiveFile
+from clew.store.processes import this_process
+from clew.store.rows import dump, to_json
 from clew.store.schema import SCHEMAS, STAT_NAMES, part_name
-from clew.store.shards import ShardWriter
+from clew.store.sealing import seal_part
+from clew.store.shards import ShardWriter, value_name
 from clew.store.words import Words
 
 _INLINE = 8 << 10
 _ROLL_ROWS = 200_000
+_ROLL_BYTES = 64 << 20
 _QUEUE = 8
+_PATIENCE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,79 +56,87 @@ class TableFile:
     def __init__(self, folder: Path, table: str) -> None:
         self._folder = folder
         self._table = table
-        self._schema = SCHEMAS[table]
         self._index = 0
-        self._rows = 0
-        self._stream: Any = None
-        self._file: Any = None
+        self._live: LiveFile | None = None
 
     def write(self, columns: dict[str, list[Any]]) -> None:
         """Append rows; they are in the file when this returns."""
-        batch = pa.record_batch(
-            [pa.array(columns[f.name], type=f.type) for f in self._schema], schema=self._schema
-        )
-        if self._stream is None:
+        schema = SCHEMAS[self._table]
+        batch = pa.record_batch([_array(columns[f.name], f.type) for f in schema], schema=schema)
+        if self._live is None:
             path = self._folder / part_name(self._table, self._index, live=True)
-            # Unbuffered: what was written is the kernel's, and outlives the process.
-            self._file = path.open("xb", buffering=0)
-            self._stream = pa.ipc.new_stream(self._file, self._schema)
-        self._stream.write_batch(batch)
-        self._rows += batch.num_rows
-        if self._rows >= _ROLL_ROWS:
+            self._live = LiveFile(path, schema)
+        self._live.write(batch)
+        if self._live.is_gone:
+            raise FileNotFoundError(f"{self._live.path} was removed while it was written")
+        if self._live.rows >= _ROLL_ROWS or self._live.size >= _ROLL_BYTES:
             self.roll()
 
     def roll(self) -> None:
-        """Turn the live part into Parquet and begin another."""
-        if self._stream is None:
-            return
-        self._stream.close()
-        self._file.close()
-        self._stream = None
-        live = self._folder / part_name(self._table, self._index, live=True)
-        roll(live, self._folder / part_name(self._table, self._index, live=False))
-        self._index += 1
-        self._rows = 0
+        """Turn the live part into Parquet; the next rows begin another."""
+        if self._live is not None:
+            live, self._live = self._live, None
+            self._index += 1
+            live.end()
+            seal_part(live.path, self._table)
 
-
-def roll(live: Path, target: Path) -> None:
-    """Write a live part as Parquet, aside and then in one move."""
-    with open(live, "rb") as file:
-        table = pa.ipc.open_stream(file).read_all()
-    aside = target.with_suffix(".tmp")
-    pq.write_table(table, aside, compression="zstd")
-    os.replace(aside, target)
-    live.unlink()
+    def close(self) -> None:
+        """Let go of the live part as it is."""
+        if self._live is not None:
+            self._live.close()
 
 
 class TraceFiles:
     """Writes parts of a trace into one rank's folder."""
 
     def __init__(self, folder: Path, rank: int, tables: Tables) -> None:
-        folder.mkdir(parents=True)
         self._rank = rank
         self._tables = tables
         self._files = {table: TableFile(folder, table) for table in SCHEMAS}
         self._shards = ShardWriter(folder)
         self._known: dict[str, int] = {}
         self._sources: set[str] = set()
+        self._environment = ""
         self._words = Words(tables)
         self._values = 0
+        self._events = 0
+        self._signed = False
 
     def write(self, part: Part, open_part: Part | None, around: Surroundings) -> None:
         """Append a part, and the calls that are open after it."""
-        parts = [part] if open_part is None else [open_part, part]
-        self._words.learn(*parts)
+        parts = [part] if open_part is None else [part, open_part]
         self.write_tables(around)
-        self._write_values(part)
+        for values in parts:
+            self.write_values(values)
+        self._words.learn_calls(*parts)
         for events in parts:
-            if len(events.columns["id"]):
-                self._files["events"].write(self._words.events(events, self._rank))
+            self._write_events(events, part.kept)
+        self._events += len(part.columns["id"])
+
+    def write_events(self, part: Part, kept: Mapping[int, Kept]) -> None:
+        """Append the events of a part, whose values are there; `kept` is what was kept of them."""
+        self._words.learn_calls(part)
+        self._write_events(part, kept)
+        self._events += len(part.columns["id"])
+
+    def _write_events(self, part: Part, kept: Mapping[int, Kept]) -> None:
+        if len(part.columns["id"]):
+            self._files["events"].write(self._words.events(part, kept, self._rank))
 
     def seal(self) -> None:
         """Finish every file."""
+        rows = _no_rows()
+        _append(rows, "end", 0, to_json({"events": self._events, "values": self._values}))
+        self._files["tables"].write(rows)
         self._shards.seal()
         for file in self._files.values():
             file.roll()
+
+    def close(self) -> None:
+        """Let go of every file as it is."""
+        self._shards.close()
+        for file in self._files.values():
+            file.close()
 
     def write_tables(self, around: Surroundings) -> None:
         """Write what the tables have gained."""
@@ -138,27 +148,36 @@ class TraceFiles:
             "module": around.modules, "parameter": around.parameters,
             "thread": around.threads, "gap": around.gaps,
         }  # fmt: skip
-        rows: dict[str, list[Any]] = {"table": [], "number": [], "row": []}
-        for table, all_rows in tables.items():
-            for number in range(self._known.get(table, 0), len(all_rows)):
-                _append(rows, table, number, dump(all_rows[number]))
-            self._known[table] = len(all_rows)
-        for file in {p.file for p in places if not p.library and p.line > 0} - self._sources:
-            self._sources.add(file)
+        rows = _no_rows()
+        if not self._signed:
+            _append(rows, "writer", 0, to_json(this_process()))
+        known = {table: len(all_rows) for table, all_rows in tables.items()}
+        for table, count in known.items():
+            for number in range(self._known.get(table, 0), count):
+                _append(rows, table, number, dump(tables[table][number]))
+        new = places[self._known.get("place", 0) :]
+        files = {p.file for p in new if not p.library and p.line > 0} - self._sources
+        for number, file in enumerate(sorted(files), len(self._sources)):
             text = around.source(file)
             if text is not None:
-                _append(rows, "source", len(self._sources), json.dumps([file, text]))
-        _append(rows, "environment", 0, json.dumps(around.environment))
-        self._files["tables"].write(rows)
+                _append(rows, "source", number, to_json([file, text]))
+        environment = to_json(around.environment)
+        if environment != self._environment:
+            _append(rows, "environment", 0, environment)
+        if rows["row"]:
+            self._files["tables"].write(rows)
+        self._known, self._environment, self._signed = known, environment, True
+        self._sources |= files
 
-    def _write_values(self, part: Part) -> None:
+    def write_values(self, part: Part) -> None:
+        """Append the values of a part, their payloads before them."""
         columns = part.columns
         count = len(columns["meta"])
         if not count and not part.kept:
             return
+        self._words.learn_values(part)
         metas, names = self._tables.metas.rows, self._tables.value_names.rows
         first = self._values
-        self._values += count
         rows: dict[str, list[Any]] = {name: [None] * count for name in SCHEMAS["values"].names}
         rows["value"] = list(range(first, first + count))
         for name in ("producer", "version", "storage", "meta", "grad", "value_name"):
@@ -176,6 +195,7 @@ class TraceFiles:
                     column.append({"value": number, "meta": -1}.get(name))
             self._write_kept(rows, at, number, kept)
         self._files["values"].write(rows)
+        self._values += count
 
     def _write_kept(self, rows: dict[str, list[Any]], at: int, number: int, kept: Kept) -> None:
         if kept.stats is not None:
@@ -192,12 +212,15 @@ class TraceFiles:
         if len(data) <= _INLINE:
             rows["data"][at] = bytes(data)
         else:
-            shard, offset, _ = self._shards.append(f"value.{number}", payload)
-            rows["shard"][at], rows["offset"][at] = shard, offset
+            whole = Payload(payload.dtype, payload.shape, data)
+            rows["shard"][at], rows["offset"][at] = self._shards.append(value_name(number), whole)
 
 
 class DiskStore:
-    """A sink that writes one rank's part of a trace, on a thread of its own."""
+    """A sink that writes one rank's part of a trace, on a thread of its own.
+
+    `on_gap` is told, on the program's thread, of what could not be written.
+    """
 
     def __init__(
         self,
@@ -212,36 +235,62 @@ class DiskStore:
         self._compactor = Compactor()
         self._files = TraceFiles(folder, rank, self._compactor)
         self._failed = False
+        self._untold: Gap | None = None
         self._queue: queue.Queue[Batch | threading.Event | None] = queue.Queue(_QUEUE)
         self._thread: threading.Thread | None = None
 
     def extend(self, batch: Batch) -> None:
         """Take over a batch; waits while the writer is too far behind."""
+        self._tell()
         if self._failed:
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="clew-writer", daemon=True)
-            self._thread.start()
-        self._queue.put(batch)
+            thread = threading.Thread(target=self._run, name="clew-writer", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                # The interpreter is shutting down and starts no more threads.
+                self._guarded(functools.partial(self._write, batch))
+                return
+            self._thread = thread
+        self._put(batch)
 
     def flush(self) -> None:
-        """Return when everything so far is in the files."""
+        """Return when everything so far is in the files, or was told not to be."""
         if self._thread is not None:
             done = threading.Event()
-            self._queue.put(done)
-            done.wait()
+            self._put(done)
+            while not done.wait(_PATIENCE) and self._thread.is_alive():
+                pass
+        self._tell()
 
     def close(self) -> None:
         """Write the rest and seal every file; more may follow, into new ones."""
         if self._thread is not None:
-            self._queue.put(None)
+            self._put(None)
             self._thread.join()
             self._thread = None
+        self._seal()
+        self._tell()
 
     def abandon(self) -> None:
         """Write nothing more: the thread that would is in another process."""
         self._failed = True
         self._thread = None
+
+    def _put(self, item: Batch | threading.Event | None) -> None:
+        """Hand over to the writer, for as long as there is one to wait for."""
+        while self._thread is not None and self._thread.is_alive():
+            try:
+                self._queue.put(item, timeout=_PATIENCE)
+                return
+            except queue.Full:
+                continue
+
+    def _tell(self) -> None:
+        gap, self._untold = self._untold, None
+        if gap is not None:
+            self._on_gap(gap)
 
     def _run(self) -> None:
         while True:
@@ -249,7 +298,6 @@ class DiskStore:
             if isinstance(item, threading.Event):
                 item.set()
             elif item is None:
-                self._guarded(self._seal)
                 return
             else:
                 self._guarded(functools.partial(self._write, item))
@@ -261,13 +309,11 @@ class DiskStore:
             work()
         except Exception as fault:
             self._failed = True
-            self._on_gap(
-                Gap(
-                    "events from here on",
-                    str(self.folder),
-                    f"writing failed ({type(fault).__name__}: {fault})",
-                    "make room or choose another place for out=; what was written is readable",
-                )
+            self._untold = Gap(
+                "events from here on",
+                str(self.folder),
+                f"writing failed ({type(fault).__name__}: {fault})",
+                "make room or choose another place for out=; what was written is readable",
             )
 
     def _write(self, batch: Batch) -> None:
@@ -276,8 +322,31 @@ class DiskStore:
         self._files.write(part, open_part, self._around(self._compactor.nodes.rows))
 
     def _seal(self) -> None:
+        if self._failed:
+            # What is there is readable as it is.
+            self._files.close()
+        else:
+            self._guarded(self._write_rest)
+
+    def _write_rest(self) -> None:
         self._files.write_tables(self._around(self._compactor.nodes.rows))
         self._files.seal()
+
+
+def _array(column: list[Any], kind: pa.DataType) -> pa.Array:
+    try:
+        return pa.array(column, type=kind)
+    except UnicodeEncodeError:
+        # Half a surrogate pair, as file names that are no UTF-8 have.
+        texts = [
+            text if text is None else text.encode("utf-8", "backslashreplace").decode()
+            for text in column
+        ]
+        return pa.array(texts, type=kind)
+
+
+def _no_rows() -> dict[str, list[Any]]:
+    return {"table": [], "number": [], "row": []}
 
 
 def _append(rows: dict[str, list[Any]], table: str, number: int, row: str) -> None:

@@ -1,286 +1,260 @@
 """A trace on disk, read: whole or still growing, sealed or left behind by a kill.
 
-In comes a folder, out come readers, one per rank. Only the manifest is touched on opening; rows
-are read when first asked for, payloads one by one. Whatever is damaged is left out and said.
+In comes a folder, out come readers, one per rank. Only the manifest and the names of the rank
+folders are touched on opening; rows are read when first asked for, payloads one by one. Whatever
+is damaged is left out and said.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
 from clew.errors import BadTrace
-from clew.events.columns import COLUMN_NAMES, SCHEMA_VERSION, Columns, Ints
-from clew.events.digest import checksum
+from clew.events.columns import SCHEMA_VERSION, Columns, Ints
 from clew.events.model import Gap
-from clew.events.records import KINDS, Kept, Payload
+from clew.events.records import KINDS
 from clew.store.compact import Part
+from clew.store.files import read_text
+from clew.store.kept import KEPT_COLUMNS, KeptOnDisk
 from clew.store.memory import in_order
+from clew.store.parts import read_table
 from clew.store.reader import Reader
-from clew.store.rows import (
-    load_gap,
-    load_meta,
-    load_module,
-    load_parameter,
-    load_place,
-    load_template,
-)
-from clew.store.schema import FORMAT, SCHEMAS, STAT_NAMES
-from clew.store.shards import read_range
+from clew.store.rows import LOADERS, load_facts, load_source
+from clew.store.schema import FORMAT
+from clew.store.sound import Sound
 
-_LOADERS: dict[str, Callable[[str], Any]] = {
-    "op": json.loads, "note": json.loads, "error": json.loads, "value_name": json.loads,
-    "thread": json.loads, "meta": load_meta, "template": load_template, "place": load_place,
-    "module": load_module, "parameter": load_parameter, "gap": load_gap,
-}  # fmt: skip
+_LARGEST_MANIFEST = 16 << 20
+_RANK = re.compile(r"rank=(\d{1,9})")
+_NUMBERS = ["id", "parent", "start", "end", "subject", "place", "number", "template"]
+_EVENT_COLUMNS = [*_NUMBERS, "kind", "error", "values"]
+_FACTS = ["value", "version", "storage", "meta", "grad", "producer", "value_name"]
+_TABLE_COLUMNS = ["table", "number", "row"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a rank's files end: how many events there are, once it was closed, which process
+    writes them, and what of them could not be read."""
+
+    events: int | None
+    writer: dict[str, Any]
+    damage: list[Gap]
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a trace, checked."""
     path = folder / "manifest.json"
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        manifest = load_facts(read_text(path, _LARGEST_MANIFEST))
+    except (FileNotFoundError, NotADirectoryError):
         raise BadTrace(
             f"{folder} is not a trace: it has no manifest.json; give the folder that "
             "clew.trace(out=...) or Trace.save() wrote"
         ) from None
     except (OSError, ValueError) as broken:
         raise BadTrace(f"{path} cannot be read: {broken}") from broken
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+    if manifest.get("format") != FORMAT:
         raise BadTrace(f"{path} is not the manifest of a trace")
     version = manifest.get("version")
-    if not isinstance(version, int) or version > SCHEMA_VERSION:
+    if type(version) is not int or not 0 < version <= SCHEMA_VERSION:
         raise BadTrace(
-            f"{folder} has format version {version!r}, this Clew reads up to {SCHEMA_VERSION}; "
-            "upgrade Clew"
+            f"{folder} has format version {str(version)[:40]!r}, this Clew reads up to "
+            f"{SCHEMA_VERSION}; upgrade Clew"
         )
     return manifest
 
 
+def rank_folders(folder: Path) -> dict[int, Path]:
+    """The folders of a trace's ranks, in order."""
+    try:
+        found = {p: _RANK.fullmatch(p.name) for p in folder.iterdir() if p.is_dir()}
+    except OSError as refused:
+        raise BadTrace(f"{folder} cannot be read: {refused}") from refused
+    return dict(sorted((int(match[1]), path) for path, match in found.items() if match))
+
+
 def open_folder(folder: Path) -> list[Reader]:
-    """A reader for each rank of a trace."""
+    """A reader for each rank of a trace, which reads when it is first asked."""
     read_manifest(folder)
-    ranks = sorted(p for p in folder.glob("rank=*") if p.is_dir())
+    ranks = rank_folders(folder)
     if not ranks:
         raise BadTrace(f"{folder} holds no rank=* folder: nothing was recorded into it")
-    return [Reader(read_rank(rank)) for rank in ranks]
+    alone = len(ranks) == 1
+    return [Reader(partial(_read_closed, path, alone)) for path in ranks.values()]
+
+
+def _read_closed(folder: Path, alone: bool) -> Columns:
+    """The columns of a rank, with a gap where it stopped if it was not closed."""
+    columns, end = read_files(folder)
+    if alone and not len(columns.id) and end.damage:
+        listed = "; ".join(map(str, end.damage[:5]))
+        raise BadTrace(f"nothing in {folder} can be read: {listed}")
+    columns.gaps += _missing(columns, end)
+    return columns
 
 
 def read_rank(folder: Path) -> Columns:
-    """The columns of one rank's files."""
-    damage: list[Gap] = []
-    # Events first: what they point at was written before them, so it is there by now.
-    events = _table(folder, "events", damage)
-    values = _table(folder, "values", damage)
-    tables = _tables(_table(folder, "tables", damage), damage)
+    """The columns of one rank's files, as far as they have been written."""
+    return read_files(folder)[0]
+
+
+def read_files(folder: Path) -> tuple[Columns, Ending]:
+    """The columns of one rank's files, and what they say about their end."""
     try:
-        return _columns(folder, events, values, tables, damage)
-    except (ValueError, KeyError, IndexError, TypeError, OverflowError, pa.ArrowException) as bad:
-        raise BadTrace(f"{folder} is damaged: {type(bad).__name__}: {bad}") from bad
+        return _read(folder)
+    except Exception as broken:
+        # Bytes of strangers: whatever was not foreseen is the trace's fault, and said as such.
+        raise BadTrace(f"{folder} is damaged: {type(broken).__name__}: {broken}") from broken
 
 
-def _parts(folder: Path, table: str) -> Iterator[Path]:
-    """The parts of a table in order, a live one only where no sealed one replaces it."""
-    stems = {p.stem: p for p in sorted(folder.glob(f"{table}-*.arrows"))}
-    stems.update({p.stem: p for p in folder.glob(f"{table}-*.parquet")})
-    for stem in sorted(stems):
-        yield stems[stem]
-
-
-def _table(folder: Path, table: str, damage: list[Gap]) -> pa.Table:
-    schema = SCHEMAS[table]
-    found = []
-    for path in _parts(folder, table):
-        try:
-            part = _read_live(path, damage) if path.suffix == ".arrows" else pq.read_table(path)
-            found.append(part.select(schema.names).cast(schema))
-        except (pa.ArrowException, OSError, ValueError, KeyError) as broken:
-            damage.append(
-                Gap("events", path.name, f"this part cannot be read ({broken})",
-                    "the other parts are shown")
-            )  # fmt: skip
-    return pa.concat_tables(found) if found else schema.empty_table()
-
-
-def _read_live(path: Path, damage: list[Gap]) -> pa.Table:
-    """The batches of a stream up to where it ends or breaks off."""
-    batches = []
-    with open(path, "rb") as file:
-        try:
-            with pa.ipc.open_stream(file) as stream:
-                schema = stream.schema
-                for batch in stream:
-                    batch.validate()
-                    batches.append(batch)
-        except (pa.ArrowException, OSError, EOFError) as end:
-            if not batches:
-                raise
-            if "Expected to be able to read" in str(end) or "corrupt" in str(end).lower():
-                damage.append(
-                    Gap("the last events", path.name, f"the file breaks off ({end})",
-                        "everything before is shown")
-                )  # fmt: skip
-    return pa.Table.from_batches(batches, schema=schema)
-
-
-def _tables(table: pa.Table, damage: list[Gap]) -> dict[str, Any]:
-    rows: dict[str, dict[int, Any]] = {name: {} for name in _LOADERS}
-    sources: dict[str, str] = {}
-    environment: dict[str, Any] = {}
-    for name, number, text in zip(
-        table["table"].to_pylist(), table["number"].to_pylist(), table["row"].to_pylist(),
-        strict=True,
-    ):  # fmt: skip
-        try:
-            if name == "source":
-                file, source = json.loads(text)
-                sources[str(file)] = str(source)
-            elif name == "environment":
-                environment = dict(json.loads(text))
-            else:
-                rows[name][number] = _LOADERS[name](text)
-        except (ValueError, KeyError, TypeError, IndexError) as broken:
-            damage.append(Gap("a table row", f"{name} {number}", str(broken), "it is left out"))
-    return {
-        "rows": {name: [found[n] for n in sorted(found)] for name, found in rows.items()},
-        "sources": sources,
-        "environment": environment,
-    }
-
-
-def _columns(
-    folder: Path, events: pa.Table, values: pa.Table, tables: dict[str, Any], damage: list[Gap]
-) -> Columns:
-    rows = tables["rows"]
-    columns = {name: np.zeros(0, dtype=np.int64) for name in COLUMN_NAMES}
-    events = _newest(events)
-    for name in ("id", "start", "subject", "place", "number", "template"):
-        columns[name] = _ints(events[name])
-    columns["parent"] = _ints(events["parent"])
-    columns["end"] = _ints(events["end"])
-    columns["step"] = np.zeros(len(events), dtype=np.int64)
-    kinds = {name: index for index, name in enumerate(KINDS)}
-    columns["kind"] = np.array([kinds[k] for k in events["kind"].to_pylist()], dtype=np.int64)
-    errors = events["error"].to_pylist()
-    numbers = {text: index for index, text in enumerate(dict.fromkeys(e for e in errors if e))}
-    columns["error"] = np.array([numbers[e] if e else -1 for e in errors], dtype=np.int64)
-    refs = events["values"].combine_chunks()
-    lengths = np.array([0 if r is None else len(r) for r in refs.to_pylist()], dtype=np.int64)
-    columns["first_ref"] = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])[:-1]
-    columns["refs"] = _ints(refs.flatten())
-    facts = values.filter(pa.compute.greater_equal(values["meta"], 0))
-    _check_numbers(_ints(facts["value"]))
-    for name in ("version", "storage", "meta", "grad", "producer", "value_name"):
-        columns[name] = _ints(facts[name])
-    _check_bounds(columns, rows)
-    return Columns(
-        **in_order([Part(columns, {})]),
-        ops=rows["op"],
-        modules=rows["module"],
-        notes=rows["note"],
-        places=rows["place"],
-        templates=rows["template"],
-        metas=rows["meta"],
-        errors=list(numbers),
-        value_names=rows["value_name"],
-        parameters=rows["parameter"],
-        threads=rows["thread"],
-        sources=tables["sources"],
-        kept=KeptOnDisk(folder, values),
-        gaps=[*rows["gap"], *damage],
-        environment={"clock": 0, **tables["environment"]},
-        rank=int(folder.name.partition("=")[2]),
+def not_closed(columns: Columns, remedy: str) -> Gap:
+    """Where a rank stopped that was not closed."""
+    return Gap(
+        "the end of the run",
+        f"rank {columns.rank}",
+        "the trace was not closed: its process was killed, or still runs; "
+        f"the last that is there is {_last(columns)}",
+        remedy,
     )
 
 
-def _newest(events: pa.Table) -> pa.Table:
-    """Each event once: a call written while open comes again when it ends."""
+def _missing(columns: Columns, end: Ending) -> list[Gap]:
+    """What the end of a rank is short of, if it is."""
+    if end.events is None:
+        return [not_closed(columns, "load it again later, or seal it with `clew recover`")]
+    lost = end.events - len(columns.id)
+    if lost <= 0:
+        return []
+    why = f"files are cut short or missing; the last that is there is {_last(columns)}"
+    return [Gap(f"{lost} events", f"rank {columns.rank}", why, "the others are shown")]
+
+
+def _last(columns: Columns) -> str:
+    if not len(columns.id):
+        return "nothing"
+    return f"event {int(columns.id[-1])} of step {int(columns.step[-1])}"
+
+
+def _read(folder: Path) -> tuple[Columns, Ending]:
+    gaps: list[Gap] = []
+    # Events first: what they point at was written before them, so it is there by now.
+    events, _ = read_table(folder, "events", _EVENT_COLUMNS, gaps)
+    values, stretches = read_table(folder, "values", [*_FACTS, *KEPT_COLUMNS], gaps)
+    table, _ = read_table(folder, "tables", _TABLE_COLUMNS, gaps)
+    where = f"{folder.parent.name}/{folder.name}"
+    tables = _tables(table, where, gaps)
+    sound = Sound(tables, where)
+    numbers = _ints(values["value"])
+    is_fact = _ints(values["meta"]) >= 0
+    facts = {name: _ints(values[name])[is_fact] for name in _FACTS}
+    whole = sound.values(facts.pop("value"), facts)
+    columns, errors = _events(events, sound, whole)
+    kept = KeptOnDisk(folder, numbers, values, stretches)
+    damage = [*gaps, *sound.gaps, *kept.gaps()]
+    threads = max((place.thread + 1 for place in sound.rows["place"]), default=0)
+    return Columns(
+        **in_order([Part(columns, {})]),
+        ops=sound.rows["op"],
+        modules=sound.rows["module"],
+        notes=sound.rows["note"],
+        places=sound.rows["place"],
+        templates=sound.rows["template"],
+        metas=sound.rows["meta"],
+        errors=errors,
+        value_names=sound.rows["value_name"],
+        parameters=sound.rows["parameter"],
+        threads=sound.threads(threads),
+        sources=tables["source"],
+        kept=kept,
+        gaps=[*(gap for _, gap in sorted(tables["gap"].items())), *damage],
+        environment=_environment(tables["environment"]),
+        rank=int(folder.name.partition("=")[2]),
+    ), Ending(tables["end"].get("events"), tables["writer"], damage)
+
+
+def _tables(table: pa.Table, where: str, gaps: list[Gap]) -> dict[str, dict[Any, Any]]:
+    """The rows of every table by name and number."""
+    rows: dict[str, dict[Any, Any]] = {name: {} for name in LOADERS}
+    rows |= {"source": {}, "environment": {}, "end": {}, "writer": {}}
+    damaged = 0
+    for name, number, text in zip(*(table[c].to_pylist() for c in _TABLE_COLUMNS), strict=True):
+        try:
+            if name == "source":
+                file, source = load_source(text)
+                rows[name][file] = source
+            elif name in ("environment", "end", "writer"):
+                rows[name] = load_facts(text)
+            elif name in LOADERS:
+                rows[name][int(number)] = LOADERS[name](text)
+        except (ValueError, TypeError, KeyError, IndexError, OverflowError):
+            damaged += 1
+    if damaged:
+        what = f"{damaged} rows of tables"
+        gaps.append(Gap(what, where, "they are damaged", "the rest is shown"))
+    rows["end"] = {name: n for name, n in rows["end"].items() if type(n) is int}
+    return rows
+
+
+def _environment(facts: dict[str, Any]) -> dict[str, Any]:
+    """The environment with the facts that are counted on being what they should be."""
+    checked: dict[str, Any] = {
+        "clock": _number(facts.get("clock"), int),
+        "time": float(_number(facts.get("time"), float)),
+    }
+    for name in ("crash", "name", "level", "values"):
+        text = facts.get(name)
+        checked[name] = text if text is None or type(text) is str else str(text)[:1000]
+    return {**facts, **checked}
+
+
+def _number(fact: Any, kind: type) -> Any:
+    return fact if type(fact) in (int, kind) and abs(fact) < 1 << 62 else 0
+
+
+def _events(
+    events: pa.Table, sound: Sound, values: dict[str, Ints]
+) -> tuple[dict[str, Ints], list[str]]:
+    kind = _ints(pc.index_in(events["kind"], value_set=pa.array(KINDS)))
+    events, kind = _newest(events, kind)
+    columns = {name: _ints(events[name]) for name in _NUMBERS}
+    columns["kind"] = kind
+    columns["step"] = np.zeros(len(events), dtype=np.int64)
+    errors = events["error"].combine_chunks().dictionary_encode()
+    columns["error"] = _ints(errors.indices)
+    refs = events["values"].combine_chunks()
+    count = _ints(pc.fill_null(pc.list_value_length(refs), 0))
+    columns["ref_count"] = count
+    columns["first_ref"] = np.cumsum(count) - count
+    columns["refs"] = sound.refs(_ints(refs.flatten()), values)
+    sound.events(columns, len(values["meta"]))
+    del columns["ref_count"]
+    for name in ("start", "end"):
+        columns[name] = np.clip(columns[name], -1, 1 << 62)
+    return {**columns, **values}, [text or "?" for text in errors.dictionary.to_pylist()]
+
+
+def _newest(events: pa.Table, kind: Ints) -> tuple[pa.Table, Ints]:
+    """Each event once, in order: a call written while open comes again when it ends."""
     ids = _ints(events["id"])
-    reversed_ids = ids[::-1]
-    _, last = np.unique(reversed_ids, return_index=True)
-    keep = np.sort(len(ids) - 1 - last)
-    return events if len(keep) == len(ids) else events.take(pa.array(keep))
+    usable = np.flatnonzero((ids >= 0) & (kind >= 0))
+    _, last = np.unique(ids[usable][::-1], return_index=True)
+    keep = usable[len(usable) - 1 - last]
+    if np.array_equal(keep, np.arange(len(ids))):
+        return events, kind
+    return events.take(pa.array(keep)), kind[keep]
 
 
 def _ints(column: Any) -> Ints:
-    filled = pa.compute.fill_null(column, -1)
-    array: Ints = np.asarray(filled.to_numpy(zero_copy_only=False) if isinstance(filled, pa.Array)
-                             else filled.to_numpy(), dtype=np.int64)  # fmt: skip
-    return array
-
-
-def _check_numbers(numbers: Ints) -> None:
-    if not np.array_equal(numbers, np.arange(len(numbers))):
-        raise ValueError("values are missing")
-
-
-def _check_bounds(columns: dict[str, Ints], rows: dict[str, list[Any]]) -> None:
-    """Every number points at a row that is there, so that reading cannot go astray."""
-    values = len(columns["meta"])
-    limits = {
-        "template": len(rows["template"]), "place": len(rows["place"]), "refs": values,
-        "meta": len(rows["meta"]),
-    }  # fmt: skip
-    for name, limit in limits.items():
-        column = columns[name]
-        if len(column) and not (int(column.min()) >= 0 and int(column.max()) < limit):
-            raise ValueError(f"{name} points outside its table")
-    if len(columns["value_name"]) and int(columns["value_name"].max()) >= len(rows["value_name"]):
-        raise ValueError("value_name points outside its table")
-    subjects = {0: len(rows["module"]), 1: len(rows["op"]), 2: len(rows["note"])}
-    for kind, limit in subjects.items():
-        mine = columns["subject"][columns["kind"] == kind]
-        if len(mine) and not (int(mine.min()) >= 0 and int(mine.max()) < limit):
-            raise ValueError("subject points outside its table")
-    for number, place in enumerate(rows["place"]):
-        if not -1 <= place.parent < number or not 0 <= place.phase < 5 or place.thread < 0:
-            raise ValueError(f"place {number} is out of order")
-    needed = np.array([len(t.tensors) for t in rows["template"]], dtype=np.int64)
-    have = np.diff(np.append(columns["first_ref"], len(columns["refs"])))
-    if len(have) and not np.array_equal(needed[columns["template"]], have):
-        raise ValueError("events and their tensors do not fit together")
-
-
-class KeptOnDisk(Mapping[int, Kept]):
-    """What was kept of values, read when asked for."""
-
-    def __init__(self, folder: Path, values: pa.Table) -> None:
-        self._folder = folder
-        self._values = values
-        has = pa.compute.or_(
-            pa.compute.is_valid(values["count"]), pa.compute.is_valid(values["length"])
-        )
-        rows: Any = np.flatnonzero(np.asarray(has.to_numpy(), dtype=bool)) if len(values) else []
-        numbers = _ints(values["value"])
-        self._rows = {int(numbers[row]): int(row) for row in rows}
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._rows)
-
-    def __getitem__(self, number: int) -> Kept:
-        row = self._values.slice(self._rows[number], 1).to_pylist()[0]
-        stats = None
-        if row["count"] is not None:
-            stats = {name: row[name] for name in STAT_NAMES if row[name] is not None}
-        return Kept(stats, None if row["length"] is None else self._payload(number, row))
-
-    def _payload(self, number: int, row: dict[str, Any]) -> Payload:
-        data = row["data"]
-        if data is None:
-            data = read_range(self._folder, row["shard"], row["offset"], row["length"])
-        if data is None or checksum(data) != row["checksum"]:
-            raise BadTrace(
-                f"the data of value {number} in {self._folder} is damaged or missing; "
-                "its facts and statistics are still readable"
-            )
-        return Payload(row["data_dtype"], tuple(row["data_shape"]), data)
+    """A column as NumPy, -1 where there is nothing."""
+    filled = pc.fill_null(column, -1)
+    if isinstance(filled, pa.ChunkedArray):
+        filled = filled.combine_chunks()
+    return np.array(filled.to_numpy(zero_copy_only=False), dtype=np.int64)

@@ -28,7 +28,11 @@ class MemoryStore:
     def arrays(self, open_calls: list[Any]) -> dict[str, Ints]:
         """Every column, events in order of their ids, with rows for calls that are still open."""
         self._compact()
-        return in_order([self._whole(), self.tables.compact_open(open_calls)])
+        columns = in_order([self._whole(), self.tables.compact_open(open_calls)])
+        if not open_calls:
+            # In order is as good as any: one copy is enough.
+            self._columns = {name: [column] for name, column in columns.items()}
+        return columns
 
     def _compact(self) -> None:
         if self._pending is not None:

@@ -77,6 +77,11 @@ class Reader:
             at[at >= len(numbers)] = 0
             hit = numbers[at] == wanted
             result[open_rows[hit]] = mine[first[at[hit]]]
+            # A node made after its op had run, as for a write to a view, has no reader of its
+            # own: it belongs to the op before it.
+            last = np.searchsorted(c.number[mine], wanted - 1, "right") - 1
+            late = ~hit & (last >= 0)
+            result[open_rows[late]] = mine[last[late]]
         return result
 
     @cached_property

@@ -1,18 +1,25 @@
 """Table rows as JSON text and back: names, templates, places and the like.
 
 Every table of a trace on disk is a list of numbered rows, each a line of JSON, so that a reader
-in any language can follow them and no code runs on load.
+in any language can follow them and no code runs on load. Loading raises ValueError for whatever
+is not such a row.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import astuple
 from typing import Any
 
-from clew.events.columns import Leaf, Meta, ModuleRow, Place, Symbol, Template, Tensor
+from clew.events.columns import IN, OUT, Leaf, Meta, ModuleRow, Place, Symbol, Template, Tensor
 from clew.events.model import Gap
-from clew.events.records import Unseen
+from clew.events.records import PHASES, Unseen
+
+_LARGEST = (1 << 63) - 1
+_MOST_THREADS = 1 << 16
+# Python reads only so many digits, and views count up the numbers in names.
+_LONGEST_NAME = 4000
 
 
 def dump(row: Any) -> str:
@@ -23,54 +30,100 @@ def dump(row: Any) -> str:
         data = astuple(row)
     else:
         data = row
-    return json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+    return to_json(data)
+
+
+def to_json(data: Any) -> str:
+    """Compact JSON in which text is readable, and can be written down as UTF-8."""
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # Half a surrogate pair, as file names that are no UTF-8 have: as an escape.
+        text = json.dumps(data, separators=(",", ":"))
+    return text
+
+
+def from_json(text: str) -> Any:
+    """What JSON says; ValueError if it is none, or nested without end."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
 
 
 def load_template(text: str) -> Template:
     """A template from its row."""
-    return Template(
-        tuple(Leaf(str(role), str(path), _load_constant(c)) for role, path, c in json.loads(text))
-    )
+    return Template(tuple(_leaf(*_listed(item, 3)) for item in _listed(from_json(text))))
 
 
 def load_meta(text: str) -> Meta:
     """A meta from its row."""
-    dtype, shape, stride, device, layout, cls, placements, local = json.loads(text)
+    dtype, shape, stride, device, layout, cls, placements, local = _listed(from_json(text), 8)
     return Meta(
-        str(dtype), _ints(shape), _ints(stride), str(device), str(layout), str(cls),
-        placements, _ints(local),
+        _text(dtype), _sizes(shape), _sizes(stride), _text(device), _text(layout), _text(cls),
+        None if placements is None else _text(placements), _sizes(local),
     )  # fmt: skip
 
 
 def load_place(text: str) -> Place:
     """A place from its row."""
-    parent, file, function, line, end_line, col, end_col, library, phase, thread = json.loads(text)
+    parent, file, function, *numbers = _listed(from_json(text), 10)
+    line, end_line, col, end_col, library, phase, thread = map(_integer, numbers)
+    if not 0 <= phase < len(PHASES) or not 0 <= thread < _MOST_THREADS:
+        raise ValueError(f"there is no phase {phase} or thread {thread}")
     return Place(
-        int(parent), str(file), str(function), int(line), int(end_line), int(col), int(end_col),
-        bool(library), int(phase), int(thread),
+        _integer(parent), _text(file), _text(function), line, end_line, col, end_col,
+        bool(library), phase, thread,
     )  # fmt: skip
 
 
 def load_module(text: str) -> ModuleRow:
     """A module's name from its row."""
-    path, cls, number, wrapper = json.loads(text)
-    return ModuleRow(str(path), str(cls), int(number), bool(wrapper))
+    path, cls, number, wrapper = _listed(from_json(text), 4)
+    return ModuleRow(_name(path), _name(cls), _integer(number), bool(wrapper))
 
 
 def load_gap(text: str) -> Gap:
     """A gap from its row."""
-    what, where, why, remedy = json.loads(text)
-    return Gap(str(what), str(where), str(why), str(remedy))
+    return Gap(*map(_text, _listed(from_json(text), 4)))
 
 
 def load_parameter(text: str) -> tuple[str, int, int]:
     """A parameter from its row."""
-    path, owner, count = json.loads(text)
-    return str(path), int(owner), int(count)
+    path, owner, count = _listed(from_json(text), 3)
+    return _text(path), _integer(owner), _integer(count)
 
 
-def _ints(values: list[int] | None) -> tuple[int, ...] | None:
-    return None if values is None else tuple(int(v) for v in values)
+def load_name(text: str) -> str:
+    """A name from its row."""
+    return _name(from_json(text))
+
+
+def load_text(text: str) -> str:
+    """Any text from its row."""
+    return _text(from_json(text))
+
+
+def load_source(text: str) -> tuple[str, str]:
+    """A source file, its path and its text, from its row."""
+    file, source = _listed(from_json(text), 2)
+    return _text(file), _text(source)
+
+
+def load_facts(text: str) -> dict[str, Any]:
+    """A row that is a mapping."""
+    facts = from_json(text)
+    if not isinstance(facts, dict):
+        raise ValueError(f"it is a {type(facts).__name__}, no mapping")
+    return facts
+
+
+LOADERS: dict[str, Callable[[str], Any]] = {
+    "op": load_name, "note": load_name, "value_name": load_text, "thread": load_text,
+    "meta": load_meta, "template": load_template, "place": load_place, "module": load_module,
+    "parameter": load_parameter, "gap": load_gap,
+}  # fmt: skip
 
 
 def _dump_constant(constant: Any) -> list[Any]:
@@ -84,19 +137,67 @@ def _dump_constant(constant: Any) -> list[Any]:
         return ["float", repr(constant)]
     if isinstance(constant, complex):
         return ["complex", repr(constant.real), repr(constant.imag)]
+    # Python writes out only so many digits in decimal.
+    if isinstance(constant, int) and abs(constant) > _LARGEST:
+        return ["integer", hex(constant)]
+    if isinstance(constant, list) and any(abs(item) > _LARGEST for item in constant):
+        return ["integers", [hex(item) for item in constant]]
     return ["value", constant]
 
 
-def _load_constant(data: list[Any]) -> Any:
-    kind, *rest = data
+def _load_constant(data: Any) -> Any:
+    kind, *rest = _listed(data)
     if kind == "tensor":
         return Tensor
     if kind == "unseen":
         return Unseen
     if kind == "symbol":
-        return Symbol(rest[0])
+        return Symbol(_text(*rest))
     if kind == "float":
-        return float(rest[0])
+        return float(_text(*rest))
     if kind == "complex":
-        return complex(float(rest[0]), float(rest[1]))
-    return rest[0]
+        return complex(*map(float, map(_text, rest)))
+    if kind == "integer":
+        return int(_text(*rest), 16)
+    if kind == "integers":
+        return [int(_text(item), 16) for item in _listed(*rest)]
+    (constant,) = rest
+    if type(constant) is list:
+        return [_integer(item) for item in constant]
+    if constant is not None and type(constant) not in (bool, int, str):
+        raise ValueError(f"a {type(constant).__name__} is no constant")
+    return constant
+
+
+def _leaf(role: Any, path: Any, constant: Any) -> Leaf:
+    if role not in (IN, OUT):
+        raise ValueError(f"{role!r} is neither argument nor result")
+    return Leaf(role, _text(path), _load_constant(constant))
+
+
+def _listed(data: Any, count: int | None = None) -> list[Any]:
+    if type(data) is not list or (count is not None and len(data) != count):
+        raise ValueError(f"a list of {'some' if count is None else count} things belongs here")
+    return data
+
+
+def _text(data: Any) -> str:
+    if type(data) is not str:
+        raise ValueError(f"text belongs where there is a {type(data).__name__}")
+    return data
+
+
+def _name(data: Any) -> str:
+    if len(_text(data)) > _LONGEST_NAME:
+        raise ValueError(f"a name has {len(data)} characters")
+    return str(data)
+
+
+def _integer(data: Any) -> int:
+    if type(data) not in (int, bool) or not -_LARGEST - 1 <= data <= _LARGEST:
+        raise ValueError("a whole number belongs here")
+    return int(data)
+
+
+def _sizes(data: Any) -> tuple[int, ...] | None:
+    return None if data is None else tuple(_integer(size) for size in _listed(data))

@@ -1,73 +1,200 @@
-"""Places for traces: claim a folder for a new run, write a whole trace into it."""
+"""Places for traces: claim a folder for a new run, write a whole trace into it.
+
+Nothing that is there is overwritten unless it is a trace and `exist="replace"` says so. Ranks of
+one run share a folder without talking to each other: the first to come writes the manifest, the
+others recognise their job in it.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from clew.errors import ClewError
-from clew.events.columns import COLUMN_NAMES, SCHEMA_VERSION, Columns
+import numpy as np
+
+from clew.errors import BadTrace, ClewError
+from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, SCHEMA_VERSION, VALUE_COLUMNS, Columns
 from clew.store.compact import Part, Tables
 from clew.store.disk import Surroundings, TraceFiles
+from clew.store.folder import rank_folders, read_manifest
 from clew.store.schema import FORMAT, rank_folder
 
+EXIST = ("new", "replace")
+_SLICE = 1 << 14
+_MOST_TRIES = 100_000
+# What launchers set for all processes of one job, and for no other.
+_JOB = (
+    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID", "SLURM_STEP_ID",
+    "MASTER_ADDR", "MASTER_PORT",
+)  # fmt: skip
 
-def claim(path: Path, rank: int, exist: str) -> Path:
-    """The folder for one rank of a run: never one that holds another run.
+
+def claim(path: Path, rank: int, exist: str, environment: dict[str, Any], world_size: int) -> Path:
+    """The folder for one rank of a run, made for it: never one that holds another run.
 
     With `exist="new"` a taken path gets a number, `run-2.clew`; with `"replace"` the old run's
-    files of this rank are removed first.
+    files of this rank, and of ranks that the new run does not have, are removed first.
     """
-    if path.exists() and not path.is_dir():
-        raise ClewError(f"{path} is a file; give a folder for the trace, such as {path.name}.clew")
-    candidate, number = path, 1
-    while True:
-        folder = candidate / rank_folder(rank)
-        if folder.exists() and exist == "replace":
-            shutil.rmtree(folder)
+    manifest = manifest_of(environment, world_size)
+    for candidate in _candidates(path):
         try:
             candidate.mkdir(parents=True, exist_ok=True)
-            if not folder.exists():
+            if exist == "replace":
+                _make_way(candidate, rank, manifest)
+            folder = candidate / rank_folder(rank)
+            if _is_ours(candidate, manifest):
+                folder.mkdir()
                 return folder
-        except OSError as refused:
+        except FileExistsError:
+            continue
+        except (OSError, ValueError) as refused:
             raise ClewError(f"cannot write a trace to {candidate}: {refused}") from refused
-        number += 1
-        candidate = path.with_name(f"{path.stem}-{number}{path.suffix}")
-
-
-def write_manifest(folder: Path, environment: dict[str, Any], world_size: int) -> None:
-    """The manifest of a run, written by whichever rank is first."""
-    path = folder / "manifest.json"
-    if path.exists():
-        return
-    manifest = {
-        "format": FORMAT,
-        "version": SCHEMA_VERSION,
-        "run": uuid.uuid4().hex,
-        "world_size": world_size,
-        "environment": environment,
-    }
-    aside = folder / f".manifest-{uuid.uuid4().hex}.json"
-    aside.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    os.replace(aside, path)
+    raise ClewError(f"cannot write a trace to {path}: it and every name like it are taken")
 
 
 def save(columns: list[Columns], path: Path, exist: str) -> Path:
-    """Write traces of one or more ranks into a folder of their own; the folder."""
-    folder = path
-    for rank in columns:
-        target = claim(path, rank.rank, exist)
-        folder = target.parent
-        write_manifest(folder, rank.environment, len(columns))
-        _write(target, rank)
-    return folder
+    """Write traces of one or more ranks into a folder of their own; the folder.
+
+    The folder appears in one move, when all of it is written.
+    """
+    if exist not in EXIST:
+        raise ClewError(f"exist={exist!r} is not one of {', '.join(map(repr, EXIST))}")
+    path = Path(os.path.abspath(path))
+    aside = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+    try:
+        aside.mkdir(parents=True)
+        try:
+            write_manifest(aside, manifest_of(columns[0].environment, len(columns)))
+            for rank in columns:
+                folder = aside / rank_folder(rank.rank)
+                folder.mkdir()
+                _write(folder, rank)
+            return _move(aside, path, exist)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    except OSError as refused:
+        raise ClewError(f"cannot save a trace to {path}: {refused}") from refused
 
 
-def _write(target: Path, columns: Columns) -> None:
+def _candidates(path: Path) -> Iterator[Path]:
+    path = Path(os.path.abspath(path))
+    if os.path.exists(path) and not path.is_dir():
+        raise ClewError(f"{path} is a file; give a folder for the trace, such as {path.name}.clew")
+    yield path
+    for number in range(2, _MOST_TRIES):
+        yield path.with_name(f"{path.stem}-{number}{path.suffix}")
+
+
+def _move(aside: Path, path: Path, exist: str) -> Path:
+    """Give a finished trace its name."""
+    if exist == "replace" and path.is_dir() and any(path.iterdir()):
+        _check_replaceable(path)
+        old = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+        os.rename(path, old)
+        os.rename(aside, path)
+        shutil.rmtree(old, ignore_errors=True)
+        return path
+    for candidate in _candidates(path):
+        try:
+            # Onto an empty folder it may go, onto anything else not.
+            os.rename(aside, candidate)
+            return candidate
+        except OSError:
+            if not candidate.exists():
+                raise
+    raise ClewError(f"cannot save a trace to {path}: it and every name like it are taken")
+
+
+def manifest_of(environment: dict[str, Any], world_size: int) -> dict[str, Any]:
+    """The manifest of a new run."""
+    return {
+        "format": FORMAT,
+        "version": SCHEMA_VERSION,
+        "run": uuid.uuid4().hex,
+        "job": _job(),
+        "world_size": world_size,
+        "environment": environment,
+    }
+
+
+def _job() -> str:
+    """What the processes of one run have in common: their launcher's word, else their parent."""
+    said = [f"{name}={os.environ[name]}" for name in _JOB if name in os.environ]
+    return " ".join(said) or f"{platform.node()} {os.getppid()}"
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any], replace: bool = False) -> None:
+    """Write the manifest in one move, if there is none or it is to be replaced."""
+    target = folder / "manifest.json"
+    aside = folder / f".manifest-{uuid.uuid4().hex}.json"
+    try:
+        aside.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        if replace:
+            os.replace(aside, target)
+        else:
+            _link(aside, target)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _link(aside: Path, target: Path) -> None:
+    try:
+        os.link(aside, target)
+    except FileExistsError:
+        pass
+    except OSError:
+        # A file system without links.
+        if not target.exists():
+            os.replace(aside, target)
+
+
+def _is_ours(folder: Path, manifest: dict[str, Any]) -> bool:
+    """Whether a folder is this job's, which it is if it was nobody's."""
+    if not (folder / "manifest.json").exists():
+        if rank_folders(folder):
+            return False
+        write_manifest(folder, manifest)
+    try:
+        return _same_job(read_manifest(folder), manifest)
+    except BadTrace:
+        return False
+
+
+def _same_job(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return all(one.get(name) == other.get(name) for name in ("job", "world_size"))
+
+
+def _make_way(folder: Path, rank: int, manifest: dict[str, Any]) -> None:
+    """Remove what an older run left, as far as it is this rank's to remove."""
+    if not (folder / "manifest.json").exists():
+        return
+    _check_replaceable(folder)
+    ranks = rank_folders(folder)
+    if not _same_job(read_manifest(folder), manifest):
+        # Ranks that the new run has are theirs to remove: they may be there already.
+        for number in [n for n in ranks if n >= manifest["world_size"]]:
+            shutil.rmtree(ranks[number])
+        write_manifest(folder, manifest, replace=True)
+    if rank in ranks:
+        shutil.rmtree(ranks[rank])
+
+
+def _check_replaceable(folder: Path) -> None:
+    try:
+        read_manifest(folder)
+    except BadTrace as other:
+        raise ClewError(
+            f"{folder} is there and is not a trace, so it is not replaced; choose another place"
+        ) from other
+
+
+def _write(folder: Path, columns: Columns) -> None:
     tables = Tables()
     tables.ops.rows = columns.ops
     tables.notes.rows = columns.notes
@@ -84,7 +211,36 @@ def _write(target: Path, columns: Columns) -> None:
         columns.sources.get,
         columns.environment,
     )
-    part = Part({name: getattr(columns, name) for name in COLUMN_NAMES}, dict(columns.kept))
-    files = TraceFiles(target, columns.rank, tables)
-    files.write(part, None, around)
-    files.seal()
+    files = TraceFiles(folder, columns.rank, tables)
+    try:
+        files.write_tables(around)
+        for part in _value_slices(columns):
+            files.write_values(part)
+        for part in _event_slices(columns):
+            files.write_events(part, columns.kept)
+        files.seal()
+    finally:
+        files.close()
+
+
+def _value_slices(columns: Columns) -> Iterator[Part]:
+    for start in range(0, len(columns.meta), _SLICE):
+        part = {name: np.zeros(0, dtype=np.int64) for name in COLUMN_NAMES}
+        end = start + _SLICE
+        part |= {name: getattr(columns, name)[start:end] for name in VALUE_COLUMNS}
+        numbers = range(start, start + len(part["meta"]))
+        yield Part(part, {n: columns.kept[n] for n in numbers if n in columns.kept})
+
+
+def _event_slices(columns: Columns) -> Iterator[Part]:
+    tensors = np.array([len(t.tensors) for t in columns.templates], dtype=np.int64)
+    for start in range(0, len(columns.id), _SLICE):
+        part = {name: np.zeros(0, dtype=np.int64) for name in COLUMN_NAMES}
+        end = start + _SLICE
+        part |= {name: getattr(columns, name)[start:end] for name in EVENT_COLUMNS}
+        # The tensors of these events alone, one event's after the other's.
+        counts = tensors[part["template"]]
+        first = np.cumsum(counts) - counts
+        at = np.repeat(part["first_ref"] - first, counts) + np.arange(int(counts.sum()))
+        part["refs"], part["first_ref"] = columns.refs[at], first
+        yield Part(part, {})

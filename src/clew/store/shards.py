@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import os
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from clew.events.records import Payload
+from clew.store.files import opened, read_at, size_of, write_all
 
 _DTYPES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
@@ -22,12 +24,16 @@ _DTYPES = {
     "complex64": "C64",
 }  # fmt: skip
 
-_LENGTH_BYTES = 8
+LENGTH_BYTES = 8
 # Room for the header: small at first, so that a run of five tensors is not a megabyte.
 _FIRST_ROOM = 64 << 10
 _ROOM = 1 << 20
 _LARGEST_SHARD = 256 << 20
 _ALIGNMENT = 8
+# Begins the names of stretches that are no value: fillers between values.
+PADDING = "__pad"
+
+Entries = dict[str, dict[str, Any]]
 
 
 def shard_name(index: int) -> str:
@@ -40,6 +46,30 @@ def open_name(index: int) -> str:
     return f".shard-{index:05d}.open"
 
 
+def first_byte(index: int) -> int:
+    """Where the data of a shard begins."""
+    return LENGTH_BYTES + (_FIRST_ROOM if index == 0 else _ROOM)
+
+
+def value_name(number: int) -> str:
+    """What the data of a value is called in its shard."""
+    return f"value.{number}"
+
+
+def entry(dtype: str, shape: tuple[int, ...], start: int, end: int) -> dict[str, Any]:
+    """The line of a payload in a header, as plain bytes if safetensors lacks its dtype."""
+    known = _DTYPES.get(dtype)
+    if known is None or prod(shape) * _size(known) != end - start:
+        known, shape = "U8", (end - start,)
+    return {"dtype": known, "shape": list(shape), "data_offsets": [start, end]}
+
+
+def _size(dtype: str) -> int:
+    if dtype in ("BOOL", "C64"):
+        return 1 if dtype == "BOOL" else 8
+    return 1 if dtype.startswith("F8") else int(dtype.lstrip("BFIU")) // 8
+
+
 class ShardWriter:
     """Appends payloads to the shards of one folder."""
 
@@ -47,17 +77,17 @@ class ShardWriter:
         self._folder = folder
         self._index = -1
         self._file: int | None = None
-        self._entries: dict[str, Any] = {}
-        self._room = 0
+        self._entries: Entries = {}
         self._header_size = 0
         self._position = 0
 
-    def append(self, name: str, payload: Payload) -> tuple[int, int, int]:
-        """Write a payload; the shard, offset and length it has there."""
+    def append(self, name: str, payload: Payload) -> tuple[int, int]:
+        """Write a payload; the shard and offset it has there."""
         data = memoryview(payload.data).cast("B")
-        entry_size = 2 * len(name) + 200 + 12 * len(payload.shape)
+        # Twice its line in the header, as a filler may come with it.
+        entry_size = 2 * len(name) + 200 + 24 * len(payload.shape)
         if self._file is not None and (
-            self._header_size + entry_size > self._room
+            self._header_size + entry_size > first_byte(self._index) - LENGTH_BYTES
             or self._position + len(data) > _LARGEST_SHARD
         ):
             self.seal()
@@ -65,69 +95,81 @@ class ShardWriter:
             self._open()
         padding = -self._position % _ALIGNMENT
         if padding:
-            self._enter(f"__pad{len(self._entries)}", "U8", [padding], padding)
-            self._write(b"\0" * padding)
+            self._write(f"{PADDING}{len(self._entries)}", "uint8", (padding,), bytes(padding))
         offset = self._position
-        dtype = _DTYPES.get(payload.dtype)
-        shape = list(payload.shape) if dtype else [len(data)]
-        self._enter(name, dtype or "U8", shape, len(data))
-        self._write(data)
+        self._write(name, payload.dtype, payload.shape, data)
         self._header_size += entry_size
-        return self._index, offset, len(data)
+        return self._index, offset
 
     def seal(self) -> None:
         """Finish the open shard, if there is one."""
         if self._file is None:
             return
-        seal(self._file, self._room, self._entries)
-        os.close(self._file)
-        self._file = None
+        seal(self._file, first_byte(self._index) - LENGTH_BYTES, self._entries)
+        self.close()
         target = self._folder / shard_name(self._index)
         os.replace(self._folder / open_name(self._index), target)
 
+    def close(self) -> None:
+        """Let go of the open shard as it is."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
     def _open(self) -> None:
         self._index += 1
-        self._room = _FIRST_ROOM if self._index == 0 else _ROOM
         self._entries = {}
         self._header_size = 0
-        self._position = _LENGTH_BYTES + self._room
+        self._position = first_byte(self._index)
         path = self._folder / open_name(self._index)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         os.ftruncate(self._file, self._position)
         os.lseek(self._file, self._position, os.SEEK_SET)
 
-    def _enter(self, name: str, dtype: str, shape: list[int], size: int) -> None:
-        start = self._position - _LENGTH_BYTES - self._room
-        self._entries[name] = {
-            "dtype": dtype, "shape": shape, "data_offsets": [start, start + size],
-        }  # fmt: skip
-
-    def _write(self, data: Any) -> None:
+    def _write(self, name: str, dtype: str, shape: tuple[int, ...], data: Any) -> None:
         assert self._file is not None
-        view = memoryview(data)
-        while len(view):
-            written = os.write(self._file, view)
-            view = view[written:]
-            self._position += written
+        try:
+            write_all(self._file, data)
+        except OSError:
+            # A full disk: whatever was torn off is in nobody's way.
+            os.ftruncate(self._file, self._position)
+            raise
+        start = self._position - first_byte(self._index)
+        self._entries[name] = entry(dtype, shape, start, start + len(data))
+        self._position += len(data)
 
 
-def seal(file: int, room: int, entries: dict[str, Any]) -> None:
+def seal(file: int, room: int, entries: Entries) -> None:
     """Write the header of a shard into the room left for it."""
     header = json.dumps(entries, separators=(",", ":")).encode()
     if len(header) > room:
         raise ValueError(f"a header of {len(header)} bytes does not fit into {room}")
-    os.pwrite(file, room.to_bytes(_LENGTH_BYTES, "little") + header.ljust(room), 0)
+    os.lseek(file, 0, os.SEEK_SET)
+    write_all(file, room.to_bytes(LENGTH_BYTES, "little") + header.ljust(room))
 
 
-def read_range(folder: Path, shard: int, offset: int, length: int) -> bytes | None:
-    """Bytes of a sealed or open shard, None where they are not there."""
-    for name in (shard_name(shard), open_name(shard)):
+def shard_size(folder: Path, shard: int) -> int:
+    """The size of a sealed or open shard, 0 if there is none."""
+    for name in _names(shard):
         try:
-            with open(folder / name, "rb") as file:
-                file.seek(offset)
-                data = file.read(length)
+            return size_of(folder / name)
         except OSError:
             continue
-        if len(data) == length:
-            return data
-    return None
+    return 0
+
+
+def read_range(folder: Path, shard: int, offset: int, length: int) -> bytes:
+    """Bytes of a sealed or open shard; OSError where they are not there."""
+    for name in _names(shard):
+        try:
+            with opened(folder / name) as (file, size):
+                if 0 <= offset <= size and 0 <= length <= size - offset:
+                    return read_at(file, offset, length)
+        except FileNotFoundError:
+            continue
+    raise OSError(f"shard {shard} has no bytes {offset} to {offset + length}")
+
+
+def _names(shard: int) -> tuple[str, str, str]:
+    # Sealed once more: it may be sealed while it is looked for.
+    return shard_name(shard), open_name(shard), shard_name(shard)

@@ -6,7 +6,10 @@ past, so a backward op finds its forward op among those already seen.
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right, insort
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from clew.events.columns import IN, ModuleRow, Place
@@ -25,14 +28,16 @@ class Words:
         self.threads: list[str] = []
         self._tables = tables
         self._places: list[Place] = []
-        self._metas: list[int] = []
-        self._names: list[int] = []
+        # Of every value so far, in as few bytes as it takes.
+        self._metas = array("i")
+        self._names = array("i")
         # id of a module call -> row of its name
         self._calls: dict[int, int] = {}
         # autograd number -> (module, place) of the forward op that read it first
         self._forward: dict[int, tuple[str | None, int]] = {}
         self._op_calls: Counter[int] = Counter()
-        self._step = 0
+        # (id of the event that begins a step, number of the step)
+        self._steps: list[tuple[int, int]] = []
         # Where the tensors of the part at hand begin.
         self._first_ref = 0
 
@@ -40,24 +45,27 @@ class Words:
         """Take note of the places, modules and threads known by now."""
         self._places, self.modules, self.threads = places, modules, threads
 
-    def learn(self, *parts: Part) -> None:
-        """Take note of calls and values before the events that mention them are spelled out."""
-        if len(self._calls) > _MOST_REMEMBERED:
-            self._calls.clear()
-        if len(self._forward) > _MOST_REMEMBERED:
-            self._forward.clear()
+    def learn_values(self, part: Part) -> None:
+        """Take note of values, in order of their numbers."""
+        self._metas.extend(part.columns["meta"].tolist())
+        self._names.extend(part.columns["value_name"].tolist())
+
+    def learn_calls(self, *parts: Part) -> None:
+        """Take note of calls and steps before the events in them are spelled out."""
+        _forget_half(self._calls)
+        _forget_half(self._forward)
         for part in parts:
             c = part.columns
-            self._metas += c["meta"].tolist()
-            self._names += c["value_name"].tolist()
             for event, kind, subject in zip(
                 c["id"].tolist(), c["kind"].tolist(), c["subject"].tolist(), strict=True
             ):
                 if kind == MODULE:
                     self._calls[event] = subject
+                elif kind == STEP:
+                    insort(self._steps, (event, subject))
 
-    def events(self, part: Part, rank: int) -> dict[str, list[Any]]:
-        """The event table of a part."""
+    def events(self, part: Part, kept: Mapping[int, Kept], rank: int) -> dict[str, list[Any]]:
+        """The event table of a part; `kept` is what was kept of its values."""
         c = {name: column.tolist() for name, column in part.columns.items()}
         count = len(c["id"])
         self._first_ref = min(c["first_ref"], default=0)
@@ -76,7 +84,7 @@ class Words:
             rows[name] = [None] * count
         for row in range(count):
             self._spell(rows, c, row)
-            self._spell_values(rows, c, row, part)
+            self._spell_values(rows, c, row, kept)
         return rows
 
     def _spell(self, rows: dict[str, list[Any]], c: dict[str, list[int]], row: int) -> None:
@@ -97,12 +105,10 @@ class Words:
             elif number not in self._forward:
                 self._forward[number] = (module, source)
         else:
-            if kind == STEP:
-                self._step = subject
             name = self._tables.notes.rows[subject] if kind == NOTE else "step"
             address = name
         rows["name"][row], rows["address"][row], rows["call"][row] = name, address, call
-        rows["module"][row], rows["step"][row] = module, self._step
+        rows["module"][row], rows["step"][row] = module, self._step_of(c["id"][row])
         rows["phase"][row] = PHASES[place.phase]
         known = place.thread < len(self.threads)
         rows["thread"][row] = self.threads[place.thread] if known else str(place.thread)
@@ -110,6 +116,10 @@ class Words:
         if user is not None:
             rows["file"][row], rows["line"][row] = user.file, user.line
             rows["function"][row] = user.function
+
+    def _step_of(self, event: int) -> int:
+        at = bisect_right(self._steps, (event, 1 << 63))
+        return self._steps[at - 1][1] if at else 0
 
     def _module(self, c: dict[str, list[int]], row: int) -> str | None:
         subject = self._calls.get(c["parent"][row])
@@ -133,7 +143,11 @@ class Words:
         return innermost
 
     def _spell_values(
-        self, rows: dict[str, list[Any]], c: dict[str, list[int]], row: int, part: Part
+        self,
+        rows: dict[str, list[Any]],
+        c: dict[str, list[int]],
+        row: int,
+        kept: Mapping[int, Kept],
     ) -> None:
         leaves = self._tables.templates.rows[c["template"][row]].tensors
         first = c["first_ref"][row] - self._first_ref
@@ -141,18 +155,25 @@ class Words:
         rows["values"][row] = numbers
         inputs: list[str] = []
         outputs: list[str] = []
-        kept = []
+        found = []
         for leaf, number in zip(leaves, numbers, strict=True):
             (inputs if leaf.role == IN else outputs).append(self._text(number))
-            if leaf.role != IN and number in part.kept:
-                kept.append(part.kept[number])
+            if leaf.role != IN and number in kept:
+                found.append(kept[number])
         rows["inputs"][row], rows["outputs"][row] = inputs, outputs
-        _spell_stats(rows, row, kept)
+        _spell_stats(rows, row, found)
 
     def _text(self, number: int) -> str:
         meta = self._tables.metas.rows[self._metas[number]]
         shape = "?" if meta.shape is None else ",".join(map(str, meta.shape))
         return f"{short_dtype(meta.dtype)}[{shape}]"
+
+
+def _forget_half(known: dict[int, Any]) -> None:
+    """Forget what was learnt first, once there is too much; calls still open are learnt again."""
+    if len(known) > _MOST_REMEMBERED:
+        for key in list(known)[: _MOST_REMEMBERED // 2]:
+            del known[key]
 
 
 def _spell_stats(rows: dict[str, list[Any]], row: int, kept: list[Kept]) -> None:

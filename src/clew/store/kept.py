@@ -1,0 +1,137 @@
+"""What was kept of values, read when it is asked for: statistics at once, data one by one.
+
+In come the rows of the values table without their data, out come `Kept`s whose payloads read only
+their own bytes, and check them.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from clew.errors import BadTrace
+from clew.events.columns import Ints
+from clew.events.digest import checksum
+from clew.events.model import Gap
+from clew.events.records import Kept, Payload
+from clew.store.parts import Stretch, read_group
+from clew.store.schema import STAT_NAMES
+from clew.store.shards import read_range, shard_size
+
+_PLACE = ("data_dtype", "data_shape", "shard", "offset", "length", "checksum")
+KEPT_COLUMNS = [*STAT_NAMES, *_PLACE]
+
+
+class StoredPayload(Payload):
+    """A payload whose bytes are fetched when they are asked for."""
+
+    @property
+    def data(self) -> Any:
+        fetch: Callable[[], bytes] = self[2]
+        return fetch()
+
+
+class KeptOnDisk(Mapping[int, Kept]):
+    """What was kept of values, by their numbers."""
+
+    def __init__(
+        self, folder: Path, numbers: Ints, rows: pa.Table, stretches: list[Stretch]
+    ) -> None:
+        self._folder = folder
+        self._columns = {
+            name: rows[name].combine_chunks()
+            for name in KEPT_COLUMNS
+            if rows[name].null_count < len(rows)
+        }
+        self._stretches = stretches
+        self._starts = np.cumsum([0, *(s.rows.num_rows for s in stretches)]).tolist()
+        has = np.zeros(len(rows), dtype=bool)
+        for name in ("count", "length"):
+            if name in self._columns:
+                has |= self._columns[name].is_valid().to_numpy(zero_copy_only=False)
+        kept = np.flatnonzero(has)
+        self._rows = dict(zip(numbers[kept].tolist(), kept.tolist(), strict=True))
+        # The inline data read last, as neighbours are asked for one after the other.
+        self._cached: tuple[str, int, Any] = ("", 0, [])
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._rows)
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._rows
+
+    def __getitem__(self, number: int) -> Kept:
+        row = self._rows[number]
+        stats = None
+        if self._field("count", row) is not None:
+            found = ((name, self._field(name, row)) for name in STAT_NAMES)
+            stats = {name: value for name, value in found if value is not None}
+        payload = None
+        if self._field("length", row) is not None:
+            dtype, shape = self._field("data_dtype", row), self._field("data_shape", row)
+            fetch = partial(self._fetch, number, row)
+            payload = StoredPayload(str(dtype), tuple(shape or ()), fetch)
+        return Kept(stats, payload)
+
+    def gaps(self) -> list[Gap]:
+        """Data that lies beyond the end of its shard."""
+        if "shard" not in self._columns:
+            return []
+        shards, offsets, lengths = (
+            self._columns[name].fill_null(-1).to_numpy(zero_copy_only=False)
+            for name in ("shard", "offset", "length")
+        )
+        lost = 0
+        for shard in np.unique(shards[shards >= 0]).tolist():
+            mine = shards == shard
+            size = shard_size(self._folder, shard)
+            lost += int(((offsets[mine] > size) | (lengths[mine] > size - offsets[mine])).sum())
+        if not lost:
+            return []
+        where = f"{self._folder.parent.name}/{self._folder.name}"
+        return [
+            Gap(f"the data of {lost} values", where, "a shard is cut short or missing",
+                "their facts and statistics are shown")
+        ]  # fmt: skip
+
+    def _field(self, name: str, row: int) -> Any:
+        column = self._columns.get(name)
+        return None if column is None else column[row].as_py()
+
+    def _fetch(self, number: int, row: int) -> bytes:
+        shard, length = self._field("shard", row), self._field("length", row)
+        try:
+            if shard is None:
+                data = self._inline(row)
+            else:
+                data = read_range(self._folder, shard, self._field("offset", row), length)
+            sound = len(data) == length and checksum(data) == self._field("checksum", row)
+        except Exception:
+            # Whatever a reader of foreign bytes may raise.
+            sound = False
+        if not sound:
+            raise BadTrace(
+                f"the data of value {number} in {self._folder} is damaged or missing; "
+                "its facts and statistics are still readable"
+            )
+        return data
+
+    def _inline(self, row: int) -> bytes:
+        at = bisect.bisect_right(self._starts, row) - 1
+        stretch = self._stretches[at]
+        inside = stretch.start + row - self._starts[at]
+        stem, start, column = self._cached
+        if stem != stretch.stem or not start <= inside < start + len(column):
+            start, column = read_group(self._folder, "values", "data", stretch.stem, inside)
+            self._cached = stretch.stem, start, column
+        data: bytes = column[inside - start].as_py()
+        return data

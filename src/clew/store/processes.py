@@ -1,0 +1,39 @@
+"""Which process writes a trace, and whether it still runs."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+
+def this_process() -> dict[str, Any]:
+    """What tells this process from any other: host, number, and when it began."""
+    return {"host": platform.node(), "pid": os.getpid(), "began": _began(os.getpid())}
+
+
+def runs_here(process: dict[str, Any]) -> bool:
+    """Whether a process of this host, as `this_process` described it, still runs."""
+    pid = process.get("pid")
+    if process.get("host") != platform.node() or type(pid) is not int or not 0 < pid < 1 << 31:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # another user's
+    # A number may have been given to another process since.
+    return process.get("began") == _began(pid)
+
+
+def _began(pid: int) -> str | None:
+    """When a process began, in the system's own count, None where it does not tell."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    # A process that has ended and waits to be collected no longer writes.
+    return None if not fields or fields[0] in "ZX" else fields[19]

@@ -1,0 +1,109 @@
+"""Shards without a header, or with more header than data: sealed from the values table."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from clew.store.files import opened, read_at
+from clew.store.parts import read_table
+from clew.store.shards import (
+    LENGTH_BYTES,
+    PADDING,
+    Entries,
+    entry,
+    first_byte,
+    seal,
+    shard_name,
+    value_name,
+)
+
+_COLUMNS = ["value", "data_dtype", "data_shape", "shard", "offset", "length"]
+_NAME = re.compile(r"\.shard-(\d{5,9})\.open|shard-(\d{5,9})\.safetensors")
+_LARGEST_HEADER = 100 << 20
+
+Rows = list[dict[str, Any]]
+
+
+def seal_shards(folder: Path) -> Iterator[str]:
+    """Seal every shard that is open or cut short; what was done, line by line."""
+    found = {path: _NAME.fullmatch(path.name) for path in sorted(folder.iterdir())}
+    unsealed = {
+        path: int(match[1] or match[2])
+        for path, match in found.items()
+        if match and (match[1] or not _is_whole(path))
+    }
+    if not unsealed:
+        return
+    table, _ = read_table(folder, "values", _COLUMNS, [])
+    rows = [row for row in table.to_pylist() if row["shard"] in unsealed.values()]
+    for path, index in unsealed.items():
+        mine = [row for row in rows if row["shard"] == index]
+        yield f"{path.name}: {_seal(path, index, mine)}"
+
+
+def _seal(path: Path, index: int, rows: Rows) -> str:
+    target = path.with_name(shard_name(index))
+    flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    file = os.open(path, flags | getattr(os, "O_BINARY", 0))
+    try:
+        facts = os.fstat(file)
+        if not stat.S_ISREG(facts.st_mode):
+            return "left alone, it is not an ordinary file"
+        if facts.st_size <= first_byte(index) and not rows:
+            path.unlink()
+            return "removed, it was empty"
+        if path != target and target.exists():
+            return f"left alone, there is {target.name} already"
+        size = max(facts.st_size, first_byte(index))
+        os.ftruncate(file, size)
+        entries = _entries(rows, first_byte(index), size)
+        try:
+            seal(file, first_byte(index) - LENGTH_BYTES, entries)
+        except ValueError as refused:
+            return f"left alone: {refused}"
+    finally:
+        os.close(file)
+    os.replace(path, target)
+    found = sum(not name.startswith(PADDING) for name in entries)
+    lost = f", {len(rows) - found} are cut off" if found < len(rows) else ""
+    return f"sealed with {found} values{lost}"
+
+
+def _entries(rows: Rows, first: int, size: int) -> Entries:
+    """The header of a shard: its values in order, and fillers for whatever lies between."""
+    entries: Entries = {}
+    position = first
+    for row in sorted(rows, key=lambda row: (row["offset"] or 0, row["value"] or 0)):
+        start, length = row["offset"] or 0, row["length"] or 0
+        if start < position or length < 0 or start + length > size:
+            continue
+        if start > position:
+            entries[f"{PADDING}{len(entries)}"] = entry("", (), position - first, start - first)
+        position = start + length
+        shape = tuple(row["data_shape"] or ())
+        name = value_name(row["value"])
+        entries[name] = entry(str(row["data_dtype"]), shape, start - first, position - first)
+    if position < size:
+        entries[f"{PADDING}{len(entries)}"] = entry("", (), position - first, size - first)
+    return entries
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a sealed shard holds just what its header says."""
+    try:
+        with opened(path) as (file, size):
+            length = int.from_bytes(read_at(file, 0, LENGTH_BYTES), "little")
+            if not 0 < length <= min(size - LENGTH_BYTES, _LARGEST_HEADER):
+                return False
+            header = json.loads(read_at(file, LENGTH_BYTES, length))
+            ends = [e["data_offsets"][1] for n, e in header.items() if n != "__metadata__"]
+            return bool(LENGTH_BYTES + length + max(ends, default=0) == size)
+    except Exception:
+        # Whatever a reader of foreign bytes may raise.
+        return False
