@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,6 @@
-"""Compiled code: it stays compiled and is recorded as one opaque call, or is opened up on request."""
+"""Compiled code: it stays compiled and is recorded as one opaque call, or is opened up on
+request.
+"""
 
 from __future__ import annotations
 

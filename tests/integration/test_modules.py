@@ -619,7 +619,8 @@ def test_an_exception_the_model_handles_leaves_later_events_right() -> None:
     assert calls(t) == ["#0", "  wrong#0", "    wrong.0#0", "  right#0"]
     assert t["wrong.0"].one.error.startswith("RuntimeError: mat1 and mat2")
     assert t["wrong"].one.error == t["wrong.0"].one.error
-    assert t["right"].one.error is None and t[""].one.error is None
+    assert t["right"].one.error is None
+    assert t[""].one.error is None
     assert t.ops[-1].module == ""
     assert t.crash is None
 
@@ -718,5 +719,5 @@ def test_every_call_of_a_real_model_is_there(name: str) -> None:
     assert {path: value.shape for path, value in root.outputs.items()} == {
         path: tuple(tensor.shape) for path, tensor in models.leaves(out).items()
     }
-    assert {path for path in root.inputs} == set(models.leaves(inputs))
+    assert set(root.inputs) == set(models.leaves(inputs))
     assert faults(t) == []

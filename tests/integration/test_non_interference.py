@@ -495,7 +495,8 @@ def test_a_note_is_added_to_the_exception() -> None:
     assert "blocks.1" in note
     assert os.path.basename(__file__) in note
     assert "self.blocks(x)" in note
-    assert "f32[2,6]" in note and "f32[10,4]" in note
+    assert "f32[2,6]" in note
+    assert "f32[10,4]" in note
     assert "blocks.1.bias" in note
 
 
@@ -639,14 +640,13 @@ def test_intermediate_tensors_die_when_the_program_lets_go(options: dict[str, An
             return h.sum()
 
     model = Watched()
-    with clew.trace(model, **options) as t:
-        with torch.no_grad():
-            x, scale = torch.ones(3, 4), torch.tensor(3.0)
-            y = model(x, scale=scale)
-            inside = [ref() is None for ref in died_in_block]
-            rest = [weakref.ref(value) for value in (x, scale, y)]
-            del x, scale, y
-            assert [ref() is None for ref in rest] == [True, True, True]
+    with clew.trace(model, **options) as t, torch.no_grad():
+        x, scale = torch.ones(3, 4), torch.tensor(3.0)
+        y = model(x, scale=scale)
+        inside = [ref() is None for ref in died_in_block]
+        rest = [weakref.ref(value) for value in (x, scale, y)]
+        del x, scale, y
+        assert [ref() is None for ref in rest] == [True, True, True]
     assert inside == [True, True, True]
     assert len(t.modules) == 2
 

@@ -201,7 +201,8 @@ def test_nan_as_a_constant() -> None:
         for _ in range(3):
             A.masked_fill(A > 2, float("nan"))
     first, *others = (event.arguments["2"] for event in t["op:aten.masked_fill.Scalar"])
-    assert first != first and all(other != other for other in others)
+    assert first != first
+    assert all(other != other for other in others)
 
 
 def test_lists_of_tensors() -> None:
@@ -315,7 +316,7 @@ def test_requires_grad_of_many_ops() -> None:
             lambda: torch.cat([plain, p]), lambda: (p * 2).mul_(2), lambda: plain.clone(),
         ):  # fmt: skip
             expected.append(compute().requires_grad)
-    found = [e.outputs[""].requires_grad for e in t.ops if "aten.mul.Tensor" != e.name]
+    found = [e.outputs[""].requires_grad for e in t.ops if e.name != "aten.mul.Tensor"]
     wanted = [e for i, e in enumerate(expected) if i not in (0, 1)]
     assert found == wanted
     assert [e.outputs[""].requires_grad for e in t["op:aten.mul.Tensor"]] == [True, False, True]
@@ -510,7 +511,9 @@ def test_any_tensor_is_recorded_and_prints(kind: str, values: str) -> None:
     assert str(call.outputs[""]) == text
     for event in t.ops:
         for value in (*event.inputs.values(), *event.outputs.values()):
-            assert str(value) and repr(value) and value.to_dict()
+            assert str(value)
+            assert repr(value)
+            assert value.to_dict()
     if kind not in ("quantised", "mkldnn"):
         assert "aten.clone.default" in [event.name for event in t.ops]
 

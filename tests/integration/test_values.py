@@ -161,7 +161,8 @@ def test_meta_keeps_no_data_and_says_how_to() -> None:
     with clew.trace() as t:
         torch.ones(2) + 1
     value = t.ops[-1].outputs[""]
-    assert value.stats is None and value.digest is None
+    assert value.stats is None
+    assert value.digest is None
     with pytest.raises(clew.ClewError, match=r"values='full'.*capture="):
         value.array()
     with pytest.raises(clew.ClewError, match="values='full'"):
@@ -246,7 +247,8 @@ def test_every_bit_survives(dtype: torch.dtype) -> None:
     value = t["Identity"].output
     assert value.tensor().dtype == dtype
     assert torch.equal(value.tensor().view(torch.uint8), tensor.view(torch.uint8))
-    assert faults(t) == [] and not t.coverage
+    assert faults(t) == []
+    assert not t.coverage
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -313,7 +315,8 @@ nan, inf = math.nan, math.inf
 def stats_of(tensor: Tensor) -> Any:
     with clew.trace(values="stats") as t:
         nn.Identity()(tensor)
-    assert faults(t) == [] and not t.coverage
+    assert faults(t) == []
+    assert not t.coverage
     return t["Identity"].output.stats
 
 
@@ -415,7 +418,9 @@ def test_full_has_statistics_as_well() -> None:
     with clew.trace(values="full") as t:
         torch.ones(2) * 3
     value = t.ops[-1].outputs[""]
-    assert value.stats.max == 3 and value.digest and value.array().tolist() == [3, 3]
+    assert value.stats.max == 3
+    assert value.digest
+    assert value.array().tolist() == [3, 3]
 
 
 def test_stats_of_a_selection() -> None:

@@ -58,7 +58,7 @@ class Records:
         self, *shape: int, storage: Any = None, version: int | None = 0, producer: int = -1,
         name: str | None = None,
     ) -> tuple[int, ...]:  # fmt: skip
-        token = tuple(list(shape))  # a tuple of its own
+        token = tuple(shape)  # a tuple of its own
         token = token if token else ()
         self.values += [token, version, storage, (1,), "torch.float32", "cpu", None, False,
                         producer, name]  # fmt: skip
@@ -372,10 +372,7 @@ def fill(store: MemoryStore, count: int, size: int = 5_000) -> None:
     for event in range(count):
         x = records.value(8, producer=event)
         records.event(event, ADD, [last, 1.5], out=x)
-        if event % 10 == 0:
-            last = records.value(8, storage=last, version=1, producer=event)
-        else:
-            last = x
+        last = records.value(8, storage=last, version=1, producer=event) if event % 10 == 0 else x
         if event % size == size - 1:
             store.extend(records.batch([last]))
     store.extend(records.batch())

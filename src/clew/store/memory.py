@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, Ints
+from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, VALUE_COLUMNS, Ints
 from clew.events.records import STEP, Batch, Kept
 from clew.store.compact import Compactor, Part
 
@@ -28,7 +28,12 @@ class MemoryStore:
     def arrays(self, open_calls: list[Any]) -> dict[str, Ints]:
         """Every column, events in order of their ids, with rows for calls that are still open."""
         self._compact()
-        columns = in_order([self._whole(), self.tables.compact_open(open_calls)])
+        part = self.tables.compact_open(open_calls)
+        # Values that were met only now have numbers of their own: they stay.
+        for name in VALUE_COLUMNS:
+            self._columns[name].append(part.columns[name])
+            part.columns[name] = part.columns[name][:0]
+        columns = in_order([self._whole(), part])
         if not open_calls:
             # In order is as good as any: one copy is enough.
             self._columns = {name: [column] for name, column in columns.items()}

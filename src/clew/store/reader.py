@@ -8,6 +8,7 @@ past the hooks.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -22,11 +23,25 @@ from clew.store.decode import decode
 class Reader:
     """One rank's trace, ready to be read."""
 
-    def __init__(self, columns: Columns) -> None:
-        self.columns = columns
-        c = columns
-        self.phase: Ints = np.array([p.phase for p in c.places], dtype=np.int64)[c.place]
-        self.thread: Ints = np.array([p.thread for p in c.places], dtype=np.int64)[c.place]
+    def __init__(self, columns: Columns | Callable[[], Columns]) -> None:
+        self._source = columns
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The columns themselves, read now if they were not yet."""
+        return self._source() if callable(self._source) else self._source
+
+    @cached_property
+    def phase(self) -> Ints:
+        """For each row its phase."""
+        c = self.columns
+        return np.array([p.phase for p in c.places], dtype=np.int64)[c.place]
+
+    @cached_property
+    def thread(self) -> Ints:
+        """For each row its thread."""
+        c = self.columns
+        return np.array([p.thread for p in c.places], dtype=np.int64)[c.place]
 
     def __len__(self) -> int:
         return len(self.columns.id)
