@@ -9,7 +9,6 @@ import inspect
 import io
 import os
 import sys
-import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -470,12 +469,23 @@ def test_a_failing_op_raises_what_it_would_have_raised(level: str) -> None:
         model(x)
     assert type(traced.value) is type(plain.value)
     assert traced.value.args == plain.value.args
+    assert traced.value.__context__ is plain.value.__context__ is None
 
 
-def user_frames(error: BaseException) -> list[str]:
-    frames = traceback.extract_tb(error.__traceback__)
-    own = os.path.dirname(clew.__file__)
-    return [f.name for f in frames if not f.filename.startswith((own, os.path.dirname(__file__)))]
+def test_an_op_of_the_program_s_own_raises_its_own_object() -> None:
+    error = LookupError("inside the op", 3)
+
+    @torch.library.custom_op("clewtests::raising", mutates_args=())
+    def raising(x: Tensor) -> Tensor:
+        raise error
+
+    with pytest.raises(LookupError) as plain:
+        raising(torch.ones(1))
+    assert plain.value is error  # torch itself hands it through
+    with pytest.raises(LookupError) as traced, clew.trace() as t:
+        raising(torch.ones(1))
+    assert traced.value is error
+    assert t.crash.event.name == "clewtests.raising.default"
 
 
 def test_a_note_is_added_to_the_exception() -> None:

@@ -90,14 +90,15 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
     place = lane.place
     tensors = recording.tensors
     live = tensors.live
-    live_get = live.get
+    keeping = recording.keeper is not None
+    # Where values are kept, a tensor written through another is kept anew: ask for its version.
+    live_get: Callable[[int], Any] = (lambda key: None) if keeping else live.get
     push_value = tensors.values.extend
-    known = tensors.known
+    known = tensors.current if keeping else tensors.known
     next_event = recording.ids.__next__
     clock = recording.clock
     push_event = recording.push
     batch_bits = recording.batch_bits
-    keeping = recording.keeper is not None
     capturing = recording.keeper is not None and bool(recording.keeper.ops)
     facts_of = _FACTS
     last_number = next_autograd_number()

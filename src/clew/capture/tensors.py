@@ -101,7 +101,11 @@ class TensorTable:
             return held[1]  # an argument handed through
         with unobserved():
             shared = _shared(tensor, base, self.known)
-        return self.add(tensor, shared, 0 if shared is None else None, producer, grad)
+            # The view takes over the counter of what it views once the op is through.
+            version = 0 if shared is None else _version(base)
+        token = self.add(tensor, shared, 0 if shared is None else None, producer, grad)
+        self._versions[id(tensor)] = version or 0
+        return token
 
     def written(self, tensor: Tensor, producer: int, grad: bool) -> Token:
         """The token of a tensor after an op wrote to it."""
@@ -110,7 +114,10 @@ class TensorTable:
             grad = grad or tensor.requires_grad
         # torch counts the write once the op is through.
         version = WRITTEN if version is None else version + 1
-        return self.add(tensor, self.known(tensor), version, producer, grad or tensor.requires_grad)
+        token = self.add(tensor, self.known(tensor), version, producer, grad)
+        if version != WRITTEN:
+            self._versions[id(tensor)] = version
+        return token
 
     def add(
         self, tensor: Tensor, storage: Any, version: int | None, producer: int, grad: bool
@@ -133,6 +140,7 @@ class TensorTable:
         )
         self.live[id(tensor)] = (ref(tensor), token)
         if self.keep is not None:
+            self._versions[id(tensor)] = _version(tensor) or 0
             is_view = isinstance(storage, tuple) and version is None
             self.keep(token, tensor, storage if is_view else None)
         return token

@@ -95,7 +95,7 @@ class Keeper:
                 return
             self._in_full.add(id(token))
         try:
-            with torch.no_grad(), unobserved(), without_modes(), np.errstate(all="ignore"):
+            with unobserved(), torch.no_grad(), without_modes(), np.errstate(all="ignore"):
                 elements = _elements(tensor)
                 if elements is None:
                     self._not_kept(tensor, "it has no elements of its own that could be copied")
@@ -318,7 +318,9 @@ def _digest(tensor: Tensor) -> str:
     """A checksum of the elements: equal for equal content, whatever the memory layout."""
     if not tensor.numel():
         return f"{0:016x}"
-    flat = tensor.contiguous().reshape(-1).view(torch.uint8).cpu()
+    flat = tensor.contiguous().reshape(-1)
+    # One element may have any stride and still count as contiguous.
+    flat = flat.as_strided((flat.numel(),), (1,)).view(torch.uint8).cpu()
     return f"{checksum(_array(flat, tensor)):016x}"
 
 

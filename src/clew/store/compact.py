@@ -245,12 +245,19 @@ class Compactor(Tables):
             # The type too: 1, 1.0 and True are equal.
             key.append((cls, described if cls is int else repr(described)))
 
+    def _adopt(self, value: int, head: int, producer: int) -> None:
+        """Credit a value of unknown origin, met after a write to its memory, to that write."""
+        at = value - (self.value_count - len(self._rows["producer"]))
+        if head >= 0 and at >= 0 and self._rows["producer"][at] == -1:
+            self._rows["producer"][at] = producer
+
     def _as_of(self, value: int, event: int) -> int:
         """The value a tensor has when an event begins: another if its memory was written since."""
         storage, meta, grad, name = self._alive[value]
         writes = (w for w in reversed(self._heads.get(storage, ())) if w[2] < event)
         head, version, producer = next(writes, (-1, 0, 0))
         if head <= value:
+            self._adopt(value, head, producer)
             return value
         renewed = self._renewed.get((value, head))
         if renewed is None:
