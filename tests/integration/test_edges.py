@@ -122,6 +122,15 @@ def test_a_view_of_a_tensor_from_outside() -> None:
     assert after.inputs["0"].producer.name == "aten.fill_.Scalar"
 
 
+def test_a_tensor_first_used_after_a_write_through_another() -> None:
+    outside = torch.zeros(2, 2)
+    view = outside[0]
+    with clew.trace() as t:
+        view.fill_(1)
+        outside + 1
+    assert last(t).inputs["0"].producer.name == "aten.fill_.Scalar"
+
+
 def test_item_assignment() -> None:
     with clew.trace() as t:
         x = torch.zeros(2, 2)

@@ -38,7 +38,7 @@ def write_where(x: Tensor, y: Tensor) -> Tensor:
 
 def add_to_both(x: Tensor, y: Tensor) -> None:
     # Refused at the second tensor, it would have written to the first.
-    if 0 not in (*x.stride(), *y.stride()):
+    if x is not y and 0 not in (*x.stride(), *y.stride()):
         torch._foreach_add_([x, y], 1)
 
 
@@ -82,9 +82,6 @@ class Witness(TorchDispatchMode):
         self.inputs: list[list[Tensor]] = []
         self.outputs: list[list[Tensor]] = []
         self.producers: list[list[int | None]] = []
-        # Whether each input came from outside and was first met after the write it shows.
-        self.late: list[list[bool]] = []
-        self._met: dict[int, int] = {}
         self._made: dict[int, int] = {}
         self._written: dict[int, int] = {}
         # Nothing may die, or addresses would be used again.
@@ -100,18 +97,11 @@ class Witness(TorchDispatchMode):
         with _disable_current_modes():
             copies = [x.clone() for x in given]
         producers = [self._producer(x) for x in given]
-        for x in given:
-            self._met.setdefault(id(x), len(self.names))
-        late = [
-            id(x) not in self._made and p is not None and p < self._met[id(x)]
-            for x, p in zip(given, producers, strict=True)
-        ]
         out = func(*args, **kwargs)
         number = len(self.names)
         self.names.append(str(func))
         self.inputs.append(copies)
         self.producers.append(producers)
-        self.late.append(late)
         for x in self._targets(func, args, kwargs):
             self._written[x.untyped_storage().data_ptr()] = number
         for x in tensors(out):
@@ -172,15 +162,13 @@ def test_the_trace_tells_what_the_program_saw(program: Program, gradients: bool)
     for number, event in enumerate(seen):
         told = [value.producer for value in event.inputs.values()]
         expected = [None if p is None else seen[p] for p in witness.producers[number]]
-        # Of a tensor from outside that is met after a write through another on its memory, the
-        # trace may say that it does not know who made it.
-        late = witness.late[number]
-        told = [e if n and p is None else p for p, e, n in zip(told, expected, late, strict=True)]
         assert told == expected, (number, event)
         outputs = witness.outputs[number]
         for value, copy in zip(event.outputs.values(), outputs, strict=False):
             assert torch.equal(value.tensor(), copy), (number, event)
         for value, copy in zip(event.inputs.values(), witness.inputs[number], strict=True):
             assert value.shape == tuple(copy.shape)
+            # Missing, never wrong: torch counts no version where a foreach op writes, so a view of
+            # what it wrote is not known to need a new copy.
             with contextlib.suppress(NotRecorded):
                 assert torch.equal(value.tensor(), copy), (number, event)

@@ -75,6 +75,21 @@ def test_an_input_the_module_overwrites() -> None:
     assert event.inputs["0"].number != event.outputs[""].number
 
 
+def test_a_write_through_another_view() -> None:
+    with clew.trace(values="full") as t:
+        base = torch.zeros(2, 2)
+        column = base[:, 0]
+        base.fill_(3)
+        column + 1
+        column.mul_(2)
+        base + 1
+    plus_column, plus_base = t["op:aten.add.Tensor"]
+    assert plus_column.outputs[""].array().tolist() == [4, 4]
+    assert plus_base.outputs[""].array().tolist() == [[7, 4], [7, 4]]
+    assert plus_column.inputs["0"].array().tolist() == [3, 3]
+    assert plus_base.inputs["0"].array().tolist() == [[6, 3], [6, 3]]
+
+
 def test_running_statistics_before_and_after() -> None:
     model = nn.BatchNorm1d(2)
     expected = []
