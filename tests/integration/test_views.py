@@ -59,7 +59,11 @@ def test_generation_prints_on_one_screen() -> None:
     model.eval()
     with torch.no_grad(), clew.trace(model) as t:
         model.generate(
-            torch.tensor([[3, 4, 5]]), max_new_tokens=12, do_sample=False, pad_token_id=0
+            torch.tensor([[3, 4, 5]]),
+            min_new_tokens=12,
+            max_new_tokens=12,
+            do_sample=False,
+            pad_token_id=0,
         )
     lines = lines_of(t)
     assert len(lines) <= 60
