@@ -103,7 +103,7 @@ class Witness(TorchDispatchMode):
         self.inputs.append(copies)
         self.producers.append(producers)
         for x in self._targets(func, args, kwargs):
-            self._written[x.untyped_storage().data_ptr()] = number
+            self._written[x.untyped_storage()._cdata] = number
         for x in tensors(out):
             if not any(x is y for y in given):
                 self._made[id(x)] = number
@@ -119,7 +119,7 @@ class Witness(TorchDispatchMode):
 
     def _producer(self, x: Tensor) -> int | None:
         made = self._made.get(id(x), -1)
-        written = self._written.get(x.untyped_storage().data_ptr(), -1)
+        written = self._written.get(x.untyped_storage()._cdata, -1)
         return max(made, written) if max(made, written) >= 0 else None
 
 

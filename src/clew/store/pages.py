@@ -25,23 +25,31 @@ _UNCOMPRESSED_SIZE, _COMPRESSED_SIZE = 2, 3
 _DATA, _DICTIONARY, _DATA_V2 = 5, 7, 8
 
 
-def check(file: int, size: int, metadata: Any, columns: set[str]) -> None:
-    """ValueError if reading these columns would take more than the file is worth."""
-    if not 0 <= metadata.num_rows <= size * _VALUES_PER_BYTE:
-        raise ValueError(f"it declares {metadata.num_rows} rows in {size} bytes")
-    values = unfolded = rows = 0
-    for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        rows += group.num_rows
-        for column in map(group.column, range(group.num_columns)):
+class Budget:
+    """What one file may still unfold to."""
+
+    def __init__(self, file: int, size: int, metadata: Any) -> None:
+        if not 0 <= metadata.num_rows <= size * _VALUES_PER_BYTE:
+            raise ValueError(f"it declares {metadata.num_rows} rows in {size} bytes")
+        groups = range(metadata.num_row_groups)
+        if sum(metadata.row_group(group).num_rows for group in groups) != metadata.num_rows:
+            raise ValueError("its row groups do not add up")
+        self._file = file
+        self._size = size
+        self._metadata = metadata
+        self._values = size * _VALUES_PER_BYTE * metadata.num_columns + _SPARE_VALUES
+        self._bytes = size * _BYTES_PER_BYTE + _SPARE_BYTES
+
+    def spend(self, group: int, columns: set[str]) -> None:
+        """ValueError if reading these columns of a row group would take more than is left."""
+        chunks = self._metadata.row_group(group)
+        for column in map(chunks.column, range(chunks.num_columns)):
             if column.path_in_schema.partition(".")[0] in columns:
-                for page_values, page_bytes in _pages(file, size, column):
-                    values += page_values
-                    unfolded += page_bytes
-    if rows != metadata.num_rows:
-        raise ValueError("its row groups do not add up")
-    most = size * _VALUES_PER_BYTE * len(columns) + _SPARE_VALUES
-    if values > most or unfolded > size * _BYTES_PER_BYTE + _SPARE_BYTES:
-        raise ValueError(f"{size} bytes would unfold to {values} values, {unfolded} bytes")
+                for values, unfolded in _pages(self._file, self._size, column):
+                    self._values -= values
+                    self._bytes -= unfolded
+        if self._values < 0 or self._bytes < 0:
+            raise ValueError(f"its {self._size} bytes would unfold to far too much")
 
 
 def _pages(file: int, size: int, column: Any) -> Iterator[tuple[int, int]]:

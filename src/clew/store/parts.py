@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,9 +20,8 @@ import pyarrow.parquet as pq
 from clew.events.model import Gap
 from clew.store import live, pages
 from clew.store.files import opened
-from clew.store.schema import SCHEMAS
+from clew.store.schema import SCHEMAS, footer_name
 
-_TRIES = 5
 # Text for each byte of the file it is in, and some to spare.
 _TEXT_PER_BYTE = 1000
 _SPARE_TEXT = 64 << 20
@@ -37,28 +37,18 @@ class Stretch:
     rows: pa.Table
 
 
-class Replaced(Exception):
-    """A live part was sealed while it was looked at."""
-
-
 def read_table(
     folder: Path, table: str, columns: list[str], damage: list[Gap]
 ) -> tuple[pa.Table, list[Stretch]]:
-    """Some columns of a table, and the stretches they are made of."""
-    for attempt in range(_TRIES):
-        found: list[Gap] = []
-        try:
-            stretches = [
-                stretch
-                for stem, kinds in sorted(parts_of(folder, table, found).items())
-                for stretch in _part(folder, table, stem, kinds, columns, found)
-            ]
-            break
-        except Replaced:
-            if attempt == _TRIES - 1:
-                stretches = []
-                found.append(_gap(folder, table, "its files come and go", "load it once more"))
-    damage += found
+    """Some columns of a table, and the stretches they are made of.
+
+    Parts that come into being meanwhile are left for another time.
+    """
+    stretches = [
+        stretch
+        for stem, kinds in sorted(parts_of(folder, table, damage).items())
+        for stretch in _part(folder, table, stem, kinds, columns, damage)
+    ]
     schema = pa.schema([SCHEMAS[table].field(name) for name in columns])
     return pa.concat_tables([schema.empty_table(), *(s.rows for s in stretches)]), stretches
 
@@ -93,11 +83,10 @@ def read_group(
     """
     start = 0
     try:
-        with sealed(folder / f"{stem}.parquet", table, {column}) as file:
-            for group in range(file.num_row_groups):
-                count = file.metadata.row_group(group).num_rows
+        with sealed(folder / f"{stem}.parquet", table) as part:
+            for group, count in enumerate(part.rows):
                 if row < start + count:
-                    return start, _group(file, table, group, [column])[column]
+                    return start, part.read(group, [column])[column]
                 start += count
     except FileNotFoundError:
         with opened(folder / f"{stem}.arrows") as (live_file, size):
@@ -116,28 +105,44 @@ def _part(
 ) -> list[Stretch]:
     """The rows of one part, from whichever of its files gives most."""
     best: list[Stretch] = []
-    told: list[Gap] = []
-    for kind in kinds:
-        read = sealed_rows if kind == "parquet" else live_rows
-        stretches: list[Stretch] = []
-        found: list[Gap] = []
+    told: list[Gap] | None = None
+    # A live part that is gone was sealed since it was looked for.
+    for kind in kinds if "parquet" in kinds else [*kinds, "parquet"]:
+        if told == []:
+            break
         try:
-            for start, rows in read(folder / f"{stem}.{kind}", table, columns):
-                if isinstance(rows, Exception):
-                    found.append(_gap(folder, stem, _reason(rows), "the rest is shown"))
-                else:
-                    stretches.append(Stretch(stem, start, rows))
+            stretches, found = _file(folder / f"{stem}.{kind}", table, columns)
         except FileNotFoundError as gone:
-            raise Replaced from gone
-        except Exception as broken:
-            # Whatever a reader of foreign bytes may raise.
-            found.append(_gap(folder, stem, _reason(broken), "everything before is shown"))
-        if not found:
-            return stretches
-        if not best or sum(s.rows.num_rows for s in stretches) > sum(s.rows.num_rows for s in best):
+            stretches, found = [], [_gap(folder, stem, _reason(gone), "the rest is shown")]
+            if kind not in kinds:
+                continue
+        if told is None or _count(stretches) > _count(best) or not found:
             best, told = stretches, found
-    damage += told
+    damage += told or []
     return best
+
+
+def _file(path: Path, table: str, columns: list[str]) -> tuple[list[Stretch], list[Gap]]:
+    """What one file of a part has of its rows, and what of them is lost."""
+    stretches: list[Stretch] = []
+    lost: list[Gap] = []
+    read = sealed_rows if path.suffix == ".parquet" else live_rows
+    try:
+        for start, rows in read(path, table, columns):
+            if isinstance(rows, Exception):
+                lost.append(_gap(path.parent, path.stem, _reason(rows), "the rest is shown"))
+            else:
+                stretches.append(Stretch(path.stem, start, rows))
+    except FileNotFoundError:
+        raise
+    except Exception as broken:
+        # Whatever a reader of foreign bytes may raise.
+        lost.append(_gap(path.parent, path.stem, _reason(broken), "everything before is shown"))
+    return stretches, lost
+
+
+def _count(stretches: list[Stretch]) -> int:
+    return sum(stretch.rows.num_rows for stretch in stretches)
 
 
 Piece = tuple[int, "pa.Table | Exception"]
@@ -145,14 +150,16 @@ Piece = tuple[int, "pa.Table | Exception"]
 
 def sealed_rows(path: Path, table: str, columns: list[str]) -> Iterator[Piece]:
     """The row groups of a sealed part, each with its first row, damaged ones as the exception."""
-    with sealed(path, table, set(columns)) as file:
+    with sealed(path, table) as part:
         start = 0
-        for group in range(file.num_row_groups):
+        if part.cut_short is not None:
+            yield start, part.cut_short
+        for group, count in enumerate(part.rows):
             try:
-                yield start, _group(file, table, group, columns)
+                yield start, part.read(group, columns)
             except Exception as broken:
                 yield start, broken
-            start += file.metadata.row_group(group).num_rows
+            start += count
 
 
 def live_rows(path: Path, table: str, columns: list[str]) -> Iterator[Piece]:
@@ -172,30 +179,56 @@ def live_rows(path: Path, table: str, columns: list[str]) -> Iterator[Piece]:
             start += message.rows
 
 
-@contextmanager
-def sealed(path: Path, table: str, columns: set[str]) -> Iterator[pq.ParquetFile]:
+class SealedPart:
     """A sealed part, opened with care."""
-    with opened(path) as (file, size):
-        texts = [f.name for f in SCHEMAS[table] if f.type in _TEXT and f.name in columns]
+
+    def __init__(self, path: Path, table: str, file: int, size: int) -> None:
+        self._table = table
+        texts = [f.name for f in SCHEMAS[table] if f.type in _TEXT]
         # Text stays folded until its length is known.
-        parquet = pq.ParquetFile(
-            str(path), read_dictionary=texts, page_checksum_verification=True, pre_buffer=False
-        )
-        with parquet:
-            pages.check(file, size, parquet.metadata, columns)
-            yield parquet
+        self.parquet, self.cut_short = _open(path, read_dictionary=texts)
+        self._budget = pages.Budget(file, size, self.parquet.metadata)
+        self.rows = [
+            self.parquet.metadata.row_group(group).num_rows
+            for group in range(self.parquet.num_row_groups)
+        ]
+
+    def read(self, group: int, columns: list[str]) -> pa.Table:
+        """Some columns of a row group; whatever Arrow raises if it is damaged."""
+        self._budget.spend(group, set(columns))
+        rows = self.parquet.read_row_group(group, columns=columns, use_threads=False)
+        if set(rows.column_names) != set(columns):
+            missing = set(columns) - set(rows.column_names)
+            raise ValueError(f"it lacks the column {', '.join(sorted(missing))}")
+        rows.validate(full=True)
+        text = sum(_unfolded(c) for c in rows.columns if pa.types.is_dictionary(c.type))
+        size = self.parquet.metadata.row_group(group).total_byte_size
+        if text > _TEXT_PER_BYTE * size + _SPARE_TEXT:
+            raise ValueError(f"its text would unfold to {text} bytes")
+        wanted = pa.schema([SCHEMAS[self._table].field(name) for name in columns])
+        return rows.select(columns).cast(wanted)
 
 
-def _group(file: pq.ParquetFile, table: str, group: int, columns: list[str]) -> pa.Table:
-    rows = file.read_row_group(group, columns=columns, use_threads=False)
-    rows.validate(full=True)
-    wanted = pa.schema([SCHEMAS[table].field(name) for name in columns])
-    if set(rows.column_names) != set(columns):
-        raise ValueError(f"it lacks the column {', '.join(set(columns) - set(rows.column_names))}")
-    text = sum(_unfolded(column) for column in rows.columns if pa.types.is_dictionary(column.type))
-    if text > _TEXT_PER_BYTE * file.metadata.row_group(group).total_byte_size + _SPARE_TEXT:
-        raise ValueError(f"its text would unfold to {text} bytes")
-    return rows.select(columns).cast(wanted)
+@contextmanager
+def sealed(path: Path, table: str) -> Iterator[SealedPart]:
+    """A sealed part; one that is cut short is opened with the copy of its footer."""
+    with opened(path) as (file, size):
+        part = SealedPart(path, table, file, size)
+        with part.parquet:
+            yield part
+
+
+def _open(path: Path, **options: Any) -> tuple[pq.ParquetFile, Exception | None]:
+    """A Parquet file, and why it had to be opened with the copy of its footer, if it had to."""
+    options |= {"page_checksum_verification": True, "pre_buffer": False}
+    try:
+        return pq.ParquetFile(str(path), **options), None
+    except Exception as broken:
+        footer = path.with_name(footer_name(path.stem))
+        if not footer.is_file():
+            raise
+        metadata = pq.read_metadata(str(footer))
+        return pq.ParquetFile(str(path), metadata=metadata, **options), broken
 
 
 def _unfolded(column: pa.ChunkedArray) -> int:

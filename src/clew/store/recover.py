@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from clew.errors import ClewError
 from clew.events.model import Gap
+from clew.store.files import opened
 from clew.store.folder import (
     Ending,
     not_closed,
@@ -27,7 +29,7 @@ from clew.store.folder import (
     read_manifest,
 )
 from clew.store.live import LiveFile
-from clew.store.parts import parts_of, read_table, sealed_rows
+from clew.store.parts import parts_of, read_table
 from clew.store.processes import runs_here
 from clew.store.rows import dump, to_json
 from clew.store.save import manifest_of, write_manifest
@@ -104,35 +106,47 @@ def _check_writer(folder: Path, end: Ending) -> None:
 
 def _clear_away(folder: Path) -> Iterator[str]:
     """Remove files that were being written aside; what they were made from is still there."""
-    for path in sorted(folder.glob("*.tmp")):
+    for path in sorted([*folder.glob("*.tmp"), *folder.glob(".*.tmp")]):
         path.unlink()
         yield f"{path.name}: half-written copy removed"
 
 
 def _recover_part(folder: Path, table: str, stem: str, kinds: list[str]) -> Iterator[str]:
     sealed, live = folder / f"{stem}.parquet", folder / f"{stem}.arrows"
-    whole = "parquet" in kinds and _opens(sealed, table)
-    if "parquet" in kinds and not whole:
-        aside = sealed.with_name(f"{sealed.name}.damaged")
-        sealed.rename(aside)
-        yield f"{sealed.name}: cannot be read, kept as {aside.name}"
-    if "arrows" not in kinds:
-        return
-    if whole:
+    if any(path.is_symlink() for path in (sealed, live)):
+        raise ClewError(f"{folder / stem} is a link; recover only files that are the trace's own")
+    whole = "parquet" in kinds and _is_whole(sealed)
+    if whole and "arrows" in kinds:
         live.unlink()
         yield f"{live.name}: was sealed already, the live copy removed"
+    if whole:
         return
-    if live.is_symlink():
-        raise ClewError(f"{live} is a link; recover only files that are the trace's own")
-    rows, damage = seal_part(live, table)
-    lost = f", {len(damage)} damaged stretches left out" if damage else ""
-    yield f"{live.name}: sealed with {rows} rows{lost}"
-
-
-def _opens(path: Path, table: str) -> bool:
+    if "parquet" in kinds and "arrows" in kinds:
+        sealed.rename(sealed.with_name(f"{sealed.name}.damaged"))
+    path = live if "arrows" in kinds else sealed
     try:
-        for _ in sealed_rows(path, table, [SCHEMAS[table].names[0]]):
-            pass
+        rows, damage = seal_part(path, table)
+    except OSError:
+        raise
+    except Exception as broken:
+        # Whatever a reader of foreign bytes may raise.
+        aside = path.with_name(f"{path.name}.damaged")
+        path.rename(aside)
+        yield f"{path.name}: cannot be read ({broken}), kept as {aside.name}"
+        return
+    line = f"{path.name}: sealed with {rows} rows"
+    if path.with_name(f"{path.name}.damaged").exists():
+        line += f", {len(damage)} stretches are damaged and kept in {path.name}.damaged"
+    elif damage:
+        line += ", the last batch was incomplete"
+    yield line
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether any tool can open a sealed part."""
+    try:
+        with opened(path):
+            pq.read_metadata(str(path))
     except Exception:
         # Whatever a reader of foreign bytes may raise.
         return False

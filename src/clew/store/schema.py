@@ -95,3 +95,8 @@ def rank_folder(rank: int) -> str:
 def part_name(table: str, index: int, live: bool) -> str:
     """The file of one part of a table."""
     return f"{table}-{index:05d}.{'arrows' if live else 'parquet'}"
+
+
+def footer_name(stem: str) -> str:
+    """The file with a copy of a sealed part's footer, without which its rows cannot be found."""
+    return f".{stem}.footer"

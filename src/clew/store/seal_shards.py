@@ -17,7 +17,6 @@ from clew.store.shards import (
     PADDING,
     Entries,
     entry,
-    first_byte,
     seal,
     shard_name,
     value_name,
@@ -55,16 +54,18 @@ def _seal(path: Path, index: int, rows: Rows) -> str:
         facts = os.fstat(file)
         if not stat.S_ISREG(facts.st_mode):
             return "left alone, it is not an ordinary file"
-        if facts.st_size <= first_byte(index) and not rows:
-            path.unlink()
-            return "removed, it was empty"
         if path != target and target.exists():
             return f"left alone, there is {target.name} already"
-        size = max(facts.st_size, first_byte(index))
-        os.ftruncate(file, size)
-        entries = _entries(rows, first_byte(index), size)
+        size = facts.st_size
+        room = _room(file, size)
+        if not rows and size <= LENGTH_BYTES + room:
+            path.unlink()
+            return "removed, it was empty"
+        if LENGTH_BYTES + room > size:
+            return "left alone, it does not say where its data begins"
+        entries = _entries(rows, LENGTH_BYTES + room, size)
         try:
-            seal(file, first_byte(index) - LENGTH_BYTES, entries)
+            seal(file, room, entries)
         except ValueError as refused:
             return f"left alone: {refused}"
     finally:
@@ -73,6 +74,11 @@ def _seal(path: Path, index: int, rows: Rows) -> str:
     found = sum(not name.startswith(PADDING) for name in entries)
     lost = f", {len(rows) - found} are cut off" if found < len(rows) else ""
     return f"sealed with {found} values{lost}"
+
+
+def _room(file: int, size: int) -> int:
+    """The room for the header, as the first bytes tell."""
+    return int.from_bytes(read_at(file, 0, min(LENGTH_BYTES, size)), "little")
 
 
 def _entries(rows: Rows, first: int, size: int) -> Entries:
@@ -98,7 +104,7 @@ def _is_whole(path: Path) -> bool:
     """Whether a sealed shard holds just what its header says."""
     try:
         with opened(path) as (file, size):
-            length = int.from_bytes(read_at(file, 0, LENGTH_BYTES), "little")
+            length = _room(file, size)
             if not 0 < length <= min(size - LENGTH_BYTES, _LARGEST_HEADER):
                 return False
             header = json.loads(read_at(file, LENGTH_BYTES, length))

@@ -25,7 +25,8 @@ _DTYPES = {
 }  # fmt: skip
 
 LENGTH_BYTES = 8
-# Room for the header: small at first, so that a run of five tensors is not a megabyte.
+# Room for the header: small at first, so that a run of five tensors is not a megabyte. How much
+# it is stands in the first bytes of a shard from the start.
 _FIRST_ROOM = 64 << 10
 _ROOM = 1 << 20
 _LARGEST_SHARD = 256 << 20
@@ -44,11 +45,6 @@ def shard_name(index: int) -> str:
 def open_name(index: int) -> str:
     """The name of a shard that is being written."""
     return f".shard-{index:05d}.open"
-
-
-def first_byte(index: int) -> int:
-    """Where the data of a shard begins."""
-    return LENGTH_BYTES + (_FIRST_ROOM if index == 0 else _ROOM)
 
 
 def value_name(number: int) -> str:
@@ -80,6 +76,7 @@ class ShardWriter:
         self._entries: Entries = {}
         self._header_size = 0
         self._position = 0
+        self._room = _FIRST_ROOM
 
     def append(self, name: str, payload: Payload) -> tuple[int, int]:
         """Write a payload; the shard and offset it has there."""
@@ -87,10 +84,11 @@ class ShardWriter:
         # Twice its line in the header, as a filler may come with it.
         entry_size = 2 * len(name) + 200 + 24 * len(payload.shape)
         if self._file is not None and (
-            self._header_size + entry_size > first_byte(self._index) - LENGTH_BYTES
+            self._header_size + entry_size > self._room
             or self._position + len(data) > _LARGEST_SHARD
         ):
             self.seal()
+            self._room = _ROOM
         if self._file is None:
             self._open()
         padding = -self._position % _ALIGNMENT
@@ -105,10 +103,11 @@ class ShardWriter:
         """Finish the open shard, if there is one."""
         if self._file is None:
             return
-        seal(self._file, first_byte(self._index) - LENGTH_BYTES, self._entries)
+        seal(self._file, self._room, self._entries)
         self.close()
         target = self._folder / shard_name(self._index)
         os.replace(self._folder / open_name(self._index), target)
+        self._room = _FIRST_ROOM
 
     def close(self) -> None:
         """Let go of the open shard as it is."""
@@ -120,9 +119,10 @@ class ShardWriter:
         self._index += 1
         self._entries = {}
         self._header_size = 0
-        self._position = first_byte(self._index)
+        self._position = LENGTH_BYTES + self._room
         path = self._folder / open_name(self._index)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        write_all(self._file, self._room.to_bytes(LENGTH_BYTES, "little"))
         os.ftruncate(self._file, self._position)
         os.lseek(self._file, self._position, os.SEEK_SET)
 
@@ -134,7 +134,7 @@ class ShardWriter:
             # A full disk: whatever was torn off is in nobody's way.
             os.ftruncate(self._file, self._position)
             raise
-        start = self._position - first_byte(self._index)
+        start = self._position - LENGTH_BYTES - self._room
         self._entries[name] = entry(dtype, shape, start, start + len(data))
         self._position += len(data)
 
