@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 PIP_INSTALL := $(BIN)/python -m pip install -qq --constraint constraints.txt
 
-.PHONY: setup demo test bench lint docs clean
+.PHONY: setup demo test bench lint viewer docs clean
 
 setup: $(READY)
 
@@ -35,6 +35,10 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+viewer:
+	@if test -f viewer/package.json; then cd viewer && npm ci && npm run build; \
+	else echo "viewer/ has no sources yet, so there is nothing to build."; fi
 
 docs: setup
 	@$(BIN)/python -m pytest -q tests/docs
