@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -366,3 +367,12 @@ def test_consumers_can_be_found() -> None:
     ones, _, write, _ = t.ops
     assert consumers(t, ones.outputs[""]) == [ADD, "aten.mul_.Tensor"]
     assert consumers(t, write.outputs[""]) == [RELU]
+
+
+def test_what_a_failed_op_wrote_before_it_failed() -> None:
+    x, refused = torch.zeros(2), torch.zeros(1).expand(3)
+    with clew.trace(values="full") as t:
+        with contextlib.suppress(RuntimeError):
+            torch._foreach_add_([x, refused], 1)
+        x + 1
+    assert t[f"op:{ADD}"].one.inputs["0"].array().tolist() == [1, 1]

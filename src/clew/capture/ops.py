@@ -173,8 +173,8 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
             if ready:
                 mark(error)
                 push_event(
-                    (event, func, node, parent, start, clock(), number, inputs, named, None,
-                     error_text(error))
+                    (event, func, node, parent, start, clock(), number, inputs, named,
+                     op.half_written(args, kwargs or {}, tensors, event), error_text(error))
                 )  # fmt: skip
             raise
         if not ready:
@@ -292,6 +292,23 @@ class OpFacts:
             # A list of views does not say of what: of the argument that may alias anything.
             names = names or ("*" if result.alias_info is not None else ())
             self.bases.append(next((owner[n] for n in names if n in owner), None))
+
+    def half_written(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: TensorTable, event: int
+    ) -> dict[str, Any] | None:
+        """New tokens for what a failed op may have written before it failed."""
+        try:
+            given = {
+                name: args[position] if position < len(args) else kwargs.get(name)
+                for name, position in self.writes.items()
+            }
+            return {
+                name: describe(value, lambda t: tensors.written(t, event, False))
+                for name, value in given.items()
+                if value is not None
+            } or None
+        except Exception:  # the program's own error goes first
+            return None
 
     def result(
         self,
