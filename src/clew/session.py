@@ -318,7 +318,10 @@ class Session:
     """One recording from first start to last stop: sources on one side, store on the other."""
 
     def __init__(self, models: dict[str, nn.Module], settings: Settings) -> None:
+        from clew.capture.budget import Budget
         from clew.capture.recording import Recording
+        from clew.capture.tensors import TensorTable
+        from clew.capture.values import Keeper
 
         self._settings = settings
         self._roots = {path: type(model).__name__ for path, model in models.items()}
@@ -342,7 +345,8 @@ class Session:
         if settings.out is not None:
             sink = self.disk = self._open_disk(settings.out, settings.exist)
         most_events = math.inf if settings.limits.events is None else settings.limits.events
-        self.recording = Recording(sink, time.perf_counter_ns, most_events)
+        budget = Budget(settings.limits, self._gap)
+        self.recording = Recording(sink, time.perf_counter_ns, TensorTable, budget, most_events)
         self.recording.on_halt = self._halted
         self.recording.on_fault = self._fault
         self._given: dict[str, list[ModuleName]] = {}
@@ -357,12 +361,8 @@ class Session:
 
             feed = LiveFeed(self.recording, LivePrinter(sys.stdout))
             self.recording.listen(feed.entered, feed.ended)
-        if settings.values != "meta" or settings.capture:
-            from clew.capture.values import Keeper
-
-            self.recording.keep(
-                Keeper(settings.values, settings.capture, settings.limits, self._gap)
-            )
+        keeper = Keeper(settings.values, settings.capture, budget, self._gap, self.recording.kept)
+        self.recording.keep(keeper, every=settings.values != "meta" or bool(settings.capture))
 
     def start(self, frame: FrameType | None, nested: bool) -> None:
         """Install everything."""
@@ -527,9 +527,8 @@ class Session:
 
     def _places(self, nodes: list[Any]) -> list[Place]:
         from clew.capture.sources import places_of
-        from clew.capture.torch_compat import LIBRARY_DIRS
 
-        return places_of(nodes, LIBRARY_DIRS)
+        return places_of(nodes)
 
     def _module_rows(self) -> list[ModuleRow]:
         return [
@@ -546,6 +545,7 @@ class Session:
             ops=store.tables.ops.rows,
             modules=self._module_rows(),
             notes=store.tables.notes.rows,
+            labels=store.tables.labels.rows,
             places=places,
             templates=store.tables.templates.rows,
             metas=store.tables.metas.rows,

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from clew.capture.recording import INPUTS, NAME, NAMED, NODE, Call, Lane, Recording
 from clew.capture.sources import StackNode, places_of
-from clew.capture.torch_compat import LIBRARY_DIRS
 from clew.events.model import Source, short_dtype
 from clew.events.records import ARGS as ARGUMENTS
 from clew.events.records import (
@@ -105,7 +104,7 @@ def _source(node: StackNode) -> Source | None:
     """The innermost line of the user's own code at or above a node."""
     at: StackNode | None = node
     while at is not None and at.code is not None:
-        [place] = places_of([_alone(at)], LIBRARY_DIRS)
+        [place] = places_of([_alone(at)])
         if not place.library:
             text = linecache.getline(place.file, place.line).strip()
             return Source(

@@ -18,13 +18,13 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from clew.capture.recording import (
     FRAME,
     ID,
-    MACHINERY_IDS,
     NAME,
     NODE,
     NUMBER,
     Lane,
     Recording,
 )
+from clew.capture.sources import MACHINERY
 from clew.capture.structure import CONSTANTS, describe
 from clew.capture.torch_compat import CALL_FRAME, WRAPPED_CALL, StopRecomputation
 from clew.events.records import RECOMPUTE
@@ -69,6 +69,7 @@ def _hooks(
     on_idle: Callable[[Lane], None],
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     is_compiling = torch.compiler.is_dynamo_compiling
+    hidden = MACHINERY.hidden
     on_enter = recording.on_enter
     getframe = sys._getframe
     lanes_get = recording.lanes.get
@@ -107,7 +108,7 @@ def _hooks(
             if wrapped.f_code is not WRAPPED_CALL:
                 wrapped = inner
             frame = wrapped.f_back
-            while frame is not None and id(frame.f_code) in MACHINERY_IDS:
+            while frame is not None and id(frame.f_code) in hidden:
                 frame = frame.f_back
             stack = lane.stack
             top = stack[-1]

@@ -12,19 +12,37 @@ import math
 import threading
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from torch import Tensor, nn
-
+from clew.capture import plain
+from clew.capture.budget import Budget
 from clew.capture.names import ModuleName, ModuleTable
-from clew.capture.sources import StackNode, StackTree, first_argument, read_locals
+from clew.capture.sources import (
+    MACHINERY,
+    StackNode,
+    StackTree,
+    first_argument,
+    read_locals,
+)
 from clew.capture.structure import describe
-from clew.capture.tensors import TensorTable
-from clew.capture.torch_compat import CALL_FRAME, CALL_MACHINERY, PHASE_OF_CODE
-from clew.capture.values import Keeper
-from clew.events.records import BACKWARD, EVENT_FIELDS, OPEN, RECOMPUTE, Batch, Note, Sink, Unseen
+from clew.events.records import (
+    BACKWARD,
+    EVENT_FIELDS,
+    OPEN,
+    RECOMPUTE,
+    Batch,
+    Label,
+    Note,
+    Sink,
+    Token,
+    Unseen,
+)
 
-MACHINERY_IDS = frozenset(map(id, CALL_MACHINERY))
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from clew.capture.values import Keeper
+
 NO_FRAME = id(None)
 
 # Events handed to the sink at a time: few enough to stay small, enough to amortise the call.
@@ -43,7 +61,7 @@ INPUTS: Final = 7
 NAMED: Final = 8
 Call = tuple[int, StackNode, int, "ModuleName | None", int, int, int, Any, Any]
 
-_STACKS = StackTree(PHASE_OF_CODE)
+_STACKS = StackTree()
 
 
 class DirectCall:
@@ -89,10 +107,11 @@ class Lane:
         """The stack node of a frame and the id of the module call it runs in."""
         top = self.stack[-1]
         target = top[FRAME]
+        call_frame = MACHINERY.call_frame
         key: list[int] = []
         walker = frame
         while id(walker) != target:
-            if walker is None or walker.f_code is CALL_FRAME:
+            if walker is None or walker.f_code is call_frame:
                 return self._search(frame)
             key += (id(walker.f_code), walker.f_lasti)
             walker = walker.f_back
@@ -113,9 +132,9 @@ class Lane:
                 self.abandon_above(0)
                 self.stack[0] = _outside(self.stack[0][NODE], NO_FRAME)
                 break
-            if frame.f_code is CALL_FRAME and self.reopen(id(frame)):
+            if frame.f_code is MACHINERY.call_frame and self.reopen(id(frame)):
                 break
-            if id(frame.f_code) not in MACHINERY_IDS:
+            if id(frame.f_code) not in MACHINERY.hidden:
                 frames.append(frame)
             frame = frame.f_back
         top = self.stack[-1]
@@ -209,7 +228,8 @@ class Lane:
 
 def _is_forward_of(module: Any, code: CodeType) -> bool:
     """Whether code is the `forward` of a module, its own or inherited, decorated or not."""
-    if not isinstance(module, nn.Module):
+    # A module, without asking torch, which need not be there.
+    if not hasattr(type(module), "_call_impl"):
         return False
     candidates = [cls.__dict__.get("forward") for cls in type(module).__mro__]
     candidates.append(module.__dict__.get("forward"))
@@ -227,10 +247,21 @@ def _outside(root: StackNode, boundary: int) -> Call:
 
 
 class Recording:
-    """Everything the sources of one trace write to."""
+    """Everything the sources of one trace write to.
 
-    def __init__(self, sink: Sink, clock: Callable[[], int], most_events: float = math.inf) -> None:
+    `table` makes the table of tensors: `capture.tensors.TensorTable` where there is torch.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        clock: Callable[[], int],
+        table: Callable[[Callable[[Any], str | None]], Any],
+        budget: Budget,
+        most_events: float = math.inf,
+    ) -> None:
         self.sink = sink
+        self.budget = budget
         self._most_events = most_events
         self._recorded = 0
         self.halted = False
@@ -247,19 +278,26 @@ class Recording:
         # Called when a module call begins, if somebody listens.
         self.on_enter: Callable[[Lane, Call], None] | None = None
         self.modules = ModuleTable()
-        self.tensors = TensorTable(self.modules.tensor_name)
+        self.tensors = table(self.modules.tensor_name)
+        # What is kept of values beyond their facts: (token, `Kept`).
+        self.kept: list[Any] = []
         self.modules.on_late_tensor = self.tensors.forget
+        # Keeps more than facts of every tensor version, if that was asked for.
         self.keeper: Keeper | None = None
+        # Keeps the data of single values.
+        self.snapshots: Keeper | None = None
         self.stacks = _STACKS
         self.lanes: dict[int, Lane] = {}
         self.thread_names: list[str] = []
         self._draining = threading.Lock()
         self.on_fault: Callable[[BaseException, str], None] = lambda fault, where: None
 
-    def keep(self, keeper: Keeper) -> None:
-        """Keep more than facts of each tensor version from here on."""
-        self.keeper = keeper
-        self.tensors.keep = keeper
+    def keep(self, keeper: Keeper, every: bool) -> None:
+        """Keep more than facts of named values and, with `every`, of each tensor version."""
+        self.snapshots = keeper
+        if every:
+            self.keeper = keeper
+            self.tensors.keep = keeper
 
     def keep_op(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Keep the data of an op's tensors in full, if they were asked for.
@@ -307,7 +345,7 @@ class Recording:
 
     def note_error(self, base: StackNode, parent: int, error: BaseException, text: str) -> None:
         """Record an error that was raised outside any op, at the innermost line it came from."""
-        node = self.stacks.descend_traceback(base, error.__traceback__, CALL_FRAME)
+        node = self.stacks.descend_traceback(base, error.__traceback__)
         self.note("error", node, parent, text)
 
     def note(self, subject: str, node: StackNode, parent: int, text: str) -> None:
@@ -316,6 +354,34 @@ class Recording:
         self.events.extend(
             (next(self.ids), Note(subject), node, parent, now, now, -1, [], None, None, text)
         )
+
+    def named(self, label: Label, value: Any, frame: FrameType | None, full: bool = True) -> int:
+        """Record a value that has a name, as it is now; the event's id.
+
+        `frame` is where it was named, None for what happens to the run as a whole.
+        """
+        lane = self.lane()
+        if lane.mute:
+            return -1
+        node, parent = (lane.stack[0][NODE], -1) if frame is None else lane.place(frame)
+        out = self.described(value, full)
+        event, now = next(self.ids), self.clock()
+        self.push((event, label, node, parent, now, now, -1, [], None, out, None))
+        if event & self.batch_bits == self.batch_bits:
+            self.drain()
+        return event
+
+    def described(self, value: Any, full: bool) -> Any:
+        """A value with tokens for everything in it, also for what is no tensor."""
+        values, kept, budget = self.tensors.values, self.kept, self.budget
+
+        def keep(tensor: Tensor) -> Token:
+            token: Token = self.tensors.current(tensor)
+            if self.snapshots is not None:
+                self.snapshots.keep(token, tensor, full)
+            return token
+
+        return describe(value, keep, 0, lambda leaf: plain.record(leaf, values, kept, full, budget))
 
     def mark(self, subject: Any) -> None:
         """Record something that concerns the whole run, at this moment."""
@@ -394,7 +460,10 @@ class Recording:
         # Slices, so that records other threads append meanwhile wait for the next time. Values
         # last: an event is complete before it is appended, so are its values, and a value is
         # there before what is kept of it.
-        taken_kept = [] if self.keeper is None else self.keeper.take()
+        taken_kept = self.kept[:]
+        del self.kept[: len(taken_kept)]
+        if self.snapshots is not None:
+            self.snapshots.forget()
         taken_events = events[:]
         self._handed_over = self._handed_over or bool(taken_events)
         taken_values = values[:]

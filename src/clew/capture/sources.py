@@ -7,7 +7,9 @@ path of calls, so a million ops on the same lines share a few nodes, and no fram
 from __future__ import annotations
 
 import dis
+import os
 import sys
+from dataclasses import dataclass, field
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
@@ -15,6 +17,26 @@ from clew.events.columns import Place
 from clew.events.records import FORWARD
 
 _CLEAR_SNAPSHOT = sys.version_info < (3, 13)
+
+
+@dataclass(slots=True)
+class Machinery:
+    """Code that has a meaning on a call stack; `capture.torch_compat` fills in torch's."""
+
+    # The frame that runs a module's hooks and then its forward.
+    call_frame: CodeType | None = None
+    # Ids of code never shown.
+    hidden: set[int] = field(default_factory=set)
+    # A frame of this code on the stack means this phase.
+    phases: dict[CodeType, int] = field(default_factory=dict)
+    # Folders of code that is not the user's.
+    libraries: tuple[str, ...] = (
+        os.path.dirname(os.path.dirname(__file__)) + os.sep,
+        "<frozen ",
+    )
+
+
+MACHINERY = Machinery()
 
 
 class StackNode:
@@ -47,9 +69,8 @@ class StackNode:
 class StackTree:
     """All nodes of the process: recordings after the first find their paths already there."""
 
-    def __init__(self, phase_of_code: dict[CodeType, int]) -> None:
+    def __init__(self) -> None:
         self.nodes: list[StackNode] = []
-        self._phase_of_code = phase_of_code
         self._roots: dict[tuple[int, int], StackNode] = {}
 
     def root(self, thread: int, phase: int = FORWARD) -> StackNode:
@@ -64,7 +85,7 @@ class StackTree:
         key = (id(code), lasti)
         node = parent.kids.get(key)
         if node is None:
-            phase = self._phase_of_code.get(code, parent.phase)
+            phase = MACHINERY.phases.get(code, parent.phase)
             node = self._add(parent, code, lasti, phase, parent.thread)
             parent.kids[key] = node
         return node
@@ -84,14 +105,14 @@ class StackTree:
         return node
 
     def descend_traceback(
-        self, base: StackNode, traceback: TracebackType | None, call_frame: CodeType
+        self, base: StackNode, traceback: TracebackType | None
     ) -> StackNode:
         """The node where an exception was raised, for one caught around the call of `base`."""
         steps: list[tuple[CodeType, int]] = []
         while traceback is not None:
             code = traceback.tb_frame.f_code
             # Everything up to the call's own frame is machinery.
-            steps = [] if code is call_frame else [*steps, (code, traceback.tb_lasti)]
+            steps = [] if code is MACHINERY.call_frame else [*steps, (code, traceback.tb_lasti)]
             traceback = traceback.tb_next
         for code, lasti in steps:
             base = self.child(base, code, lasti)
@@ -136,16 +157,16 @@ def boundary_of(frame: FrameType | None) -> int:
 _WITH_OPCODES = {"BEFORE_WITH", "SETUP_WITH", "LOAD_SPECIAL"}
 
 
-def places_of(nodes: list[StackNode], library_dirs: tuple[str, ...]) -> list[Place]:
+def places_of(nodes: list[StackNode]) -> list[Place]:
     """Rows for nodes, each of which comes after the one above it."""
     rows = {node.index: row for row, node in enumerate(nodes)}
     return [
-        _place(node, -1 if node.parent is None else rows[node.parent.index], library_dirs)
+        _place(node, -1 if node.parent is None else rows[node.parent.index])
         for node in nodes
     ]
 
 
-def _place(node: StackNode, parent: int, library_dirs: tuple[str, ...]) -> Place:
+def _place(node: StackNode, parent: int) -> Place:
     code = node.code
     if code is None:
         return Place(parent, "", "", 0, 0, 0, 0, True, node.phase, node.thread)
@@ -158,7 +179,7 @@ def _place(node: StackNode, parent: int, library_dirs: tuple[str, ...]) -> Place
         end_line=end_line,
         col=col,
         end_col=end_col,
-        library=code.co_filename.startswith(library_dirs),
+        library=code.co_filename.startswith(MACHINERY.libraries),
         phase=node.phase,
         thread=node.thread,
     )

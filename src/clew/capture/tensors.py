@@ -15,12 +15,15 @@ from weakref import ref
 import torch
 from torch import Tensor
 
+from clew.capture import structure
 from clew.capture.torch_compat import unobserved
 from clew.events.records import WRITTEN, Extra, UnknownShape
 
 Token = tuple[int, ...]
 
 PLAIN = frozenset({Tensor, torch.nn.Parameter})
+
+structure.learn(Tensor, {torch.dtype, torch.device, torch.layout, torch.memory_format})
 
 
 class TensorTable:

@@ -22,15 +22,12 @@ from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 from torch.utils.data import dataloader
 
+from clew.capture.sources import MACHINERY
 from clew.events.records import BACKWARD, DATA, OPTIMIZER, RECOMPUTE
 
-# Code whose lines are not the user's: torch's own and ours. The separator matters: a package
-# merely named torch-something is the user's.
-LIBRARY_DIRS = (
-    os.path.dirname(torch.__file__) + os.sep,
-    os.path.dirname(os.path.dirname(__file__)) + os.sep,
-    "<frozen ",
-)
+# Torch's lines are not the user's. The separator matters: a package merely named
+# torch-something is.
+MACHINERY.libraries += (os.path.dirname(torch.__file__) + os.sep,)
 
 
 def _nested_code(code: CodeType, name: str) -> CodeType | None:
@@ -63,11 +60,10 @@ CALL_FRAME: CodeType = _nested_code(_CALL_IMPL, "inner") or _CALL_IMPL
 # The outermost frame of a module call, whose locals are `args` and `kwargs` as given.
 WRAPPED_CALL: CodeType = nn_module.Module._wrapped_call_impl.__code__
 
-# Frames of the calling machinery, never shown.
-CALL_MACHINERY = {CALL_FRAME, _CALL_IMPL, WRAPPED_CALL}
+MACHINERY.call_frame = CALL_FRAME
+MACHINERY.hidden |= set(map(id, (CALL_FRAME, _CALL_IMPL, WRAPPED_CALL)))
 
-# A frame of this code on the stack means this phase.
-PHASE_OF_CODE: dict[CodeType, int] = {
+MACHINERY.phases |= {
     code: phase
     for phase, codes in (
         (BACKWARD, [_engine_run_backward.__code__]),

@@ -8,7 +8,6 @@ random number generators.
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,11 +16,12 @@ import torch
 from torch import Tensor
 
 from clew.address import Address, matches, matches_op
+from clew.capture.budget import Budget
+from clew.capture.plain import Stats, moments
 from clew.capture.torch_compat import is_transformed, unobserved, without_modes
 from clew.events.digest import checksum
 from clew.events.model import Gap
 from clew.events.records import Kept, Payload, Token, pack
-from clew.events.settings import Limits
 
 _INTEGRAL = frozenset(
     {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool,
@@ -48,14 +48,12 @@ class Keeper:
         self,
         values: str,
         capture: list[Address],
-        limits: Limits,
+        budget: Budget,
         on_gap: Callable[[Gap], Any],
+        kept: list[Any],
     ) -> None:
-        self.kept: list[Any] = []
-        self._limits = limits
-        self._bytes = 0
-        self._count = 0
-        self._until = None if limits.seconds is None else time.monotonic() + limits.seconds
+        self._kept = kept
+        self._budget = budget
         plain = [a for a in capture if a.role in (None, "in", "out")]
         self.modules = [a for a in plain if a.kind == "path"]
         self.ops = [a for a in plain if a.kind == "op"]
@@ -84,7 +82,7 @@ class Keeper:
             stats = dict(known[2])
             if not (known[3] and tensor.is_contiguous()):
                 stats.pop("digest", None)
-            self.kept.append((token, Kept(stats, None)))
+            self._kept.append((token, Kept(stats, None)))
         else:
             self.keep(token, tensor, self._full)
 
@@ -100,12 +98,13 @@ class Keeper:
                 if elements is None:
                     self._not_kept(tensor, "it has no elements of its own that could be copied")
                     return
-                if self._is_over():
+                if self._budget.is_over():
                     return
-                full = full and self._has_room(elements)
+                size = elements.numel() * elements.element_size()
+                full = full and self._budget.has_room(elements.numel(), size)
                 kept = Kept(statistics(elements), _payload(tensor, elements) if full else None)
                 self._remember(token, tensor, kept)
-            self.kept.append((token, kept))
+            self._kept.append((token, kept))
         except Exception as fault:
             self._not_kept(tensor, f"{type(fault).__name__}: {fault}")
 
@@ -116,12 +115,9 @@ class Keeper:
         if _is_dense(tensor):
             self._taken[id(token)] = (token, tensor.numel(), kept.stats, tensor.is_contiguous())
 
-    def take(self) -> list[Any]:
-        """Hand over what was kept; tokens may be gone after this, and their ids used again."""
-        kept = self.kept[:]
-        del self.kept[: len(kept)]
+    def forget(self) -> None:
+        """Tokens handed over may be gone after this, and their ids used again."""
         self._in_full.clear()
-        return kept
 
     def module_roles(self, paths: list[str], call: int) -> frozenset[str]:
         """Which sides of a module call are captured: `in`, `out`."""
@@ -145,36 +141,6 @@ class Keeper:
             self._matched.update(address.text for address in found)
             roles = self._wanted_ops[id(func)] = frozenset(a.role or "out" for a in found)
         return roles
-
-    def _is_over(self) -> bool:
-        """Whether the time for values is up."""
-        over = self._until is not None and time.monotonic() > self._until
-        if over:
-            self._limited(f"{self._limits.seconds} seconds", "seconds")
-        return over
-
-    def _has_room(self, tensor: Tensor) -> bool:
-        """Whether the data of a tensor is within the limits."""
-        limits = self._limits
-        self._count += 1
-        if limits.elements is not None and tensor.numel() > limits.elements:
-            self._limited(f"{limits.elements} elements a value", "elements")
-            return False
-        if limits.sample > 1 and self._count % limits.sample != 1:
-            self._limited(f"one value in {limits.sample}", "sample")
-            return False
-        size = tensor.numel() * tensor.element_size()
-        if limits.bytes is not None and self._bytes + size > limits.bytes:
-            self._limited(f"{limits.bytes} bytes", "bytes")
-            return False
-        self._bytes += size
-        return True
-
-    def _limited(self, what: str, name: str) -> None:
-        self._on_gap(
-            Gap("the data of values", "", f"the limit of {what} was reached",
-                f"raise it with clew.trace(limits=Limits({name}=...))")
-        )  # fmt: skip
 
     def _not_kept(self, tensor: Tensor, why: str) -> None:
         what = f"values of {type(tensor).__name__} ({tensor.layout}, {tensor.dtype})"
@@ -249,43 +215,24 @@ def snapshot(tensor: Tensor) -> Payload:
     return Payload(str(tensor.dtype).replace("torch.", ""), tuple(tensor.shape), data)
 
 
-def statistics(tensor: Tensor) -> dict[str, float | int | str]:
+def statistics(tensor: Tensor) -> Stats:
     """Minimum, maximum, mean, deviation, norm, and counts of NaN, Inf and zeros."""
     count = tensor.numel()
-    found: dict[str, float | int | str] = {"count": count, "nan": 0, "inf": 0, "zeros": 0}
+    found: Stats = {"count": count, "nan": 0, "inf": 0, "zeros": 0}
     if count:
         found.update(_moments(tensor))
     found["digest"] = _digest(tensor)
     return found
 
 
-def _moments(tensor: Tensor) -> dict[str, float | int | str]:
+def _moments(tensor: Tensor) -> Stats:
     if tensor.dtype.is_complex:
         zeros = tensor.numel() - int(torch.count_nonzero(tensor))
         numbers = _in_memory_order(torch.view_as_real(tensor.contiguous()), tensor)
     else:
         numbers = _in_memory_order(tensor, tensor)
         zeros = int(np.count_nonzero(numbers == 0))
-    low, high = float(numbers.min()), float(numbers.max())
-    nan = inf = 0
-    if not np.isfinite(low) or not np.isfinite(high):
-        nan = int(np.count_nonzero(np.isnan(numbers)))
-        inf = int(np.count_nonzero(np.isinf(numbers)))
-        numbers = numbers[np.isfinite(numbers)]
-        if not len(numbers):
-            nothing = dict.fromkeys(("min", "max", "mean", "std", "norm"), float("nan"))
-            return {**nothing, "nan": nan, "inf": inf, "zeros": zeros}
-        low, high = float(numbers.min()), float(numbers.max())
-    mean, norm = _mean_and_norm(numbers)
-    variance = norm * norm / len(numbers) - mean * mean
-    if variance < 1e-3 * mean * mean:
-        # The difference of two large numbers: take the deviation from the mean itself.
-        _, deviation = _mean_and_norm(numbers.astype(np.float64) - mean)
-        variance = deviation * deviation / len(numbers)
-    return {
-        "min": low, "max": high, "mean": mean, "std": max(variance, 0.0) ** 0.5, "norm": norm,
-        "nan": nan, "inf": inf, "zeros": zeros,
-    }  # fmt: skip
+    return moments(numbers, zeros, _mean_and_norm)
 
 
 def _mean_and_norm(numbers: np.ndarray[Any, Any]) -> tuple[float, float]:

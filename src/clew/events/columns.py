@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clew.events.model import Gap
-from clew.events.records import Kept
+from clew.events.records import Kept, Label
 
 SCHEMA_VERSION = 1
 
@@ -139,6 +139,7 @@ class Columns:
     ops: list[str] = field(default_factory=list)
     modules: list[ModuleRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    labels: list[Label] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
     templates: list[Template] = field(default_factory=list)
     metas: list[Meta] = field(default_factory=list)

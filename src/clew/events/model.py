@@ -215,7 +215,7 @@ class Event:
 
     __slots__ = (
         "_lazy", "_made", "address", "call", "duration", "error", "id", "kind", "module", "name",
-        "parent", "phase", "rank", "reconstructed", "row", "start", "step", "thread",
+        "parent", "phase", "prefix", "rank", "reconstructed", "row", "start", "step", "thread",
     )  # fmt: skip
 
     row: int
@@ -227,6 +227,7 @@ class Event:
     module: str | None
     call: int
     step: int
+    prefix: str
     phase: str
     rank: int
     thread: str
@@ -302,6 +303,7 @@ class Event:
             "module": self.module,
             "call": self.call,
             "step": self.step,
+            "prefix": self.prefix,
             "phase": self.phase,
             "rank": self.rank,
             "thread": self.thread,

@@ -165,6 +165,7 @@ def _read(folder: Path) -> tuple[Columns, Ending]:
         ops=sound.rows["op"],
         modules=sound.rows["module"],
         notes=sound.rows["note"],
+        labels=sound.rows["label"],
         places=sound.rows["place"],
         templates=sound.rows["template"],
         metas=sound.rows["meta"],

@@ -198,6 +198,7 @@ def _write(folder: Path, columns: Columns) -> None:
     tables = Tables()
     tables.ops.rows = columns.ops
     tables.notes.rows = columns.notes
+    tables.labels.rows = columns.labels
     tables.errors.rows = columns.errors
     tables.metas.rows = columns.metas
     tables.templates.rows = columns.templates

@@ -1,0 +1,153 @@
+"""Values that are no tensors: NumPy arrays, numbers, text, None, and objects by their type.
+
+In comes a live value, out goes a token whose facts are appended like those of a tensor. Arrays
+are copied, objects are never called, printed or kept. Must not import torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from clew.capture.budget import Budget
+from clew.events.digest import checksum
+from clew.events.records import Extra, Kept, Payload, Shape, Token
+
+Array = np.ndarray[Any, Any]
+Stats = dict[str, float | int | str]
+
+# Kinds of NumPy dtypes whose elements are bytes with a meaning of their own.
+_OTHER_KINDS = "USMmV"
+_NUMERIC_KINDS = "biufc"
+_SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
+
+
+def record(value: Any, values: list[Any], kept: list[Any], full: bool, budget: Budget) -> Token:
+    """The token of a value as it is now; with `full` its data is kept, as far as there is room."""
+    if isinstance(value, np.ndarray):
+        token, facts = Shape(value.shape), (value.strides, str(value.dtype), "cpu", "ndarray")
+    else:
+        token, facts = Shape(), ((), _python_dtype(value), "", type(value).__name__)
+    stride, dtype, device, cls = facts
+    if isinstance(value, np.ndarray) and value.itemsize:
+        stride = tuple(s // value.itemsize for s in stride)
+    extra = Extra("strided", cls, None, None)
+    values.extend((token, 0, None, stride, dtype, device, extra, False, -1, None))
+    if not budget.is_over():
+        payload = _payload(value) if full else None
+        if payload is not None and not budget.has_room(_count(value), len(payload.data)):
+            payload = None
+        stats = statistics(value) if isinstance(value, np.ndarray) else None
+        if stats is not None or payload is not None:
+            kept.append((token, Kept(stats, payload)))
+    return token
+
+
+def _count(value: Any) -> int:
+    return int(value.size) if isinstance(value, np.ndarray) else 1
+
+
+def _python_dtype(value: Any) -> str:
+    if isinstance(value, np.generic):
+        return str(value.dtype)
+    if type(value) is int and not _SMALLEST <= value <= _LARGEST:
+        return "int"
+    known = {bool: "bool", int: "int64", float: "float64", complex: "complex128",
+             str: "str", bytes: "bytes", type(None): "none"}  # fmt: skip
+    return known.get(type(value), "object")
+
+
+def _payload(value: Any) -> Payload | None:
+    """The data of a value, None where it has none that is bytes."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return array_payload(np.asarray(value))
+    dtype = _python_dtype(value)
+    if dtype in ("bool", "int64", "float64", "complex128"):
+        return Payload(dtype, (), np.array(value, dtype=dtype).tobytes())
+    if dtype == "str":
+        return Payload("str", (), value.encode("utf-8", "surrogatepass"))
+    if dtype in ("bytes", "none"):
+        return Payload(dtype, (), value or b"")
+    return Payload("int", (), hex(value).encode()) if dtype == "int" else None
+
+
+def array_payload(array: Array) -> Payload | None:
+    """A copy of an array's own elements in row-major order, None for objects."""
+    if array.dtype.hasobject:
+        return None
+    little = array.dtype.newbyteorder("<")
+    name = array.dtype.name
+    if array.dtype.kind not in _NUMERIC_KINDS or array.dtype.itemsize > 16 or name == "float128":
+        name = f"numpy:{little.str}"
+        if array.dtype.kind not in (*_OTHER_KINDS, *_NUMERIC_KINDS) or array.dtype.names:
+            return None
+    return Payload(name, array.shape, np.ascontiguousarray(array, dtype=little).tobytes())
+
+
+def statistics(array: Array) -> Stats | None:
+    """Statistics of a numeric array, None for any other."""
+    if array.dtype.kind not in _NUMERIC_KINDS or array.dtype.itemsize > 16:
+        return None
+    found: Stats = {"count": array.size, "nan": 0, "inf": 0, "zeros": 0}
+    flat = np.ascontiguousarray(array).reshape(-1)
+    with np.errstate(all="ignore"):
+        if array.size:
+            numbers = flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat
+            if numbers.dtype.kind != "f" or numbers.dtype.itemsize > 8:
+                numbers = numbers.astype(np.float64)
+            found.update(moments(numbers, array.size - int(np.count_nonzero(flat)), _sums))
+    little = flat.astype(flat.dtype.newbyteorder("<"), copy=False)
+    found["digest"] = f"{checksum(little.view(np.uint8)) if array.size else 0:016x}"
+    return found
+
+
+def moments(
+    numbers: Array, zeros: int, mean_and_norm: Callable[[Array], tuple[float, float]]
+) -> Stats:
+    """Minimum, maximum, mean, deviation and norm of the finite numbers, and counts of the rest."""
+    low, high = float(numbers.min()), float(numbers.max())
+    nan = inf = 0
+    if not np.isfinite(low) or not np.isfinite(high):
+        nan = int(np.count_nonzero(np.isnan(numbers)))
+        inf = int(np.count_nonzero(np.isinf(numbers)))
+        numbers = numbers[np.isfinite(numbers)]
+        if not len(numbers):
+            nothing = dict.fromkeys(("min", "max", "mean", "std", "norm"), float("nan"))
+            return {**nothing, "nan": nan, "inf": inf, "zeros": zeros}
+        low, high = float(numbers.min()), float(numbers.max())
+    mean, norm = mean_and_norm(numbers)
+    variance = norm * norm / len(numbers) - mean * mean
+    if variance < 1e-3 * mean * mean:
+        # The difference of two large numbers: take the deviation from the mean itself.
+        _, deviation = mean_and_norm(numbers.astype(np.float64) - mean)
+        variance = deviation * deviation / len(numbers)
+    return {
+        "min": low, "max": high, "mean": mean, "std": max(variance, 0.0) ** 0.5, "norm": norm,
+        "nan": nan, "inf": inf, "zeros": zeros,
+    }  # fmt: skip
+
+
+def _sums(numbers: Array) -> tuple[float, float]:
+    scale = float(np.abs(numbers).max()) or 1.0
+    wide = numbers.astype(np.float64) / scale
+    return float(wide.mean()) * scale, float(np.linalg.norm(wide)) * scale
+
+
+class NoTensors:
+    """The table of tensors of a recording where there is no torch."""
+
+    def __init__(self, name_of: Callable[[Any], str | None]) -> None:
+        self.values: list[Any] = []
+        self.live: dict[int, Any] = {}
+
+    def forget(self, tensor: Any) -> None:
+        """Nothing is held."""
+
+    def sweep(self) -> list[Token]:
+        """No tensor remains."""
+        return []
+
+    def release(self) -> None:
+        """Nothing is held."""
