@@ -22,7 +22,9 @@ _HOME = {
     "Limits": "clew.events.settings",
     "Trace": "clew.traces",
     "load": "clew.traces",
+    "prefix": "clew.capture.taps",
     "schedule": "clew.events.settings",
+    "tap": "clew.capture.taps",
     "trace": "clew.session",
 }
 
@@ -33,13 +35,16 @@ __all__ = [
     "Trace",
     "__version__",
     "load",
+    "prefix",
     "schedule",
+    "tap",
     "trace",
 ]
 
 logging.getLogger("clew").addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
+    from clew.capture.taps import prefix, tap
     from clew.errors import ClewError, ClewWarning
     from clew.events.settings import Limits, schedule
     from clew.session import trace

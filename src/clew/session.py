@@ -22,8 +22,9 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from clew import callbacks
 from clew.address import Address, nearest, parse
 from clew.analysis.crash import crash_note, failing_event
 from clew.errors import ClewError, ClewWarning, MissingDependency, TraceStateError
@@ -38,7 +39,6 @@ from clew.traces import Trace
 if TYPE_CHECKING:
     from torch import nn
 
-    from clew.capture.modules import ModuleSource
     from clew.capture.names import ModuleName
     from clew.capture.recording import Lane
     from clew.store.disk import DiskStore, Surroundings
@@ -146,6 +146,13 @@ def _models(model: Any, module_class: type) -> dict[str, Any]:
         f"model is a {type(model).__name__}; give an nn.Module, a dict of name to nn.Module, "
         "or None to name modules by their class"
     )
+
+
+class Source(Protocol):
+    """Something that makes events while it is switched on."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +340,8 @@ class Session:
         self._gaps: dict[tuple[str, str], Gap] = {}
         self._faulted = False
         self._modes: dict[int, Any] = {}
-        self._modules: ModuleSource
+        self._sources: list[Source] = []
+        self._running = False
         self._paused = False
         self._undo: list[Callable[[], None]] = []
         self._main = 0
@@ -368,6 +376,7 @@ class Session:
         """Install everything."""
         from clew.capture.compiled import CompiledSource
         from clew.capture.modules import ModuleSource
+        from clew.capture.named import TapSource
         from clew.capture.sources import boundary_of
         from clew.capture.torch_compat import on_swap
 
@@ -379,15 +388,11 @@ class Session:
         self._main = threading.get_ident()
         lane = recording.lane(boundary_of(frame))
         modules = ModuleSource(recording, self._sees_ops, self._on_thread, self._on_idle)
-        self._modules = modules
         compiled = CompiledSource(recording, self._settings.compiled, self._gap)
-        self._undo = [
-            on_swap(recording.tensors.forget),
-            compiled.stop,
-            modules.stop,
-        ]
+        self._sources = [modules, TapSource(recording, callbacks.reducer, self._gap)]
+        self._undo = [on_swap(recording.tensors.forget), compiled.stop, self._stop_sources]
         compiled.start()
-        modules.start()
+        self._start_sources()
         self._push_mode(lane)
         self._paused = False
         self._follow_schedule()
@@ -454,11 +459,22 @@ class Session:
         self._paused = pause
         lane = self.recording.lane()
         if pause:
-            self._modules.stop()
+            self._stop_sources()
             self._pop_mode(lane)
         else:
-            self._modules.start()
+            self._start_sources()
             self._push_mode(lane)
+
+    def _start_sources(self) -> None:
+        self._running = True
+        for source in self._sources:
+            source.start()
+
+    def _stop_sources(self) -> None:
+        if self._running:
+            self._running = False
+            for source in reversed(self._sources):
+                source.stop()
 
     def _halted(self) -> None:
         self._gap(
@@ -633,9 +649,10 @@ class Session:
     def _check_models_ran(self) -> None:
         names = self.recording.modules.names
         for path, cls in self._roots.items():
-            if any(name.entry.calls for name in self._given[path]):
-                continue
             ran = sorted({name.path for name in names if name.entry.calls})
+            # By path, as a wrapper that was made before the trace has the name of what it wraps.
+            if {name.path for name in self._given[path]} & set(ran):
+                continue
             listed = ", ".join(ran[:5]) or "no module at all"
             gap = Gap(
                 f"model {path or cls!r}",

@@ -18,7 +18,7 @@ from clew.analysis.select import Selection, find, select
 from clew.analysis.series import Series, series
 from clew.errors import MissingDependency
 from clew.events.model import Crash, Events, Gap, joined
-from clew.events.records import MODULE, OP
+from clew.events.records import MODULE, OP, VARIABLE
 from clew.store.reader import Reader
 from clew.views.export.formats import Exported, export
 from clew.views.text.code import CodeView, code_view
@@ -67,7 +67,7 @@ class Trace:
     @property
     def variables(self) -> Events:
         """Every recorded binding of a variable."""
-        return self._current_reader().events([], "variables")
+        return self._events(VARIABLE, "variables")
 
     @property
     def steps(self) -> list[int]:

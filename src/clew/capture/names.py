@@ -107,6 +107,10 @@ class ModuleTable:
                     return name
         return entry.names[0]
 
+    def paths(self) -> dict[int, str]:
+        """The path of every module known, by its id."""
+        return {key: entry.names[0].path for key, entry in self.entries.items()}
+
     def tensor_name(self, tensor: Any) -> str | None:
         """The path of a parameter or buffer, None for any other tensor."""
         found = self._tensor_names.get(id(tensor))

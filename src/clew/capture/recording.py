@@ -12,7 +12,7 @@ import math
 import threading
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from clew.capture import plain
 from clew.capture.budget import Budget
@@ -358,12 +358,13 @@ class Recording:
     def named(self, label: Label, value: Any, frame: FrameType | None, full: bool = True) -> int:
         """Record a value that has a name, as it is now; the event's id.
 
-        `frame` is where it was named, None for what happens to the run as a whole.
+        `frame` is where it was named, None if no line of Python did.
         """
         lane = self.lane()
-        if lane.mute:
+        if self.halted:
             return -1
-        node, parent = (lane.stack[0][NODE], -1) if frame is None else lane.place(frame)
+        top = lane.stack[-1]
+        node, parent = (top[NODE], top[ID]) if frame is None else lane.place(frame)
         out = self.described(value, full)
         event, now = next(self.ids), self.clock()
         self.push((event, label, node, parent, now, now, -1, [], None, out, None))

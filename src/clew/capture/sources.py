@@ -104,9 +104,7 @@ class StackTree:
             base.kids[tuple(path)] = node
         return node
 
-    def descend_traceback(
-        self, base: StackNode, traceback: TracebackType | None
-    ) -> StackNode:
+    def descend_traceback(self, base: StackNode, traceback: TracebackType | None) -> StackNode:
         """The node where an exception was raised, for one caught around the call of `base`."""
         steps: list[tuple[CodeType, int]] = []
         while traceback is not None:
@@ -160,10 +158,7 @@ _WITH_OPCODES = {"BEFORE_WITH", "SETUP_WITH", "LOAD_SPECIAL"}
 def places_of(nodes: list[StackNode]) -> list[Place]:
     """Rows for nodes, each of which comes after the one above it."""
     rows = {node.index: row for row, node in enumerate(nodes)}
-    return [
-        _place(node, -1 if node.parent is None else rows[node.parent.index])
-        for node in nodes
-    ]
+    return [_place(node, -1 if node.parent is None else rows[node.parent.index]) for node in nodes]
 
 
 def _place(node: StackNode, parent: int) -> Place:

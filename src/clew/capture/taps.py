@@ -19,14 +19,22 @@ class TapListener(Protocol):
     """Somebody who records taps."""
 
     def tapped(
-        self, name: str, value: Any, module: Any, reduce: Any, frame: FrameType
+        self, name: str, value: Any, module: Any, reduce: Any, frame: FrameType | None
     ) -> None: ...
+    def missed(self, name: str) -> None: ...
     def prefixed(self, prefix: str) -> None: ...
 
 
 # A list that changes in place: compiled code is compiled anew when somebody begins to listen.
 _listeners: list[TapListener] = []
 _prefixes: list[str] = []
+# The paths of modules by their ids, for compiled code.
+_paths: dict[int, str] = {}
+
+
+def _is_compiling() -> bool:
+    """Whether Dynamo is looking; replaced by torch's own answer once somebody listens."""
+    return False
 
 
 def tap(
@@ -50,10 +58,23 @@ def tap(
     """
     if not _listeners:
         return value
+    if _is_compiling():
+        _tap_compiled(name, value, module, reduce)
+        return value
     frame = sys._getframe(1)
     for listener in _listeners:
         listener.tapped(name, value, module, reduce, frame)
     return value
+
+
+def _tap_compiled(name: str, value: Any, module: Any, reduce: Any) -> None:
+    """What Dynamo traces instead: it knows tensors, and runs this import as it traces."""
+    from clew.capture import compiled_taps
+
+    if callable(reduce):
+        value, reduce = reduce(value), None
+    path = "" if module is None else _paths.get(id(module), "")
+    compiled_taps.tap(name, value, path, reduce or "")
 
 
 @contextlib.contextmanager
@@ -86,7 +107,18 @@ def _tell_prefix() -> None:
         listener.prefixed(current_prefix())
 
 
-def listen(listener: TapListener) -> Callable[[], None]:
+def listen(
+    listener: TapListener, is_compiling: Callable[[], bool], paths: dict[int, str]
+) -> Callable[[], None]:
     """Tell somebody of taps and prefixes; returns what ends it."""
+    global _is_compiling
+    _is_compiling = is_compiling
+    _paths.update(paths)
     _listeners.append(listener)
-    return lambda: _listeners.remove(listener)
+
+    def end() -> None:
+        _listeners.remove(listener)
+        if not _listeners:
+            _paths.clear()
+
+    return end

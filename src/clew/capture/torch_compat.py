@@ -103,6 +103,18 @@ def hide_from_dynamo(code: CodeType) -> None:
         eval_frame.skip_code(code)
 
 
+def register_effect(op: str) -> None:
+    """Tell the compiler that an op has an effect: it is neither dropped nor moved past another.
+
+    Seen on 2.6 to 2.13; the name of the enumeration has changed in between.
+    """
+    effects: Any = importlib.import_module("torch._higher_order_ops.effects")
+    kinds = getattr(effects, "_EffectType", None) or effects.EffectType
+    namespace, _, name = op.partition("::")
+    overload = getattr(getattr(torch.ops, namespace), name).default
+    effects._register_effectful_op(overload, kinds.ORDERED)
+
+
 def without_modes() -> Any:
     """A context in which no dispatch mode, the user's or ours, sees what runs."""
     return torch._C._DisableTorchDispatch()
@@ -191,6 +203,9 @@ def compiled_graph_count() -> int:
     utils = sys.modules.get("torch._dynamo.utils")
     return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])
 
+
+# Whether Dynamo, export or Inductor is looking at the code that asks.
+is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
 # How many `TorchFunctionMode`s are active: reading a tensor's attributes would show in them.
 function_mode_count: Callable[[], int] = torch._C._len_torch_function_stack

@@ -16,8 +16,11 @@ import torch
 from torch import Tensor
 
 from clew.address import Address, matches, matches_op
+from clew.capture import changes
 from clew.capture.budget import Budget
+from clew.capture.changes import Look
 from clew.capture.plain import Stats, moments
+from clew.capture.tensors import odd_facts, version_of
 from clew.capture.torch_compat import is_transformed, unobserved, without_modes
 from clew.events.digest import checksum
 from clew.events.model import Gap
@@ -39,6 +42,7 @@ COMPRESSED = {
 
 
 _REMEMBERED = 4096
+_CPU = torch.device("cpu")
 
 
 class Keeper:
@@ -269,6 +273,41 @@ def _digest(tensor: Tensor) -> str:
     # One element may have any stride and still count as contiguous.
     flat = flat.as_strided((flat.numel(),), (1,)).view(torch.uint8).cpu()
     return f"{checksum(_array(flat, tensor)):016x}"
+
+
+# Content is compared where versions cannot tell, and where it costs little.
+_CHEAP_ELEMENTS = 1 << 20
+
+
+def look_at(tensor: Tensor, content: bool) -> Look:
+    """A tensor as it is now; with `content` by its elements, however many there are."""
+    with unobserved(), torch.no_grad(), without_modes():
+        shape, stride, device, extra = odd_facts(tensor)
+        version = version_of(tensor)
+        memory = (id(tensor), version, _address(tensor))
+        facts = (
+            ("shape", tuple(shape)),
+            ("dtype", str(tensor.dtype)),
+            ("device", str(device)),
+            ("layout", (stride, *extra[:3])),
+            ("requires_grad", tensor.requires_grad),
+        )
+        wanted = content or version is None or tensor.numel() <= _CHEAP_ELEMENTS
+        elements = _elements(tensor) if wanted and device == _CPU else None
+        digest: Any = memory if elements is None else _digest(elements)
+        if tensor.layout is not torch.strided:
+            digest = (digest, version)  # its indices may have moved
+        return Look(type(tensor).__name__, facts, memory, digest)
+
+
+def _address(tensor: Tensor) -> int:
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except Exception:  # a wrapper without memory of its own
+        return 0
+
+
+changes.learn(look_at)
 
 
 def _array(flat: Tensor, owner: Tensor) -> np.ndarray[Any, Any]:

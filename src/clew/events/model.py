@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from clew.errors import NotRecorded
 
@@ -23,6 +23,10 @@ _SHORT_DTYPES = {
 }  # fmt: skip
 
 
+# Classes of values that are neither tensor nor array.
+_PYTHON = frozenset({"bool", "int", "float", "complex", "str", "bytes", "NoneType"})
+
+
 def short_dtype(dtype: str) -> str:
     """`float32` as `f32`, `float8_e4m3fn` as `f8e4m3fn`; what has no short form as it is.
 
@@ -32,6 +36,48 @@ def short_dtype(dtype: str) -> str:
     if dtype.startswith("float8_"):
         return "f8" + dtype.removeprefix("float8_")
     return _SHORT_DTYPES.get(dtype, dtype)
+
+
+class Looks(Protocol):
+    """What a value looks like."""
+
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...] | None: ...
+    @property
+    def layout(self) -> str: ...
+    @property
+    def cls(self) -> str: ...
+    @property
+    def placements(self) -> str | None: ...
+    @property
+    def local_shape(self) -> tuple[int, ...] | None: ...
+
+
+def looks(value: Looks) -> str:
+    """A tensor as `f32[2,3]`, an array as `np.f32[2,3]`, followed by what sets it apart.
+
+    Anything else is told by its type.
+    """
+    if value.shape is None:
+        shape = "?"
+    else:
+        shape = ",".join("?" if size < 0 else str(size) for size in value.shape)
+    text = f"{short_dtype(value.dtype)}[{shape}]"
+    if value.cls == "ndarray":
+        return f"np.{text}"
+    if value.cls in _PYTHON or value.dtype == "object":
+        return "None" if value.cls == "NoneType" else value.cls
+    parts = [text]
+    if value.layout not in ("strided", ""):
+        parts.append(value.layout)
+    if value.local_shape is not None:
+        local = ",".join(map(str, value.local_shape))
+        parts.append(f"local [{local}] {value.placements}")
+    elif value.cls not in ("Tensor", "Parameter") and value.layout != "jagged":
+        parts.append(value.cls)
+    return " ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +183,13 @@ class Value:
         """The data as a torch tensor."""
         return self._loaded("tensor")
 
+    def item(self) -> Any:
+        """The data as a Python object: a number, text or None; an array where it is no scalar."""
+        return self._loaded("object")
+
     def _loaded(self, form: str) -> Any:
         loaded = self._load(form)
-        if loaded is None:
+        if loaded is None and not (form == "object" and self.dtype == "none"):
             raise NotRecorded(
                 f"the data of {self} was not kept; record it with clew.trace(values='full'), "
                 "or name it in clew.trace(capture=[...])"
@@ -147,27 +197,7 @@ class Value:
         return loaded
 
     def __str__(self) -> str:
-        return f"{short_dtype(self.dtype)}{self.shape_text}{self.suffix}"
-
-    @property
-    def shape_text(self) -> str:
-        """`[2,3]`, or `[?]` for a tensor that does not tell."""
-        if self.shape is None:
-            return "[?]"
-        return "[" + ",".join("?" if d < 0 else str(d) for d in self.shape) + "]"
-
-    @property
-    def suffix(self) -> str:
-        """What sets the tensor apart: layout, placements, class."""
-        parts = []
-        if self.layout not in ("strided", ""):
-            parts.append(self.layout)
-        if self.local_shape is not None:
-            local = ",".join(map(str, self.local_shape))
-            parts.append(f"local [{local}] {self.placements}")
-        elif self.cls not in ("Tensor", "Parameter") and self.layout != "jagged":
-            parts.append(self.cls)
-        return "".join(f" {part}" for part in parts)
+        return looks(self)
 
     def __repr__(self) -> str:
         name = f" {self.name}" if self.name else ""

@@ -21,7 +21,8 @@ LABELLED = (VARIABLE, TAP, GRAD, PREFIX)
 PHASES = ("forward", "backward", "recompute", "optimizer", "data")
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, DATA = range(5)
 
-# Fields of an event. SUBJECT is the op, the `ModuleName` of a module, a `Note` or a `Label`. NODE is a
+# Fields of an event. SUBJECT is the op, the `ModuleName` of a module, a `Note`, a `Step` or a
+# `Label`. NODE is a
 # `StackNode`; PARENT the id of the enclosing module call or -1. NUMBER is the call index of a
 # module, and for an op its autograd number (see `capture.ops`). ARGS, KWARGS and OUT are the
 # arguments and result as lists, dicts, constants and tokens. ERROR is None or the text of the

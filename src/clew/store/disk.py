@@ -143,7 +143,8 @@ class TraceFiles:
         c, places = self._tables, around.places
         self._words.around(places, around.modules, around.threads)
         tables: dict[str, list[Any]] = {
-            "op": c.ops.rows, "note": c.notes.rows, "label": c.labels.rows, "error": c.errors.rows, "meta": c.metas.rows,
+            "op": c.ops.rows, "note": c.notes.rows, "label": c.labels.rows,
+            "error": c.errors.rows, "meta": c.metas.rows,
             "template": c.templates.rows, "value_name": c.value_names.rows, "place": places,
             "module": around.modules, "parameter": around.parameters,
             "thread": around.threads, "gap": around.gaps,
