@@ -53,6 +53,10 @@ VALUES = ("meta", "stats", "full")
 COMPILED = ("opaque", "eager")
 EXIST = ("new", "replace")
 
+# Roles of tensors that modules own, and those besides inputs and outputs of calls.
+TENSOR_ROLES = ("grad", "param", "buffer", "update", "state")
+ROLES_BEYOND_CALLS = (*TENSOR_ROLES, "grad_in")
+
 _active: list[Tracer] = []
 
 
@@ -326,6 +330,7 @@ class Session:
 
     def __init__(self, models: dict[str, nn.Module], settings: Settings) -> None:
         from clew.capture.budget import Budget
+        from clew.capture.grads import GradSource
         from clew.capture.recording import Recording
         from clew.capture.tensors import TensorTable
         from clew.capture.values import Keeper
@@ -370,7 +375,11 @@ class Session:
             feed = LiveFeed(self.recording, LivePrinter(sys.stdout))
             self.recording.listen(feed.entered, feed.ended)
         keeper = Keeper(settings.values, settings.capture, budget, self._gap, self.recording.kept)
-        self.recording.keep(keeper, every=settings.values != "meta" or bool(settings.capture))
+        self.recording.keep(keeper, every=settings.values != "meta" or keeper.is_asked)
+        self._matchers: list[Any] = [keeper]
+        if any(address.role in ROLES_BEYOND_CALLS for address in settings.capture):
+            grads = self.recording.grads = GradSource(self.recording, settings.capture)
+            self._matchers.append(grads)
 
     def start(self, frame: FrameType | None, nested: bool) -> None:
         """Install everything."""
@@ -390,6 +399,8 @@ class Session:
         modules = ModuleSource(recording, self._sees_ops, self._on_thread, self._on_idle)
         compiled = CompiledSource(recording, self._settings.compiled, self._gap)
         self._sources = [modules, TapSource(recording, callbacks.reducer, self._gap)]
+        if recording.grads is not None:
+            self._sources.insert(0, recording.grads)
         self._undo = [on_swap(recording.tensors.forget), compiled.stop, self._stop_sources]
         compiled.start()
         self._start_sources()
@@ -442,6 +453,8 @@ class Session:
 
     def step(self) -> int:
         """Begin the next step."""
+        if self.recording.grads is not None and not self._paused:
+            self.recording.grads.look_around()
         self._step += 1
         self._follow_schedule()
         if not self._paused:
@@ -639,12 +652,16 @@ class Session:
                 _warn(str(gap))
 
     def _check_captured(self) -> None:
-        keeper = self.recording.keeper
-        called = [name.path for name in self.recording.modules.names if name.entry.calls]
-        for address in keeper.unmatched() if keeper is not None else ():
-            close = ", ".join(nearest(address, called)) or "none"
-            self._gap(Gap("an address to capture", address, "nothing that ran matches it",
-                          f"the nearest that ran: {close}"))  # fmt: skip
+        modules = self.recording.modules
+        called = [name.path for name in modules.names if name.entry.calls]
+        owned = [path for path, _ in modules.tensors()]
+        matched = {text for source in self._matchers for text in source.matched}
+        for address in self._settings.capture:
+            if address.text not in matched:
+                among = owned if address.role in TENSOR_ROLES else called
+                close = ", ".join(nearest(address.path, among)) or "none"
+                self._gap(Gap("an address to capture", address.text, "nothing that ran matches it",
+                              f"the nearest that ran: {close}"))  # fmt: skip
 
     def _check_models_ran(self) -> None:
         names = self.recording.modules.names

@@ -50,7 +50,8 @@ def test_a_tap_has_the_path_of_its_module() -> None:
     assert np.array_equal(t["blocks.0.h#1"].value, net.blocks[0].fc(x).detach())
     event = t["blocks.1.h#0"].one
     assert (event.kind, event.name, event.module) == ("tap", "h", "blocks.1")
-    assert event.source is not None and event.source.text.startswith('h = clew.tap("h"')
+    assert event.source is not None
+    assert event.source.text.startswith('h = clew.tap("h"')
     assert event.outputs[""].producer == t["blocks.1.fc#0"].output.producer
 
 
@@ -155,7 +156,8 @@ def test_a_reduction_that_fails_keeps_the_value() -> None:
         clew.tap("y", torch.ones(2), reduce="nonsense")
     assert t["x"].value.tolist() == [1, 1]
     [gap, fault] = t.coverage
-    assert "ZeroDivisionError" in str(gap) and "the value itself was kept" in str(gap)
+    assert "ZeroDivisionError" in str(gap)
+    assert "the value itself was kept" in str(gap)
     assert "no reduction is called 'nonsense'" in str(fault)
 
 

@@ -21,7 +21,7 @@ from clew.address import (
 )
 from clew.errors import ClewError, NoMatch, NotRecorded
 from clew.events.model import Event, Source, Value, Values
-from clew.events.records import GRAD, MODULE, OP, PREFIX, RECOMPUTE, TAP, VARIABLE, Label
+from clew.events.records import GRADIENT, MODULE, OP, PREFIX, RECOMPUTE, TAP, VARIABLE, Label
 from clew.store.reader import Reader
 
 _LISTED = 10
@@ -168,7 +168,7 @@ def _labelled(reader: Reader, address: Address) -> tuple[Any, list[str]]:
         return np.zeros(0, dtype=np.int64), []
     matcher = compile_pattern(join(address.segments))
     wanted = [n for n, label in enumerate(c.labels) if _is_named(label, address, matcher)]
-    rows = np.flatnonzero(np.isin(c.kind, (VARIABLE, TAP, GRAD)) & np.isin(c.subject, wanted))
+    rows = np.flatnonzero(np.isin(c.kind, (VARIABLE, TAP, GRADIENT)) & np.isin(c.subject, wanted))
     if address.call is not None:
         rows = rows[reader.call_index[rows] == address.call]
     return rows, sorted({label.stem for label in c.labels if label.kind != PREFIX})

@@ -21,6 +21,7 @@ from clew.capture.recording import (
     NAME,
     NODE,
     NUMBER,
+    Call,
     Lane,
     Recording,
 )
@@ -86,11 +87,19 @@ def _hooks(
 
     keeper: Any = recording.keeper
     capturing = keeper is not None and bool(keeper.modules)
+    grads = recording.grads
 
     def keep_now(tensor: Tensor) -> Any:
         token = known(tensor)
         keeper.keep(token, tensor, True)
         return token
+
+    def follow_grads(call: Call, module: nn.Module, result: Any) -> None:
+        name: Any = call[NAME]
+        if grads is not None:
+            grads.left(module)
+            if "grad" in grads.call_roles(name.entry.paths, call[NUMBER]):
+                grads.follow_call(name.path, "grad", result)
 
     def enter(module: nn.Module, args: tuple[Any, ...]) -> None:
         # First of all, so that Dynamo folds the whole hook away when it meets it.
@@ -148,6 +157,8 @@ def _hooks(
             kwargs = wrapped.f_locals["kwargs"]
             if capturing and "in" in keeper.module_roles(entry.paths, number):
                 describe([args, kwargs], keep_now)
+            if grads is not None and "grad_in" in grads.call_roles(entry.paths, number):
+                grads.follow_call(name.path, "grad_in", {**dict(enumerate(args)), **kwargs})
             named = None
             if kwargs:
                 named = {
@@ -180,6 +191,8 @@ def _hooks(
                     called: Any = call[NAME]
                     if "out" in keeper.module_roles(called.entry.paths, call[NUMBER]):
                         describe(result, keep_now)
+                if grads is not None:
+                    follow_grads(call, module, result)
                 held = live_get(id(result))
                 if held is not None and held[0]() is result:
                     out = held[1]

@@ -41,6 +41,7 @@ from clew.events.records import (
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from clew.capture.grads import GradSource
     from clew.capture.values import Keeper
 
 NO_FRAME = id(None)
@@ -284,6 +285,8 @@ class Recording:
         self.modules.on_late_tensor = self.tensors.forget
         # Keeps more than facts of every tensor version, if that was asked for.
         self.keeper: Keeper | None = None
+        # Follows gradients, if some were asked for.
+        self.grads: GradSource | None = None
         # Keeps the data of single values.
         self.snapshots: Keeper | None = None
         self.stacks = _STACKS

@@ -78,6 +78,20 @@ def describe(
     return {str(k): describe(v, record, depth + 1, leaf) for k, v in items[:_MOST_ITEMS]}
 
 
+def tensors_in(value: Any) -> Iterator[tuple[str, Any]]:
+    """Every tensor in a value, with its path there; the path of a tensor itself is empty."""
+
+    def walk(described: Any, path: str) -> Iterator[tuple[str, Any]]:
+        if is_tensor(described):
+            yield path, described
+        elif isinstance(described, (list, dict)):
+            items = described.items() if isinstance(described, dict) else enumerate(described)
+            for key, item in items:
+                yield from walk(item, f"{path}.{key}" if path else str(key))
+
+    return walk(describe(value, lambda tensor: tensor), "")
+
+
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:
     """Fields of a dataclass as they are stored, in its dict or its slots; no property is called."""
     held = getattr(value, "__dict__", {})

@@ -61,12 +61,8 @@ class Keeper:
         plain = [a for a in capture if a.role in (None, "in", "out")]
         self.modules = [a for a in plain if a.kind == "path"]
         self.ops = [a for a in plain if a.kind == "op"]
-        for address in capture:
-            if address not in self.modules and address not in self.ops:
-                on_gap(Gap("an address to capture", address.text,
-                           "only inputs and outputs of modules and ops can be captured",
-                           "name a module or op:..., with :in or :out"))  # fmt: skip
-        self._matched: set[str] = set()
+        self.matched: set[str] = set()
+        self.is_asked = bool(self.modules or self.ops)
         self._full = values == "full"
         self._stats = values in ("stats", "full")
         self._on_gap = on_gap
@@ -130,19 +126,15 @@ class Keeper:
             for address in self.modules
             if address.call in (None, call) and any(matches(address.path, p) for p in paths)
         ]
-        self._matched.update(address.text for address in found)
+        self.matched.update(address.text for address in found)
         return frozenset(address.role or "out" for address in found)
-
-    def unmatched(self) -> list[str]:
-        """Addresses of what should have been captured and never ran."""
-        return [a.text for a in (*self.modules, *self.ops) if a.text not in self._matched]
 
     def op_roles(self, func: Any) -> frozenset[str]:
         """Which sides of an op are captured."""
         roles = self._wanted_ops.get(id(func))
         if roles is None:
             found = [a for a in self.ops if matches_op(a.path, str(func))]
-            self._matched.update(address.text for address in found)
+            self.matched.update(address.text for address in found)
             roles = self._wanted_ops[id(func)] = frozenset(a.role or "out" for a in found)
         return roles
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 KINDS = ("module", "op", "note", "step", "variable", "tap", "grad", "prefix")
-MODULE, OP, NOTE, STEP, VARIABLE, TAP, GRAD, PREFIX = range(8)
+MODULE, OP, NOTE, STEP, VARIABLE, TAP, GRADIENT, PREFIX = range(8)
 # Kinds whose subject is a `Label`.
-LABELLED = (VARIABLE, TAP, GRAD, PREFIX)
+LABELLED = (VARIABLE, TAP, GRADIENT, PREFIX)
 
 PHASES = ("forward", "backward", "recompute", "optimizer", "data")
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, DATA = range(5)
