@@ -25,7 +25,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from clew import callbacks
-from clew.address import Address, nearest, parse
+from clew.address import Address, compile_pattern, nearest, parse
 from clew.analysis.crash import crash_note, failing_event
 from clew.errors import ClewError, ClewWarning, MissingDependency, TraceStateError
 from clew.events.columns import Columns, ModuleRow, Place
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from clew.capture.names import ModuleName
     from clew.capture.recording import Lane
+    from clew.capture.variables import VariableSource
     from clew.store.disk import DiskStore, Surroundings
 
 _log = logging.getLogger("clew")
@@ -331,9 +332,12 @@ class Session:
     def __init__(self, models: dict[str, nn.Module], settings: Settings) -> None:
         from clew.capture.budget import Budget
         from clew.capture.grads import GradSource
+        from clew.capture.named import Named
         from clew.capture.recording import Recording
         from clew.capture.tensors import TensorTable
+        from clew.capture.torch_compat import is_compiling
         from clew.capture.values import Keeper
+        from clew.capture.variables import VariableSource
 
         self._settings = settings
         self._roots = {path: type(model).__name__ for path, model in models.items()}
@@ -380,6 +384,22 @@ class Session:
         if any(address.role in ROLES_BEYOND_CALLS for address in settings.capture):
             grads = self.recording.grads = GradSource(self.recording, settings.capture)
             self._matchers.append(grads)
+        self._variables: VariableSource | None = None
+        if any(self._may_be_variable(address) for address in settings.capture):
+            self._variables = VariableSource(
+                self.recording, settings.capture, Named(self.recording, self._gap), self._gap,
+                is_compiling,
+            )  # fmt: skip
+            self._matchers.append(self._variables)
+
+    def _may_be_variable(self, address: Address) -> bool:
+        """Whether an address may name a variable: it does if no module has its name."""
+        if address.kind == "function":
+            return True
+        if address.kind != "path" or address.role is not None:
+            return False
+        named = compile_pattern(address.path)
+        return not any(named(name.path) for name in self.recording.modules.names)
 
     def start(self, frame: FrameType | None, nested: bool) -> None:
         """Install everything."""
@@ -401,6 +421,8 @@ class Session:
         self._sources = [modules, TapSource(recording, callbacks.reducer, self._gap)]
         if recording.grads is not None:
             self._sources.insert(0, recording.grads)
+        if self._variables is not None:
+            self._sources.insert(0, self._variables)
         self._undo = [on_swap(recording.tensors.forget), compiled.stop, self._stop_sources]
         compiled.start()
         self._start_sources()
@@ -659,6 +681,8 @@ class Session:
         for address in self._settings.capture:
             if address.text not in matched:
                 among = owned if address.role in TENSOR_ROLES else called
+                if self._variables is not None:
+                    among = [*among, *self._variables.candidates(address)]
                 close = ", ".join(nearest(address.path, among)) or "none"
                 self._gap(Gap("an address to capture", address.text, "nothing that ran matches it",
                               f"the nearest that ran: {close}"))  # fmt: skip

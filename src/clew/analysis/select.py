@@ -178,10 +178,15 @@ def _is_named(label: Label, address: Address, matcher: Callable[[str], bool]) ->
     if label.role != address.role:
         return False
     if address.kind == "path":
-        return label.file is None and matcher(label.stem)
-    if label.file is None or not matcher(label.stem.partition(":")[2]):
+        return label.file is None and _names(matcher, label.stem)
+    if label.file is None or not _names(matcher, label.stem.partition(":")[2]):
         return False
     return label.package == address.path or matches_file(address.path, label.file)
+
+
+def _names(matcher: Callable[[str], bool], stem: str) -> bool:
+    """Whether a pattern names a stem; a function stands for what it returns."""
+    return matcher(stem) or (stem.endswith(".return") and matcher(stem.removesuffix(".return")))
 
 
 def _idle_modules(reader: Reader, address: Address) -> list[str]:

@@ -13,12 +13,26 @@ from typing import Any
 
 from torch import nn, no_grad
 
-from clew.address import Key, join
-from clew.capture.recording import NAME, NODE, Recording
+from clew.address import Address, Key, join
+from clew.capture.recording import NAME, NODE, Recording, Where
 from clew.capture.taps import current_prefix, listen
 from clew.capture.torch_compat import is_compiling, unobserved, without_modes
 from clew.events.model import Gap
 from clew.events.records import PREFIX, TAP, Label
+
+
+class Named:
+    """Records values by name, as the options of their addresses say."""
+
+    def __init__(self, recording: Recording, on_gap: Callable[[Gap], Any]) -> None:
+        self._recording = recording
+        self._on_gap = on_gap
+
+    def record(
+        self, label: Label, value: Any, where: Where, address: Address | None = None
+    ) -> None:
+        """Record a value that has a name; `address` is what asked for it."""
+        self._recording.named(label, value, where)
 
 
 class TapSource:

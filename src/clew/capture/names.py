@@ -66,6 +66,8 @@ class ModuleTable:
         self.on_wrapper: Callable[[nn.Module], None] = lambda module: None
         # Called with parameters and buffers that got their names after they may have been met.
         self.on_late_tensor: Callable[[Any], None] = lambda tensor: None
+        # Called with each module that gets a name.
+        self.on_module: Callable[[str, Any], None] = lambda path, module: None
         # Called with each parameter and buffer that gets a name.
         self.on_tensor: Callable[[str, Any], None] = lambda path, tensor: None
         self._tensor_names: dict[int, tuple[ModuleEntry, str, str]] = {}
@@ -190,6 +192,7 @@ class ModuleTable:
         name = ModuleName(len(self.names), path, parent, cls, entry)
         entry.names.append(name)
         self.names.append(name)
+        self.on_module(path, module)
         prefix = path + "." if path else ""
         tensor_names = self._tensor_names
         if self._started:

@@ -12,7 +12,7 @@ import math
 import threading
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from clew.capture import plain
 from clew.capture.budget import Budget
@@ -22,6 +22,7 @@ from clew.capture.sources import (
     StackNode,
     StackTree,
     first_argument,
+    instruction_at,
     read_locals,
 )
 from clew.capture.structure import describe
@@ -61,6 +62,9 @@ NUMBER: Final = 6
 INPUTS: Final = 7
 NAMED: Final = 8
 Call = tuple[int, StackNode, int, "ModuleName | None", int, int, int, Any, Any]
+
+# Where a value was named: a frame, a line of code that runs compiled, or no line of Python.
+Where: TypeAlias = FrameType | tuple[CodeType, int] | None
 
 _STACKS = StackTree()
 
@@ -358,16 +362,18 @@ class Recording:
             (next(self.ids), Note(subject), node, parent, now, now, -1, [], None, None, text)
         )
 
-    def named(self, label: Label, value: Any, frame: FrameType | None, full: bool = True) -> int:
-        """Record a value that has a name, as it is now; the event's id.
-
-        `frame` is where it was named, None if no line of Python did.
-        """
+    def named(self, label: Label, value: Any, where: Where, full: bool = True) -> int:
+        """Record a value that has a name, as it is now; the event's id."""
         lane = self.lane()
         if self.halted:
             return -1
         top = lane.stack[-1]
-        node, parent = (top[NODE], top[ID]) if frame is None else lane.place(frame)
+        node, parent = top[NODE], top[ID]
+        if isinstance(where, tuple):
+            code, line = where
+            node = self.stacks.child(node, code, instruction_at(code, line))
+        elif where is not None:
+            node, parent = lane.place(where)
         out = self.described(value, full)
         event, now = next(self.ids), self.clock()
         self.push((event, label, node, parent, now, now, -1, [], None, out, None))

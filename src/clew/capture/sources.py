@@ -155,6 +155,11 @@ def boundary_of(frame: FrameType | None) -> int:
 _WITH_OPCODES = {"BEFORE_WITH", "SETUP_WITH", "LOAD_SPECIAL"}
 
 
+def instruction_at(code: CodeType, line: int) -> int:
+    """The first instruction of a line, the function's own first if the line has none."""
+    return next((start for start, _, found in code.co_lines() if found == line), 0)
+
+
 def places_of(nodes: list[StackNode]) -> list[Place]:
     """Rows for nodes, each of which comes after the one above it."""
     rows = {node.index: row for row, node in enumerate(nodes)}
