@@ -306,22 +306,24 @@ def test_shards_open_with_safetensors(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(disk, "_INLINE", 3)
     monkeypatch.setattr(shards, "_LARGEST_SHARD", 300_000)
     t = record(dtypes, values="full", out=tmp_path / "run.clew")
-    found = {}
+    values = [v for e in t.events for v in [*e.inputs.values(), *e.outputs.values()]]
+    large = {v.number: v.tensor() for v in values if v.array().nbytes > 8}
+    assert len(large) > 100
     paths = sorted(tmp_path.glob("run.clew/rank=00000/shard-*.safetensors"))
     assert len(paths) > 2
+    contents = set()
     for path in paths:
         with safe_open(path, "pt") as file:
             for key in file.keys():  # noqa: SIM118 - it is no mapping
-                if not key.startswith("__pad"):
-                    found[int(key.removeprefix("value."))] = file.get_tensor(key)
-    values = [v for e in t.events for v in [*e.inputs.values(), *e.outputs.values()]]
-    large = {v.number: v for v in values if v.array().nbytes > 8}
-    assert len(large) > 100
-    for number, value in large.items():
-        tensor = value.tensor()
-        assert torch.equal(
-            found[number].reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8)
-        )
+                if key.startswith("__pad"):
+                    continue
+                raw = file.get_tensor(key).reshape(-1).view(torch.uint8)
+                number = int(key.removeprefix("value."))
+                if number in large:
+                    assert torch.equal(raw, large[number].reshape(-1).view(torch.uint8))
+                contents.add(raw.numpy().tobytes())
+    for tensor in large.values():
+        assert tensor.reshape(-1).view(torch.uint8).numpy().tobytes() in contents
 
 
 def test_event_parts_open_with_pandas(tmp_path: Path) -> None:

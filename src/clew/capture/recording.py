@@ -294,7 +294,8 @@ class Recording:
         """Record a module call that is over, or that will not be heard of again."""
         event, node, _, name, parent, start, number, inputs, named = call
         self.push((event, name, node, parent, start, end, number, inputs, named, out, error))
-        if event & self.batch_bits == self.batch_bits:
+        keeper = self.keeper
+        if event & self.batch_bits == self.batch_bits or (keeper is not None and keeper.is_full):
             self.drain()
 
     def failure(self, lane: Lane, call: Call, exception: BaseException) -> str:

@@ -39,6 +39,9 @@ COMPRESSED = {
 
 
 _REMEMBERED = 4096
+# Data handed to the sink at a time: what waits in memory is a few times this, however large or
+# many the tensors of a step are.
+_BATCH_BYTES = 32 << 20
 
 
 class Keeper:
@@ -52,6 +55,8 @@ class Keeper:
         on_gap: Callable[[Gap], Any],
     ) -> None:
         self.kept: list[Any] = []
+        # Bytes of data in there.
+        self.pending_bytes = 0
         self._limits = limits
         self._bytes = 0
         self._count = 0
@@ -102,12 +107,32 @@ class Keeper:
                     return
                 if self._is_over():
                     return
-                full = full and self._has_room(elements)
-                kept = Kept(statistics(elements), _payload(tensor, elements) if full else None)
+                kept = self._kept(tensor, elements, full and self._has_room(elements))
                 self._remember(token, tensor, kept)
             self.kept.append((token, kept))
         except Exception as fault:
             self._not_kept(tensor, f"{type(fault).__name__}: {fault}")
+
+    def _kept(self, tensor: Tensor, elements: Tensor, full: bool) -> Kept:
+        if not full:
+            return Kept(statistics(elements), None)
+        payload = _parts(tensor, elements)
+        if payload is not None:
+            stats = statistics(elements)
+        else:
+            # Of the copy, so that both are of the same moment, and read from the device once.
+            copy = snapshot(elements)
+            stats = statistics(copy)
+            payload = as_payload(copy)
+            if copy.numel():
+                payload = payload._replace(checksum=int(str(stats["digest"]), 16))
+        self.pending_bytes += len(payload.data)
+        return Kept(stats, payload)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much data has gathered that it should be handed over."""
+        return self.pending_bytes >= _BATCH_BYTES
 
     def _remember(self, token: Token, tensor: Tensor, kept: Kept) -> None:
         """Have the statistics at hand for views of the same elements."""
@@ -121,6 +146,7 @@ class Keeper:
         kept = self.kept[:]
         del self.kept[: len(kept)]
         self._in_full.clear()
+        self.pending_bytes = 0
         return kept
 
     def module_roles(self, paths: list[str], call: int) -> frozenset[str]:
@@ -215,8 +241,8 @@ def _elements(tensor: Tensor) -> Tensor | None:
     return local.detach().resolve_conj().resolve_neg()
 
 
-def _payload(tensor: Tensor, elements: Tensor) -> Payload:
-    """A tensor's data: its elements, or the parts it is made of."""
+def _parts(tensor: Tensor, elements: Tensor) -> Payload | None:
+    """The data of a tensor made of several arrays (sparse, quantised), None for any other."""
     local = getattr(tensor, "_local_tensor", tensor)
     parts: dict[str, Tensor]
     facts: dict[str, Any] = {}
@@ -234,19 +260,23 @@ def _payload(tensor: Tensor, elements: Tensor) -> Payload:
                  "zero_points": local.q_per_channel_zero_points()}  # fmt: skip
         facts = {"axis": local.q_per_channel_axis()}
     else:
-        return snapshot(elements)
+        return None
     form = "quantized" if local.is_quantized else str(local.layout).replace("torch.", "")
     facts["dtype"] = str(local.dtype).replace("torch.", "")
-    return pack(form, tuple(local.shape), facts, {n: snapshot(p) for n, p in parts.items()})
+    copies = {name: as_payload(snapshot(part)) for name, part in parts.items()}
+    return pack(form, tuple(local.shape), facts, copies)
 
 
-def snapshot(tensor: Tensor) -> Payload:
+def snapshot(tensor: Tensor) -> Tensor:
     """A copy of the tensor's own elements, in row-major order."""
     copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-    copy.copy_(tensor.detach())
-    raw = copy.reshape(-1).view(torch.uint8).numpy() if copy.numel() else None
-    data = b"" if raw is None else raw
-    return Payload(str(tensor.dtype).replace("torch.", ""), tuple(tensor.shape), data)
+    return copy.copy_(tensor.detach())
+
+
+def as_payload(copy: Tensor) -> Payload:
+    """The bytes of a snapshot."""
+    data = copy.reshape(-1).view(torch.uint8).numpy() if copy.numel() else b""
+    return Payload(str(copy.dtype).replace("torch.", ""), tuple(copy.shape), data)
 
 
 def statistics(tensor: Tensor) -> dict[str, float | int | str]:

@@ -84,11 +84,12 @@ class Step(int):
 
 
 class Payload(NamedTuple):
-    """A tensor's elements in row-major order, as bytes."""
+    """A tensor's elements in row-major order, as bytes; their checksum where it is known."""
 
     dtype: str
     shape: tuple[int, ...]
     data: Any
+    checksum: int | None = None
 
 
 PARTS = "parts"

@@ -18,16 +18,16 @@ from typing import Any
 import pyarrow as pa
 
 from clew.events.columns import ModuleRow, Place
-from clew.events.digest import checksum
 from clew.events.model import Gap
 from clew.events.records import Batch, Kept, Payload
 from clew.store.compact import Compactor, Part, Tables
+from clew.store.contents import Spot, WrittenContents, key_of, strong_digest
 from clew.store.live import LiveFile
 from clew.store.processes import this_process
 from clew.store.rows import dump, to_json
 from clew.store.schema import SCHEMAS, STAT_NAMES, part_name
 from clew.store.sealing import seal_part
-from clew.store.shards import ShardWriter, value_name
+from clew.store.shards import ShardWriter, read_range, value_name
 from clew.store.words import Words
 
 _INLINE = 8 << 10
@@ -94,6 +94,7 @@ class TraceFiles:
         self._tables = tables
         self._files = {table: TableFile(folder, table) for table in SCHEMAS}
         self._shards = ShardWriter(folder)
+        self._contents = WrittenContents(functools.partial(read_range, folder))
         self._known: dict[str, int] = {}
         self._sources: set[str] = set()
         self._environment = ""
@@ -204,16 +205,27 @@ class TraceFiles:
         payload = kept.payload
         if payload is None:
             return
+        # Once: it may be read from another trace's file.
         data = memoryview(payload.data).cast("B")
+        key = key_of(payload, data)
+        spot = self._contents.find(key, data)
+        if spot is None:
+            spot = self._write_content(number, payload, data)
+            self._contents.add(key, spot)
+            if spot.shard is None:
+                rows["data"][at] = bytes(data)
+        elif spot.shard is None:
+            rows["data_of"][at] = spot.value
+        rows["shard"][at], rows["offset"][at] = spot.shard, spot.offset
         rows["data_dtype"][at] = payload.dtype
         rows["data_shape"][at] = list(payload.shape)
-        rows["length"][at] = len(data)
-        rows["checksum"][at] = checksum(data)
+        rows["length"][at], rows["checksum"][at] = key[1:]
+
+    def _write_content(self, number: int, payload: Payload, data: memoryview) -> Spot:
         if len(data) <= _INLINE:
-            rows["data"][at] = bytes(data)
-        else:
-            whole = Payload(payload.dtype, payload.shape, data)
-            rows["shard"][at], rows["offset"][at] = self._shards.append(value_name(number), whole)
+            return Spot(number, None, None, strong_digest(data))
+        whole = Payload(payload.dtype, payload.shape, data)
+        return Spot(number, *self._shards.append(value_name(number), whole), b"")
 
 
 class DiskStore:
