@@ -18,7 +18,7 @@ from clew.analysis.select import Selection, find, select
 from clew.analysis.series import Series, series
 from clew.errors import MissingDependency
 from clew.events.model import Crash, Events, Gap, joined
-from clew.events.records import MODULE, OP
+from clew.events.records import MODULE, OP, STEP
 from clew.store.reader import Reader
 from clew.views.export.formats import Exported, export
 from clew.views.text.code import CodeView, code_view
@@ -71,9 +71,9 @@ class Trace:
 
     @property
     def steps(self) -> list[int]:
-        """The numbers of the steps that have events, in order."""
-        found = {int(s) for r in self._current_readers() for s in np.unique(r.columns.step)}
-        return sorted(found)
+        """The numbers of the steps in which something was recorded, in order."""
+        columns = [reader.columns for reader in self._current_readers()]
+        return sorted({int(s) for c in columns for s in np.unique(c.step[c.kind != STEP])})
 
     @property
     def ranks(self) -> list[int]:

@@ -16,7 +16,11 @@ from numpy.typing import NDArray
 from clew.events.model import Gap
 from clew.events.records import Kept
 
-SCHEMA_VERSION = 1
+# Of the trace on disk. It counts up with every change that a reader of the version before would
+# misread or miss; a reader refuses what is newer than itself, and what is older than the oldest
+# version it still reads.
+SCHEMA_VERSION = 2
+OLDEST_VERSION = 2
 
 Ints = NDArray[np.int64]
 
