@@ -18,7 +18,7 @@ from clew.analysis.select import Selection, find, select
 from clew.analysis.series import Series, series
 from clew.errors import MissingDependency
 from clew.events.model import Crash, Events, Gap, joined
-from clew.events.records import MODULE, OP, STEP
+from clew.events.records import MODULE, OP
 from clew.store.reader import Reader
 from clew.views.export.formats import Exported, export
 from clew.views.text.code import CodeView, code_view
@@ -72,8 +72,15 @@ class Trace:
     @property
     def steps(self) -> list[int]:
         """The numbers of the steps in which something was recorded, in order."""
-        columns = [reader.columns for reader in self._current_readers()]
-        return sorted({int(s) for c in columns for s in np.unique(c.step[c.kind != STEP])})
+        return sorted({step for reader in self._current_readers() for step in reader.steps})
+
+    @property
+    def modes(self) -> dict[int, str]:
+        """`"train"` or `"eval"` for each step in which a model ran, by its `training`."""
+        found: dict[int, str] = {}
+        for reader in self._current_readers():
+            found = reader.columns.modes | found
+        return dict(sorted(found.items()))
 
     @property
     def ranks(self) -> list[int]:
@@ -108,9 +115,12 @@ class Trace:
         """Events whose module path, class or op name matches or contains `pattern`."""
         return find(self._current_readers(), pattern)
 
-    def series(self, address: str) -> Series:
-        """The values of an address over the run, with their steps and ranks."""
-        return series(self[address])
+    def series(self, address: str, *, mode: str | None = None) -> Series:
+        """The values of an address over the run, with their steps and ranks.
+
+        `mode` is `"train"` or `"eval"` for the values of such steps alone.
+        """
+        return series(self._current_readers(), self[address], mode)
 
     def tree(
         self, depth: int | None = None, fold: bool = True, rows: int | None = None

@@ -154,6 +154,8 @@ class Columns:
     sources: dict[str, str] = field(default_factory=dict)
     # value -> what was kept of it
     kept: Mapping[int, Kept] = field(default_factory=dict)
+    # step -> "train" or "eval", for each step in which a model ran
+    modes: dict[int, str] = field(default_factory=dict)
     # everything that was not seen
     gaps: list[Gap] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)

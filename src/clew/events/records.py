@@ -19,6 +19,10 @@ MODULE, OP, NOTE, STEP = range(4)
 PHASES = ("forward", "backward", "recompute", "optimizer", "data")
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, DATA = range(5)
 
+# What a step is, by the `training` of the model that runs in it.
+MODES = ("train", "eval")
+TRAIN, EVAL = MODES
+
 # Fields of an event. SUBJECT is the op, the `ModuleName` of a module, or a `Note`. NODE is a
 # `StackNode`; PARENT the id of the enclosing module call or -1. NUMBER is the call index of a
 # module, and for an op its autograd number (see `capture.ops`). ARGS, KWARGS and OUT are the

@@ -49,6 +49,7 @@ class Surroundings:
     modules: list[ModuleRow]
     parameters: list[tuple[str, int, int]]
     threads: list[str]
+    modes: dict[int, str]
     gaps: list[Gap]
     source: Callable[[str], str | None]
     environment: dict[str, Any]
@@ -166,7 +167,7 @@ class TraceFiles:
             "op": c.ops.rows, "note": c.notes.rows, "error": c.errors.rows, "meta": c.metas.rows,
             "template": c.templates.rows, "value_name": c.value_names.rows, "place": places,
             "module": around.modules, "parameter": around.parameters,
-            "thread": around.threads, "gap": around.gaps,
+            "thread": around.threads, "mode": list(around.modes.items()), "gap": around.gaps,
         }  # fmt: skip
         rows = _no_rows()
         if not self._signed:

@@ -188,6 +188,7 @@ def _read(folder: Path) -> tuple[Columns, Ending]:
         threads=sound.threads(threads),
         sources=tables["source"],
         kept=kept,
+        modes=dict(sorted(tables["mode"].values())),
         gaps=[*(gap for _, gap in sorted(tables["gap"].items())), *damage],
         environment=_environment(tables["environment"]),
         rank=int(folder.name.partition("=")[2]),

@@ -16,7 +16,7 @@ import numpy as np
 
 from clew.events.columns import IN, OUT, Columns, Ints, Place, Tensor
 from clew.events.model import Event, Events, Source, Stats, Value, Values
-from clew.events.records import BACKWARD, KINDS, MODULE, NOTE, OP, PHASES, Unseen
+from clew.events.records import BACKWARD, KINDS, MODULE, NOTE, OP, PHASES, STEP, Unseen
 from clew.store.decode import decode
 
 
@@ -49,6 +49,13 @@ class Reader:
     def rows(self, kind: int) -> Ints:
         """The rows of all events of a kind."""
         return np.flatnonzero(self.columns.kind == kind)
+
+    @cached_property
+    def steps(self) -> list[int]:
+        """The steps in which something was recorded; the mark that begins one is not enough."""
+        c = self.columns
+        steps: list[int] = np.unique(c.step[c.kind != STEP]).tolist()
+        return steps
 
     def events(self, rows: Any, what: str) -> Events:
         """Events of some rows."""

@@ -209,6 +209,7 @@ def _write(folder: Path, columns: Columns) -> None:
         columns.modules,
         columns.parameters,
         columns.threads,
+        columns.modes,
         columns.gaps,
         columns.sources.get,
         columns.environment,
