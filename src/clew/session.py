@@ -30,7 +30,7 @@ from clew.analysis.crash import crash_note, failing_event
 from clew.errors import ClewError, ClewWarning, MissingDependency, TraceStateError
 from clew.events.columns import Columns, ModuleRow, Place
 from clew.events.model import Gap
-from clew.events.records import Sink, Step
+from clew.events.records import EVAL, TRAIN, Sink, Step
 from clew.events.settings import Limits, Schedule
 from clew.store.memory import MemoryStore
 from clew.store.reader import Reader
@@ -345,6 +345,7 @@ class Session:
         self._clock = time.perf_counter_ns()
         self._time = time.time()
         self._step = 0
+        self._step_modes: dict[int, str] = {}
         self._reader: Reader | None = None
         self._gaps: dict[tuple[str, str], Gap] = {}
         self._faulted = False
@@ -378,11 +379,13 @@ class Session:
 
             feed = LiveFeed(self.recording, LivePrinter(sys.stdout))
             self.recording.listen(feed.entered, feed.ended)
-        keeper = Keeper(settings.values, settings.capture, budget, self._gap, self.recording.kept)
+        # Without a model it shows only as it runs what is a module and what a variable.
+        calls = [a for a in settings.capture if not models or not self._may_be_variable(a)]
+        keeper = Keeper(settings.values, calls, budget, self._gap, self.recording.kept)
         self.recording.keep(keeper, every=settings.values != "meta" or keeper.is_asked)
         self._matchers: list[Any] = [keeper]
         if any(address.role in ROLES_BEYOND_CALLS for address in settings.capture):
-            grads = self.recording.grads = GradSource(self.recording, settings.capture)
+            grads = self.recording.grads = GradSource(self.recording, settings.capture, self._gap)
             self._matchers.append(grads)
         self._variables: VariableSource | None = None
         if any(self._may_be_variable(address) for address in settings.capture):
@@ -571,6 +574,7 @@ class Session:
             self._module_rows(),
             list(recording.modules.parameters),
             list(recording.thread_names),
+            dict(self._step_modes),
             list(self._gaps.values()),
             (lambda file: None) if self._settings.redact else _source,
             self._environment(),
@@ -606,6 +610,7 @@ class Session:
             threads=list(recording.thread_names),
             sources={} if self._settings.redact else _sources(places),
             kept=store.kept,
+            modes=dict(self._step_modes),
             gaps=list(self._gaps.values()),
             environment=self._environment(),
             rank=_rank(),
@@ -651,8 +656,13 @@ class Session:
         if lane.ident not in self._modes:
             self._push_mode(lane)
 
-    def _on_idle(self, lane: Lane) -> None:
+    def _on_idle(self, lane: Lane, module: nn.Module) -> None:
         """The outermost module call of a thread is over: leave no mode behind on it."""
+        if self._step not in self._step_modes:
+            # The model whose names are used says what the step is, else the first that runs.
+            given = next(iter(self._given.values()), None)
+            root = module if not given else given[0].entry.ref() or module
+            self._step_modes[self._step] = TRAIN if root.training else EVAL
         if lane.ident != self._main:
             self._pop_mode(lane)
             if self._sees_ops:

@@ -71,9 +71,16 @@ class Trace:
 
     @property
     def steps(self) -> list[int]:
-        """The numbers of the steps that have events, in order."""
-        found = {int(s) for r in self._current_readers() for s in np.unique(r.columns.step)}
-        return sorted(found)
+        """The numbers of the steps in which something was recorded, in order."""
+        return sorted({step for reader in self._current_readers() for step in reader.steps})
+
+    @property
+    def modes(self) -> dict[int, str]:
+        """`"train"` or `"eval"` for each step in which a model ran, by its `training`."""
+        found: dict[int, str] = {}
+        for reader in self._current_readers():
+            found = reader.columns.modes | found
+        return dict(sorted(found.items()))
 
     @property
     def ranks(self) -> list[int]:
@@ -108,9 +115,12 @@ class Trace:
         """Events whose module path, class or op name matches or contains `pattern`."""
         return find(self._current_readers(), pattern)
 
-    def series(self, address: str) -> Series:
-        """The values of an address over the run, with their steps and ranks."""
-        return series(self[address])
+    def series(self, address: str, *, mode: str | None = None) -> Series:
+        """The values of an address over the run, with their steps and ranks.
+
+        `mode` is `"train"` or `"eval"` for the values of such steps alone.
+        """
+        return series(self._current_readers(), self[address], mode)
 
     def tree(
         self, depth: int | None = None, fold: bool = True, rows: int | None = None

@@ -12,6 +12,10 @@ from typing import Any
 from clew.events.model import Gap
 from clew.events.settings import Limits
 
+# Data handed to the sink at a time: what waits in memory is a few times this, however large or
+# many the tensors of a step are.
+_BATCH_BYTES = 32 << 20
+
 
 class Budget:
     """The room there is for values."""
@@ -20,6 +24,8 @@ class Budget:
         self._limits = limits
         self._on_gap = on_gap
         self._bytes = 0
+        # Bytes that wait to be handed over.
+        self.pending = 0
         self._count = 0
         self._until = None if limits.seconds is None else time.monotonic() + limits.seconds
 
@@ -44,7 +50,13 @@ class Budget:
             self._limited(f"{limits.bytes} bytes", "bytes")
             return False
         self._bytes += size
+        self.pending += size
         return True
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much data has gathered that it should be handed over."""
+        return self.pending >= _BATCH_BYTES
 
     def _limited(self, what: str, name: str) -> None:
         self._on_gap(

@@ -9,28 +9,26 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from clew.capture import structure
-from clew.capture.plain import Array
 from clew.events.digest import checksum
+from clew.events.statistics import Array
 
 _MOST_LEAVES = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(NamedTuple):
     """What a value looked like.
 
-    `kind` is its class, `facts` its shape, dtype, device and the like, `memory` what tells its
-    object and version apart from others, `content` a checksum or the value itself.
+    `kind` is its class, `facts` those of FACTS that it has, `memory` what tells its object and
+    version apart from others, `content` a hash, or the value itself.
     """
 
     kind: str
-    facts: tuple[tuple[str, Any], ...]
+    facts: tuple[Any, ...]
     memory: Any
     content: Any
 
@@ -40,26 +38,28 @@ class Look:
         return self.kind, self.facts, self.content
 
 
-_tensor_look: list[Callable[[Any, bool], Look]] = []
+FACTS = ("shape", "dtype", "device", "layout", "requires_grad")
+
+_tensor_look: list[Callable[[Any], Look]] = []
 
 
-def learn(tensor_look: Callable[[Any, bool], Look]) -> None:
+def learn(tensor_look: Callable[[Any], Look]) -> None:
     """Know how to look at tensors."""
     _tensor_look[:] = [tensor_look]
 
 
-def look(value: Any, content: bool = True) -> Look:
-    """A value as it is now. Without `content`, large tensors are told apart by version only."""
+def look(value: Any) -> Look:
+    """A value as it is now."""
     if structure.is_tensor(value):
-        return _tensor_look[0](value, content)
+        return _tensor_look[0](value)
     if isinstance(value, np.ndarray):
-        facts = (("dtype", str(value.dtype)), ("shape", value.shape), ("stride", value.strides))
-        return Look("ndarray", facts, id(value), array_checksum(value))
+        facts = (value.shape, value.dtype, "cpu", value.strides)
+        return Look("ndarray", facts, id(value), array_hash(value))
     if isinstance(value, np.generic):
-        return Look(type(value).__name__, (("dtype", str(value.dtype)),), 0, value.tobytes())
+        return Look(type(value).__name__, (value.shape, value.dtype), 0, value.tobytes())
     if type(value) in structure.CONSTANTS:
         return Look(type(value).__name__, (), 0, _exact(value))
-    return _container_look(value, content)
+    return _container_look(value)
 
 
 def _exact(value: Any) -> Any:
@@ -71,7 +71,7 @@ def _exact(value: Any) -> Any:
     return value
 
 
-def _container_look(value: Any, content: bool) -> Look:
+def _container_look(value: Any) -> Look:
     """Containers by their leaves, anything else by its identity."""
     leaves: list[Look] = []
     room = [_MOST_LEAVES]
@@ -79,14 +79,13 @@ def _container_look(value: Any, content: bool) -> Look:
     def leaf(item: Any) -> Any:
         if room[0] > 0:
             room[0] -= 1
-            own = item is not value or type(item) in structure.CONSTANTS
-            leaves.append(look(item, content) if own else Look(type(item).__name__, (), 0, 0))
+            leaves.append(look(item) if item is not value else Look(type(item).__name__, (), 0, 0))
         return type(item).__name__
 
     described = structure.describe(value, leaf, 0, leaf)
     if isinstance(described, (list, dict)):
         contents = tuple(item.same for item in leaves)
-        return Look(type(value).__name__, (("keys", _keys(described)),), id(value), contents)
+        return Look(type(value).__name__, (_keys(described),), id(value), contents)
     if isinstance(value, (set, frozenset)) and all(type(v) in structure.CONSTANTS for v in value):
         return Look(type(value).__name__, (), id(value), frozenset(map(_exact, value)))
     return Look(type(value).__name__, (), id(value), id(value))
@@ -98,14 +97,22 @@ def _keys(described: Any) -> Any:
     return tuple(map(_keys, described)) if isinstance(described, list) else None
 
 
-def array_checksum(array: Array) -> int:
-    """A checksum of an array's elements; for objects, of their identities."""
+def array_hash(array: Array) -> int:
+    """A hash of an array's elements; for objects, of their identities."""
     if array.dtype.hasobject:
         if array.dtype.kind != "O":
             return 0
         array = np.array([id(item) for item in array.reshape(-1)], dtype=np.int64)
     flat = np.ascontiguousarray(array).reshape(-1)
-    return checksum(flat.view(np.uint8)) if flat.nbytes else 0
+    return content_hash(flat.view(np.uint8)) if flat.nbytes else 0
+
+
+_FEW_BYTES = 1 << 16
+
+
+def content_hash(data: Any) -> int:
+    """A number that differs for different bytes, within this process."""
+    return hash(bytes(data)) if len(data) <= _FEW_BYTES else checksum(data)
 
 
 def changes(before: Look | None, after: Look) -> list[str]:
@@ -117,6 +124,8 @@ def changes(before: Look | None, after: Look) -> list[str]:
         return ["new"]
     if before.kind != after.kind:
         return ["type"]
-    old, new = dict(before.facts), dict(after.facts)
-    found = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    if len(before.facts) != len(after.facts):
+        return ["shape"]
+    pairs = zip(FACTS, before.facts, after.facts, strict=False)
+    found = [name for name, old, new in pairs if old != new]
     return found or ([] if before.content == after.content else ["values"])

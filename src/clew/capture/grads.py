@@ -25,22 +25,30 @@ from clew.capture.changes import look
 from clew.capture.recording import Recording
 from clew.capture.structure import tensors_in
 from clew.capture.torch_compat import unobserved, without_modes
+from clew.events.model import Gap
 from clew.events.records import GRADIENT, VARIABLE, Label
 
 # Roles of a module call whose gradients are followed, and of tensors a module owns.
 CALL_ROLES = ("grad", "grad_in")
 TENSOR_ROLES = ("grad", "param", "buffer", "update", "state")
+_NO_STEP = "no optimizer made a step with it"
+_MISSING = dict.fromkeys(CALL_ROLES, "no gradient arrived for it")
 
 
 class GradSource:
     """Follows the gradients, parameters and buffers that were asked for."""
 
-    def __init__(self, recording: Recording, addresses: Iterable[Address]) -> None:
+    def __init__(
+        self, recording: Recording, addresses: Iterable[Address], on_gap: Callable[[Gap], Any]
+    ) -> None:
         self._recording = recording
         paths = [a for a in addresses if a.kind == "path"]
         self._calls = [a for a in paths if a.role in CALL_ROLES]
         self._wanted = [(a, compile_pattern(a.path)) for a in paths if a.role in TENSOR_ROLES]
+        self._on_gap = on_gap
         self.matched: set[str] = set()
+        # Paths and roles of which there is an event.
+        self._recorded: set[tuple[str, str]] = set()
         # id of a parameter or buffer -> (the tensor, weakly, its path, the roles asked for)
         self._followed: dict[int, tuple[Callable[[], Any], str, frozenset[str]]] = {}
         # (path, role) -> how it looked when it was recorded last
@@ -63,10 +71,22 @@ class GradSource:
         """Take every hook away."""
         self.look_around()
         self._recording.modules.on_tensor = lambda path, tensor: None
+        self._tell_missing()
         for handle in self._handles:
             handle.remove()
         self._handles, self._before = [], {}
         self._followed.clear()
+
+    def _tell_missing(self) -> None:
+        """Tell of addresses that name something of which nothing came."""
+        for address in (*self._calls, *(a for a, _ in self._wanted)):
+            matcher, role = compile_pattern(address.path), str(address.role)
+            if address.text in self.matched and not any(
+                role == told and matcher(path) for path, told in self._recorded
+            ):
+                why = _MISSING.get(role, _NO_STEP)
+                self._on_gap(Gap("an address to capture", address.text, why,
+                                 "run that part of the training inside the block"))  # fmt: skip
 
     def look_around(self) -> None:
         """Record parameters and buffers that have changed, at the end of a step."""
@@ -143,6 +163,7 @@ class GradSource:
         self._named(Label(kind, path, name, role, owner), value)
 
     def _named(self, label: Label, value: Any) -> None:
+        self._recorded.add((label.stem, str(label.role)))
         try:
             self._recording.named(label, value, sys._getframe(1))
         except Exception as fault:

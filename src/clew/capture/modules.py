@@ -36,7 +36,7 @@ class ModuleSource:
 
     `sees_ops` tells whether ops are recorded as well, which then tell of writes to tensors.
     `on_thread` is called when a module runs on a new thread, `on_idle` when the outermost call
-    of a thread is over.
+    of a thread is over, with the module called.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ModuleSource:
         recording: Recording,
         sees_ops: bool,
         on_thread: Callable[[Lane], None],
-        on_idle: Callable[[Lane], None],
+        on_idle: Callable[[Lane, nn.Module], None],
     ) -> None:
         self._enter, self._leave = _hooks(recording, sees_ops, on_thread, on_idle)
         self._handles: list[Any] = []
@@ -67,7 +67,7 @@ def _hooks(
     recording: Recording,
     sees_ops: bool,
     on_thread: Callable[[Lane], None],
-    on_idle: Callable[[Lane], None],
+    on_idle: Callable[[Lane, nn.Module], None],
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     is_compiling = torch.compiler.is_dynamo_compiling
     hidden = MACHINERY.hidden
@@ -212,7 +212,7 @@ def _hooks(
                 error = None if stopped else recording.failure(lane, call, exception)
                 end_call(call, end, None, error)
             if len(stack) == 1:
-                on_idle(lane)
+                on_idle(lane, module)
         except Exception as fault:
             recording.on_fault(fault, "the end of a module call")
 

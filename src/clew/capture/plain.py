@@ -12,15 +12,11 @@ from typing import Any
 import numpy as np
 
 from clew.capture.budget import Budget
-from clew.events.digest import checksum
 from clew.events.records import Extra, Kept, Payload, Shape, Token
-
-Array = np.ndarray[Any, Any]
-Stats = dict[str, float | int | str]
+from clew.events.statistics import NUMERIC_KINDS, Array, array_statistics
 
 # Kinds of NumPy dtypes whose elements are bytes with a meaning of their own.
 _OTHER_KINDS = "USMmV"
-_NUMERIC_KINDS = "biufc"
 _SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
 
 
@@ -39,14 +35,19 @@ def record(value: Any, values: list[Any], kept: list[Any], full: bool, budget: B
         payload = _payload(value) if full else None
         if payload is not None and not budget.has_room(_count(value), len(payload.data)):
             payload = None
-        stats = statistics(value) if isinstance(value, np.ndarray) else None
+        # Where the data is kept, statistics are made of it when somebody needs them.
+        stats = array_statistics(value) if payload is None and _is_array(value) else None
         if stats is not None or payload is not None:
             kept.append((token, Kept(stats, payload)))
     return token
 
 
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray)
+
+
 def _count(value: Any) -> int:
-    return int(value.size) if isinstance(value, np.ndarray) else 1
+    return int(value.size) if _is_array(value) else 1
 
 
 def _python_dtype(value: Any) -> str:
@@ -79,60 +80,11 @@ def array_payload(array: Array) -> Payload | None:
         return None
     little = array.dtype.newbyteorder("<")
     name = array.dtype.name
-    if array.dtype.kind not in _NUMERIC_KINDS or array.dtype.itemsize > 16 or name == "float128":
+    if array.dtype.kind not in NUMERIC_KINDS or array.dtype.itemsize > 16 or name == "float128":
         name = f"numpy:{little.str}"
-        if array.dtype.kind not in (*_OTHER_KINDS, *_NUMERIC_KINDS) or array.dtype.names:
+        if array.dtype.kind not in (*_OTHER_KINDS, *NUMERIC_KINDS) or array.dtype.names:
             return None
     return Payload(name, array.shape, np.ascontiguousarray(array, dtype=little).tobytes())
-
-
-def statistics(array: Array) -> Stats | None:
-    """Statistics of a numeric array, None for any other."""
-    if array.dtype.kind not in _NUMERIC_KINDS or array.dtype.itemsize > 16:
-        return None
-    found: Stats = {"count": array.size, "nan": 0, "inf": 0, "zeros": 0}
-    flat = np.ascontiguousarray(array).reshape(-1)
-    with np.errstate(all="ignore"):
-        if array.size:
-            numbers = flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat
-            if numbers.dtype.kind != "f" or numbers.dtype.itemsize > 8:
-                numbers = numbers.astype(np.float64)
-            found.update(moments(numbers, array.size - int(np.count_nonzero(flat)), _sums))
-    little = flat.astype(flat.dtype.newbyteorder("<"), copy=False)
-    found["digest"] = f"{checksum(little.view(np.uint8)) if array.size else 0:016x}"
-    return found
-
-
-def moments(
-    numbers: Array, zeros: int, mean_and_norm: Callable[[Array], tuple[float, float]]
-) -> Stats:
-    """Minimum, maximum, mean, deviation and norm of the finite numbers, and counts of the rest."""
-    low, high = float(numbers.min()), float(numbers.max())
-    nan = inf = 0
-    if not np.isfinite(low) or not np.isfinite(high):
-        nan = int(np.count_nonzero(np.isnan(numbers)))
-        inf = int(np.count_nonzero(np.isinf(numbers)))
-        numbers = numbers[np.isfinite(numbers)]
-        if not len(numbers):
-            nothing = dict.fromkeys(("min", "max", "mean", "std", "norm"), float("nan"))
-            return {**nothing, "nan": nan, "inf": inf, "zeros": zeros}
-        low, high = float(numbers.min()), float(numbers.max())
-    mean, norm = mean_and_norm(numbers)
-    variance = norm * norm / len(numbers) - mean * mean
-    if variance < 1e-3 * mean * mean:
-        # The difference of two large numbers: take the deviation from the mean itself.
-        _, deviation = mean_and_norm(numbers.astype(np.float64) - mean)
-        variance = deviation * deviation / len(numbers)
-    return {
-        "min": low, "max": high, "mean": mean, "std": max(variance, 0.0) ** 0.5, "norm": norm,
-        "nan": nan, "inf": inf, "zeros": zeros,
-    }  # fmt: skip
-
-
-def _sums(numbers: Array) -> tuple[float, float]:
-    scale = float(np.abs(numbers).max()) or 1.0
-    wide = numbers.astype(np.float64) / scale
-    return float(wide.mean()) * scale, float(np.linalg.norm(wide)) * scale
 
 
 class NoTensors:

@@ -339,7 +339,7 @@ class Recording:
         """Record a module call that is over, or that will not be heard of again."""
         event, node, _, name, parent, start, number, inputs, named = call
         self.push((event, name, node, parent, start, end, number, inputs, named, out, error))
-        if event & self.batch_bits == self.batch_bits:
+        if event & self.batch_bits == self.batch_bits or self.budget.is_full:
             self.drain()
 
     def failure(self, lane: Lane, call: Call, exception: BaseException) -> str:
@@ -377,7 +377,7 @@ class Recording:
         out = self.described(value, full)
         event, now = next(self.ids), self.clock()
         self.push((event, label, node, parent, now, now, -1, [], None, out, None))
-        if event & self.batch_bits == self.batch_bits:
+        if event & self.batch_bits == self.batch_bits or self.budget.is_full:
             self.drain()
         return event
 
@@ -472,6 +472,7 @@ class Recording:
         # there before what is kept of it.
         taken_kept = self.kept[:]
         del self.kept[: len(taken_kept)]
+        self.budget.pending = 0
         if self.snapshots is not None:
             self.snapshots.forget()
         taken_events = events[:]

@@ -8,6 +8,7 @@ random number generators.
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,13 +19,13 @@ from torch import Tensor
 from clew.address import Address, matches, matches_op
 from clew.capture import changes
 from clew.capture.budget import Budget
-from clew.capture.changes import Look
-from clew.capture.plain import Stats, moments
-from clew.capture.tensors import odd_facts, version_of
+from clew.capture.changes import Look, content_hash
+from clew.capture.tensors import PLAIN, odd_facts, version_of
 from clew.capture.torch_compat import is_transformed, unobserved, without_modes
 from clew.events.digest import checksum
 from clew.events.model import Gap
 from clew.events.records import Kept, Payload, Token, pack
+from clew.events.statistics import Stats, moments
 
 _INTEGRAL = frozenset(
     {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool,
@@ -42,6 +43,8 @@ COMPRESSED = {
 
 
 _REMEMBERED = 4096
+# Elements of which statistics cost more in calls than in arithmetic.
+_FEW = 1 << 16
 _CPU = torch.device("cpu")
 
 
@@ -93,7 +96,7 @@ class Keeper:
                 return
             self._in_full.add(id(token))
         try:
-            with unobserved(), torch.no_grad(), without_modes(), np.errstate(all="ignore"):
+            with unobserved(), torch.no_grad(), without_modes():
                 elements = _elements(tensor)
                 if elements is None:
                     self._not_kept(tensor, "it has no elements of its own that could be copied")
@@ -101,8 +104,8 @@ class Keeper:
                 if self._budget.is_over():
                     return
                 size = elements.numel() * elements.element_size()
-                full = full and self._budget.has_room(elements.numel(), size)
-                kept = Kept(statistics(elements), _payload(tensor, elements) if full else None)
+                room = full and self._budget.has_room(elements.numel(), size)
+                kept = _kept(tensor, elements, room)
                 self._remember(token, tensor, kept)
             self._kept.append((token, kept))
         except Exception as fault:
@@ -112,7 +115,7 @@ class Keeper:
         """Have the statistics at hand for views of the same elements."""
         if len(self._taken) > _REMEMBERED:
             self._taken.clear()
-        if _is_dense(tensor):
+        if kept.stats is not None and _is_dense(tensor):
             self._taken[id(token)] = (token, tensor.numel(), kept.stats, tensor.is_contiguous())
 
     def forget(self) -> None:
@@ -177,8 +180,24 @@ def _elements(tensor: Tensor) -> Tensor | None:
     return local.detach().resolve_conj().resolve_neg()
 
 
-def _payload(tensor: Tensor, elements: Tensor) -> Payload:
-    """A tensor's data: its elements, or the parts it is made of."""
+def _kept(tensor: Tensor, elements: Tensor, full: bool) -> Kept:
+    if not full:
+        return Kept(statistics(elements), None)
+    payload = _parts(tensor, elements)
+    if payload is not None:
+        return Kept(statistics(elements), payload)
+    copy = snapshot(elements)
+    payload = as_payload(copy)
+    if copy.numel() <= _FEW:
+        # Their statistics can wait until the copy is stored or read.
+        return Kept(None, payload)
+    # Of the copy, so that both are of the same moment, and read from the device once.
+    stats = statistics(copy)
+    return Kept(stats, payload._replace(checksum=int(str(stats["digest"]), 16)))
+
+
+def _parts(tensor: Tensor, elements: Tensor) -> Payload | None:
+    """The data of a tensor made of several arrays (sparse, quantised), None for any other."""
     local = getattr(tensor, "_local_tensor", tensor)
     parts: dict[str, Tensor]
     facts: dict[str, Any] = {}
@@ -196,19 +215,31 @@ def _payload(tensor: Tensor, elements: Tensor) -> Payload:
                  "zero_points": local.q_per_channel_zero_points()}  # fmt: skip
         facts = {"axis": local.q_per_channel_axis()}
     else:
-        return snapshot(elements)
+        return None
     form = "quantized" if local.is_quantized else str(local.layout).replace("torch.", "")
     facts["dtype"] = str(local.dtype).replace("torch.", "")
-    return pack(form, tuple(local.shape), facts, {n: snapshot(p) for n, p in parts.items()})
+    copies = {name: as_payload(snapshot(part)) for name, part in parts.items()}
+    return pack(form, tuple(local.shape), facts, copies)
 
 
-def snapshot(tensor: Tensor) -> Payload:
+def snapshot(tensor: Tensor) -> Tensor:
     """A copy of the tensor's own elements, in row-major order."""
-    copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-    copy.copy_(tensor.detach())
-    raw = copy.reshape(-1).view(torch.uint8).numpy() if copy.numel() else None
-    data = b"" if raw is None else raw
-    return Payload(str(tensor.dtype).replace("torch.", ""), tuple(tensor.shape), data)
+    if tensor.device == _CPU:
+        copied = tensor.contiguous()
+        return tensor.clone() if copied is tensor else copied
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, device=_CPU)
+    return copy.copy_(tensor)
+
+
+def as_payload(copy: Tensor) -> Payload:
+    """The bytes of a snapshot."""
+    data = copy.reshape(-1).view(torch.uint8).numpy() if copy.numel() else b""
+    return Payload(_dtype_name(copy.dtype), tuple(copy.shape), data)
+
+
+@functools.cache
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).replace("torch.", "")
 
 
 def statistics(tensor: Tensor) -> Stats:
@@ -216,7 +247,8 @@ def statistics(tensor: Tensor) -> Stats:
     count = tensor.numel()
     found: Stats = {"count": count, "nan": 0, "inf": 0, "zeros": 0}
     if count:
-        found.update(_moments(tensor))
+        with np.errstate(all="ignore"):
+            found.update(_moments(tensor))
     found["digest"] = _digest(tensor)
     return found
 
@@ -267,36 +299,39 @@ def _digest(tensor: Tensor) -> str:
     return f"{checksum(_array(flat, tensor)):016x}"
 
 
-# Content is compared where versions cannot tell, and where it costs little.
-_CHEAP_ELEMENTS = 1 << 20
+# Bytes of which a hash costs less than to ask whether it is needed.
+_FEW_BYTES = 1 << 16
 
 
-def look_at(tensor: Tensor, content: bool) -> Look:
-    """A tensor as it is now; with `content` by its elements, however many there are."""
-    with unobserved(), torch.no_grad(), without_modes():
-        shape, stride, device, extra = odd_facts(tensor)
+def look_at(tensor: Tensor) -> Look:
+    """A tensor as it is now: by its elements if they are few, or if no version tells of writes."""
+    with unobserved(), without_modes():
         version = version_of(tensor)
-        memory = (id(tensor), version, _address(tensor))
-        facts = (
-            ("shape", tuple(shape)),
-            ("dtype", str(tensor.dtype)),
-            ("device", str(device)),
-            ("layout", (stride, *extra[:3])),
-            ("requires_grad", tensor.requires_grad),
-        )
-        wanted = content or version is None or tensor.numel() <= _CHEAP_ELEMENTS
-        elements = _elements(tensor) if wanted and device == _CPU else None
-        digest: Any = memory if elements is None else _digest(elements)
-        if tensor.layout is not torch.strided:
-            digest = (digest, version)  # its indices may have moved
-        return Look(type(tensor).__name__, facts, memory, digest)
+        if type(tensor) in PLAIN and tensor.layout is torch.strided and tensor.device == _CPU:
+            facts = (
+                tuple(tensor.shape),
+                tensor.dtype,
+                "cpu",
+                tensor.stride(),
+                tensor.requires_grad,
+            )
+            memory = (id(tensor), version, tensor.data_ptr())
+            size = tensor.numel() * tensor.element_size()
+            if size <= _FEW_BYTES or version is None or not tensor.untyped_storage().resizable():
+                return Look("Tensor", facts, memory, _content(tensor, size))
+            return Look("Tensor", facts, memory, memory)
+        shape, stride, device, extra = odd_facts(tensor)
+        facts = (tuple(shape), tensor.dtype, str(device), (stride, *extra), tensor.requires_grad)
+        memory = (id(tensor), version, 0)
+        return Look(type(tensor).__name__, facts, memory, memory)
 
 
-def _address(tensor: Tensor) -> int:
-    try:
-        return tensor.untyped_storage().data_ptr()
-    except Exception:  # a wrapper without memory of its own
-        return 0
+def _content(tensor: Tensor, size: int) -> int:
+    """A hash of the elements of a tensor in memory."""
+    with torch.no_grad():
+        flat = tensor if tensor.is_contiguous() else tensor.contiguous()
+    data = (ctypes.c_ubyte * size).from_address(flat.data_ptr()) if size else b""
+    return content_hash(data)
 
 
 changes.learn(look_at)

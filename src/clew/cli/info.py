@@ -55,7 +55,8 @@ def _facts(path: str, trace: Trace) -> dict[str, Any]:
         "environment": trace.env,
         "world_size": read_manifest(Path(path)).get("world_size"),
         "ranks": ranks,
-        "steps": sorted({step for rank in ranks for step in rank["steps"]}),
+        "steps": trace.steps,
+        "modes": dict(Counter(trace.modes[s] for s in trace.steps if s in trace.modes)),
         "events": len(trace),
         "kinds": dict(kinds),
         "files": len(files),
@@ -77,21 +78,18 @@ def _rank_facts(reader: Reader) -> dict[str, Any]:
         "rank": reader.columns.rank,
         "events": len(reader),
         "kinds": {KINDS[kind]: count for kind, count in sorted(kinds.items())},
-        "steps": _steps_of(reader),
+        "steps": reader.steps,
         "crash": reader.columns.environment.get("crash"),
     }
 
 
-def _steps_of(reader: Reader) -> list[int]:
-    """The steps in which something ran; the mark that begins a step is not enough."""
-    from clew.events.records import STEP
-
-    c = reader.columns
-    return sorted(set(c.step[c.kind != STEP].tolist()))
-
-
 def _is_live(file: Path) -> bool:
     return file.suffix in (".arrows", ".open")
+
+
+def _modes(modes: dict[str, int]) -> str:
+    """How many steps are of which mode, where they are of both."""
+    return f" ({', '.join(f'{n} {mode}' for mode, n in modes.items())})" if len(modes) > 1 else ""
 
 
 def _crash(trace: Trace) -> dict[str, Any] | None:
@@ -118,7 +116,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         f"recorded  {_time(env)}, level={env.get('level')!r}, values={env.get('values')!r}",
         "with      " + ", ".join(f"{name} {env[name]}" for name in _BRIEF if env.get(name)),
         f"ranks     {_ranks(facts)}",
-        f"steps     {_steps(facts['steps'])}",
+        f"steps     {_steps(facts['steps'])}" + _modes(facts["modes"]),
         f"events    {facts['events']:,}" + (f": {kinds}" if kinds else ""),
         f"on disk   {bytes_text(facts['bytes'])} in {counted(facts['files'], 'file')}",
     ]

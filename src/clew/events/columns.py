@@ -16,7 +16,11 @@ from numpy.typing import NDArray
 from clew.events.model import Gap
 from clew.events.records import Kept, Label
 
-SCHEMA_VERSION = 1
+# Of the trace on disk. It counts up with every change that a reader of the version before would
+# misread or miss; a reader refuses what is newer than itself, and what is older than the oldest
+# version it still reads.
+SCHEMA_VERSION = 2
+OLDEST_VERSION = 2
 
 Ints = NDArray[np.int64]
 
@@ -151,6 +155,8 @@ class Columns:
     sources: dict[str, str] = field(default_factory=dict)
     # value -> what was kept of it
     kept: Mapping[int, Kept] = field(default_factory=dict)
+    # step -> "train" or "eval", for each step in which a model ran
+    modes: dict[int, str] = field(default_factory=dict)
     # everything that was not seen
     gaps: list[Gap] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)

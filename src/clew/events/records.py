@@ -21,6 +21,10 @@ LABELLED = (VARIABLE, TAP, GRADIENT, PREFIX)
 PHASES = ("forward", "backward", "recompute", "optimizer", "data")
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, DATA = range(5)
 
+# What a step is, by the `training` of the model that runs in it.
+MODES = ("train", "eval")
+TRAIN, EVAL = MODES
+
 # Fields of an event. SUBJECT is the op, the `ModuleName` of a module, a `Note`, a `Step` or a
 # `Label`. NODE is a
 # `StackNode`; PARENT the id of the enclosing module call or -1. NUMBER is the call index of a
@@ -115,11 +119,12 @@ class Shape(tuple[int, ...]):
 
 
 class Payload(NamedTuple):
-    """A tensor's elements in row-major order, as bytes."""
+    """A tensor's elements in row-major order, as bytes; their checksum where it is known."""
 
     dtype: str
     shape: tuple[int, ...]
     data: Any
+    checksum: int | None = None
 
 
 PARTS = "parts"

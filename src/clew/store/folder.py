@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clew.errors import BadTrace
-from clew.events.columns import SCHEMA_VERSION, Columns, Ints
+from clew.events.columns import OLDEST_VERSION, SCHEMA_VERSION, Columns, Ints
+from clew.events.digest import CHECKSUM
 from clew.events.model import Gap
 from clew.events.records import KINDS
 from clew.store.compact import Part
@@ -63,13 +64,26 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise BadTrace(f"{path} cannot be read: {broken}") from broken
     if manifest.get("format") != FORMAT:
         raise BadTrace(f"{path} is not the manifest of a trace")
-    version = manifest.get("version")
-    if type(version) is not int or not 0 < version <= SCHEMA_VERSION:
-        raise BadTrace(
-            f"{folder} has format version {str(version)[:40]!r}, this Clew reads up to "
-            f"{SCHEMA_VERSION}; upgrade Clew"
-        )
+    _check_version(folder, manifest)
     return manifest
+
+
+def _check_version(folder: Path, manifest: dict[str, Any]) -> None:
+    version, algorithm = manifest.get("version"), manifest.get("checksum")
+    readable = f"this Clew reads {OLDEST_VERSION} to {SCHEMA_VERSION}"
+    if type(version) is not int or version > SCHEMA_VERSION:
+        shown = str(version)[:40]
+        raise BadTrace(f"{folder} has format version {shown!r}, {readable}; upgrade Clew")
+    if version < OLDEST_VERSION:
+        raise BadTrace(
+            f"{folder} has format version {version}, {readable}; open it with the Clew that "
+            "wrote it, or record it again"
+        )
+    if algorithm != CHECKSUM:
+        raise BadTrace(
+            f"{folder} has checksums of the kind {str(algorithm)[:40]!r}, this Clew knows "
+            f"{CHECKSUM!r}; upgrade Clew"
+        )
 
 
 def rank_folders(folder: Path) -> dict[int, Path]:
@@ -175,6 +189,7 @@ def _read(folder: Path) -> tuple[Columns, Ending]:
         threads=sound.threads(threads),
         sources=tables["source"],
         kept=kept,
+        modes=dict(sorted(tables["mode"].values())),
         gaps=[*(gap for _, gap in sorted(tables["gap"].items())), *damage],
         environment=_environment(tables["environment"]),
         rank=int(folder.name.partition("=")[2]),

@@ -9,6 +9,7 @@ import numpy as np
 from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, VALUE_COLUMNS, Ints
 from clew.events.records import STEP, Batch, Kept
 from clew.store.compact import Compactor, Part
+from clew.store.contents import KeptContents
 
 
 class MemoryStore:
@@ -17,6 +18,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self.tables = Compactor()
         self.kept: dict[int, Kept] = {}
+        self._contents = KeptContents()
         self._pending: Batch | None = None
         self._columns: dict[str, list[Ints]] = {name: [] for name in COLUMN_NAMES}
 
@@ -43,9 +45,15 @@ class MemoryStore:
         if self._pending is not None:
             batch, self._pending = self._pending, None
             part = self.tables.compact(batch)
-            self.kept.update(part.kept)
+            for number, kept in part.kept.items():
+                self.kept[number] = self._shared(kept)
             for name, column in part.columns.items():
                 self._columns[name].append(column)
+
+    def _shared(self, kept: Kept) -> Kept:
+        if kept.payload is None:
+            return kept
+        return kept._replace(payload=self._contents.shared(kept.payload))
 
     def _whole(self) -> Part:
         for columns in self._columns.values():

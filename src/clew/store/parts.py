@@ -26,6 +26,8 @@ from clew.store.schema import SCHEMAS, footer_name
 _TEXT_PER_BYTE = 1000
 _SPARE_TEXT = 64 << 20
 _TEXT = (pa.string(), pa.binary())
+# Readings of a table whose parts are sealed while it is read.
+_MOST_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +44,21 @@ def read_table(
 ) -> tuple[pa.Table, list[Stretch]]:
     """Some columns of a table, and the stretches they are made of.
 
-    Parts that come into being meanwhile are left for another time.
+    Parts that come into being meanwhile are left for another time; where one was sealed, which
+    moves rows of open calls from it to the next, everything is read again.
     """
-    stretches = [
-        stretch
-        for stem, kinds in sorted(parts_of(folder, table, damage).items())
-        for stretch in _part(folder, table, stem, kinds, columns, damage)
-    ]
+    for _ in range(_MOST_TRIES):
+        told: list[Gap] = []
+        parts = sorted(parts_of(folder, table, told).items())
+        stretches = [
+            stretch
+            for stem, kinds in parts
+            for stretch in _part(folder, table, stem, kinds, columns, told)
+        ]
+        live_ones = [stem for stem, kinds in parts if kinds == ["arrows"]]
+        if all((folder / f"{stem}.arrows").exists() for stem in live_ones):
+            break
+    damage += told
     schema = pa.schema([SCHEMAS[table].field(name) for name in columns])
     return pa.concat_tables([schema.empty_table(), *(s.rows for s in stretches)]), stretches
 

@@ -25,6 +25,7 @@ from clew.events.records import (
     OP,
     PHASES,
     PREFIX,
+    STEP,
     Unseen,
 )
 from clew.store.decode import decode
@@ -59,6 +60,13 @@ class Reader:
     def rows(self, kind: int) -> Ints:
         """The rows of all events of a kind."""
         return np.flatnonzero(self.columns.kind == kind)
+
+    @cached_property
+    def steps(self) -> list[int]:
+        """The steps in which something was recorded; the mark that begins one is not enough."""
+        c = self.columns
+        steps: list[int] = np.unique(c.step[c.kind != STEP]).tolist()
+        return steps
 
     def events(self, rows: Any, what: str) -> Events:
         """Events of some rows."""

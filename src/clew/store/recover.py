@@ -125,7 +125,7 @@ def _recover_part(folder: Path, table: str, stem: str, kinds: list[str]) -> Iter
         sealed.rename(sealed.with_name(f"{sealed.name}.damaged"))
     path = live if "arrows" in kinds else sealed
     try:
-        rows, damage = seal_part(path, table)
+        rows, damage = seal_part(path, table, _later_events(folder, stem, table))
     except OSError:
         raise
     except Exception as broken:
@@ -140,6 +140,14 @@ def _recover_part(folder: Path, table: str, stem: str, kinds: list[str]) -> Iter
     elif damage:
         line += ", the last batch was incomplete"
     yield line
+
+
+def _later_events(folder: Path, stem: str, table: str) -> pa.Table | None:
+    """The ids of events in later parts, which have newer rows of calls that were open."""
+    if table != "events":
+        return None
+    ids, stretches = read_table(folder, table, ["id"], [])
+    return pa.concat_tables([ids[:0], *(s.rows for s in stretches if s.stem > stem)])
 
 
 def _is_whole(path: Path) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from clew.events.columns import IN, OUT, Leaf, Meta, ModuleRow, Place, Symbol, Template, Tensor
 from clew.events.model import Gap
-from clew.events.records import LABELLED, PHASES, Label, Unseen
+from clew.events.records import LABELLED, MODES, PHASES, Label, Unseen
 
 _LARGEST = (1 << 63) - 1
 _MOST_THREADS = 1 << 16
@@ -103,6 +103,14 @@ def load_parameter(text: str) -> tuple[str, int, int]:
     return _text(path), _integer(owner), _integer(count)
 
 
+def load_mode(text: str) -> tuple[int, str]:
+    """A step and its mode from their row."""
+    step, mode = _listed(from_json(text), 2)
+    if mode not in MODES:
+        raise ValueError(f"there is no mode {mode!r:.40}")
+    return _integer(step), mode
+
+
 def load_name(text: str) -> str:
     """A name from its row."""
     return _name(from_json(text))
@@ -130,7 +138,7 @@ def load_facts(text: str) -> dict[str, Any]:
 LOADERS: dict[str, Callable[[str], Any]] = {
     "op": load_name, "note": load_name, "value_name": load_text, "thread": load_text,
     "meta": load_meta, "template": load_template, "place": load_place, "module": load_module,
-    "parameter": load_parameter, "gap": load_gap, "label": load_label,
+    "parameter": load_parameter, "gap": load_gap, "label": load_label, "mode": load_mode,
 }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from clew.errors import BadTrace, ClewError
 from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, SCHEMA_VERSION, VALUE_COLUMNS, Columns
+from clew.events.digest import CHECKSUM
 from clew.store.compact import Part, Tables
 from clew.store.disk import Surroundings, TraceFiles
 from clew.store.folder import rank_folders, read_manifest
@@ -116,6 +117,7 @@ def manifest_of(environment: dict[str, Any], world_size: int) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": SCHEMA_VERSION,
+        "checksum": CHECKSUM,
         "run": uuid.uuid4().hex,
         "job": _job(),
         "world_size": world_size,
@@ -208,6 +210,7 @@ def _write(folder: Path, columns: Columns) -> None:
         columns.modules,
         columns.parameters,
         columns.threads,
+        columns.modes,
         columns.gaps,
         columns.sources.get,
         columns.environment,
