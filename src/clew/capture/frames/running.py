@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, FunctionType, TracebackType
 
 from clew.capture.frames import monitoring, tracing
@@ -16,6 +16,8 @@ from clew.capture.frames.functions import unwrap
 from clew.capture.frames.hooks import SILENT
 from clew.capture.frames.sites import Probe
 from clew.capture.frames.stepping import BUDGET, Watch
+
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 _driver = monitoring if monitoring.AVAILABLE else tracing
 
@@ -64,7 +66,22 @@ def follow_code(
     """Follow every call of a code object that begins from now on; no source is needed."""
     following = Following()
     following._add(Watch(code, wanted, probe, returns=returns, lines=lines, polls=polls))
+    for part in _comprehensions(code):
+        # What `:=` binds in there is a name of the function around it.
+        bound = _outer_names(part, wanted)
+        following._add(Watch(part, bound, probe, origin=code, calls=False))
     return following
+
+
+def _comprehensions(code: CodeType) -> Iterator[CodeType]:
+    for const in code.co_consts:
+        if isinstance(const, CodeType) and const.co_name in _COMPREHENSIONS:
+            yield const
+            yield from _comprehensions(const)
+
+
+def _outer_names(code: CodeType, wanted: Callable[[str], bool]) -> Callable[[str], bool]:
+    return lambda name: name in code.co_freevars and wanted(name)
 
 
 def follow_frame(

@@ -238,12 +238,12 @@ def _dig(code: CodeType) -> CodeType:
 
 
 def _renamed(code: CodeType, old: str, new: str) -> CodeType:
-    """Put the qualified name right, here and in nested code (3.10: in constants)."""
+    """Put the qualified name right, here, in nested code, and in the constants of nested classes."""
     consts = []
     for const in code.co_consts:
         if isinstance(const, CodeType):
             const = _renamed(const, old, new)
-        elif not _QUALNAME_IN_CODE and isinstance(const, str) and const.startswith(old):
+        elif isinstance(const, str) and const.startswith(old):
             const = new + const[len(old) :]
         consts.append(const)
     changes: dict[str, Any] = {"co_consts": tuple(consts)}

@@ -41,8 +41,10 @@ class Watch:
         only: int | None = None,
         budget: int | None = None,
         origin: CodeType | None = None,
+        calls: bool = True,
     ) -> None:
         self.code = code
+        self.tells_calls = calls
         self.map = CodeMap(code, origin)
         self.probe = probe
         self.returns, self.lines, self.polls = returns, lines, polls
@@ -83,7 +85,9 @@ class Watch:
         """A call begins; tell whether the next one is worth being told."""
         if not self.follows(frame) or id(frame) in self.calls:
             return True
-        self.calls[id(frame)] = _Call(True, self.code.co_firstlineno)
+        self.calls[id(frame)] = _Call(self.tells_calls, self.code.co_firstlineno)
+        if not self.tells_calls:
+            return True
         values, owner = self._values(frame)
         self.probe.entered(self._site("enter", "", self.map.whole()), owner)
         for name in self.map.params:
@@ -144,6 +148,8 @@ class Watch:
         call = self.calls.get(id(frame))
         if call is None or not self.follows(frame) or offset not in self.map.yields:
             return
+        if not self.tells_calls:
+            return
         owner = self._last(frame, call)
         self.probe.yielded(self._here("yield", frame), value, owner)
 
@@ -153,7 +159,7 @@ class Watch:
             if self.follows(frame):
                 self.join(frame)
             return
-        if plainly and self.follows(frame):
+        if plainly and self.tells_calls and self.follows(frame):
             _, owner = self._values(frame)
             self.probe.resumed(self._here("yield", frame), owner)
 
