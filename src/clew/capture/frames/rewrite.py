@@ -41,11 +41,11 @@ def rewrite(node: Def, code: CodeType, qualname: str, uses: Sequence[Use]) -> No
         return
     first = 1 if ast.get_docstring(node, clean=False) is not None else 0
     head, body = node.body[:first], node.body[first:]
-    at = body[0] if body else node.body[0]
+    at = next((part for part in body if not _is_declaration(part)), node.body[0])
     listened = [use for use in own if use.hooks.may_compile]
     if listened:
         # torch.compile gives a function up when its graph breaks inside a `try`.
-        compiled = _Function(node, code, qualname, own, whole=False).block(copy.deepcopy(body))
+        compiled = _Function(node, code, qualname, own, whole=False).block(copy.deepcopy(body), at)
         followed = _Function(node, code, qualname, own, whole=True).call(_undeclared(body), at)
         test = emit.call(listened[0], "compiling")
         branch = ast.If(test, compiled or [ast.Pass()], followed)
@@ -53,6 +53,13 @@ def rewrite(node: Def, code: CodeType, qualname: str, uses: Sequence[Use]) -> No
     else:
         body = _Function(node, code, qualname, own, whole=True).call(body, at)
     node.body = head + body
+
+
+def _is_declaration(node: ast.stmt) -> bool:
+    """Tell whether a statement only speaks to the compiler, and no line of it runs."""
+    if isinstance(node, ast.AnnAssign):
+        return node.value is None and isinstance(node.target, ast.Name)
+    return isinstance(node, ast.Global | ast.Nonlocal)
 
 
 def _undeclared(body: Block) -> Block:
@@ -159,7 +166,7 @@ class _Function:
 
     def call(self, body: Block, at: Any) -> Block:
         entered = self._tell_all("entered", "enter", self.node, at)
-        inside = self.block(body)
+        inside = self.block(body, at)
         failed: Block = []
         for use in self.uses:
             failed += self._salvage(use, self.start.perhaps(body), at)
@@ -167,7 +174,8 @@ class _Function:
         failed.append(emit.place(ast.Raise(), at))
         any_error = emit.of_hooks(self.uses[0], "any_error")
         handler = ast.ExceptHandler(any_error, None, failed)
-        left = [*self._late_polls(), *self._tell_all("left", "leave", self.node, at)[::-1]]
+        # On the way out no line of its own must show.
+        left = [*self._late_polls(), *self._tell_all("left", "leave", self.node, None)[::-1]]
         attempt = ast.Try(inside or [ast.Pass()], [handler], [], left)
         return [*entered, emit.place(attempt, at)]
 
@@ -185,20 +193,16 @@ class _Function:
             for use in self.uses:
                 if use.polls and use.wants(name):
                     site = self.places.site("poll", name, at)
-                    found.append(emit.guarded(use, self._told(use, "polled", site, name), at))
+                    found.append(emit.guarded(use, self._told(use, "polled", site, name), None))
         return found
 
-    def block(self, body: Block) -> Block:
+    def block(self, body: Block, at: Any) -> Block:
         """Rewrite the function's own block: parameters first, and what it returns at its end."""
         told: Block = []
         for arg in parameters(self.node):
             for use in emit.interested(self.uses, arg.arg):
                 site = self.places.site("param", arg.arg, arg)
-                told.append(
-                    emit.statement(
-                        self._told(use, "bound", site, arg.arg), body[0] if body else arg
-                    )
-                )
+                told.append(emit.statement(self._told(use, "bound", site, arg.arg), at))
         inside, flow = self._block(body, self.start)
         if flow is not None and body:
             inside += self._return_none(body[-1])
@@ -232,7 +236,7 @@ class _Function:
         return found, flow
 
     def _lines(self, statement: ast.stmt) -> Block:
-        if isinstance(statement, ast.Global | ast.Nonlocal) or id(statement) in self.split:
+        if _is_declaration(statement) or id(statement) in self.split:
             return []
         site = self.places.site("line", "", statement)
         return [
