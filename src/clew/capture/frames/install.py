@@ -16,19 +16,25 @@ from types import CodeType, FrameType, FunctionType, TracebackType
 from clew.capture.frames.emit import Use
 from clew.capture.frames.functions import inner_codes
 from clew.capture.frames.hooks import Hooks, code_tree
+from clew.capture.frames.linetable import is_fragile
 from clew.capture.frames.monitoring import AVAILABLE, Busy
-from clew.capture.frames.rewrite import rewrite
+from clew.capture.frames.rewrite import BARE, GUARDED, UNGUARDED, rewrite
 from clew.capture.frames.running import Following, follow_code, follow_frame
 from clew.capture.frames.sites import Probe, Target
 from clew.capture.frames.source import Definition, NoSource, definition
 
 _lock = threading.RLock()
+_TOO_LARGE = "torch.compile could not split code this large"
+_PARTIAL = {
+    UNGUARDED: f"names that may have no value are not polled: {_TOO_LARGE}",
+    BARE: f"neither the beginning nor the end of its calls is told: {_TOO_LARGE}",
+}
 
 
 class _State:
     """One function while anybody follows it."""
 
-    __slots__ = ("definition", "function", "original", "ours", "uses")
+    __slots__ = ("care", "definition", "function", "original", "ours", "uses")
 
     def __init__(self, function: FunctionType, found: Definition) -> None:
         self.function = weakref.ref(function)
@@ -36,6 +42,7 @@ class _State:
         self.original = function.__code__
         self.ours: CodeType | None = None
         self.uses: list[Use] = []
+        self.care = GUARDED
 
     def apply(self) -> None:
         """Give the function the code its uses ask for, if nobody else has changed it since."""
@@ -52,9 +59,14 @@ class _State:
             _restore_inner(before, self.original)
 
     def _code(self, function: FunctionType) -> CodeType:
-        node = self.definition.parse()
-        rewrite(node, self.original, self.definition.qualname, self.uses)
-        code = self.definition.compile(node)
+        may_compile = any(use.hooks.may_compile for use in self.uses)
+        for care in (GUARDED, UNGUARDED, BARE):
+            node = self.definition.parse()
+            rewrite(node, self.original, self.definition.qualname, self.uses, care)
+            code = self.definition.compile(node)
+            if not (may_compile and is_fragile(code)):
+                break
+        self.care = care
         for hooks in {id(use.hooks): use.hooks for use in self.uses}.values():
             hooks.inject(function.__globals__, code)
         return code
@@ -88,8 +100,8 @@ _states: weakref.WeakKeyDictionary[FunctionType, _State] = weakref.WeakKeyDictio
 class Installed:
     """What `instrument` put in place.
 
-    `fallbacks` lists functions that are followed without their source, at a higher cost, and
-    `unseen` those that are not followed at all, each with the reason.
+    `fallbacks` lists functions that are followed without their source, at a higher cost, `partial`
+    those of which not everything is told, `unseen` those not followed at all; with the reasons.
     """
 
     def __init__(self, hooks: Hooks) -> None:
@@ -98,6 +110,7 @@ class Installed:
         self._followed: list[Following] = []
         self.fallbacks: list[tuple[FunctionType, str]] = []
         self.unseen: list[tuple[FunctionType, str]] = []
+        self.partial: list[tuple[FunctionType, str]] = []
 
     def uninstall(self) -> None:
         """Put everything back; a second time does nothing."""
@@ -142,6 +155,9 @@ class Installed:
         for state in touched.values():
             running = (state.ours or state.original, state.original)
             state.apply()
+            function = state.function()
+            if state.care and function is not None:
+                self.partial.append((function, _PARTIAL[state.care]))
             self._join_running(state, running)
 
     def _follow_without_source(self, target: Target, reason: str, codes: set[int]) -> None:

@@ -1,4 +1,4 @@
-"""Move instructions that were put in to the line that ran before them.
+"""Mend the tables of rewritten code: put what was added to the line that ran before it.
 
 In: code compiled from a tree in which some nodes stand `NOWHERE`. Out: the same code, with those
 instructions at the place of the one before each: no debugger sees a line that is not there.
@@ -6,10 +6,13 @@ instructions at the place of the one before each: no debugger sees a line that i
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections.abc import Iterator
 from types import CodeType
 from typing import Any, TypeAlias
+
+from clew.capture.frames.hooks import code_tree
 
 # Further down than any source goes, yet near enough for the table of 3.10, which moves by 127.
 NOWHERE = 1 << 20
@@ -28,6 +31,36 @@ def settle(code: CodeType) -> CodeType:
         return code
     encode: Any = _encode if sys.version_info >= (3, 11) else _encode_3_10
     return code.replace(co_linetable=encode(code))
+
+
+def is_fragile(code: CodeType) -> bool:
+    """Tell whether torch.compile may fail to split this code where its graph breaks.
+
+    Seen in torch 2.13: it loses its place when a protected stretch, or its handler, begins with
+    an instruction whose argument does not fit into one byte.
+    """
+    return any(
+        part.co_code[at] == dis.EXTENDED_ARG
+        for part in code_tree(code)
+        for at in _protected(getattr(part, "co_exceptiontable", b""))
+    )
+
+
+def _protected(table: bytes) -> Iterator[int]:
+    """The offsets at which the stretches of an exception table and their handlers begin."""
+    numbers = iter(_numbers(table))
+    for start, _length, target, _depth in zip(numbers, numbers, numbers, numbers, strict=False):
+        yield 2 * start
+        yield 2 * target
+
+
+def _numbers(table: bytes) -> Iterator[int]:
+    value = 0
+    for byte in table:
+        value = value << 6 | byte & 63
+        if not byte & 64:
+            yield value
+            value = 0
 
 
 def _encode(code: CodeType) -> bytes:
