@@ -159,6 +159,11 @@ def _path(function: FunctionType) -> tuple[str, ...]:
     return (*parts[:-1], function.__code__.co_name)
 
 
+def inner_codes(code: CodeType) -> Iterator[tuple[CodeType, str]]:
+    """Yield the code of each function defined inside another, and its dotted path from there."""
+    return ((found, ".".join(path)) for found, path in _inner_codes(code))
+
+
 def _inner_codes(code: CodeType) -> Iterator[tuple[CodeType, tuple[str, ...]]]:
     """Yield the code of each function defined inside, and its path from here."""
     for const in code.co_consts:
