@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from clew.capture.names import ModuleName
-    from clew.capture.recording import Lane
+    from clew.capture.recording import Lane, Recording
     from clew.capture.variables import VariableSource
     from clew.store.disk import DiskStore, Surroundings
 
@@ -211,7 +211,7 @@ class Tracer(Trace):
     def stop(self) -> Tracer:
         """Stop recording and take everything away that recording had installed."""
         if self._session is None or self._depth == 0:
-            _warn("stop() on a trace that is not recording: call start() first, or use `with`")
+            warn("stop() on a trace that is not recording: call start() first, or use `with`")
             return self
         self._depth -= 1
         if self._depth == 0:
@@ -270,7 +270,7 @@ class Tracer(Trace):
 
     def _start(self, frame: FrameType | None) -> None:
         if self._depth:
-            _warn("a trace that is already recording was entered again: it goes on as one")
+            warn("a trace that is already recording was entered again: it goes on as one")
             self._depth += 1
             return
         if self._session is None:
@@ -449,6 +449,11 @@ class Session:
         if self.disk is not None:
             self.disk.close()
 
+    @property
+    def is_recording(self) -> bool:
+        """Whether events are recorded now: started, and not between two steps of a schedule."""
+        return bool(self._undo) and not self._paused and not self.recording.halted
+
     def failed_to_start(self, fault: BaseException) -> None:
         """Undo what was installed and say so; the program runs on, unrecorded."""
         self._fault(fault, "anything")
@@ -586,49 +591,17 @@ class Session:
         return places_of(nodes)
 
     def _module_rows(self) -> list[ModuleRow]:
-        return [
-            ModuleRow(n.path, n.cls, n.entry.number, n.entry.wrapper)
-            for n in list(self.recording.modules.names)
-        ]
+        return _module_rows(self.recording)
 
     def _columns(self) -> Columns:
-        store, recording = self.store, self.recording
-        arrays = store.arrays(recording.open_calls())
-        places = self._places(store.tables.nodes.rows)
-        return Columns(
-            **arrays,
-            ops=store.tables.ops.rows,
-            modules=self._module_rows(),
-            notes=store.tables.notes.rows,
-            labels=store.tables.labels.rows,
-            places=places,
-            templates=store.tables.templates.rows,
-            metas=store.tables.metas.rows,
-            errors=store.tables.errors.rows,
-            value_names=store.tables.value_names.rows,
-            parameters=list(recording.modules.parameters),
-            threads=list(recording.thread_names),
-            sources={} if self._settings.redact else _sources(places),
-            kept=store.kept,
-            modes=dict(self._step_modes),
-            gaps=list(self._gaps.values()),
-            environment=self._environment(),
-            rank=_rank(),
-        )
+        return recorded_columns(
+            self.store, self.recording, self._step_modes, self._gaps.values(),
+            self._environment(), self._settings.redact,
+        )  # fmt: skip
 
     def _environment(self) -> dict[str, Any]:
-        import torch
-
-        from clew import __version__
-
         return {
-            "clew": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "platform": platform.platform(),
-            "name": self._settings.name,
-            "time": self._time,
-            "clock": self._clock,
+            **surroundings(self._settings.name, self._clock, self._time),
             "level": self._settings.level,
             "values": self._settings.values,
             "crash": self.crash_text,
@@ -681,7 +654,7 @@ class Session:
             gap = Gap("events", "", "nothing ran inside the trace that torch would show",
                       "run the model or the ops inside the block, on this thread")  # fmt: skip
             if self._gap(gap):
-                _warn(str(gap))
+                warn(str(gap))
 
     def _check_captured(self) -> None:
         modules = self.recording.modules
@@ -712,7 +685,7 @@ class Session:
                 "call this model object inside the block, or trace the one that runs",
             )
             if self._gap(gap):
-                _warn(str(gap))
+                warn(str(gap))
 
     def _gap(self, gap: Gap) -> bool:
         new = (gap.what, gap.where) not in self._gaps
@@ -722,7 +695,7 @@ class Session:
 
     def _not_written(self, gap: Gap) -> None:
         if self._gap(gap):
-            _warn(str(gap))
+            warn(str(gap))
 
     def _fault(self, fault: BaseException, where: str) -> None:
         """A failure of Clew's own: said once, noted, never raised."""
@@ -733,10 +706,77 @@ class Session:
         if not self._faulted:
             self._faulted = True
             _log.debug("a fault while recording %s", where, exc_info=fault)
-            _warn(f"Clew could not record {where}: {text}; the program goes on")
+            warn(f"Clew could not record {where}: {text}; the program goes on")
 
 
-def _warn(message: str) -> None:
+def recorded_columns(
+    store: MemoryStore,
+    recording: Recording,
+    modes: dict[int, str],
+    gaps: Iterable[Gap],
+    environment: dict[str, Any],
+    redact: bool = False,
+) -> Columns:
+    """Everything recorded so far, as columns."""
+    from clew.capture.sources import places_of
+
+    arrays = store.arrays(recording.open_calls())
+    places = places_of(store.tables.nodes.rows)
+    return Columns(
+        **arrays,
+        ops=store.tables.ops.rows,
+        modules=_module_rows(recording),
+        notes=store.tables.notes.rows,
+        labels=store.tables.labels.rows,
+        places=places,
+        templates=store.tables.templates.rows,
+        metas=store.tables.metas.rows,
+        errors=store.tables.errors.rows,
+        value_names=store.tables.value_names.rows,
+        parameters=list(recording.modules.parameters),
+        threads=list(recording.thread_names),
+        sources={} if redact else _sources(places),
+        kept=store.kept,
+        modes=dict(modes),
+        gaps=list(gaps),
+        environment=environment,
+        rank=_rank(),
+    )
+
+
+def surroundings(name: str | None, clock: int, began: float) -> dict[str, Any]:
+    """Where a recording is made."""
+    from clew import __version__
+
+    torch = sys.modules.get("torch")
+    return {
+        "clew": __version__,
+        "python": platform.python_version(),
+        "torch": getattr(torch, "__version__", None),
+        "platform": platform.platform(),
+        "name": name,
+        "time": began,
+        "clock": clock,
+    }
+
+
+def _module_rows(recording: Recording) -> list[ModuleRow]:
+    return [
+        ModuleRow(n.path, n.cls, n.entry.number, n.entry.wrapper)
+        for n in list(recording.modules.names)
+    ]
+
+
+def active_recording() -> tuple[Tracer, Recording] | None:
+    """The innermost trace that records now, with its recording."""
+    for tracer in reversed(_active):
+        session = tracer._session
+        if session is not None and session.is_recording:
+            return tracer, session.recording
+    return None
+
+
+def warn(message: str) -> None:
     """One warning, at the user's line; logged where warnings are errors."""
     level, frame = 1, sys._getframe(0)
     torch = sys.modules.get("torch")

@@ -20,7 +20,9 @@ _OTHER_KINDS = "USMmV"
 _SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
 
 
-def record(value: Any, values: list[Any], kept: list[Any], full: bool, budget: Budget) -> Token:
+def record(
+    value: Any, values: list[Any], kept: list[Any], full: bool, budget: Budget, stats: bool = True
+) -> Token:
     """The token of a value as it is now; with `full` its data is kept, as far as there is room."""
     if isinstance(value, np.ndarray):
         token, facts = Shape(value.shape), (value.strides, str(value.dtype), "cpu", "ndarray")
@@ -36,9 +38,10 @@ def record(value: Any, values: list[Any], kept: list[Any], full: bool, budget: B
         if payload is not None and not budget.has_room(_count(value), len(payload.data)):
             payload = None
         # Where the data is kept, statistics are made of it when somebody needs them.
-        stats = array_statistics(value) if payload is None and _is_array(value) else None
-        if stats is not None or payload is not None:
-            kept.append((token, Kept(stats, payload)))
+        wanted = stats and payload is None and _is_array(value)
+        found = array_statistics(value) if wanted else None
+        if found is not None or payload is not None:
+            kept.append((token, Kept(found, payload)))
     return token
 
 

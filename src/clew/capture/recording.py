@@ -25,7 +25,7 @@ from clew.capture.sources import (
     instruction_at,
     read_locals,
 )
-from clew.capture.structure import describe
+from clew.capture.structure import describe, is_tensor
 from clew.events.records import (
     BACKWARD,
     EVENT_FIELDS,
@@ -63,8 +63,9 @@ INPUTS: Final = 7
 NAMED: Final = 8
 Call = tuple[int, StackNode, int, "ModuleName | None", int, int, int, Any, Any]
 
-# Where a value was named: a frame, a line of code that runs compiled, or no line of Python.
-Where: TypeAlias = FrameType | tuple[CodeType, int] | None
+# Where a value was named: a frame, a line of code that runs compiled, a line of a function with
+# the frame that called it, or no line of Python.
+Where: TypeAlias = FrameType | tuple[CodeType, int] | tuple[CodeType, int, FrameType | None] | None
 
 _STACKS = StackTree()
 
@@ -364,34 +365,45 @@ class Recording:
 
     def named(self, label: Label, value: Any, where: Where, full: bool = True) -> int:
         """Record a value that has a name, as it is now; the event's id."""
+        return -1 if self.halted else self.told(label, self.described(value, full), where)
+
+    def told(self, label: Label, out: Any, where: Where, start: int | None = None) -> int:
+        """Record a described value that has a name; `start` is when what made it began."""
         lane = self.lane()
         if self.halted:
             return -1
         top = lane.stack[-1]
         node, parent = top[NODE], top[ID]
         if isinstance(where, tuple):
-            code, line = where
+            code, line = where[:2]
+            if len(where) == 3:
+                node, parent = lane.place(where[2])
             node = self.stacks.child(node, code, instruction_at(code, line))
         elif where is not None:
             node, parent = lane.place(where)
-        out = self.described(value, full)
         event, now = next(self.ids), self.clock()
-        self.push((event, label, node, parent, now, now, -1, [], None, out, None))
+        begun = now if start is None else start
+        self.push((event, label, node, parent, begun, now, -1, [], None, out, None))
         if event & self.batch_bits == self.batch_bits or self.budget.is_full:
             self.drain()
         return event
 
     def described(self, value: Any, full: bool) -> Any:
         """A value with tokens for everything in it, also for what is no tensor."""
-        values, kept, budget = self.tensors.values, self.kept, self.budget
 
-        def keep(tensor: Tensor) -> Token:
-            token: Token = self.tensors.current(tensor)
-            if self.snapshots is not None:
-                self.snapshots.keep(token, tensor, full)
-            return token
+        def keep(leaf: Any) -> Token:
+            return self.leaf(leaf, full)
 
-        return describe(value, keep, 0, lambda leaf: plain.record(leaf, values, kept, full, budget))
+        return describe(value, keep, 0, keep)
+
+    def leaf(self, value: Any, full: bool, stats: bool = True) -> Token:
+        """The token of a value that is no container; what is kept of it comes last in `kept`."""
+        if not is_tensor(value):
+            return plain.record(value, self.tensors.values, self.kept, full, self.budget, stats)
+        token: Token = self.tensors.current(value)
+        if self.snapshots is not None and (full or stats):
+            self.snapshots.keep(token, value, full)
+        return token
 
     def mark(self, subject: Any) -> None:
         """Record something that concerns the whole run, at this moment."""

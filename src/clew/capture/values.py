@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from clew.address import Address, matches, matches_op
-from clew.capture import changes
+from clew.capture import changes, seen
 from clew.capture.budget import Budget
 from clew.capture.changes import Look, content_hash
 from clew.capture.tensors import PLAIN, odd_facts, version_of
@@ -348,3 +348,17 @@ def _array(flat: Tensor, owner: Tensor) -> np.ndarray[Any, Any]:
     size = flat.numel() * flat.element_size()
     memory: Any = (ctypes.c_ubyte * size).from_address(flat.data_ptr())
     return np.frombuffer(memory, dtype=str(flat.dtype).replace("torch.", ""))
+
+
+def small_elements(tensor: Tensor, most: int) -> Any:
+    """The elements of a tensor that has at most so many, as nested lists; None for any other."""
+    with unobserved(), torch.no_grad(), without_modes():
+        elements = _elements(tensor)
+        if elements is None or elements.numel() > most:
+            return None
+        if elements.dtype.is_floating_point and elements.element_size() == 1:
+            elements = elements.to(torch.float32)
+        return elements.cpu().tolist()
+
+
+seen.learn(small_elements)

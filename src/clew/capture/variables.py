@@ -26,8 +26,8 @@ from clew.events.model import Gap
 from clew.events.records import VARIABLE, Label
 
 RETURN = "return"
-# The object that instrumented code calls lies between the program's frame and ours.
-_BETWEEN = hooks.__file__
+# What calls a probe lies between the program's frame and ours.
+_BETWEEN = (os.path.dirname(hooks.__file__) + os.sep, __file__)
 
 
 @dataclass(slots=True)
@@ -317,7 +317,7 @@ def _not_compiling() -> bool:
 def _user_frame() -> FrameType:
     """The frame of the program's own function that is being followed."""
     frame = sys._getframe(2)
-    while frame.f_code.co_filename in (__file__, _BETWEEN) and frame.f_back is not None:
+    while frame.f_code.co_filename.startswith(_BETWEEN) and frame.f_back is not None:
         frame = frame.f_back
     return frame
 

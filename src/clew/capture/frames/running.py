@@ -273,3 +273,8 @@ def follow_calls(
         _driver.add_caller(following.called)
         undo.pop_all()
     return following
+
+
+def join_thread() -> Callable[[], None]:
+    """Follow what is followed on this thread too; the result ends that."""
+    return _driver.join_thread()

@@ -1,0 +1,508 @@
+"""Follow variables through the functions that a piece of the program calls.
+
+In come calls, bindings and in-place writes from `capture.frames`; out go variable events into a
+recording, and `Happening`s to whoever listens. Must not import torch: without it arrays and
+Python's own values are followed all the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from clew.address import nearest
+from clew.capture.changes import Look, look
+from clew.capture.frames import FollowingCalls, Site, follow_calls
+from clew.capture.frames.bytecode import read_locals
+from clew.capture.frames.functions import unwrap
+from clew.capture.frames.paths import follow
+from clew.capture.recording import Recording, error_text
+from clew.capture.scope import Scope
+from clew.capture.seen import differences, holds_arrays, is_array, see, see_items
+from clew.capture.structure import describe
+from clew.capture.wishes import RETURN, Wishes, join_names, qualified, stem_of
+from clew.events.model import Gap
+from clew.events.records import VARIABLE, Label, Token
+from clew.events.statistics import array_statistics
+from clew.events.watched import OTHER, Happening, Seen, WatchedCall, What
+
+# Ours, between the program's frame and a probe.
+_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_CHAIN = 3
+_GENERATOR_ENDS = (GeneratorExit, StopIteration, StopAsyncIteration)
+
+
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """What a watch was asked for."""
+
+    names: Wishes
+    values: str = "stats"
+    lines: bool = False
+    stack: bool = False
+    on_change: bool = True
+    depth: int | None = None
+    budget: int = 10_000
+
+
+class _Described(NamedTuple):
+    """A leaf of a value: what is recorded of it, and what is told."""
+
+    token: Token
+    seen: Seen
+
+
+@dataclass(slots=True)
+class _Call:
+    """One watched call that is open. `told` holds its variables as they were last told."""
+
+    info: WatchedCall
+    code: CodeType
+    package: str
+    owner: str | None
+    start: int
+    quiet: bool = False
+    told: dict[str, tuple[Look, Seen]] = field(default_factory=dict)
+    # Parameters that hold an object which the caller watches, with its name there.
+    aliases: dict[str, str] = field(default_factory=dict)
+    # id of an object held by a watched variable -> the variable
+    objects: dict[int, str] = field(default_factory=dict)
+    result: tuple[Seen | None, int] | None = None
+    error: str | None = None
+
+
+class WatchSource:
+    """Follows what is wanted while it is started; a `Probe` of `capture.frames`."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        wants: Wants,
+        scope: Scope,
+        tell: Callable[[Happening], None] | None = None,
+        on_gap: Callable[[Gap], Any] = lambda gap: None,
+        everywhere: bool = False,
+    ) -> None:
+        self.recording = recording
+        self._wants = wants
+        self._scope = scope
+        self._tell = tell
+        self._on_gap = on_gap
+        # Whether calls count that nothing watched has made.
+        self._everywhere = everywhere
+        self._roots: set[CodeType] = set()
+        self._older: set[int | None] = set()
+        self._calls: dict[int, _Call] = {}
+        self._numbers = itertools.count()
+        self._following: FollowingCalls | None = None
+        self._met: set[str] = set()
+        self._block: int | None = None
+        self.worker = ""
+
+    # Start and stop
+
+    def start(self) -> None:
+        """Follow the frame that starts it, and everything called from now on."""
+        frame = _user_frame()
+        self.start_block(frame, quiet=self._everywhere)
+
+    def start_block(self, frame: FrameType, quiet: bool = False) -> None:
+        """Follow a frame from where it is, and everything it calls."""
+        self._older = {thread.ident for thread in threading.enumerate()}
+        call = self._open(frame, frame.f_code, None, begun=False)
+        call.quiet = quiet
+        self._block = id(frame)
+        self._following = follow_calls(
+            frame, self._scope, _any, self, lines=self._wants.lines, budget=self._wants.budget
+        )
+        if not quiet:
+            self._emit("enter", call, frame.f_lineno or 0)
+        values = read_locals(frame)
+        for name, value in list(values.items()):
+            if not name.startswith("__"):
+                self._guarded(call, name, lambda n=name, v=value: self._first(call, frame, n, v))
+
+    def _first(self, call: _Call, frame: FrameType, name: str, value: Any) -> None:
+        """A variable as a block finds it: only those that are asked for."""
+        line = frame.f_lineno or 0
+        for path in self._paths(call, name, value):
+            self._look_at(call, "input", name, path, value, (line, frame.f_back), True)
+
+    def start_function(self, function: Callable[..., object]) -> None:
+        """Follow a function and everything it calls."""
+        self._older = {thread.ident for thread in threading.enumerate()}
+        self._roots = {found.__code__ for found in unwrap(function)}
+        self._following = follow_calls(
+            function, self._scope, _any, self, lines=self._wants.lines, budget=self._wants.budget
+        )
+
+    def stop(self) -> None:
+        """Follow nothing any more, and say what was asked for and never seen."""
+        following, self._following = self._following, None
+        if following is None:
+            return
+        following.stop()
+        block = self._calls.get(self._block or 0)
+        if block is not None and not block.quiet:
+            seconds = (time.perf_counter_ns() - block.start) / 1e9
+            self._emit("return", block, block.info.line, seconds=seconds)
+        self._block = None
+        self._calls.clear()
+        for code, line in following.spent:
+            where = f"{os.path.basename(code.co_filename)}:{line}"
+            self._gap(
+                Gap("a watched line", where, f"it ran more than {self._wants.budget:,} times and "
+                    "was not followed further", "raise it with clew.watch(..., budget=...)")
+            )  # fmt: skip
+
+    def say_missed(self) -> None:
+        """Report the names that no function had."""
+        for address in self._wants.names.missed():
+            last = str(address.segments[-1]) if address.segments else address.text
+            close = ", ".join(nearest(last, sorted(self._met))) or "none"
+            self._gap(
+                Gap("a variable to watch", address.text, "nothing that ran has it",
+                    f"the nearest that ran: {close}")
+            )  # fmt: skip
+
+    def _gap(self, gap: Gap) -> None:
+        if self._on_gap(gap) is not False and self._tell is not None:
+            call = WatchedCall(next(self._numbers), None, 0, "", "", 0)
+            self._tell(Happening("note", call, 0, text=str(gap)))
+
+    # What `capture.frames` tells
+
+    def entered(self, site: Site, owner: object) -> None:
+        frame = _user_frame()
+        parent = self._parent(frame.f_back)
+        if parent is None and not self._is_top(site.code):
+            return
+        depth = 0 if parent is None else parent.info.depth + (not parent.quiet)
+        if self._wants.depth is not None and depth > self._wants.depth:
+            return
+        call = self._open(frame, site.code, parent, owner=owner)
+        self._emit("enter", call, site.line)
+
+    def bound(self, site: Site, value: object, owner: object) -> None:
+        frame = _user_frame()
+        call = self._calls.get(id(frame))
+        if call is not None:
+            self._guarded(call, site.name, lambda: self._bound(call, frame, site, value))
+
+    def polled(self, site: Site, value: object, owner: object) -> None:
+        frame = _user_frame()
+        call = self._calls.get(id(frame))
+        if call is not None and (site.name in call.told or not self._wants.names.everything):
+            self._guarded(call, site.name, lambda: self._polled(call, frame, site, value))
+
+    def deleted(self, site: Site, owner: object) -> None:
+        call = self._calls.get(id(_user_frame()))
+        if call is None:
+            return
+        gone = [name for name in call.told if _root_name(name) == site.name]
+        for name in gone:
+            _, before = call.told.pop(name)
+            self._emit("delete", call, site.line, name=name, before=before)
+
+    def returned(self, site: Site, value: object, owner: object) -> None:
+        frame = _user_frame()
+        call = self._calls.get(id(frame))
+        if call is not None:
+            self._guarded(call, RETURN, lambda: self._returned(call, frame, site, value))
+
+    def yielded(self, site: Site, value: object, owner: object) -> None:
+        frame = _user_frame()
+        call = self._calls.get(id(frame))
+        if call is not None:
+            self._guarded(call, "yield", lambda: self._yielded(call, frame, site, value))
+
+    def resumed(self, site: Site, owner: object) -> None:
+        call = self._calls.get(id(_user_frame()))
+        if call is not None:
+            self._emit("resume", call, site.line)
+
+    def raised(self, site: Site, error: BaseException, owner: object) -> None:
+        call = self._calls.get(id(_user_frame()))
+        if call is not None and not isinstance(error, _GENERATOR_ENDS):
+            call.error = error_text(error)
+            call.result = (None, site.line)
+
+    def left(self, site: Site, owner: object) -> None:
+        call = self._calls.pop(id(_user_frame()), None)
+        if call is None:
+            return
+        seconds = (time.perf_counter_ns() - call.start) / 1e9
+        seen, line = call.result or (None, site.line)
+        if call.error is not None:
+            self._emit("raise", call, line, seconds=seconds, text=call.error)
+        else:
+            self._emit("return", call, line, after=seen, seconds=seconds)
+
+    def line(self, site: Site, owner: object) -> None:
+        call = self._calls.get(id(_user_frame()))
+        if call is not None:
+            self._emit("line", call, site.line)
+
+    # Calls
+
+    def _parent(self, frame: FrameType | None) -> _Call | None:
+        """The innermost watched call on a stack."""
+        while frame is not None:
+            call = self._calls.get(id(frame))
+            if call is not None:
+                return call
+            frame = frame.f_back
+        return None
+
+    def _is_top(self, code: CodeType) -> bool:
+        """Whether a call is watched that nothing watched has made."""
+        new_thread = threading.get_ident() not in self._older
+        return self._everywhere or code in self._roots or new_thread
+
+    def _open(
+        self,
+        frame: FrameType,
+        code: CodeType,
+        parent: _Call | None,
+        begun: bool = True,
+        owner: object = None,
+    ) -> _Call:
+        path = self._path_of(owner)
+        named = join_names(path, code.co_name) if path is not None else _name(code, owner)
+        alone = parent is None or parent.quiet
+        most = sys.maxsize if self._wants.stack else _CHAIN
+        info = WatchedCall(
+            number=next(self._numbers),
+            parent=None if parent is None or parent.quiet else parent.info.number,
+            depth=0 if parent is None else parent.info.depth + (not parent.quiet),
+            function=named,
+            file=code.co_filename,
+            line=(frame.f_lineno or 0) if not begun else code.co_firstlineno,
+            chain=tuple(_chain(frame.f_back, most)) if alone else (),
+            begun=begun,
+            worker=self._worker(),
+        )
+        package = str(frame.f_globals.get("__name__", ""))
+        call = _Call(info, code, package, path, time.perf_counter_ns())
+        if parent is not None:
+            call.objects = dict(parent.objects)
+        self._calls[id(frame)] = call
+        return call
+
+    def _worker(self) -> str:
+        thread = threading.current_thread()
+        own = "" if thread.ident in self._older or not self._older else thread.name
+        return " ".join(part for part in (self.worker, own) if part)
+
+    def _path_of(self, owner: object) -> str | None:
+        """The path of a module that the recording has a name for."""
+        entry = self.recording.modules.entries.get(id(owner))
+        return entry.paths[0] if entry is not None and entry.ref() is owner else None
+
+    # Values
+
+    def _guarded(self, call: _Call, name: str, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as fault:
+            self.recording.on_fault(fault, f"{call.info.function}.{name}")
+
+    def _bound(self, call: _Call, frame: FrameType, site: Site, value: Any) -> None:
+        name = site.name
+        self._met.add(name)
+        at = (site.line, frame.f_back)
+        if site.kind != "param":
+            call.aliases.pop(name, None)
+        elif id(value) in call.objects and (is_array(value) or isinstance(value, dict | list)):
+            call.aliases[name] = call.objects[id(value)]
+        paths = self._paths(call, name, value)
+        what: What = "input" if site.kind == "param" else "change"
+        for path in paths:
+            self._look_at(call, what, name, path, value, at, always=True)
+        if not paths and what == "input":
+            self._show_input(call, site, value)
+
+    def _polled(self, call: _Call, frame: FrameType, site: Site, value: Any) -> None:
+        at = (site.line, frame.f_back)
+        for path in self._paths(call, site.name, value):
+            self._look_at(call, "change", site.name, path, value, at, always=False)
+
+    def _paths(self, call: _Call, name: str, value: Any) -> tuple[Any, ...]:
+        """Where to look inside a variable; nowhere if it is not watched."""
+        if self._wants.names.everything:
+            return ((),) if name in call.told or holds_arrays(value) else ()
+        found = self._wants.names.paths(call.code, call.package, name, call.owner)
+        return found or (((),) if name in call.aliases else ())
+
+    def _show_input(self, call: _Call, site: Site, value: Any) -> None:
+        """An argument that is not watched: what it looks like, without its numbers."""
+        if self._tell is None:
+            return
+        seen = _glimpse(value)
+        if seen.text is not None or seen.items or seen.kind != OTHER:
+            self._emit("input", call, site.line, name=site.name, after=seen)
+
+    def _look_at(
+        self, call: _Call, what: What, name: str, path: tuple[Any, ...], value: Any,
+        at: tuple[int, FrameType | None], always: bool,
+    ) -> None:  # fmt: skip
+        """Record and tell what a path inside a variable leads to, if it has changed."""
+        places = follow(value, path).places if path else (("", value),)
+        for inside, found in places:
+            variable = join_names(name, inside) if inside else name
+            now = look(found)
+            told = call.told.get(variable)
+            same = told is not None and told[0].same == now.same
+            if same and (self._wants.on_change or not always):
+                continue
+            out, seen = self._described(found, now, None if told is None else told[0])
+            before = None if told is None else told[1]
+            changes = differences(before, seen)
+            call.told[variable] = (now, seen)
+            if not path and (is_array(found) or isinstance(found, dict | list)):
+                call.objects[id(found)] = call.aliases.get(name, name)
+            if self._wants.on_change and before is not None and not changes:
+                continue
+            self._record(call, variable, out, at)
+            alias = call.aliases.get(name, "")
+            self._emit(what, call, at[0], name=variable, before=before, after=seen,
+                       changes=changes, alias="" if alias == name else alias)  # fmt: skip
+
+    def _described(self, value: Any, now: Look, before: Look | None) -> tuple[Any, Seen]:
+        """A value with tokens for what is in it, and what it looks like."""
+        recording = self.recording
+        if before is not None and before.memory == now.memory and is_array(value):
+            # Written to in a way that no version tells of: not the value it was.
+            recording.tensors.forget(value)
+
+        def leaf(item: Any) -> _Described:
+            return self._leaf(item, now if item is value else look(item))
+
+        described = describe(value, leaf, 0, leaf)
+        if isinstance(described, _Described):
+            return described.token, described.seen
+        seen = see_items(value, _mapped(described, lambda d: d.seen), now)
+        return _mapped(described, lambda d: d.token), seen
+
+    def _leaf(self, item: Any, now: Look) -> _Described:
+        recording, wanted = self.recording, self._wants.values
+        stats = wanted != "meta"
+        at = len(recording.kept)
+        token = recording.leaf(item, wanted == "full", stats)
+        if not stats or not is_array(item):
+            return _Described(token, see(item, now))
+        found = next((k.stats for t, k in recording.kept[at:] if t is token), None)
+        if found is None:
+            found = _numbers(recording, token, item)
+        return _Described(token, see(item, now, found))
+
+    def _record(
+        self, call: _Call, variable: str, out: Any, at: tuple[int, FrameType | None],
+        start: int | None = None,
+    ) -> None:  # fmt: skip
+        file = call.info.file
+        stem = stem_of(call.code, os.path.basename(file), call.owner, variable)
+        if call.owner is not None:
+            label = Label(VARIABLE, stem, variable, module=call.owner)
+        else:
+            label = Label(VARIABLE, stem, variable, file=file, package=call.package)
+        line, caller = at
+        self.recording.told(label, out, (call.code, line, caller), start)
+
+    def _returned(self, call: _Call, frame: FrameType, site: Site, value: Any) -> None:
+        out, seen = self._described(value, look(value), None)
+        call.result = (seen, site.line)
+        self._record(call, RETURN, out, (site.line, frame.f_back), call.start)
+
+    def _yielded(self, call: _Call, frame: FrameType, site: Site, value: Any) -> None:
+        out, seen = self._described(value, look(value), None)
+        self._record(call, RETURN, out, (site.line, frame.f_back))
+        self._emit("yield", call, site.line, after=seen)
+
+    def _emit(self, what: What, call: _Call, line: int, **facts: Any) -> None:
+        if self._tell is None or call.quiet:
+            return
+        source = linecache.getline(call.info.file, line, None).strip()
+        self._tell(Happening(what, call.info, line, source=source, **facts))
+
+
+def _any(name: str) -> bool:
+    return True
+
+
+def _root_name(variable: str) -> str:
+    return variable.partition(".")[0].partition("[")[0]
+
+
+def _name(code: CodeType, owner: object) -> str:
+    parts = qualified(code)
+    if parts == ("<module>",):
+        return "top level"
+    if len(parts) == 1 and owner is not None and getattr(type(owner), parts[0], None) is not None:
+        return f"{type(owner).__name__}.{parts[0]}"  # before Python 3.11
+    return ".".join(parts[-2:])
+
+
+def _chain(frame: FrameType | None, left: int) -> Iterator[str]:
+    """Who called, nearest first, as many as are wanted."""
+    while frame is not None and left:
+        code = frame.f_code
+        if not code.co_filename.startswith((_OURS, "<frozen ")):
+            left -= 1
+            name = "" if code.co_name == "<module>" else f" {code.co_name}"
+            yield f"{os.path.basename(code.co_filename)}:{frame.f_lineno}{name}"
+        frame = frame.f_back
+
+
+def _user_frame() -> FrameType:
+    """The frame of the program's own that is being told about."""
+    frame = sys._getframe(2)
+    while frame.f_code.co_filename.startswith(_OURS) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def _glimpse(value: Any) -> Seen:
+    """A value without anything that takes time: an array without its numbers."""
+
+    def leaf(item: Any) -> Seen:
+        if is_array(item):
+            return see(item, look(item))
+        return see(item, Look(type(item).__name__, (), id(item), 0))
+
+    described = describe(value, leaf, 0, leaf)
+    if isinstance(described, Seen):
+        return described
+    return see_items(value, described, Look(type(value).__name__, (), id(value), 0))
+
+
+def _mapped(described: Any, part: Callable[[_Described], Any]) -> Any:
+    """The same nesting with one part of each leaf."""
+    if isinstance(described, _Described):
+        return part(described)
+    if isinstance(described, dict):
+        return {key: _mapped(item, part) for key, item in described.items()}
+    if isinstance(described, list):
+        return [_mapped(item, part) for item in described]
+    return described
+
+
+def _numbers(recording: Recording, token: Token, item: Any) -> dict[str, Any] | None:
+    """Statistics of an array whose data is kept, which get theirs only when it is stored."""
+    if hasattr(item, "__array_interface__") and not hasattr(item, "grad_fn"):
+        return array_statistics(item)
+    if recording.snapshots is None:
+        return None
+    at = len(recording.kept)
+    recording.snapshots.keep(token, item, False)
+    found = recording.kept[at:]
+    del recording.kept[at:]
+    return found[-1][1].stats if found else None

@@ -1,0 +1,306 @@
+"""`clew.watch`: follow variables through a function and what it calls, as text and as a trace.
+
+A decorator and a context manager. In comes the user's program, running; out go lines to a place
+of their choice, and variable events into the trace that records, or into one of the watch's own.
+Works with NumPy alone: torch is used when the program has imported it, never imported here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import logging
+import os
+import sys
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+from clew.errors import ClewError
+from clew.events.watched import Happening
+from clew.session import active_recording
+from clew.watch_output import Output, output_for
+from clew.watch_trace import WatchTrace
+
+if TYPE_CHECKING:
+    from clew.capture.watching import Wants, WatchSource
+    from clew.traces import Trace
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_Out = "str | os.PathLike[str] | TextIO | logging.Logger | bool | None"
+
+VALUES = ("meta", "stats", "full")
+BUDGET = 10_000
+
+
+def watch(
+    *names: str,
+    values: str = "stats",
+    out: str | os.PathLike[str] | TextIO | logging.Logger | bool | None = None,
+    lines: bool = False,
+    stack: bool = False,
+    on_change: bool = True,
+    scope: Iterable[str] = (),
+    depth: int | None = None,
+    repeats: int = 3,
+    budget: int = BUDGET,
+) -> Watch:
+    """Print and record each change of the named variables, in a function and what it calls.
+
+    A decorator and a context manager. A name is a variable (`video`), a path inside one
+    (`self.cache.k`) or an address (`data.py:load.video`); without names, all tensors and arrays
+    are followed. `values` is `"meta"`, `"stats"` or `"full"`. `out` is where the text goes: None
+    for standard output, a stream, a `logging` logger, False for nowhere, or a path, for one file
+    per process and thread with `CLEW_TAG` in its name. `lines` prints lines as they run, `stack`
+    the whole call stack. `on_change=False` records every binding, changed or not. `scope` names
+    the files or packages to step into, by default all that are not installed ones, `depth` how
+    far. `repeats` is how often something in a loop is printed, `budget` how often it is followed.
+
+    >>> import numpy as np, clew
+    >>> @clew.watch("y", out=False)
+    ... def double(x):
+    ...     y = x.astype("f4")
+    ...     y *= 2
+    ...     return y
+    >>> result = double(np.arange(3))
+    >>> [str(event.outputs[""]) for event in double.watch.trace.variables]
+    ['np.f32[3]', 'np.f32[3]', 'np.f32[3]']
+    """
+    from clew.capture.watching import Wants
+    from clew.capture.wishes import Wishes
+
+    if values not in VALUES:
+        options = ", ".join(map(repr, VALUES))
+        raise ClewError(f"values={values!r} is not one of {options}")
+    wants = Wants(Wishes(names), values, lines, stack, on_change, depth, budget)
+    only = (scope,) if isinstance(scope, str) else tuple(scope)
+    return Watch(wants, only, output_for(out, repeats, stack))
+
+
+class Watch:
+    """Variables that are watched; `with` it, or decorate a function with it."""
+
+    def __init__(self, wants: Wants, scope: tuple[str, ...], output: Output | None) -> None:
+        self._wants = wants
+        self._scope = scope
+        self._output = output
+        self._own: WatchTrace | None = None
+        self._last: Trace | None = None
+        self._lock = threading.RLock()
+        self._blocks: list[tuple[WatchSource, Callable[[], None]]] = []
+        # The source that follows the decorated function, and how many calls need it.
+        self._sources: dict[int, tuple[WatchSource, int]] = {}
+
+    @property
+    def trace(self) -> Trace:
+        """What was recorded: the `clew.trace` it ran in, else a trace of the watch's own."""
+        return self._own_trace() if self._last is None else self._last
+
+    @property
+    def files(self) -> list[str]:
+        """The files this process has written, with `out=` a path."""
+        return [] if self._output is None else self._output.files()
+
+    def __repr__(self) -> str:
+        names = ", ".join(a.text for a in self._wants.names.addresses) or "all tensors and arrays"
+        return f"<Watch {names}>"
+
+    # As a context manager
+
+    def __enter__(self) -> Watch:
+        from clew.capture.frames import join_thread
+
+        frame = sys._getframe(1)
+        source = self._source(frame.f_code.co_filename)
+        self._blocks.append((source, join_thread()))
+        try:
+            source.start_block(frame)
+        except Exception as fault:
+            source.recording.on_fault(fault, "the block")
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        source, leave = self._blocks.pop()
+        leave()
+        self._crashed(source, error)
+        self._stop(source)
+
+    # As a decorator
+
+    def __call__(self, function: _F) -> _F:
+        """Watch every call of a function, all into the same trace."""
+        if isinstance(function, staticmethod | classmethod):
+            return type(function)(self(function.__func__))  # type: ignore[return-value]
+        wrapped = self._wrapped(_followable(function))
+        wrapped.watch = self
+        return wrapped  # type: ignore[no-any-return]
+
+    def _wrapped(self, function: Callable[..., Any]) -> Any:
+        watching = self._watching
+        if inspect.isasyncgenfunction(function):
+
+            @functools.wraps(function)
+            async def watched_stream(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+                with watching(function):
+                    inner = function(*args, **kwargs)
+                    async with contextlib.aclosing(_relayed(inner)) as items:
+                        reply = None
+                        with contextlib.suppress(StopAsyncIteration):
+                            while True:
+                                reply = yield await items.asend(reply)
+
+            return watched_stream
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def watched_coroutine(*args: Any, **kwargs: Any) -> Any:
+                with watching(function):
+                    return await function(*args, **kwargs)
+
+            return watched_coroutine
+        if inspect.isgeneratorfunction(function):
+
+            @functools.wraps(function)
+            def watched_generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+                with watching(function):
+                    return (yield from function(*args, **kwargs))
+
+            return watched_generator
+
+        @functools.wraps(function)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            with watching(function):
+                return function(*args, **kwargs)
+
+        return watched
+
+    @contextlib.contextmanager
+    def _watching(self, function: Callable[..., Any]) -> Iterator[None]:
+        """Follow a function while one of its calls runs; calls at the same time share it."""
+        from clew.capture.frames import join_thread
+
+        key = id(function)
+        with self._lock:
+            found = self._sources.get(key)
+            if found is None:
+                source = self._begin(function)
+                count = 0
+            else:
+                source, count = found
+            self._sources[key] = (source, count + 1)
+            leave = join_thread()
+        error: BaseException | None = None
+        try:
+            yield
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            leave()
+            with self._lock:
+                source, count = self._sources[key]
+                if count > 1:
+                    self._sources[key] = (source, count - 1)
+                else:
+                    del self._sources[key]
+                    self._crashed(source, error)
+                    self._stop(source)
+
+    def _begin(self, function: Callable[..., Any]) -> WatchSource:
+        code = inspect.unwrap(function).__code__
+        source = self._source(code.co_filename)
+        try:
+            source.start_function(function)
+        except Exception as fault:
+            source.recording.on_fault(fault, function.__qualname__)
+        return source
+
+    # Recording
+
+    def _source(self, file: str) -> WatchSource:
+        """A source that records into the trace that is active, or into one of the watch's own."""
+        from clew.capture.scope import Scope
+        from clew.capture.watching import WatchSource
+
+        active = active_recording()
+        if active is not None:
+            self._last, recording = active
+            gap: Callable[[Any], Any] = active[0]._session._gap  # type: ignore[union-attr]
+        else:
+            own = self._own_trace()
+            self._last, recording, gap = own, own.recording, own.gap
+        tell = None if self._output is None else self._tell
+        source = WatchSource(recording, self._wants, Scope(self._scope, file), tell, gap)
+        source.worker = self._own_trace().worker
+        return source
+
+    def _own_trace(self) -> WatchTrace:
+        if self._own is None or self._own.is_foreign:
+            self._own = WatchTrace()
+        self._own.learn_torch()
+        return self._own
+
+    def _crashed(self, source: WatchSource, error: BaseException | None) -> None:
+        ordinary = (StopIteration, StopAsyncIteration, GeneratorExit)
+        own = self._own
+        if error is None or isinstance(error, ordinary) or own is None:
+            return
+        if source.recording is own.recording:
+            own.crashed(error)
+
+    def _stop(self, source: WatchSource) -> None:
+        try:
+            source.stop()
+            source.say_missed()
+            if self._output is not None:
+                self._output.flush()
+        except Exception as fault:
+            source.recording.on_fault(fault, "the end of a watch")
+
+    def _tell(self, happening: Happening) -> None:
+        if self._output is not None:
+            self._output.tell(happening)
+
+
+def _followable(function: Any) -> Callable[..., Any]:
+    """A function of Python, or an error that says what to do with anything else."""
+    from clew.capture.frames.functions import unwrap
+
+    if isinstance(function, type) or not callable(function):
+        what = f"the class {function.__name__}" if isinstance(function, type) else repr(function)
+        raise ClewError(
+            f"clew.watch decorates functions, and was given {what}; decorate one of its methods, "
+            "or write `with clew.watch():` around the code"
+        )
+    if not unwrap(function):
+        name = getattr(function, "__name__", type(function).__name__)
+        raise ClewError(
+            f"clew.watch follows functions written in Python, and {name} is built in; "
+            "watch the function that calls it"
+        )
+    return function  # type: ignore[no-any-return]
+
+
+async def _relayed(inner: AsyncGenerator[Any, Any]) -> AsyncGenerator[Any, Any]:
+    """An asynchronous generator, passed on with everything that is sent or thrown into it."""
+    send: Callable[[Any], Any] = inner.asend
+    value: Any = None
+    while True:
+        try:
+            item = await send(value)
+        except StopAsyncIteration:
+            return
+        try:
+            send, value = inner.asend, (yield item)
+        except GeneratorExit:
+            await inner.aclose()
+            raise
+        except BaseException as error:
+            send, value = inner.athrow, error
