@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from clew.capture.names import ModuleName
     from clew.capture.recording import Lane, Recording
     from clew.capture.variables import VariableSource
+    from clew.capture.watching import WatchSource
     from clew.store.disk import DiskStore, Surroundings
 
 _log = logging.getLogger("clew")
@@ -92,6 +93,7 @@ def trace(
     level: str = "ops",
     values: str = "meta",
     capture: Iterable[str] = (),
+    watch: Iterable[str] = (),
     live: bool = False,
     compiled: str = "opaque",
     out: str | os.PathLike[str] | None = None,
@@ -106,6 +108,7 @@ def trace(
     `model` says whose names the addresses use: a module, a dict of name to module, or None to
     name each outermost module by its class. `level` is `"ops"` or `"modules"`. `values` is
     `"meta"`, `"stats"` or `"full"`; `capture` lists addresses kept in full whatever it says.
+    `watch` names variables to follow through every function of the program that runs.
     `live` prints each event as it happens. `compiled="eager"` opens compiled regions up.
     `out` streams the trace to a folder while the program runs; a folder that is taken is left
     alone and the run gets one of its own, unless `exist="replace"`. `schedule` records only some
@@ -136,7 +139,7 @@ def trace(
     place = None if out is None else Path(out)
     settings = Settings(
         level, values, addresses, live, compiled, place, exist, schedule, limits or Limits(),
-        redact, name,
+        redact, name, (watch,) if isinstance(watch, str) else tuple(watch),
     )  # fmt: skip
     return Tracer(models, settings)
 
@@ -175,6 +178,7 @@ class Settings:
     limits: Limits
     redact: bool
     name: str | None
+    watch: tuple[str, ...] = ()
 
 
 class Tracer(Trace):
@@ -394,6 +398,23 @@ class Session:
                 is_compiling,
             )  # fmt: skip
             self._matchers.append(self._variables)
+        self._watch = self._watch_source() if settings.watch else None
+
+    def _watch_source(self) -> WatchSource:
+        """Follows variables by name; told with the rest of what is live."""
+        from clew.capture.scope import Scope
+        from clew.capture.watching import Wants, WatchSource
+        from clew.capture.wishes import Wishes
+
+        kept = "full" if self._settings.values == "full" else "stats"
+        wants = Wants(Wishes(self._settings.watch), kept)
+        tell = None
+        if self._settings.live:
+            from clew.watch_output import output_for
+
+            output = output_for(None, 3, False)
+            tell = None if output is None else output.tell
+        return WatchSource(self.recording, wants, Scope(), tell, self._gap, everywhere=True)
 
     def _may_be_variable(self, address: Address) -> bool:
         """Whether an address may name a variable: it does if no module has its name."""
@@ -426,6 +447,9 @@ class Session:
             self._sources.insert(0, recording.grads)
         if self._variables is not None:
             self._sources.insert(0, self._variables)
+        if self._watch is not None:
+            # Last in, first out: nothing of the other sources is followed.
+            self._sources.append(self._watch)
         self._undo = [on_swap(recording.tensors.forget), compiled.stop, self._stop_sources]
         compiled.start()
         self._start_sources()
@@ -446,6 +470,8 @@ class Session:
         self._check_anything_ran()
         self._check_models_ran()
         self._check_captured()
+        if self._watch is not None:
+            self._watch.say_missed()
         if self.disk is not None:
             self.disk.close()
 

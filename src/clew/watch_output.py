@@ -136,29 +136,42 @@ class _Files(_Text):
     def _renew(self) -> None:
         super()._renew()
         self._open: dict[int, TextIO] = {}
+        self._names: dict[int, str] = {}
 
     def files(self) -> list[str]:
-        return [file.name for file in self._open.values()]
+        return list(self._names.values())
+
+    def flush(self) -> None:
+        """Close what this thread has open; it goes on where it was when there is more."""
+        file = self._open.pop(threading.get_ident(), None)
+        if file is not None and os.getpid() == self._process:
+            file.close()
 
     def _write(self, lines: list[str], happening: Happening) -> None:
         if not lines:
             return
         thread = threading.current_thread()
-        file = self._open.get(thread.ident or 0)
+        ident = thread.ident or 0
+        file = self._open.get(ident)
         if file is None:
-            file = self._open[thread.ident or 0] = self._file(thread)
+            name = self._names.get(ident) or self._name(thread)
+            file = self._open[ident] = _opened(name)
+            self._names[ident] = name
         file.write("".join(f"{line}\n" for line in lines))
         file.flush()
 
-    def _file(self, thread: threading.Thread) -> TextIO:
+    def _name(self, thread: threading.Thread) -> str:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         parts = [self._path.stem, os.environ.get(TAG, ""), f"p{os.getpid()}", thread.name]
         name = "-".join(_safe(part) for part in parts if part)
-        taken = {file.name for file in self._open.values()}
         path = self._path.with_name(name + (self._path.suffix or ".log"))
-        if str(path) in taken:  # another thread of the same name
+        if str(path) in self._names.values():  # another thread of the same name
             path = path.with_name(f"{name}-{thread.ident}{path.suffix}")
-        return open(path, "a", encoding="utf-8")  # noqa: SIM115 - as long as the thread writes
+        return str(path)
+
+
+def _opened(name: str) -> TextIO:
+    return open(name, "a", encoding="utf-8")
 
 
 def _safe(name: str) -> str:

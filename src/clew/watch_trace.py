@@ -110,7 +110,5 @@ def _has_torch() -> bool:
     torch: Any = sys.modules.get("torch")
     spec = getattr(torch, "__spec__", None)
     return (
-        torch is not None
-        and hasattr(torch, "Tensor")
-        and not getattr(spec, "_initializing", False)
+        torch is not None and hasattr(torch, "Tensor") and not getattr(spec, "_initializing", False)
     )

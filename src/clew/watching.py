@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from clew.traces import Trace
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_Out = "str | os.PathLike[str] | TextIO | logging.Logger | bool | None"
 
 VALUES = ("meta", "stats", "full")
 BUDGET = 10_000
@@ -137,7 +136,7 @@ class Watch:
     def __call__(self, function: _F) -> _F:
         """Watch every call of a function, all into the same trace."""
         if isinstance(function, staticmethod | classmethod):
-            return type(function)(self(function.__func__))  # type: ignore[return-value]
+            return type(function)(self(function.__func__))
         wrapped = self._wrapped(_followable(function))
         wrapped.watch = self
         return wrapped  # type: ignore[no-any-return]

@@ -34,7 +34,7 @@ class Scope:
     def __init__(self, only: Iterable[str] = (), root: str = "") -> None:
         self._only = tuple(only)
         # A watched function of an installed package: its package is of interest.
-        self._home = _package_folder(root) if root and _is_library(root) else ""
+        self._home = _package_folder(root) if root and is_library(root) else ""
         self._known: dict[str, bool] = {}
 
     def __call__(self, code: CodeType) -> bool:
@@ -51,10 +51,11 @@ class Scope:
             return any(_is_named(name, file) for name in self._only)
         if self._home and file.startswith(self._home):
             return True
-        return not _is_library(file)
+        return not is_library(file)
 
 
-def _is_library(file: str) -> bool:
+def is_library(file: str) -> bool:
+    """Whether a file belongs to the standard library or to an installed package."""
     return file.startswith((*_LIBRARIES, "<__array_function__"))
 
 

@@ -307,7 +307,8 @@ def look_at(tensor: Tensor) -> Look:
     """A tensor as it is now: by its elements if they are few, or if no version tells of writes."""
     with unobserved(), without_modes():
         version = version_of(tensor)
-        if type(tensor) in PLAIN and tensor.layout is torch.strided and tensor.device == _CPU:
+        plain = type(tensor) in PLAIN and not tensor.is_nested
+        if plain and tensor.layout is torch.strided and tensor.device == _CPU:
             facts = (
                 tuple(tensor.shape),
                 tensor.dtype,

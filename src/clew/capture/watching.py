@@ -25,10 +25,10 @@ from clew.capture.frames.bytecode import read_locals
 from clew.capture.frames.functions import unwrap
 from clew.capture.frames.paths import follow
 from clew.capture.recording import Recording, error_text
-from clew.capture.scope import Scope
+from clew.capture.scope import Scope, is_library
 from clew.capture.seen import differences, holds_arrays, is_array, see, see_items
-from clew.capture.structure import describe
-from clew.capture.wishes import RETURN, Wishes, join_names, qualified, stem_of
+from clew.capture.structure import CONSTANTS, describe
+from clew.capture.wishes import RETURN, TOP_LEVEL, Function, Wishes, join_names, parts_of
 from clew.events.model import Gap
 from clew.events.records import VARIABLE, Label, Token
 from clew.events.statistics import array_statistics
@@ -37,6 +37,7 @@ from clew.events.watched import OTHER, Happening, Seen, WatchedCall, What
 # Ours, between the program's frame and a probe.
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _CHAIN = 3
+_LONGEST_TEXT = 1000
 _GENERATOR_ENDS = (GeneratorExit, StopIteration, StopAsyncIteration)
 
 
@@ -65,9 +66,7 @@ class _Call:
     """One watched call that is open. `told` holds its variables as they were last told."""
 
     info: WatchedCall
-    code: CodeType
-    package: str
-    owner: str | None
+    function: Function
     start: int
     quiet: bool = False
     told: dict[str, tuple[Look, Seen]] = field(default_factory=dict)
@@ -104,6 +103,8 @@ class WatchSource:
         self._numbers = itertools.count()
         self._following: FollowingCalls | None = None
         self._met: set[str] = set()
+        # Names that some call has for what its caller watches.
+        self._aliases: set[str] = set()
         self._block: int | None = None
         self.worker = ""
 
@@ -125,16 +126,15 @@ class WatchSource:
         )
         if not quiet:
             self._emit("enter", call, frame.f_lineno or 0)
-        values = read_locals(frame)
-        for name, value in list(values.items()):
-            if not name.startswith("__"):
-                self._guarded(call, name, lambda n=name, v=value: self._first(call, frame, n, v))
+        self._guarded(call, "", lambda: self._look_around(call, frame))
 
-    def _first(self, call: _Call, frame: FrameType, name: str, value: Any) -> None:
-        """A variable as a block finds it: only those that are asked for."""
-        line = frame.f_lineno or 0
-        for path in self._paths(call, name, value):
-            self._look_at(call, "input", name, path, value, (line, frame.f_back), True)
+    def _look_around(self, call: _Call, frame: FrameType) -> None:
+        """The variables as a block finds them, as far as they are asked for."""
+        at = (frame.f_lineno or 0, frame.f_back)
+        for name, value in list(read_locals(frame).items()):
+            if not name.startswith("__"):
+                for path in self._paths(call, name, value):
+                    self._look_at(call, "input", name, path, value, at, True)
 
     def start_function(self, function: Callable[..., object]) -> None:
         """Follow a function and everything it calls."""
@@ -198,9 +198,12 @@ class WatchSource:
             self._guarded(call, site.name, lambda: self._bound(call, frame, site, value))
 
     def polled(self, site: Site, value: object, owner: object) -> None:
+        names, name = self._wants.names, site.name
+        if not names.everything and not names.may_be(name) and name not in self._aliases:
+            return
         frame = _user_frame()
         call = self._calls.get(id(frame))
-        if call is not None and (site.name in call.told or not self._wants.names.everything):
+        if call is not None and (name in call.told or not names.everything):
             self._guarded(call, site.name, lambda: self._polled(call, frame, site, value))
 
     def deleted(self, site: Site, owner: object) -> None:
@@ -275,23 +278,22 @@ class WatchSource:
         begun: bool = True,
         owner: object = None,
     ) -> _Call:
-        path = self._path_of(owner)
-        named = join_names(path, code.co_name) if path is not None else _name(code, owner)
+        package = str(frame.f_globals.get("__name__", ""))
+        where = Function(code, parts_of(code, owner), package, self._path_of(owner))
         alone = parent is None or parent.quiet
         most = sys.maxsize if self._wants.stack else _CHAIN
         info = WatchedCall(
             number=next(self._numbers),
             parent=None if parent is None or parent.quiet else parent.info.number,
             depth=0 if parent is None else parent.info.depth + (not parent.quiet),
-            function=named,
+            function=_name(where),
             file=code.co_filename,
             line=(frame.f_lineno or 0) if not begun else code.co_firstlineno,
             chain=tuple(_chain(frame.f_back, most)) if alone else (),
             begun=begun,
             worker=self._worker(),
         )
-        package = str(frame.f_globals.get("__name__", ""))
-        call = _Call(info, code, package, path, time.perf_counter_ns())
+        call = _Call(info, where, time.perf_counter_ns())
         if parent is not None:
             call.objects = dict(parent.objects)
         self._calls[id(frame)] = call
@@ -319,10 +321,9 @@ class WatchSource:
         name = site.name
         self._met.add(name)
         at = (site.line, frame.f_back)
-        if site.kind != "param":
-            call.aliases.pop(name, None)
-        elif id(value) in call.objects and (is_array(value) or isinstance(value, dict | list)):
+        if site.kind == "param" and id(value) in call.objects and _is_followed(value):
             call.aliases[name] = call.objects[id(value)]
+            self._aliases.add(name)
         paths = self._paths(call, name, value)
         what: What = "input" if site.kind == "param" else "change"
         for path in paths:
@@ -339,7 +340,7 @@ class WatchSource:
         """Where to look inside a variable; nowhere if it is not watched."""
         if self._wants.names.everything:
             return ((),) if name in call.told or holds_arrays(value) else ()
-        found = self._wants.names.paths(call.code, call.package, name, call.owner)
+        found = self._wants.names.paths(call.function, name)
         return found or (((),) if name in call.aliases else ())
 
     def _show_input(self, call: _Call, site: Site, value: Any) -> None:
@@ -366,13 +367,15 @@ class WatchSource:
             out, seen = self._described(found, now, None if told is None else told[0])
             before = None if told is None else told[1]
             changes = differences(before, seen)
+            if not changes and not same and not _is_equal(before, seen):
+                changes = ("values",)
             call.told[variable] = (now, seen)
-            if not path and (is_array(found) or isinstance(found, dict | list)):
+            if not path and _is_followed(found):
                 call.objects[id(found)] = call.aliases.get(name, name)
             if self._wants.on_change and before is not None and not changes:
                 continue
             self._record(call, variable, out, at)
-            alias = call.aliases.get(name, "")
+            alias = call.aliases.get(name, "") if what == "input" else ""
             self._emit(what, call, at[0], name=variable, before=before, after=seen,
                        changes=changes, alias="" if alias == name else alias)  # fmt: skip
 
@@ -396,7 +399,7 @@ class WatchSource:
         recording, wanted = self.recording, self._wants.values
         stats = wanted != "meta"
         at = len(recording.kept)
-        token = recording.leaf(item, wanted == "full", stats)
+        token = recording.leaf(item, wanted == "full" or _is_short(item), stats)
         if not stats or not is_array(item):
             return _Described(token, see(item, now))
         found = next((k.stats for t, k in recording.kept[at:] if t is token), None)
@@ -408,14 +411,15 @@ class WatchSource:
         self, call: _Call, variable: str, out: Any, at: tuple[int, FrameType | None],
         start: int | None = None,
     ) -> None:  # fmt: skip
-        file = call.info.file
-        stem = stem_of(call.code, os.path.basename(file), call.owner, variable)
-        if call.owner is not None:
-            label = Label(VARIABLE, stem, variable, module=call.owner)
+        where = call.function
+        stem = where.stem(variable)
+        if where.owner is not None:
+            label = Label(VARIABLE, stem, variable, module=where.owner)
         else:
-            label = Label(VARIABLE, stem, variable, file=file, package=call.package)
+            file = where.code.co_filename
+            label = Label(VARIABLE, stem, variable, file=file, package=where.package)
         line, caller = at
-        self.recording.told(label, out, (call.code, line, caller), start)
+        self.recording.told(label, out, (where.code, line, caller), start)
 
     def _returned(self, call: _Call, frame: FrameType, site: Site, value: Any) -> None:
         out, seen = self._described(value, look(value), None)
@@ -434,6 +438,17 @@ class WatchSource:
         self._tell(Happening(what, call.info, line, source=source, **facts))
 
 
+def _is_followed(value: Any) -> bool:
+    """Whether a value is followed under whatever name a function has for it."""
+    return is_array(value) or isinstance(value, dict | list)
+
+
+def _is_short(value: Any) -> bool:
+    """Whether a value is one of Python's own that costs next to nothing to keep."""
+    cls = type(value)
+    return cls in CONSTANTS and (cls not in (str, bytes) or len(value) <= _LONGEST_TEXT)
+
+
 def _any(name: str) -> bool:
     return True
 
@@ -442,20 +457,20 @@ def _root_name(variable: str) -> str:
     return variable.partition(".")[0].partition("[")[0]
 
 
-def _name(code: CodeType, owner: object) -> str:
-    parts = qualified(code)
-    if parts == ("<module>",):
-        return "top level"
-    if len(parts) == 1 and owner is not None and getattr(type(owner), parts[0], None) is not None:
-        return f"{type(owner).__name__}.{parts[0]}"  # before Python 3.11
-    return ".".join(parts[-2:])
+def _name(where: Function) -> str:
+    if where.owner is not None:
+        return join_names(where.owner, where.code.co_name)
+    return "top level" if where.parts == TOP_LEVEL else ".".join(where.parts[-2:])
 
 
 def _chain(frame: FrameType | None, left: int) -> Iterator[str]:
     """Who called, nearest first, as many as are wanted."""
     while frame is not None and left:
         code = frame.f_code
-        if not code.co_filename.startswith((_OURS, "<frozen ")):
+        hidden = code.co_filename.startswith((_OURS, "<frozen ")) or (
+            left <= _CHAIN and is_library(code.co_filename)
+        )
+        if not hidden:
             left -= 1
             name = "" if code.co_name == "<module>" else f" {code.co_name}"
             yield f"{os.path.basename(code.co_filename)}:{frame.f_lineno}{name}"
@@ -493,6 +508,12 @@ def _mapped(described: Any, part: Callable[[_Described], Any]) -> Any:
     if isinstance(described, list):
         return [_mapped(item, part) for item in described]
     return described
+
+
+def _is_equal(before: Seen | None, after: Seen) -> bool:
+    """Whether two values that look alike are known to have the same content."""
+    old, new = (before.stats if before is not None else None) or {}, after.stats or {}
+    return "digest" in old and old["digest"] == new.get("digest")
 
 
 def _numbers(recording: Recording, token: Token, item: Any) -> dict[str, Any] | None:

@@ -6,7 +6,9 @@ In come the names a user gave (`video`, `self.cache.k`, `data.py:load.video`,
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from types import CodeType
 
 from clew.address import (
@@ -17,12 +19,33 @@ from clew.address import (
     parse,
     segment_matches,
 )
+from clew.capture.frames.functions import unwrap
 from clew.errors import ClewError
 
 RETURN = "return"
-# Before Python 3.11 a code object knows its own name, and not the class it was written in.
-_TELLS_CLASSES = hasattr(CodeType, "co_qualname")
+TOP_LEVEL = ("<module>",)
 Paths = tuple[tuple[Segment, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function as addresses name it.
+
+    `parts` are the classes and functions around it, and its own name. `owner` is the path of the
+    module whose method it is, None for any other.
+    """
+
+    code: CodeType
+    parts: tuple[str, ...]
+    package: str
+    owner: str | None
+
+    def stem(self, variable: str) -> str:
+        """The address of a variable: `data.py:load.video`, `layers.0.forward.attn`."""
+        if self.owner is not None:
+            return join_names(self.owner, self.code.co_name, variable)
+        function = "" if self.parts == TOP_LEVEL else ".".join(self.parts)
+        return f"{os.path.basename(self.code.co_filename)}:{join_names(function, variable)}"
 
 
 class Wishes:
@@ -31,6 +54,7 @@ class Wishes:
     def __init__(self, names: Iterable[str]) -> None:
         self.addresses = [_parsed(name) for name in names]
         self.matched: set[str] = set()
+        self._possible: dict[str, bool] = {}
         self._known: dict[tuple[int, str, str | None], tuple[CodeType, Paths]] = {}
 
     @property
@@ -38,21 +62,24 @@ class Wishes:
         """Whether no variable was named."""
         return not self.addresses
 
-    def paths(self, code: CodeType, package: str, name: str, owner: str | None) -> Paths:
-        """The paths to look at inside a variable of a function; `()` is the value itself.
-
-        `owner` is the path of the module whose method it is, None for any other function.
-        """
-        known = self._known.get((id(code), name, owner))
+    def may_be(self, name: str) -> bool:
+        """Whether a variable of this name can be one of them, in whatever function."""
+        known = self._possible.get(name)
         if known is None:
-            found = [
-                (address, rest)
-                for address in self.addresses
-                for rest in _rests(address, code, package, name, owner)
-            ]
+            known = self._possible[name] = any(
+                len(a.segments) > 1 or segment_matches(a.segments[0], name) for a in self.addresses
+            )
+        return known
+
+    def paths(self, where: Function, name: str) -> Paths:
+        """The paths to look at inside a variable of a function; `()` is the value itself."""
+        key = (id(where.code), name, where.owner)
+        known = self._known.get(key)
+        if known is None:
+            found = [(a, rest) for a in self.addresses for rest in _rests(a, where, name)]
             self.matched.update(address.text for address, _ in found)
             paths = tuple(dict.fromkeys(rest for _, rest in found))
-            known = self._known[id(code), name, owner] = (code, paths)
+            known = self._known[key] = (where.code, paths)
         return known[1]
 
     def missed(self) -> list[Address]:
@@ -75,22 +102,21 @@ def _parsed(name: str) -> Address:
     return address
 
 
-def _rests(
-    address: Address, code: CodeType, package: str, name: str, owner: str | None
-) -> list[tuple[Segment, ...]]:
+def _rests(address: Address, where: Function, name: str) -> list[tuple[Segment, ...]]:
     """What an address leaves to follow inside a variable, for each way to read it."""
     segments = address.segments
     if address.kind == "function":
-        if not (address.path == package or matches_file(address.path, code.co_filename)):
+        file = where.code.co_filename
+        if address.path != where.package and not matches_file(address.path, file):
             return []
-        return _in_function(segments, qualified(code), name)
+        return _in_function(segments, where.parts, name)
     found = []
     if segments and segment_matches(segments[0], name):
         found.append(segments[1:])
-    if owner is not None:
+    if where.owner is not None:
         for path, rest in address.splits():
-            if len(rest) > 1 and compile_pattern(path)(owner):
-                found += _in_function(rest, (code.co_name,), name)
+            if len(rest) > 1 and compile_pattern(path)(where.owner):
+                found += _in_function(rest, where.parts[-1:], name)
     return found
 
 
@@ -98,11 +124,7 @@ def _in_function(
     segments: tuple[Segment, ...], function: tuple[str, ...], name: str
 ) -> list[tuple[Segment, ...]]:
     """The rest of segments that begin with a function and one of its variables."""
-    if function == ("<module>",):  # at the top of a file there is no function
-        return [segments[1:]] if segments and segment_matches(segments[0], name) else []
-    if not _TELLS_CLASSES and len(segments) > 1 and not segment_matches(segments[0], function[0]):
-        segments = segments[1:]
-    cut = len(function)
+    cut = 0 if function == TOP_LEVEL else len(function)
     if len(segments) < cut or not all(map(segment_matches, segments[:cut], function)):
         return []
     rest = segments[cut:]
@@ -111,19 +133,17 @@ def _in_function(
     return [rest[1:]] if segment_matches(rest[0], name) else []
 
 
-def qualified(code: CodeType) -> tuple[str, ...]:
+def parts_of(code: CodeType, owner: object) -> tuple[str, ...]:
     """The names of the classes and functions around a function, and its own."""
-    qualname = getattr(code, "co_qualname", code.co_name)
-    parts = [part for part in qualname.split(".") if part != "<locals>"]
-    return tuple(parts)
+    qualname = getattr(code, "co_qualname", None)
+    if qualname is None:  # before Python 3.11 code does not know the class it was written in
+        cls = next((cls for cls in type(owner).__mro__ if _defines(cls, code)), None)
+        qualname = code.co_name if cls is None else f"{cls.__qualname__}.{code.co_name}"
+    return tuple(part for part in qualname.split(".") if part != "<locals>")
 
 
-def stem_of(code: CodeType, file: str, owner: str | None, variable: str) -> str:
-    """The address of a variable: `data.py:load.video`, `layers.0.forward.attn`."""
-    if owner is not None:
-        return join_names(owner, code.co_name, variable)
-    function = "" if code.co_name == "<module>" else ".".join(qualified(code))
-    return f"{file}:{join_names(function, variable)}"
+def _defines(cls: type, code: CodeType) -> bool:
+    return any(f.__code__ is code for f in unwrap(cls.__dict__.get(code.co_name), code.co_name))
 
 
 def join_names(*names: str) -> str:

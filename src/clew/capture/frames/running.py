@@ -277,4 +277,5 @@ def follow_calls(
 
 def join_thread() -> Callable[[], None]:
     """Follow what is followed on this thread too; the result ends that."""
-    return _driver.join_thread()
+    leave: Callable[[], None] = _driver.join_thread()
+    return leave

@@ -17,6 +17,7 @@ from clew.views.text.style import Style, clipped, time_text
 
 REPEATS = 3
 _ITEMS = 4
+_BRACKETS = {"tuple": ("(", ")"), "list": ("[", "]"), "dict": ("{", "}")}
 _NAME_WIDTH = 6
 _PLACE_AT = 66
 
@@ -222,7 +223,10 @@ def change_text(happening: Happening) -> str:
         return mark + _other_change(before, after)
     parts = [_reshaped(before, after, name) for name in _RESHAPED if name in changes]
     symbol = "⇄ " if parts else "" if mark else "~ "
-    return mark + symbol + "  ".join([*parts, *_numbers_change(before, after)])
+    numbers = _numbers_change(before, after)
+    if parts and numbers == ["values"]:
+        numbers = []  # the same numbers in another order
+    return mark + symbol + "  ".join([*parts, *numbers])
 
 
 def _reshaped(before: Seen, after: Seen, name: str) -> str:
@@ -298,9 +302,18 @@ def seen_text(seen: Seen, origin: bool = False, stats: bool = True) -> str:
 
 def _plain(seen: Seen) -> str:
     if seen.items:
-        parts = [f"{path}: {seen_text(item, stats=False)}" for path, item in seen.items]
-        return f"{seen.cls}({_limited(parts, ', ')})"
+        return _items(seen)
     return seen.text if seen.text is not None else seen.cls
+
+
+def _items(seen: Seen) -> str:
+    opening, closing = _BRACKETS.get(seen.cls, (f"{seen.cls}(", ")"))
+    texts = [(path, seen_text(item, stats=False)) for path, item in seen.items]
+    if seen.cls in ("tuple", "list") and all(path.isdecimal() for path, _ in texts):
+        parts = [text for _, text in texts]
+    else:
+        parts = [f"{path}: {text}" for path, text in texts]
+    return f"{opening}{_limited(parts, ', ')}{closing}"
 
 
 def _limited(parts: list[str], between: str) -> str:
@@ -309,7 +322,8 @@ def _limited(parts: list[str], between: str) -> str:
 
 
 def _shape(seen: Seen) -> str:
-    return "[" + ("?" if seen.shape is None else ",".join(map(str, seen.shape))) + "]"
+    sizes = ["?"] if seen.shape is None else ["?" if n < 0 else str(n) for n in seen.shape]
+    return f"[{','.join(sizes)}]"
 
 
 def _layout(seen: Seen) -> str:
@@ -340,4 +354,3 @@ def _number(number: Any) -> str:
 
 def _file(file: str) -> str:
     return os.path.basename(file)
-
