@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from clew.capture.recording import Lane, Recording
     from clew.capture.variables import VariableSource
     from clew.capture.watching import WatchSource
+    from clew.capture.workers import WorkerPlan
     from clew.store.disk import DiskStore, Surroundings
 
 _log = logging.getLogger("clew")
@@ -342,6 +343,7 @@ class Session:
         from clew.capture.torch_compat import is_compiling
         from clew.capture.values import Keeper
         from clew.capture.variables import VariableSource
+        from clew.capture.workers import LoaderSource, WorkerPlan
 
         self._settings = settings
         self._roots = {path: type(model).__name__ for path, model in models.items()}
@@ -399,6 +401,16 @@ class Session:
             )  # fmt: skip
             self._matchers.append(self._variables)
         self._watch = self._watch_source() if settings.watch else None
+        self._workers = LoaderSource(
+            self.recording,
+            WorkerPlan(
+                capture=tuple(address.text for address in settings.capture),
+                watch=settings.watch or None,
+                values=settings.values,
+            ),
+            begin_worker,
+            self._gap,
+        )
 
     def _watch_source(self) -> WatchSource:
         """Follows variables by name; told with the rest of what is live."""
@@ -442,7 +454,8 @@ class Session:
         lane = recording.lane(boundary_of(frame))
         modules = ModuleSource(recording, self._sees_ops, self._on_thread, self._on_idle)
         compiled = CompiledSource(recording, self._settings.compiled, self._gap)
-        self._sources = [modules, TapSource(recording, callbacks.reducer, self._gap)]
+        taps = TapSource(recording, callbacks.reducer, self._gap)
+        self._sources = [modules, taps, self._workers]
         if recording.grads is not None:
             self._sources.insert(0, recording.grads)
         if self._variables is not None:
@@ -465,6 +478,7 @@ class Session:
         for undo in reversed(self._undo):
             undo()
         self._undo = []
+        self._workers.close()
         self.recording.close()
         self._reader = None
         self._check_anything_ran()
@@ -497,13 +511,15 @@ class Session:
         self._undo = []
 
     def forked(self) -> None:
-        """Say that another process runs unseen."""
+        """Say that another process runs unseen; workers of a DataLoader tell what they do."""
+        if self._workers.is_starting:
+            return
         self._gap(
             Gap(
                 "a forked process",
                 "",
-                "what runs in it, such as the workers of a DataLoader, is not recorded",
-                "use num_workers=0 while tracing, or open a clew.trace in the process",
+                "what runs in it is not recorded",
+                "open a clew.trace in the process",
             )
         )
 
@@ -511,6 +527,7 @@ class Session:
         """Begin the next step."""
         if self.recording.grads is not None and not self._paused:
             self.recording.grads.look_around()
+        self._workers.merge()
         self._step += 1
         self._follow_schedule()
         if not self._paused:
@@ -558,6 +575,7 @@ class Session:
     def flush(self) -> None:
         """Make everything so far readable."""
         if self._undo:
+            self._workers.merge()
             self.recording.drain()
             self._reader = None
             if self.disk is not None:
@@ -735,6 +753,37 @@ class Session:
             warn(f"Clew could not record {where}: {text}; the program goes on")
 
 
+def begin_worker(plan: WorkerPlan, sink: Sink) -> Recording:
+    """Record in a worker of a DataLoader: taps, and the variables that the parent asks for."""
+    from clew.capture.budget import Budget
+    from clew.capture.named import Named, TapSource
+    from clew.capture.recording import Recording
+    from clew.capture.scope import Scope
+    from clew.capture.tensors import TensorTable
+    from clew.capture.values import Keeper
+    from clew.capture.variables import VariableSource
+    from clew.capture.watching import Wants, WatchSource
+    from clew.capture.wishes import Wishes
+
+    def ignore(gap: Gap) -> bool:
+        return False  # the parent tells what is not recorded in workers
+
+    budget = Budget(Limits(), ignore)
+    recording = Recording(sink, time.perf_counter_ns, TensorTable, budget)
+    recording.keep(Keeper("meta", [], budget, ignore, recording.kept), every=False)
+    sources: list[Source] = [TapSource(recording, callbacks.reducer, ignore)]
+    functions = [a for a in map(parse, plan.capture) if a.kind == "function"]
+    if functions:
+        sources.append(VariableSource(recording, functions, Named(recording, ignore), ignore))
+    if plan.watch is not None:
+        values = "stats" if plan.values == "meta" else plan.values
+        wants = Wants(Wishes(plan.watch), values, on_change=plan.on_change)
+        sources.append(WatchSource(recording, wants, Scope(plan.scope), everywhere=True))
+    for source in sources:
+        source.start()
+    return recording
+
+
 def recorded_columns(
     store: MemoryStore,
     recording: Recording,
@@ -793,12 +842,12 @@ def _module_rows(recording: Recording) -> list[ModuleRow]:
     ]
 
 
-def active_recording() -> tuple[Tracer, Recording] | None:
-    """The innermost trace that records now, with its recording."""
+def active_trace() -> tuple[Tracer, Recording, Callable[[Gap], Any]] | None:
+    """The innermost trace that records now, its recording, and who is told of gaps."""
     for tracer in reversed(_active):
         session = tracer._session
         if session is not None and session.is_recording:
-            return tracer, session.recording
+            return tracer, session.recording, session._gap
     return None
 
 

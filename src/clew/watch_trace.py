@@ -5,10 +5,17 @@ Joins capture and a store in memory, as `session` does for a whole trace, withou
 
 from __future__ import annotations
 
+import atexit
+import functools
+import hashlib
 import logging
+import multiprocessing
 import os
+import shutil
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clew.events.model import Gap
@@ -19,6 +26,7 @@ from clew.store.reader import Reader
 from clew.traces import Trace
 
 if TYPE_CHECKING:
+    from clew.capture.handover import Inbox, WorkerSink
     from clew.capture.recording import Recording
 
 _log = logging.getLogger("clew")
@@ -27,9 +35,10 @@ _log = logging.getLogger("clew")
 class WatchTrace(Trace):
     """Variables that a watch has recorded; grows for as long as the watch is used."""
 
-    def __init__(self) -> None:
+    def __init__(self, keys: list[str]) -> None:
         super().__init__([])
         from clew.capture.budget import Budget
+        from clew.capture.handover import WorkerSink
         from clew.capture.plain import NoTensors
         from clew.capture.recording import Recording
 
@@ -40,9 +49,16 @@ class WatchTrace(Trace):
         self._knows_torch = False
         self._crash: str | None = None
         self._store = MemoryStore()
-        self.worker = ""
+        self._keys = keys
+        self._inboxes: dict[str, Inbox] = {}
+        # In a child process everything goes to the parent.
+        self.sink: WorkerSink | None = None
+        if keys and is_child():
+            place = folder_of(keys[0], _parent_process())
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.sink = WorkerSink(place, own_worker() or f"process {os.getpid()}")
         self.recording: Recording = Recording(
-            self._store, time.perf_counter_ns, NoTensors, Budget(Limits(), self.gap)
+            self.sink or self._store, time.perf_counter_ns, NoTensors, Budget(Limits(), self.gap)
         )
         self.recording.on_fault = self._fault
 
@@ -80,6 +96,7 @@ class WatchTrace(Trace):
             self._fault(fault, "the exception that ended the call")
 
     def _current_readers(self) -> list[Reader]:
+        self._merge()
         self.recording.drain()
         environment = {
             **surroundings("watch", self._clock, self._time),
@@ -89,6 +106,16 @@ class WatchTrace(Trace):
         }
         gaps = list(self._gaps.values())
         return [Reader(recorded_columns(self._store, self.recording, {}, gaps, environment))]
+
+    def _merge(self) -> None:
+        """Take over what child processes have recorded since."""
+        from clew.capture.handover import Inbox
+
+        for key in self._keys if self.sink is None else ():
+            inbox = self._inboxes.get(key)
+            if inbox is None:
+                inbox = self._inboxes[key] = Inbox(folder_of(key, os.getpid()))
+            inbox.merge(self.recording)
 
     def _fault(self, fault: BaseException, where: str) -> None:
         text = f"{type(fault).__name__}: {fault}"
@@ -112,3 +139,45 @@ def _has_torch() -> bool:
     return (
         torch is not None and hasattr(torch, "Tensor") and not getattr(spec, "_initializing", False)
     )
+
+
+# Processes
+
+
+def is_child() -> bool:
+    """Whether this process was started by `multiprocessing`, as workers of a DataLoader are."""
+    return multiprocessing.parent_process() is not None
+
+
+def _parent_process() -> int:
+    parent = multiprocessing.parent_process()
+    return os.getpid() if parent is None or parent.pid is None else parent.pid
+
+
+def own_worker() -> str:
+    """What this process is called, if it is a DataLoader's worker."""
+    from clew.capture.workers import worker_name
+
+    return worker_name()
+
+
+def _base(process: int) -> Path:
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    return Path(tempfile.gettempdir()) / f"clew-watch-{user}-{process}"
+
+
+def folder_of(key: str, process: int) -> Path:
+    """Where child processes leave what a watched function did; the same name in each of them."""
+    return _base(process) / hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
+
+
+@functools.cache
+def remove_at_exit() -> None:
+    """Leave no folder behind when this process ends."""
+    process = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == process:
+            shutil.rmtree(_base(process), ignore_errors=True)
+
+    atexit.register(remove)

@@ -19,13 +19,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from clew.errors import ClewError
+from clew.events.model import Gap
 from clew.events.watched import Happening
-from clew.session import active_recording
+from clew.session import active_trace, begin_worker
 from clew.watch_output import Output, output_for
-from clew.watch_trace import WatchTrace
+from clew.watch_trace import WatchTrace, is_child, own_worker, remove_at_exit
 
 if TYPE_CHECKING:
     from clew.capture.watching import Wants, WatchSource
+    from clew.capture.workers import LoaderSource
     from clew.traces import Trace
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -88,7 +90,9 @@ class Watch:
         self._own: WatchTrace | None = None
         self._last: Trace | None = None
         self._lock = threading.RLock()
-        self._blocks: list[tuple[WatchSource, Callable[[], None]]] = []
+        # What this watch's functions are called in every process that has them.
+        self._keys: list[str] = []
+        self._blocks: list[tuple[WatchSource, LoaderSource, Callable[[], None]]] = []
         # The source that follows the decorated function, and how many calls need it.
         self._sources: dict[int, tuple[WatchSource, int]] = {}
 
@@ -113,9 +117,12 @@ class Watch:
 
         frame = sys._getframe(1)
         source = self._source(frame.f_code.co_filename)
-        self._blocks.append((source, join_thread()))
+        workers = self._loader_source(source)
+        self._blocks.append((source, workers, join_thread()))
         try:
+            workers.start()
             source.start_block(frame)
+            _running.append(source)
         except Exception as fault:
             source.recording.on_fault(fault, "the block")
         return self
@@ -126,10 +133,24 @@ class Watch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        source, leave = self._blocks.pop()
+        source, workers, leave = self._blocks.pop()
         leave()
+        workers.stop()
         self._crashed(source, error)
         self._stop(source)
+        workers.close()
+
+    def _loader_source(self, source: WatchSource) -> LoaderSource:
+        """Lets the workers of DataLoaders watch the same variables."""
+        from clew.capture.workers import LoaderSource, WorkerPlan
+
+        plan = WorkerPlan(
+            watch=tuple(address.text for address in self._wants.names.addresses),
+            values=self._wants.values,
+            on_change=self._wants.on_change,
+            scope=self._scope,
+        )
+        return LoaderSource(source.recording, plan, begin_worker, source.gap)
 
     # As a decorator
 
@@ -139,6 +160,8 @@ class Watch:
             return type(function)(self(function.__func__))
         wrapped = self._wrapped(_followable(function))
         wrapped.watch = self
+        self._keys.append(f"{function.__module__}:{function.__qualname__}")
+        remove_at_exit()
         return wrapped  # type: ignore[no-any-return]
 
     def _wrapped(self, function: Callable[..., Any]) -> Any:
@@ -175,7 +198,7 @@ class Watch:
 
         @functools.wraps(function)
         def watched(*args: Any, **kwargs: Any) -> Any:
-            with watching(function):
+            with self._told_to_parent(function, args), watching(function):
                 return function(*args, **kwargs)
 
         return watched
@@ -212,11 +235,24 @@ class Watch:
                     self._crashed(source, error)
                     self._stop(source)
 
+    def _told_to_parent(
+        self, function: Callable[..., Any], args: tuple[Any, ...]
+    ) -> contextlib.AbstractContextManager[None]:
+        """In a child process: what one call records can be read by the parent when it is over."""
+        own = self._own_trace() if is_child() else None
+        if own is None or own.sink is None:
+            return contextlib.nullcontext()
+        from clew.capture.workers import index_text, stretch
+
+        is_item = function.__name__ == "__getitem__" and len(args) > 1
+        return stretch(own.sink, own.recording, index_text(args[1]) if is_item else None)
+
     def _begin(self, function: Callable[..., Any]) -> WatchSource:
         code = inspect.unwrap(function).__code__
         source = self._source(code.co_filename)
         try:
             source.start_function(function)
+            _running.append(source)
         except Exception as fault:
             source.recording.on_fault(fault, function.__qualname__)
         return source
@@ -227,22 +263,25 @@ class Watch:
         """A source that records into the trace that is active, or into one of the watch's own."""
         from clew.capture.scope import Scope
         from clew.capture.watching import WatchSource
+        from clew.capture.workers import worker_recording
 
-        active = active_recording()
+        active, elsewhere = active_trace(), worker_recording()
+        gap: Callable[[Gap], Any]
         if active is not None:
-            self._last, recording = active
-            gap: Callable[[Any], Any] = active[0]._session._gap  # type: ignore[union-attr]
+            self._last, recording, gap = active
+        elif elsewhere is not None:  # the parent of this worker records
+            recording, gap = elsewhere, _ignored
         else:
             own = self._own_trace()
             self._last, recording, gap = own, own.recording, own.gap
         tell = None if self._output is None else self._tell
         source = WatchSource(recording, self._wants, Scope(self._scope, file), tell, gap)
-        source.worker = self._own_trace().worker
+        source.worker = own_worker()
         return source
 
     def _own_trace(self) -> WatchTrace:
         if self._own is None or self._own.is_foreign:
-            self._own = WatchTrace()
+            self._own = WatchTrace(self._keys)
         self._own.learn_torch()
         return self._own
 
@@ -255,9 +294,13 @@ class Watch:
             own.crashed(error)
 
     def _stop(self, source: WatchSource) -> None:
+        if source in _running:
+            _running.remove(source)
         try:
             source.stop()
             source.say_missed()
+            if self._own is not None and self._own.sink is not None:
+                self._own.recording.drain()
             if self._output is not None:
                 self._output.flush()
         except Exception as fault:
@@ -266,6 +309,25 @@ class Watch:
     def _tell(self, happening: Happening) -> None:
         if self._output is not None:
             self._output.tell(happening)
+
+
+def _ignored(gap: Gap) -> bool:
+    return False
+
+
+# Sources that follow something now, and their forks.
+_running: list[WatchSource] = []
+
+
+def _forked_child() -> None:
+    """In a forked child: follow nothing that the parent follows."""
+    while _running:
+        with contextlib.suppress(Exception):
+            _running.pop().abandon()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked_child)
 
 
 def _followable(function: Any) -> Callable[..., Any]:

@@ -94,7 +94,7 @@ class WatchSource:
         self._wants = wants
         self._scope = scope
         self._tell = tell
-        self._on_gap = on_gap
+        self.gap = on_gap
         # Whether calls count that nothing watched has made.
         self._everywhere = everywhere
         self._roots: set[CodeType] = set()
@@ -113,7 +113,13 @@ class WatchSource:
     def start(self) -> None:
         """Follow the frame that starts it, and everything called from now on."""
         frame = _user_frame()
-        self.start_block(frame, quiet=self._everywhere)
+        if not is_library(frame.f_code.co_filename):
+            self.start_block(frame, quiet=self._everywhere)
+            return
+        # Somebody else's frame, such as a worker's loop: only what it calls.
+        self.start_function(_nowhere)
+        if self._following is not None:
+            self._following.extent.enter()
 
     def start_block(self, frame: FrameType, quiet: bool = False) -> None:
         """Follow a frame from where it is, and everything it calls."""
@@ -163,6 +169,14 @@ class WatchSource:
                     "was not followed further", "raise it with clew.watch(..., budget=...)")
             )  # fmt: skip
 
+    def abandon(self) -> None:
+        """Follow nothing in a process that inherited it by a fork; tell nobody."""
+        self._tell = None
+        following, self._following = self._following, None
+        self._calls.clear()
+        if following is not None:
+            following.stop()
+
     def say_missed(self) -> None:
         """Report the names that no function had."""
         for address in self._wants.names.missed():
@@ -174,7 +188,7 @@ class WatchSource:
             )  # fmt: skip
 
     def _gap(self, gap: Gap) -> None:
-        if self._on_gap(gap) is not False and self._tell is not None:
+        if self.gap(gap) is not False and self._tell is not None:
             call = WatchedCall(next(self._numbers), None, 0, "", "", 0)
             self._tell(Happening("note", call, 0, text=str(gap)))
 
@@ -447,6 +461,10 @@ def _is_short(value: Any) -> bool:
     """Whether a value is one of Python's own that costs next to nothing to keep."""
     cls = type(value)
     return cls in CONSTANTS and (cls not in (str, bytes) or len(value) <= _LONGEST_TEXT)
+
+
+def _nowhere() -> None:
+    """Stands for a function below which everything is followed, and is never called."""
 
 
 def _any(name: str) -> bool:
