@@ -240,7 +240,7 @@ class Inbox:
         tokens, at = [], 0
         for shape, stride, dtype, device, extra, grad, stats, stored in head["values"]:
             token: Any = UnknownShape([-1]) if shape is None else Shape(shape)
-            known = None if extra is None else Extra(*extra[:3], _tuple(extra[3]))
+            known = None if extra is None else _extra(extra)
             recording.tensors.values.extend(
                 (token, 0, None, _tuple(stride), dtype, device, known, grad, -1, None)
             )
@@ -274,6 +274,11 @@ class Inbox:
         """Take the folder away; workers that still run notice."""
         if _is_own(self.folder):
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _extra(listed: list[Any]) -> Extra:
+    layout, cls, placements, local = listed
+    return Extra(layout, cls, placements, _tuple(local))
 
 
 def _tuple(sizes: list[int] | None) -> tuple[int, ...] | None:

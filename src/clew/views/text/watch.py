@@ -254,6 +254,8 @@ def _numbers_change(before: Seen, after: Seen) -> list[str]:
     for name, sign in (("mean", "μ"), ("std", "σ")):
         if name in new and (was := _number(old.get(name))) != (now := _number(new[name])):
             found.append(f"{sign}{was}→{now}" if was else f"{sign}{now}")
+    found += [f"no {sign} left" for name, sign in (("nan", "NaN"), ("inf", "Inf"))
+              if old.get(name) and not new.get(name)]  # fmt: skip
     if not found and old.get("digest") != new.get("digest"):
         found.append("values")
     return [*found, *_alarms(new)]
