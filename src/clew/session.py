@@ -29,12 +29,14 @@ from clew.address import Address, compile_pattern, nearest, parse
 from clew.analysis.crash import crash_note, failing_event
 from clew.errors import ClewError, ClewWarning, MissingDependency, TraceStateError
 from clew.events.columns import Columns, ModuleRow, Place
+from clew.events.live import Listener
 from clew.events.model import Gap
 from clew.events.records import EVAL, TRAIN, Sink, Step
 from clew.events.settings import Limits, Schedule
 from clew.store.memory import MemoryStore
 from clew.store.reader import Reader
 from clew.traces import Trace
+from clew.views.text.live import LivePrinter
 
 if TYPE_CHECKING:
     from torch import nn
@@ -92,7 +94,7 @@ def trace(
     level: str = "ops",
     values: str = "meta",
     capture: Iterable[str] = (),
-    live: bool = False,
+    live: bool | Listener = False,
     compiled: str = "opaque",
     out: str | os.PathLike[str] | None = None,
     exist: str = "new",
@@ -106,7 +108,8 @@ def trace(
     `model` says whose names the addresses use: a module, a dict of name to module, or None to
     name each outermost module by its class. `level` is `"ops"` or `"modules"`. `values` is
     `"meta"`, `"stats"` or `"full"`; `capture` lists addresses kept in full whatever it says.
-    `live` prints each event as it happens. `compiled="eager"` opens compiled regions up.
+    `live` prints each event as it happens, or tells a `clew.events.live.Listener` of it.
+    `compiled="eager"` opens compiled regions up.
     `out` streams the trace to a folder while the program runs; a folder that is taken is left
     alone and the run gets one of its own, unless `exist="replace"`. `schedule` records only some
     steps, `limits` says where to hold back. `redact` leaves source text out.
@@ -134,8 +137,9 @@ def trace(
     models = _models(model, torch.nn.Module)
     addresses = [parse(text) for text in ([capture] if isinstance(capture, str) else capture)]
     place = None if out is None else Path(out)
+    listener = (LivePrinter(sys.stdout) if live else None) if isinstance(live, bool) else live
     settings = Settings(
-        level, values, addresses, live, compiled, place, exist, schedule, limits or Limits(),
+        level, values, addresses, listener, compiled, place, exist, schedule, limits or Limits(),
         redact, name,
     )  # fmt: skip
     return Tracer(models, settings)
@@ -167,7 +171,7 @@ class Settings:
     level: str
     values: str
     capture: list[Address]
-    live: bool
+    live: Listener | None
     compiled: str
     out: Path | None
     exist: str
@@ -332,6 +336,7 @@ class Session:
     def __init__(self, models: dict[str, nn.Module], settings: Settings) -> None:
         from clew.capture.budget import Budget
         from clew.capture.grads import GradSource
+        from clew.capture.live import LiveFeed
         from clew.capture.named import Named
         from clew.capture.recording import Recording
         from clew.capture.tensors import TensorTable
@@ -373,11 +378,8 @@ class Session:
             known = len(names)
             self.recording.modules.register(model, path)
             self._given[path] = names[known:]
-        if settings.live:
-            from clew.capture.live import LiveFeed
-            from clew.views.text.live import LivePrinter
-
-            feed = LiveFeed(self.recording, LivePrinter(sys.stdout))
+        if settings.live is not None:
+            feed = LiveFeed(self.recording, settings.live)
             self.recording.listen(feed.entered, feed.ended)
         # Without a model it shows only as it runs what is a module and what a variable.
         calls = [a for a in settings.capture if not models or not self._may_be_variable(a)]
