@@ -361,7 +361,18 @@ def happening(
 ) -> Happening:  # fmt: skip
     stack = () if source is None else (source,)
     return Happening(
-        kind, name, path, depth, inputs, {}, outputs, seconds, error, lambda: stack, lambda: None
+        kind,
+        name,
+        path,
+        depth,
+        inputs,
+        {},
+        outputs,
+        seconds,
+        error,
+        True,
+        lambda: stack,
+        lambda: None,
     )
 
 

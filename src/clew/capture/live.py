@@ -86,7 +86,7 @@ class LiveFeed:
         stack = functools.partial(_stack, node)
         event = Happening(
             kind, name, path, depth, self._seen(inputs or []), self._seen(keywords or {}),
-            self._seen(outputs), seconds, error, stack, module or _nothing,
+            self._seen(outputs), seconds, error, _is_direct(node), stack, module or _nothing,
         )  # fmt: skip
         try:
             getattr(self._listener, what)(event)
@@ -132,19 +132,15 @@ def _stack(node: StackNode) -> tuple[Source, ...]:
         [place] = places_of([_alone(at)])
         if place.line > 0 and not place.library:
             text = linecache.getline(place.file, place.line).strip()
-            found.append(
-                Source(
-                    place.file,
-                    place.line,
-                    place.end_line,
-                    place.col,
-                    place.end_col,
-                    place.function,
-                    text,
-                )  # fmt: skip
-            )
+            line, end_line, col, end_col = place.line, place.end_line, place.col, place.end_col
+            found.append(Source(place.file, line, end_line, col, end_col, place.function, text))
         at = at.parent
     return tuple(reversed(found))
+
+
+def _is_direct(node: StackNode) -> bool:
+    [place] = places_of([_alone(node)])
+    return not place.library
 
 
 def _alone(node: StackNode) -> StackNode:

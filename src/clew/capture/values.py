@@ -225,8 +225,7 @@ def _parts(tensor: Tensor, elements: Tensor) -> Payload | None:
 def snapshot(tensor: Tensor) -> Tensor:
     """A copy of the tensor's own elements, in row-major order."""
     if tensor.device == _CPU:
-        copied = tensor.contiguous()
-        return tensor.clone() if copied is tensor else copied
+        return tensor.clone(memory_format=torch.contiguous_format)
     copy = torch.empty(tensor.shape, dtype=tensor.dtype, device=_CPU)
     return copy.copy_(tensor)
 

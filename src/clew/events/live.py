@@ -35,8 +35,9 @@ class Happening:
 
     `depth` is the number of module calls around it. `inputs` and `outputs` are nested lists and
     dicts of `LiveValue`s and constants, as in the call; `keywords` are the arguments by name.
-    `seconds` is None at the beginning. `stack` gives the program's lines that led here, outermost
-    first, without torch's own; `module` gives the module that is called, None for anything else.
+    `seconds` is None at the beginning. `is_direct` tells whether a line of the program itself ran
+    it, not a library that such a line called. `stack` gives the program's lines that led here,
+    outermost first, without torch's own; `module` the module that is called, None for all else.
     """
 
     kind: str
@@ -48,6 +49,7 @@ class Happening:
     outputs: Any
     seconds: float | None
     error: str | None
+    is_direct: bool
     stack: Callable[[], tuple[Source, ...]]
     module: Callable[[], Any]
 
