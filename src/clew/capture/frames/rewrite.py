@@ -50,7 +50,14 @@ def rewrite(
         body = [emit.place(branch, at)]
     else:
         body = followed.call(body, at)
-    node.body = head + body
+    node.body = [*head, _in_order(code, at), *body]
+
+
+def _in_order(code: CodeType, at: ast.stmt) -> ast.stmt:
+    """Name the variables in their old order, which is that of `locals()`, in code never made."""
+    loads: Block = [ast.Expr(emit.load(name)) for name in code.co_varnames]
+    found: ast.stmt = emit.place(ast.If(ast.Constant(0), loads or [ast.Pass()], []), at)
+    return found
 
 
 def _undeclared(body: Block) -> Block:
