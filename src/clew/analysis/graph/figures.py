@@ -40,6 +40,7 @@ class Figures:
             name=self._name(node, rows),
             events=self._ids(rows),
             ops=self._ops_inside[row],
+            modules=len(self._modules(rows)) if node.kind == CALL else 0,
             parameters=self._parameters_of(rows) if node.kind == CALL else 0,
             seconds=self._seconds(rows),
             bytes=sum(_bytes(c.metas[int(c.meta[v])]) for v in self._given([row])),
@@ -69,13 +70,14 @@ class Figures:
                 counts[self._structure.parent[row]] += counts[row]
         return counts
 
-    def _parameters_of(self, rows: list[int]) -> int:
+    def _modules(self, rows: list[int]) -> dict[int, str]:
+        """The modules that some calls called: number and path."""
         modules = self._reader.columns.modules
-        paths = {modules[self._structure.subject[row]].number: row for row in rows}
-        return sum(
-            self._parameters.inside(modules[self._structure.subject[row]].path)
-            for row in paths.values()
-        )
+        called = [modules[self._structure.subject[row]] for row in rows]
+        return {module.number: module.path for module in called}
+
+    def _parameters_of(self, rows: list[int]) -> int:
+        return sum(self._parameters.inside(path) for path in self._modules(rows).values())
 
     def _seconds(self, rows: list[int]) -> float | None:
         start = self._reader.columns.start

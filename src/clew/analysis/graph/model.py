@@ -30,9 +30,10 @@ class Node:
     """One box or frame.
 
     `events` are the ids of the events it stands for, one per run; `count` is how many, `exact`
-    False where their sizes differ. `seconds` and `parameters` are of all runs together, `ops` is
-    of one. `inputs` and `outputs` say what the tensors look like (`f32[2,3]`). `stats` has what
-    was counted of its results, `nan` and `inf` of everything inside as well.
+    False where their sizes differ. `modules` is how many different modules they called,
+    `parameters` what these hold together, `seconds` the time of all runs, `ops` how many ran in
+    one. `inputs` and `outputs` say what the tensors look like (`f32[2,3]`). `stats` has what was
+    counted of its results, `nan` and `inf` of everything inside as well.
     """
 
     id: str
@@ -47,6 +48,7 @@ class Node:
     count: int = 1
     exact: bool = True
     ops: int = 0
+    modules: int = 0
     parameters: int = 0
     seconds: float | None = None
     bytes: int = 0

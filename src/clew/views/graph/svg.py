@@ -82,7 +82,8 @@ class Drawing:
                 edge.source,
                 edge.target,
                 (text_width(text, LABEL) + 10, 12.0) if text else None,
-                BACKWARD if edge.kind == BACKWARD else edge.kind if edge.kind == ORDER else "",
+                edge.kind if edge.kind in (BACKWARD, ORDER) else "",
+                minor=edge.kind == BACKWARD,
             )
             for edge, text in zip(self._edges, self._labels, strict=True)
         ]

@@ -32,8 +32,10 @@ def facts(node: Node, shown: tuple[str, ...] = SHOWN) -> str:
     """Parameters, time and the like, of one run; `12 ×` before what each run has of its own."""
     runs = max(len(node.events), 1)
     each = f"{node.count} × " if node.count > 1 else ""
+    modules = max(node.modules, 1)
+    own = each if modules >= node.count else ""
     texts = {
-        "params": f"{each}{short_number(node.parameters / runs)}" if node.parameters else "",
+        "params": f"{own}{short_number(node.parameters / modules)}" if node.parameters else "",
         "time": "" if node.seconds is None else f"{each}{time_text(node.seconds / runs)}",
         "ops": counted(node.ops, "op") if node.ops and node.kind == CALL else "",
         "bytes": bytes_text(node.bytes) if node.bytes else "",

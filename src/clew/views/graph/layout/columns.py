@@ -96,7 +96,8 @@ def _aligned(
     root = list(range(count))
     shift = [0.0] * count
     taken = [False] * count
-    ties = grid.above if down else grid.below
+    ties, back = (grid.above, grid.below) if down else (grid.below, grid.above)
+    promised = [_main(found) for found in back]
     for before, row in pairwise(rows):
         at = {place: i for i, place in enumerate(before)}
         limit = -1
@@ -104,7 +105,9 @@ def _aligned(
             found = sorted(ties[place], key=lambda tie: at[tie[0]])
             for neighbour, own, its, _ in _candidates(found):
                 pair = (neighbour, place) if down else (place, neighbour)
-                if limit < at[neighbour] and not taken[neighbour] and pair not in conflicts:
+                wanted = promised[neighbour] in (None, place)
+                free = wanted and limit < at[neighbour] and not taken[neighbour]
+                if free and pair not in conflicts:
                     taken[neighbour] = True
                     root[place] = root[neighbour]
                     shift[place] = shift[neighbour] + sign * (its - own)
@@ -115,12 +118,16 @@ def _aligned(
 
 def _candidates(ties: list[Tie]) -> list[Tie]:
     """What a place may be aligned with: its one shortest edge first, then those in the middle."""
-    if not ties:
-        return []
-    shortest = min(tie[3] for tie in ties)
-    main = [tie for tie in ties if tie[3] == shortest]
-    middle = ties[(len(ties) - 1) // 2 : len(ties) // 2 + 1]
-    return main + middle if len(main) == 1 else middle
+    main = _main(ties)
+    middle = ties[(len(ties) - 1) // 2 : len(ties) // 2 + 1] if ties else []
+    return [*(tie for tie in ties if tie[0] == main), *middle]
+
+
+def _main(ties: list[Tie]) -> int | None:
+    """The neighbour at the other end of the one shortest edge, None if there are several."""
+    shortest = min((tie[3] for tie in ties), default=0)
+    main = [tie[0] for tie in ties if tie[3] == shortest]
+    return main[0] if len(main) == 1 else None
 
 
 def _packed(grid: Grid, rows: list[list[int]], root: list[int], shift: list[float]) -> list[float]:

@@ -18,6 +18,7 @@ from clew.views.graph.layout.shapes import Point, Rect, Size, Spacing
 
 # What a place is: a box in the rows, or a port through which lines come in or go out.
 BOX, ENTRY, EXIT = 0, -1, 1
+_FAR = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Tie:
     leaves_at: float | None = None
     arrives_at: float | None = None
     label: Size | None = None
+    minor: bool = False
 
 
 @dataclass(slots=True)
@@ -57,6 +59,12 @@ class _Chain:
 
     places: list[int] = field(default_factory=list)
     label: int | None = None
+    minor: bool = False
+
+    @property
+    def length(self) -> int:
+        """How far it goes; the shortest of several is kept straight."""
+        return len(self.places) + (_FAR if self.minor else 0)
 
 
 class Level:
@@ -127,7 +135,7 @@ class Level:
 
     def _chain(self, tie: Tie, places: list[_Place]) -> _Chain:
         """A tie with a bend in each row it passes, the label in the first that boxes leave."""
-        chain = _Chain([tie.source])
+        chain = _Chain([tie.source], minor=tie.minor)
         first = places[tie.source].row
         for row in range(first + 1, places[tie.target].row):
             labelled = tie.label is not None and chain.label is None and row % 2 == 1
@@ -160,8 +168,8 @@ class Level:
             offsets[0], offsets[-1] = leaves[number], arrives[number]
             ends = zip(chain.places, offsets, strict=True)
             for (one, out), (two, into) in pairwise(ends):
-                below[one].append((two, out, into, len(chain.places)))
-                above[two].append((one, into, out, len(chain.places)))
+                below[one].append((two, out, into, chain.length))
+                above[two].append((one, into, out, chain.length))
         return above, below
 
     def _offsets(self, chains: list[_Chain], at: dict[int, int], leaving: bool) -> list[float]:
@@ -182,7 +190,7 @@ class Level:
             middle = (len(numbers) - 1) / 2
             main = min(
                 range(len(numbers)),
-                key=lambda i: (len(chains[numbers[i]].places), abs(i - middle)),
+                key=lambda i: (chains[numbers[i]].length, abs(i - middle)),
             )
             most = max(main, len(numbers) - 1 - main)
             step = min(self._space.lines, (self._sizes[place][0] / 2 - 8) / most)

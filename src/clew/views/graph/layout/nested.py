@@ -27,6 +27,7 @@ class _Cut:
 
     source: _End
     target: _End
+    minor: bool
     label: Size | None = None
 
 
@@ -53,6 +54,7 @@ class _Way:
     pieces: list[tuple[str, _Name]] = field(default_factory=list)
     labelled: int = 0
     turned: bool = False
+    minor: bool = False
 
 
 def lay_out(
@@ -115,6 +117,7 @@ class _Nested:
         if way.turned:
             source, target = target, source
         key = source[0], link.lane + ("<" if way.turned else ">")
+        way.minor = link.minor
         self._leave(source, key, way)
         way.labelled = len(way.pieces)
         frame = self._above[source[-1]]
@@ -145,7 +148,7 @@ class _Nested:
         label: Size | None = None,
     ) -> None:
         name = source, target, key[1]
-        cut = self._frames[frame].cuts.setdefault(name, _Cut(source, target))
+        cut = self._frames[frame].cuts.setdefault(name, _Cut(source, target, way.minor))
         if label is not None:
             cut.label = label if cut.label is None else _wider(cut.label, label)
         way.pieces.append((frame, name))
@@ -314,9 +317,9 @@ class _FrameLevel:
         label = None if cut.label is None else cut.label[::-1] if right else cut.label
         target, arrives = self._number(cut.target), self._port_offset(cut.target, ENTRY)
         if name in self._stubs:
-            return Tie(self._stubs[name], target, None, arrives)
+            return Tie(self._stubs[name], target, None, arrives, minor=cut.minor)
         source, leaves = self._number(cut.source), self._port_offset(cut.source, EXIT)
-        return Tie(source, target, leaves, arrives, label)
+        return Tie(source, target, leaves, arrives, label, cut.minor)
 
     def _port_offset(self, end: _End, sort: int) -> float | None:
         return self._offset(end, sort) if end[0] == BOX else 0.0

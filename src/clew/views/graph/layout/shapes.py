@@ -20,12 +20,16 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An edge to draw, `label` the size of its text. Links of different `lane`s share no line."""
+    """An edge to draw, `label` the size of its text. Links of different `lane`s share no line.
+
+    Others are kept straight before those that are `minor`.
+    """
 
     source: str
     target: str
     label: Size | None = None
     lane: str = ""
+    minor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
