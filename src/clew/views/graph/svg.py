@@ -34,7 +34,8 @@ _MARGIN = 12.0
 _LINE = 14.0
 _STACK = 3.0
 _ARROW = 6.0
-_LEGEND = 34.0
+_LEGEND, _LEGEND_WIDTH = 34.0, 270.0
+_LONG_TITLE = 110.0
 
 
 class Drawing:
@@ -54,27 +55,33 @@ class Drawing:
         self.picture = self._laid_out()
 
     def _said_once(self) -> list[str]:
-        """The label of each edge; what a box gives to several in one place is said at the first."""
+        """The label of each edge: those that share a line have one, and none is said twice."""
+        lines: dict[tuple[str, str, str], list[int]] = {}
+        for number, edge in enumerate(self._edges):
+            lines.setdefault((edge.source, self._side_met(edge), _lane(edge)), []).append(number)
+        labels = [""] * len(self._edges)
         said: set[tuple[str, str, str | None]] = set()
-        labels = []
-        for edge in self._edges:
-            text = words.edge_label(edge)
-            key = edge.source, text, self._meeting(edge)
-            labels.append("" if key in said else text)
+        for (source, side, _), numbers in lines.items():
+            text = words.edge_label(words.joined([self._edges[n] for n in numbers]))
+            key = source, text, self._nodes[side].parent
+            if key not in said:
+                labels[numbers[0]] = text
             said.add(key)
         return labels
 
-    def _meeting(self, edge: Edge) -> str | None:
-        """The innermost frame that contains both ends of an edge."""
-        around = set()
+    def _side_met(self, edge: Edge) -> str:
+        """The target, or the frame around it that stands beside the source or a frame of its."""
+        around: set[str | None] = {None}
         at: str | None = edge.source
         while at is not None:
             around.add(at)
             at = self._nodes[at].parent
-        at = self._nodes[edge.target].parent
-        while at is not None and at not in around:
-            at = self._nodes[at].parent
-        return at
+        side = edge.target
+        while True:
+            above = self._nodes[side].parent
+            if above is None or above in around:
+                return side
+            side = above
 
     def _laid_out(self) -> Picture:
         links = [
@@ -82,7 +89,7 @@ class Drawing:
                 edge.source,
                 edge.target,
                 (text_width(text, LABEL) + 10, 12.0) if text else None,
-                edge.kind if edge.kind in (BACKWARD, ORDER) else "",
+                _lane(edge),
                 minor=edge.kind == BACKWARD,
             )
             for edge, text in zip(self._edges, self._labels, strict=True)
@@ -101,10 +108,21 @@ class Drawing:
         return Box(node.id, *self._box_size(node))
 
     def _title_size(self, node: Node) -> Size:
-        parts = [text_width(words.title(node), NAME, bold=True)]
-        parts += [text_width(t, NAME, bold=True) + 6 for t in (words.times(node),) if t]
-        parts += [text_width(t, SMALL) + 6 for t in (words.subtitle(node),) if t]
-        return sum(parts), 20.0
+        first, second = self._title_widths(node)
+        if self._in_two_lines(node):
+            return max(first, second), 33.0
+        return first + (second + 6 if second else 0.0), 20.0
+
+    def _title_widths(self, node: Node) -> Size:
+        first = text_width(words.title(node), NAME, bold=True)
+        if node.count > 1:
+            first += text_width(words.times(node), NAME, bold=True) + 6
+        return first, text_width(words.subtitle(node), SMALL)
+
+    def _in_two_lines(self, node: Node) -> bool:
+        """Whether the class goes below the name, which leaves more room for lines beside it."""
+        first, second = self._title_widths(node)
+        return bool(second) and not self._right and first + second > _LONG_TITLE
 
     def _box_size(self, node: Node) -> Size:
         if node.kind != CALL:
@@ -120,11 +138,17 @@ class Drawing:
     def _stub_size(self, name: str) -> Size:
         return text_width(words.title(self._nodes[name]), LABEL) + 16, 16.0
 
+    @property
+    def size(self) -> Size:
+        """Width and height in pixels."""
+        legend = self._painter.legend() is not None
+        width = max(self.picture.width + _STACK, _LEGEND_WIDTH if legend else 0.0) + 2 * _MARGIN
+        return width, self.picture.height + _STACK + 2 * _MARGIN + (_LEGEND if legend else 0.0)
+
     def text(self) -> str:
         """The whole file."""
         legend = self._painter.legend()
-        width = max(self.picture.width, 240.0 if legend else 0.0) + 2 * _MARGIN
-        height = self.picture.height + 2 * _MARGIN + (_LEGEND if legend else 0.0)
+        width, height = self.size
         title = f"{self._graph.title}: {len(self._graph.nodes)} nodes"
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="clew" width="{_n(width)}" '
@@ -156,7 +180,8 @@ class Drawing:
         if node.count > 1:
             spans.append(f'<tspan class="times" dx="6">{words.times(node)}</tspan>')
         if words.subtitle(node):
-            spans.append(f'<tspan class="small" dx="6">{escape(words.subtitle(node))}</tspan>')
+            at = f'x="{_n(x)}" dy="13"' if self._in_two_lines(node) else 'dx="6"'
+            spans.append(f'<tspan class="small" {at}>{escape(words.subtitle(node))}</tspan>')
         return (
             f'<g data-node="{node.id}">{_tip(node)}{behind}{_rect(rect, css, 9)}'
             f'<text x="{_n(x)}" y="{_n(y)}">{"".join(spans)}</text></g>'
@@ -229,6 +254,10 @@ class Drawing:
             f'<g class="legend">{cells}<text class="small" x="{_n(end)}" y="{_n(y + 9)}">'
             f"{escape(f'{name}: {low} – {high}')}</text></g>"
         )
+
+
+def _lane(edge: Edge) -> str:
+    return edge.kind if edge.kind in (BACKWARD, ORDER) else ""
 
 
 def _tip(node: Node) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from clew.analysis.graph.model import BACKWARD, CALL, NEXT, ORDER, WRITE, Edge, Node
+from dataclasses import replace
+
+from clew.analysis.graph.model import BACKWARD, CALL, DATA, NEXT, ORDER, WRITE, Edge, Node
 from clew.views.text.style import bytes_text, clipped, counted, short_number, time_text
 
 _LONGEST_NAME = 34
@@ -47,7 +49,7 @@ def facts(node: Node, shown: tuple[str, ...] = SHOWN) -> str:
 
 def edge_label(edge: Edge) -> str:
     """The looks of what an edge carries, shortened."""
-    if edge.kind in (NEXT,):
+    if edge.kind == NEXT:
         return ""
     shown = [clipped(label, _LONGEST_LABEL) for label in edge.labels[:_MOST_LABELS]]
     more = len(edge.labels) - len(shown)
@@ -55,6 +57,16 @@ def edge_label(edge: Edge) -> str:
     if text and edge.count > len(edge.labels) and len(edge.labels) == 1:
         text += f" ×{edge.count}"
     return f"{text} in place".strip() if edge.kind == WRITE else text
+
+
+def joined(edges: list[Edge]) -> Edge:
+    """Edges that share a line as one."""
+    kinds = {edge.kind for edge in edges}
+    labels = dict.fromkeys(label for edge in edges for label in edge.labels)
+    kind = edges[0].kind if len(kinds) == 1 else DATA
+    return replace(
+        edges[0], kind=kind, labels=tuple(labels), count=max(edge.count for edge in edges)
+    )
 
 
 def description(node: Node) -> str:
