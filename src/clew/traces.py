@@ -138,6 +138,7 @@ class Trace:
         squash: str | None = None,
         edges: str = "data",
         backward: bool = False,
+        step: int | None = None,
         direction: str = "down",
         color: str = "class",
         show: Sequence[str] = ("params", "time"),
@@ -151,8 +152,8 @@ class Trace:
         rows = None if address is None else [event.row for event in self[address]]
         return graph_view(
             self._current_reader(), rows, depth=depth, fold=fold, ops=ops, prune=prune,
-            squash=squash, edges=edges, backward=backward, direction=direction, color=color,
-            show=show, theme=theme, engine=engine,
+            squash=squash, edges=edges, backward=backward, step=step, direction=direction,
+            color=color, show=show, theme=theme, engine=engine,
         )  # fmt: skip
 
     def table(self) -> TableView:

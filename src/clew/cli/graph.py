@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from clew.analysis.graph import read_calls
 from clew.cli.output import emit
 from clew.cli.reading import add_command, add_rank, open_trace, positive
 from clew.errors import ClewError
-from clew.views.graph.colors import CHOICES
-from clew.views.graph.styles import THEMES
-from clew.views.graph.view import DIRECTIONS, ENGINES, SUFFIXES, GraphView, graph_view
+from clew.views.graph.choices import COLORS, DIRECTIONS, ENGINES, SUFFIXES, THEMES
 
-_SHAPE = ("depth", "ops", "squash", "edges", "backward", "direction", "color", "theme", "engine")
+if TYPE_CHECKING:
+    from clew.views.graph.view import GraphView
+
+_SHAPE = (
+    "depth",
+    "ops",
+    "squash",
+    "edges",
+    "backward",
+    "step",
+    "direction",
+    "color",
+    "theme",
+    "engine",
+)
 
 
 def add_parser(commands: Any) -> None:
@@ -36,8 +47,9 @@ def add_parser(commands: Any) -> None:
     add("--squash", choices=("class", "name"), help="one box for calls alike in this")
     add("--edges", choices=("data", "calls", "tree"), help="what flowed, ran next, or contains")
     add("--backward", action="store_true", default=None, help="edges of gradients as well")
+    add("--step", type=int, metavar="N", help="only what ran in this step")
     add("--direction", choices=DIRECTIONS, help="which way the data goes (down)")
-    add("--color", choices=CHOICES, metavar="BY", help=f"one of {', '.join(CHOICES)}")
+    add("--color", choices=COLORS, metavar="BY", help=f"one of {', '.join(COLORS)}")
     add("--theme", choices=THEMES, help="colours for light or dark surroundings (auto)")
     add("--engine", choices=ENGINES, help="dot: let Graphviz do the layout")
     picture = parser.add_argument_group("png")
@@ -74,6 +86,9 @@ def _view(args: argparse.Namespace, options: dict[str, Any]) -> GraphView:
 
 def _calls_view(args: argparse.Namespace, options: dict[str, Any]) -> GraphView:
     """The graph of a list of calls, which says nothing of data: they are linked by order."""
+    from clew.analysis.graph import read_calls
+    from clew.views.graph.view import graph_view
+
     if args.address is not None:
         raise ClewError(f"{args.trace} is a list of calls, in which no address can be looked up")
     try:

@@ -34,7 +34,7 @@ class Options:
     or path; what they hand on is linked past them. `squash` makes one box of the calls in a module
     that have one `"class"`, or one `"name"` but for its index. `edges`: what flowed (`"data"`),
     what ran next (`"calls"`), or what contains what (`"tree"`). `sizes=False` folds runs of a loop
-    whose tensors differ in size.
+    whose tensors differ in size. `step`: only what ran in this step.
     """
 
     depth: int | None = None
@@ -45,6 +45,7 @@ class Options:
     edges: str = FLOW
     backward: bool = False
     sizes: bool = True
+    step: int | None = None
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -56,12 +57,17 @@ class Options:
             raise ClewError(f"depth={self.depth!r} is not a number from 0 up, or None for all")
 
 
-def build(reader: Reader, options: Options, roots: list[int] | None = None) -> Graph:
-    """The graph of a run, or of some of its calls."""
-    folds = Folds(reader, options.fold, options.sizes)
+def build(
+    reader: Reader,
+    options: Options,
+    roots: list[int] | None = None,
+    folds: Folds | None = None,
+) -> Graph:
+    """The graph of a run, or of some of its calls; `folds` saves folding the same run again."""
+    folds = folds or Folds(reader, options.fold, options.sizes)
     ops = options.ops or (BETWEEN if options.edges == FLOW else NO_OPS)
     maker = BoxMaker(folds, Wanted(options.depth, ops, options.prune))
-    maker.add(top_rows(folds) if roots is None else roots)
+    maker.add(_in_step(reader, top_rows(folds) if roots is None else roots, options.step))
     boxes = maker.boxes
     edges, outside = _edges(folds, boxes, options)
     rows = _rows(boxes)
@@ -78,6 +84,18 @@ def build(reader: Reader, options: Options, roots: list[int] | None = None) -> G
     before = {node.id: node for node in outside if node.kind == INPUT}
     after = {node.id: node for node in outside if node.kind != INPUT}
     return Graph(_title(reader, boxes), nested(before | filled | after), tuple(edges))
+
+
+def _in_step(reader: Reader, rows: list[int], step: int | None) -> list[int]:
+    if step is None:
+        return rows
+    steps = reader.columns.step
+    found = [row for row in rows if steps[row] == step]
+    if not found:
+        there = sorted({int(steps[row]) for row in rows})
+        known = f"{there[0]} to {there[-1]}" if there else "none"
+        raise ClewError(f"nothing ran in step {step}; there are steps {known}")
+    return found
 
 
 def _edges(folds: Folds, boxes: Boxes, options: Options) -> tuple[list[Edge], list[Node]]:

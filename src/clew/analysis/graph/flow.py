@@ -54,7 +54,8 @@ class Flow:
         self._assumed: set[int] = set()
         self._last: int | None = None
         self._arguments = self._named_arguments()
-        self._results: dict[int, list[int]] = {}
+        # What outermost calls returned and nothing has taken since, with the calls.
+        self._left: dict[int, int] = {}
         self._texts: dict[int, str] = {}
         self.outside: dict[str, Node] = {}
         self._run()
@@ -70,7 +71,7 @@ class Flow:
             elif kind == MODULE and not begins:
                 self._leave(row)
                 if row in tops:
-                    self._results[row] = self._values(row, OUT)
+                    self._left.update(dict.fromkeys(self._values(row, OUT), row))
 
     def _values(self, row: int, role: str) -> list[int]:
         return [value for leaf, value in self.reader.leaf_values(row) if leaf.role == role]
@@ -180,9 +181,7 @@ class Flow:
         if box is None:
             return
         for value in values:
-            for result in self._results.values():
-                if value in result:
-                    result.remove(value)
+            self._left.pop(value, None)
             for origin in self._origin(value):
                 self._link(origin, row, box, value)
 
@@ -230,19 +229,22 @@ class Flow:
     def _outputs(self) -> list[Edge]:
         """Edges to what outermost calls return and nothing takes up."""
         edges: dict[tuple[str, str], Edge] = {}
-        for row, left in self._results.items():
+        for value, row in self._left.items():
             first = self.boxes.like.get(row, row)
             name = f"out{int(self.reader.columns.id[first])}"
-            paths = {v: leaf.path for leaf, v in self.reader.leaf_values(row) if leaf.role == OUT}
-            for value in left:
-                label = _named(paths.get(value, ""), self.text(value))
-                for source in map(self._box, self._made_by.get(value, ())):
-                    if source is not None:
-                        known = edges.get((source, name), Edge(source, name))
-                        labels = tuple(dict.fromkeys((*known.labels, label)))
-                        edges[source, name] = Edge(source, name, DATA, labels, len(labels))
-                        self.outside.setdefault(name, Node(name, OUTPUT, "output"))
+            label = _named(self._path(row, value), self.text(value))
+            for source in map(self._box, self._made_by.get(value, ())):
+                if source is not None:
+                    known = edges.get((source, name), Edge(source, name))
+                    labels = tuple(dict.fromkeys((*known.labels, label)))
+                    edges[source, name] = Edge(source, name, DATA, labels, len(labels))
+                    self.outside.setdefault(name, Node(name, OUTPUT, "output"))
         return list(edges.values())
+
+    def _path(self, row: int, value: int) -> str:
+        """Where in the result of a call a value is."""
+        leaves = self.reader.leaf_values(row)
+        return next((leaf.path for leaf, v in leaves if v == value and leaf.role == OUT), "")
 
 
 def _named(path: str, text: str) -> str:

@@ -6,7 +6,9 @@ from clew.events.columns import IN, OUT
 from clew.store.reader import Reader
 
 # Ops that only hand on what they were given, in memory of its own.
-_COPIES = frozenset({"clone", "_to_copy", "copy", "lift_fresh", "lift", "contiguous"})
+_COPIES = frozenset(
+    {"clone", "_to_copy", "copy", "lift_fresh", "lift", "contiguous", "_unsafe_view"}
+)
 _SEED = "ones_like"
 
 

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 
 from clew.analysis.graph.model import CALL, INPUT, OP, OUTPUT, REPEAT, Node
 from clew.errors import ClewError
+from clew.views.graph.choices import COLORS
 from clew.views.text.style import bytes_text, short_number, time_text
 
 STEPS = 7
-_STATS = ("nan", "inf", "zeros", "count", "min", "max", "mean", "std", "norm")
-CHOICES = ("class", "time", "params", "ops", "bytes", *(f"stats.{name}" for name in _STATS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +78,8 @@ class Painter:
     """Gives each node the CSS class of its colour."""
 
     def __init__(self, nodes: tuple[Node, ...], by: str) -> None:
-        if by not in CHOICES:
-            known = ", ".join(map(repr, CHOICES))
+        if by not in COLORS:
+            known = ", ".join(map(repr, COLORS))
             raise ClewError(f"color={by!r} is not one of {known}")
         self.by = by
         self._low = self._high = 0.0
@@ -146,7 +145,8 @@ class Painter:
 
 def family(node: Node) -> str:
     """The family of a module's class, by what it is called."""
+    called = node.cls or node.name
     for name, pattern in _FAMILIES:
-        if pattern.search(node.cls):
+        if pattern.search(called):
             return name
-    return f"other{zlib.crc32((node.cls or node.name).encode()) % _OTHERS}"
+    return f"other{zlib.crc32(called.encode()) % _OTHERS}"

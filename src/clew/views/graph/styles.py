@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from clew.errors import ClewError
+from clew.views.graph.choices import THEMES
 from clew.views.graph.colors import FAMILIES, SCALE, Paint
 
-THEMES = ("auto", "light", "dark")
 FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif"
 
 # (selector, what it colours, light, dark)

@@ -12,23 +12,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from clew.analysis.fold import Folds
 from clew.analysis.graph import Graph, Options, build
-from clew.analysis.graph.model import NEXT
+from clew.analysis.graph.model import BACKWARD, NEXT
 from clew.errors import ClewError
 from clew.store.reader import Reader
 from clew.views.export.text import as_json
 from clew.views.graph import words
+from clew.views.graph.choices import DIRECTIONS, ENGINES, FACTS, SUFFIXES, THEMES
 from clew.views.graph.dot import dot, netron_dot
 from clew.views.graph.graphviz import drawn_by_dot
 from clew.views.graph.mermaid import mermaid
 from clew.views.graph.png import png_bytes
-from clew.views.graph.styles import THEMES
 from clew.views.graph.svg import Drawing
 from clew.views.text.style import counted
 
-DIRECTIONS = ("down", "right")
-ENGINES = ("clew", "dot")
-SUFFIXES = (".svg", ".png", ".dot", ".gv", ".mmd", ".json")
 # How many boxes a picture has at the most when its depth is left open.
 READABLE = 48
 _DEEPEST = 12
@@ -53,7 +51,7 @@ class GraphView:
         _check("theme", theme, THEMES)
         _check("engine", engine, ENGINES)
         for fact in show:
-            _check("show", fact, words.FACTS)
+            _check("show", fact, FACTS)
         self.model = graph
         self._direction = direction
         self._color = color
@@ -132,19 +130,27 @@ class GraphView:
         graph = self.model
         names = {node.id: words.title(node) for node in graph.nodes}
         taken: dict[str, list[str]] = {}
+        gradients: dict[str, list[str]] = {}
         for edge in graph.edges:
             if edge.kind != NEXT:
                 label = words.edge_label(edge)
                 source = names[edge.source] + (f" {label}" if label else "")
-                taken.setdefault(edge.target, []).append(source)
+                found = gradients if edge.kind == BACKWARD else taken
+                found.setdefault(edge.target, []).append(source)
         depth: dict[str, int] = {}
         nodes, edges = len(graph.nodes), len(graph.edges)
+        if not nodes:
+            return "nothing to draw: nothing was recorded, or all of it is left out"
         lines = [f"{graph.title}: {counted(nodes, 'node')}, {counted(edges, 'edge')}"]
         for node in graph.nodes:
             depth[node.id] = 1 + depth[node.parent] if node.parent is not None else 0
             said = [words.title(node), words.times(node), words.subtitle(node)]
-            sources = f"← {', '.join(taken[node.id])}" if node.id in taken else ""
-            text = "  ".join(filter(None, [*said, sources]))
+            sources = [
+                f"{mark} {', '.join(found[node.id])}"
+                for mark, found in (("←", taken), ("gradients ←", gradients))
+                if node.id in found
+            ]
+            text = "  ".join(filter(None, [*said, *sources]))
             lines.append("  " * depth[node.id] + text)
         return "\n".join(lines)
 
@@ -170,15 +176,18 @@ def graph_view(
     squash: str | None = None,
     edges: str = "data",
     backward: bool = False,
+    step: int | None = None,
     **looks: Any,
 ) -> GraphView:
     """The graph of a run, or of some of its calls; as deep as stays readable if not told."""
     roots = None if roots is None else _outermost(reader, roots)
     pruned = prune if isinstance(prune, bool) else (prune,) if isinstance(prune, str) else (*prune,)
 
+    folded = {sizes: Folds(reader, fold, sizes) for sizes in (True, False)}
+
     def at(depth: int | None, sizes: bool = True) -> Graph:
-        options = Options(depth, fold, ops, pruned, squash, edges, backward, sizes)
-        return build(reader, options, roots)
+        options = Options(depth, fold, ops, pruned, squash, edges, backward, sizes, step)
+        return build(reader, options, roots, folded[sizes])
 
     return GraphView(at(depth) if depth is not None else _readable(at, fold), **looks)
 

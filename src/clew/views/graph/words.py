@@ -11,7 +11,6 @@ _LONGEST_NAME = 34
 _LONGEST_LABEL = 30
 _MOST_LABELS = 2
 
-FACTS = ("params", "time", "ops", "bytes")
 SHOWN = ("params", "time")
 
 

@@ -18,6 +18,8 @@ _MOST_TO_STRAIGHTEN = 3000
 
 def columns(grid: Grid) -> list[float]:
     """The centre of each place."""
+    if not grid.half:
+        return []
     conflicts = _conflicts(grid)
     outcomes = []
     for down in (True, False):
