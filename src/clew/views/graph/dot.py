@@ -147,10 +147,10 @@ def _in_record(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """A string of the DOT language.
+    r"""A string of the DOT language.
 
     >>> print(quoted('say "hi"'))
-    "say \\\\"hi\\\\""
+    "say \"hi\""
     """
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
