@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import clew
-from bench import subjects, workloads
+from bench import pictures, subjects, workloads
 from bench.timing import Effort, best_times
 from bench.workloads import Workload
 
@@ -78,6 +78,7 @@ def all_rows(plan: Plan) -> Iterator[Row]:
     yield from recording(plan)
     yield from values(plan)
     yield from importing(plan)
+    yield from drawing(plan)
     yield from million(plan)
 
 
@@ -174,6 +175,19 @@ def _import_seconds(statement: str) -> float:
         "print(time.process_time_ns() - start)"
     )
     return int(_output("-c", program)) / 1e9
+
+
+def drawing(plan: Plan) -> Iterator[Row]:
+    """Graphs: large layouts by themselves, and a model from its trace to the picture."""
+    for count in (1_000, 10_000):
+        seconds = pictures.layout_seconds(count)
+        yield Row(
+            f"graph.layout_{count}", "layout of a graph", f"{count:,} nodes", "", seconds, "s"
+        )
+    work = workloads.gpt2(plan.layers)
+    for how, seconds in pictures.drawing_seconds(work).items():
+        what = f"graph to SVG, {how}" if how == "folded" else f"  {how}, every op"
+        yield Row(f"graph.{how}", what, work.name, "", seconds, "s")
 
 
 def million(plan: Plan) -> Iterator[Row]:

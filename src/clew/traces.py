@@ -21,6 +21,7 @@ from clew.events.model import Crash, Events, Gap, joined
 from clew.events.records import MODULE, OP, VARIABLE
 from clew.store.reader import Reader
 from clew.views.export.formats import Exported, export
+from clew.views.graph.view import GraphView, graph_view
 from clew.views.text.code import CodeView, code_view
 from clew.views.text.table import TableView, table_view
 from clew.views.text.tree import TreeView, tree_view
@@ -136,6 +137,35 @@ class Trace:
         events = None if address is None else list(self[address])
         return code_view(reader, events, succinct=succinct, color=color)
 
+    def graph(
+        self,
+        address: str | None = None,
+        *,
+        depth: int | None = None,
+        fold: bool = True,
+        ops: str | None = None,
+        prune: bool | str | Sequence[str] = False,
+        squash: str | None = None,
+        edges: str = "data",
+        backward: bool = False,
+        step: int | None = None,
+        direction: str = "down",
+        color: str = "class",
+        show: Sequence[str] = ("params", "time"),
+        theme: str = "auto",
+        engine: str = "clew",
+    ) -> GraphView:
+        """What flowed from module to module, to be drawn: `t.graph(depth=2).svg("g.svg")`.
+
+        All of the run, or the calls that an address names.
+        """
+        rows = None if address is None else [event.row for event in self[address]]
+        return graph_view(
+            self._current_reader(), rows, depth=depth, fold=fold, ops=ops, prune=prune,
+            squash=squash, edges=edges, backward=backward, step=step, direction=direction,
+            color=color, show=show, theme=theme, engine=engine,
+        )  # fmt: skip
+
     def table(self) -> TableView:
         """One row per event; `str()` of it is the text."""
         return table_view(self._current_reader())
@@ -158,7 +188,7 @@ class Trace:
     def export(
         self, fmt: str, path: str | os.PathLike[str], *, exist: str = "error", **options: Any
     ) -> Exported:
-        """Write the trace for other tools: chrome, csv, hdf5, json, parquet, pt or zarr."""
+        """Write the trace for other tools: chrome, csv, dot, hdf5, json, model_explorer …"""
         return export(self._current_readers(), fmt, Path(path), exist, options)
 
     def to_dict(self) -> dict[str, Any]:

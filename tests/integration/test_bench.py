@@ -21,6 +21,7 @@ INFORMATIVE = {
     *(f"{on}.ops_untraced" for on in WORKLOADS),
     *(f"{on}.{peer}" for on in ("encoder", "gpt2") for peer in ("debug_mode", "inspect_stack")),
     *(f"values.{level}.{kept}" for level in ("modules", "ops") for kept in ("stats", "full")),
+    *(f"graph.{what}" for what in ("layout_1000", "layout_10000", "folded", "unfolded")),
     *("import.use", "memory.columns", "time.first", "time.last", "time.read"),
 }
 
