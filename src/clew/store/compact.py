@@ -113,7 +113,7 @@ class Compactor(Tables):
             self._add_event(batch.events[at : at + EVENT_FIELDS])
         # One whose value came with an earlier batch and is gone since has nobody to ask for it.
         known = [(self._numbers.get(id(token)), kept) for token, kept in batch.kept]
-        kept = {number: kept for number, kept in known if number is not None}
+        kept = {n: made if isinstance(made, Kept) else made() for n, made in known if n is not None}
         self._forget(batch.surviving)
         return Part(self._taken(), kept)
 
