@@ -6,14 +6,14 @@ A snapshot belongs to nobody else, so that its statistics can wait for another t
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from clew.capture.statistics import statistics
-from clew.capture.torch_compat import is_transformed, unobserved, without_modes
+from clew.capture.statistics import Statistics, statistics_of_copy
+from clew.capture.torch_compat import is_transformed
 from clew.events.records import Payload, pack
 
 # Compressed sparse layouts, with the names of their two index parts.
@@ -25,29 +25,57 @@ COMPRESSED = {
 }
 
 
+# Contiguous tensors up to here are copied in one call, without a tensor for the copy.
+SMALL = 64 << 10
+
+
 class Snapshot:
     """The elements of a tensor as they were; statistics are taken once, when they are asked for."""
 
-    def __init__(self, elements: Tensor) -> None:
-        copy = torch.empty(elements.shape, dtype=elements.dtype, device="cpu")
-        self._copy = copy.copy_(elements)
-        self._data = copy.reshape(-1).view(torch.uint8).numpy() if copy.numel() else b""
-        self._stats: dict[str, Any] | None = None
+    __slots__ = ("_data", "_dtype", "_stats")
+
+    def __init__(self, data: Any, dtype: torch.dtype) -> None:
+        self._data = data
+        self._dtype = dtype
+        self._stats: Statistics | None = None
 
     @property
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Statistics:
         """Statistics of the elements; they are of the very bytes that are kept."""
         if self._stats is None:
-            with unobserved(), torch.no_grad(), without_modes(), np.errstate(all="ignore"):
-                self._stats = statistics(self._copy)
+            self._stats = statistics_of_copy(self._data, self._dtype)
         return self._stats
 
     def payload(self, shape: tuple[int, ...]) -> Payload:
         """The data of a tensor with these elements in a shape."""
         known = None
         if self._stats is not None and len(self._data):
-            known = int(self._stats["digest"], 16)
-        return Payload(str(self._copy.dtype).replace("torch.", ""), shape, self._data, known)
+            known = int(str(self._stats["digest"]), 16)
+        return Payload(str(self._dtype).removeprefix("torch."), shape, self._data, known)
+
+
+def snapshot(elements: Tensor) -> Snapshot:
+    """A copy of an ordinary tensor's elements; to be called where autograd and modes are off."""
+    copy = torch.empty(elements.shape, dtype=elements.dtype, device="cpu").copy_(elements)
+    data = copy.reshape(-1).view(torch.uint8).numpy() if copy.numel() else b""
+    return Snapshot(data, copy.dtype)
+
+
+def small_snapshot(tensor: Tensor, size: int) -> Snapshot:
+    """A copy of a small tensor that is as plain as can be."""
+    return Snapshot(ctypes.string_at(tensor.data_ptr(), size), tensor.dtype)
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether the elements of a tensor are just the bytes where it begins."""
+    return (
+        type(tensor) in (Tensor, torch.nn.Parameter)
+        and tensor.layout is torch.strided
+        and tensor.is_contiguous()
+        and tensor.is_cpu
+        and not (tensor.is_nested or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+        and not is_transformed(tensor)
+    )
 
 
 def is_dense(tensor: Tensor) -> bool:
@@ -106,5 +134,5 @@ def parts_of(tensor: Tensor, elements: Tensor) -> Payload | None:
         return None
     form = "quantized" if local.is_quantized else str(local.layout).replace("torch.", "")
     facts["dtype"] = str(local.dtype).replace("torch.", "")
-    copies = {name: Snapshot(part).payload(tuple(part.shape)) for name, part in parts.items()}
+    copies = {name: snapshot(part).payload(tuple(part.shape)) for name, part in parts.items()}
     return pack(form, tuple(local.shape), facts, copies)

@@ -13,12 +13,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from clew.address import Address, matches, matches_op
-from clew.capture.snapshots import Snapshot, elements_of, is_dense, parts_of
+from clew.capture.snapshots import (
+    SMALL,
+    Snapshot,
+    elements_of,
+    is_dense,
+    is_plain,
+    parts_of,
+    small_snapshot,
+    snapshot,
+)
 from clew.capture.statistics import statistics
 from clew.capture.torch_compat import unobserved, without_modes
 from clew.events.model import Gap
@@ -102,18 +110,26 @@ class Keeper:
                 return
             self._in_full.add(id(token))
         try:
-            with unobserved(), torch.no_grad(), without_modes(), np.errstate(all="ignore"):
-                elements = elements_of(tensor)
-                if elements is None:
-                    self._not_kept(tensor, "it has no elements of its own that could be copied")
-                elif not self._is_over():
-                    self._keep(token, tensor, elements, full, known)
+            with unobserved(), without_modes():
+                if self._until is not None and self._is_over():
+                    return
+                if full and is_plain(tensor):
+                    size = tensor.numel() * tensor.element_size()
+                    if 0 < size <= SMALL:
+                        full = self._has_room(tensor.numel(), size)
+                        if full:
+                            self._add(token, tensor, small_snapshot(tensor, size), size)
+                            return
+                with torch.no_grad():
+                    self._keep(token, tensor, full, known)
         except Exception as fault:
             self._not_kept(tensor, f"{type(fault).__name__}: {fault}")
 
-    def _keep(
-        self, token: Token, tensor: Tensor, elements: Tensor, full: bool, known: Taken | None
-    ) -> None:
+    def _keep(self, token: Token, tensor: Tensor, full: bool, known: Taken | None) -> None:
+        elements = elements_of(tensor)
+        if elements is None:
+            self._not_kept(tensor, "it has no elements of its own that could be copied")
+            return
         shared = known.snapshot if known is not None and known.contiguous else None
         if not tensor.is_contiguous():
             shared = None
@@ -124,37 +140,39 @@ class Keeper:
             self._remember(token, tensor, stats, None)
             return
         parts = parts_of(tensor, elements)
-        self.pending_bytes += 0 if shared else size
         if parts is not None:
             self.kept.append((token, Kept(statistics(elements), parts)))
+            self.pending_bytes += len(parts.data)
             return
-        snapshot = shared or Snapshot(elements)
-        self.kept.append((token, partial(self._finished, snapshot, tuple(elements.shape))))
-        self._remember(token, tensor, None, snapshot)
+        copy = shared or snapshot(elements)
+        self._add(token, elements, copy, 0 if shared else size)
+        self._remember(token, tensor, None, copy)
 
-    def _finished(self, snapshot: Snapshot, shape: tuple[int, ...]) -> Kept:
+    def _add(self, token: Token, elements: Tensor, copy: Snapshot, size: int) -> None:
+        self.pending_bytes += size
+        self.kept.append((token, partial(self._finished, copy, tuple(elements.shape))))
+
+    def _finished(self, copy: Snapshot, shape: tuple[int, ...]) -> Kept:
         """What is kept in full, with its statistics; runs on the thread that writes."""
         try:
-            return Kept(snapshot.stats, snapshot.payload(shape))
+            return Kept(copy.stats, copy.payload(shape))
         except Exception as fault:
             self._on_gap(Gap("statistics of values", "", f"{type(fault).__name__}: {fault}",
                              "their data is recorded"))  # fmt: skip
-            return Kept(None, snapshot.payload(shape))
+            return Kept(None, copy.payload(shape))
 
     @property
     def is_full(self) -> bool:
         """Whether so much data has gathered that it should be handed over."""
         return self.pending_bytes >= _BATCH_BYTES
 
-    def _remember(
-        self, token: Token, tensor: Tensor, stats: Any, snapshot: Snapshot | None
-    ) -> None:
+    def _remember(self, token: Token, tensor: Tensor, stats: Any, copy: Snapshot | None) -> None:
         """Have what was kept at hand for views of the same elements."""
         if len(self._taken) > _REMEMBERED:
             self._taken.clear()
         if is_dense(tensor):
             contiguous = tensor.is_contiguous()
-            self._taken[id(token)] = Taken(token, _elements(tensor), contiguous, stats, snapshot)
+            self._taken[id(token)] = Taken(token, _elements(tensor), contiguous, stats, copy)
 
     def take(self) -> list[Any]:
         """Hand over what was kept; tokens may be gone after this, and their ids used again."""
