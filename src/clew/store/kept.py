@@ -22,11 +22,13 @@ from clew.events.columns import Ints
 from clew.events.digest import checksum
 from clew.events.model import Gap
 from clew.events.records import Kept, Payload
-from clew.store.parts import Stretch, read_group
+from clew.store.parts import Footer, Stretch, read_group
 from clew.store.schema import STAT_NAMES
 from clew.store.shards import read_range, shard_size
 
 _PLACE = ("data_dtype", "data_shape", "data_of", "shard", "offset", "length", "checksum")
+# Bytes of inline data kept at hand.
+_MOST_CACHED = 32 << 20
 KEPT_COLUMNS = [*STAT_NAMES, *_PLACE]
 
 
@@ -84,8 +86,9 @@ class KeptOnDisk(Mapping[int, Kept]):
         elsewhere = self._has("shard", len(rows)) | self._has("data_of", len(rows))
         inline = np.flatnonzero(has_data & ~elsewhere) if "data_of" in self._columns else kept[:0]
         self._inline_rows = dict(zip(numbers[inline].tolist(), inline.tolist(), strict=True))
-        # The inline data read last, as neighbours are asked for one after the other.
-        self._cached: tuple[str, int, Any] = ("", 0, [])
+        # The stretches of inline data read last, as neighbours are asked for one after the other.
+        self._cached: dict[tuple[str, int], Any] = {}
+        self._footers: dict[str, Footer] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -163,9 +166,17 @@ class KeptOnDisk(Mapping[int, Kept]):
         at = bisect.bisect_right(self._starts, row) - 1
         stretch = self._stretches[at]
         inside = stretch.start + row - self._starts[at]
-        stem, start, column = self._cached
-        if stem != stretch.stem or not start <= inside < start + len(column):
-            start, column = read_group(self._folder, "values", "data", stretch.stem, inside)
-            self._cached = stretch.stem, start, column
-        data: bytes = column[inside - start].as_py()
-        return data
+        column = self._cached.pop((stretch.stem, stretch.start), None)
+        if column is None:
+            start, column = read_group(
+                self._folder, "values", "data", stretch.stem, inside, self._footers
+            )
+            if start != stretch.start:
+                # The part was sealed since its rows were read, with other stretches.
+                return bytes(column[inside - start].as_py())
+            while sum(c.nbytes for c in self._cached.values()) + column.nbytes > _MOST_CACHED:
+                if not self._cached:
+                    break
+                del self._cached[next(iter(self._cached))]
+        self._cached[stretch.stem, stretch.start] = column
+        return bytes(column[inside - stretch.start].as_py())
