@@ -21,6 +21,7 @@ from clew.events.model import Crash, Events, Gap, joined
 from clew.events.records import MODULE, OP
 from clew.store.reader import Reader
 from clew.views.export.formats import Exported, export
+from clew.views.html.report import EVENTS, Report, Side, write_report
 from clew.views.text.code import CodeView, code_view
 from clew.views.text.table import TableView, table_view
 from clew.views.text.tree import TreeView, tree_view
@@ -150,6 +151,26 @@ class Trace:
     ) -> Exported:
         """Write the trace for other tools: chrome, csv, hdf5, json, parquet, pt or zarr."""
         return export(self._current_readers(), fmt, Path(path), exist, options)
+
+    def html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        title: str | None = None,
+        events: int = EVENTS,
+        redact: bool = False,
+        exist: str = "replace",
+    ) -> Report:
+        """Write the trace and a viewer for it into one HTML file, which needs no network.
+
+        Past `events` events the middle is left out, and the page says so. `redact` leaves out
+        source text, full paths and facts about the machine.
+        """
+        name = title or str(self.env.get("name") or Path(path).stem)
+        side = Side(self._current_readers(), self.coverage, name)
+        return write_report(
+            side, Path(path), title=title, events=events, redact=redact, exist=exist
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The trace as plain data."""
