@@ -168,9 +168,7 @@ class Trace:
         """
         name = title or str(self.env.get("name") or Path(path).stem)
         side = Side(self._current_readers(), self.coverage, name)
-        return write_report(
-            side, Path(path), title=title, events=events, redact=redact, exist=exist
-        )
+        return write_report(side, Path(path), events=events, redact=redact, exist=exist)
 
     def to_dict(self) -> dict[str, Any]:
         """The trace as plain data."""

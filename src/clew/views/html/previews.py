@@ -95,7 +95,8 @@ def _histogram(finite: NDArray[Any], low: float, high: float) -> NDArray[Any]:
         return np.zeros(BINS, dtype=np.int64)
     span = high - low
     if span == 0 or not np.isfinite(span):
-        return np.bincount([BINS // 2], minlength=BINS) * finite.size
+        at = np.full(finite.size, BINS // 2)
+        return np.bincount(at, minlength=BINS)
     at = np.minimum(((finite - low) / span * BINS).astype(np.int64), BINS - 1)
     return np.bincount(at, minlength=BINS)
 

@@ -69,15 +69,13 @@ class Report:
         }
 
 
-def write_report(
-    side: Side, path: Path, *, title: str | None, events: int, redact: bool, exist: str
-) -> Report:
+def write_report(side: Side, path: Path, *, events: int, redact: bool, exist: str) -> Report:
     """Write the page aside, then move it to its path in one go."""
     if exist not in ("replace", "error"):
         raise ClewError(f"exist={exist!r} is not one of 'replace', 'error'")
     if exist == "error" and os.path.lexists(path):
         raise ClewError(f"{path} exists; choose another path, or say exist='replace'")
-    page, kept, left_out = report_page(side, title=title, events=events, redact=redact)
+    page, kept, left_out = report_page(side, events=events, redact=redact)
     data = page.encode("utf-8", "backslashreplace")
     aside = path.with_name(f".{uuid.uuid4().hex}-{path.name}")
     try:
@@ -92,15 +90,14 @@ def write_report(
 
 
 def report_page(
-    side: Side, *, title: str | None = None, events: int = EVENTS, redact: bool = False
+    side: Side, *, events: int = EVENTS, redact: bool = False
 ) -> tuple[str, int, list[str]]:
     """The page as text, how many events it holds, and what was left out."""
     if events < 1:
         raise ClewError(f"events={events}: a report holds at least one event")
     main, values = Packer(), Packer()
     head, kept, left_out = _trace(side, main, values, events, redact)
-    name = title or side.name or "trace"
-    page = _page(name, main.text({"format": 1, "traces": [head]}), values.text({}))
+    page = _page(side.name, main.text({"format": 1, "traces": [head]}), values.text({}))
     return page, kept, left_out
 
 

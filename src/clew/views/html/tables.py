@@ -149,7 +149,7 @@ class Tables:
             "duration": spent,
             "place": places[c.place[rows]],
             "site": _sites(reader, rows, sites),
-            "error": self._texts([""] + c.errors)[c.error[rows] + 1] * (c.error[rows] >= 0),
+            "error": self._texts(["", *c.errors])[c.error[rows] + 1] * (c.error[rows] >= 0),
             "template": templates[c.template[rows]],
             "first_ref": first,
         }
