@@ -1,10 +1,19 @@
 // Builds the viewer into the Python package. The same sources give the same bytes.
 import { build } from "esbuild";
-import { readdirSync, readFileSync, statSync } from "node:fs";
+import { readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 
 const here = new URL(".", import.meta.url).pathname;
 const out = new URL("../src/clew/views/html/assets/", import.meta.url).pathname;
-const most = 90_000;
+const most = 80_000;
+
+// Names that browsers know too, but that the viewer uses for its own members alone.
+const ONLY_OURS = [
+  "address", "bands", "bins", "box", "canvas", "cells", "choose", "consumers", "context", "depth", "drag",
+  "draw", "duration", "edges", "element", "enclosing", "facts", "failed", "file", "follow", "forward",
+  "group", "high", "hint", "lanes", "leaves", "list", "literal", "low", "module", "node", "numbers",
+  "order", "outline", "output", "parent", "pending", "phase", "place", "points", "result", "reveal", "scope",
+  "selected", "show", "site", "start", "stats", "step", "summary", "tiles", "trace", "view", "weight", "zoom",
+];
 
 const words = (text, pattern) => [...text.matchAll(pattern)].map((found) => found[1]);
 
@@ -26,6 +35,7 @@ function knownNames() {
 /** Members of our own types that may have short names: none that anyone else knows. */
 function ownMembers() {
   const taken = new Set(knownNames());
+  for (const word of ONLY_OURS) taken.delete(word);
   for (const word of words(readFileSync(here + "src/head.ts", "utf8"), /(\w+)/g)) taken.add(word);
   const found = new Set();
   for (const name of readdirSync(here + "src").filter((name) => name.endsWith(".ts"))) {
@@ -33,10 +43,19 @@ function ownMembers() {
     const member = /^ {2}(?:private |readonly |async |get )*(\w+)\??(?=[(:;]| = )/gm;
     const parameter = /(?:private|readonly) (?:readonly )?(\w+):/g;
     for (const word of [...words(text, member), ...words(text, parameter)]) found.add(word);
-    // What is also looked up by its name in quotes, or in an element's data, must keep it.
-    for (const word of words(text, /(?:"|dataset\.)(\w+)\b/g)) taken.add(word);
+    for (const word of words(text, /dataset\.(\w+)/g)) taken.add(word);
   }
   return [...found].filter((word) => !taken.has(word)).sort();
+}
+
+/** Give the variables of the style sheet that no script names short names. */
+function shortenVariables(file) {
+  const scripts = readdirSync(here + "src").filter((name) => name.endsWith(".ts"));
+  const taken = new Set(scripts.flatMap((name) => words(readFileSync(`${here}src/${name}`, "utf8"), /([\w-]+)/g)));
+  const text = readFileSync(file, "utf8");
+  const names = [...new Set(words(text, /--([\w-]+)/g))].filter((name) => name.length > 2 && !taken.has(name));
+  const short = new Map(names.map((name, i) => [name, "_" + i.toString(36)]));
+  writeFileSync(file, text.replace(/--([\w-]+)/g, (_, name) => "--" + (short.get(name) ?? name)));
 }
 
 const common = { bundle: true, minify: true, charset: "utf8", legalComments: "none", logLevel: "warning", absWorkingDir: here };
@@ -49,6 +68,7 @@ await build({
   mangleProps: new RegExp(`^(${ownMembers().join("|")})$`),
 });
 await build({ ...common, entryPoints: ["src/style.css"], outfile: out + "viewer.css", target: "chrome123" });
+shortenVariables(out + "viewer.css");
 
 const sizes = ["viewer.js", "viewer.css"].map((name) => statSync(out + name).size);
 const total = sizes[0] + sizes[1];

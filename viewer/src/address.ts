@@ -88,16 +88,17 @@ function classMembers(text: string): string {
 export function compile(pattern: string): Test | null {
   const segments = pattern ? split(pattern) : [];
   if (!segments) return null;
-  const source = segments
-    .map((segment) => (segment.text === "**" && !segment.literal ? "(?:[^.]*\\.)*?" : segmentPattern(segment)))
-    .join("");
-  let expression: RegExp;
+  const test = expression(segments);
+  return test && ((name) => test.test(subject(name)));
+}
+
+function expression(segments: Segment[]): RegExp | null {
+  const any = (segment: Segment) => segment.text === "**" && !segment.literal;
   try {
-    expression = new RegExp(`^${source}$`, "s");
+    return new RegExp(`^${segments.map((segment) => (any(segment) ? "(?:[^.]*\\.)*?" : segmentPattern(segment))).join("")}$`, "s");
   } catch {
     return null;
   }
-  return (name) => expression.test(subject(name));
 }
 
 /** A name as patterns see it: every segment ends with a dot, a dot inside a key is \0. */
@@ -117,15 +118,11 @@ export function opTest(pattern: string): Test | null {
   });
 }
 
-export function fileTest(pattern: string): Test | null {
-  const parts = pattern.replace(/^\.\//, "").split("/");
-  const segments = parts.map((text): Segment => ({ text, literal: false }));
+export function fileTest(pattern: string): Test {
+  const segments = pattern.replace(/^\.\//, "").split("/").map((text): Segment => ({ text, literal: false }));
   if (!pattern.startsWith("/")) segments.unshift({ text: "**", literal: false });
-  const source = segments
-    .map((segment) => (segment.text === "**" ? "(?:[^.]*\\.)*?" : segmentPattern(segment)))
-    .join("");
-  const expression = new RegExp(`^${source}$`, "s");
-  return (file) => expression.test(file.replaceAll(".", "\0").replaceAll("/", ".") + ".");
+  const test = expression(segments);
+  return (file) => test?.test(file.replaceAll(".", "\0").replaceAll("/", ".") + ".") ?? false;
 }
 
 const TAIL = /^(?<path>.*?)(?:#(?<call>\d+))?(?::(?<role>in|out|grad|grad_in|param|buffer)(?<field>[.[].*)?)?$/s;
@@ -190,10 +187,8 @@ function named(trace: Trace, test: Test, path: string, whole: string, call: numb
 }
 
 function onLine(trace: Trace, file: string, line: number): number[] {
-  const test = fileTest(file);
+  const cached = memo(fileTest(file));
   const found: number[] = [];
-  if (!test) return found;
-  const cached = memo(test);
   for (let row = 0; row < trace.rows; row++) {
     const site = trace.siteId(row) && trace.site(row);
     if (site && site.line <= line && line <= site.endLine && cached(trace.filePath(site.file))) found.push(row);

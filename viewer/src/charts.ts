@@ -1,7 +1,8 @@
 // Small pictures of numbers: histograms, heat maps, lines. Colours come from the style sheet.
 
-import { h, s } from "./dom.ts";
-import { number } from "./format.ts";
+import { h, on, r, s } from "./dom.ts";
+import { number, whole } from "./format.ts";
+import { abs, round } from "./maths.ts";
 import type { Payload } from "./payload.ts";
 import type { Stats } from "./trace.ts";
 
@@ -61,15 +62,15 @@ export function histogram({ bins, low, high }: Preview): SVGElement {
     const tall = n ? Math.max(1, (n / most) * (height - 16)) : 0;
     const from = low + ((high - low) * i) / bins.length;
     const to = low + ((high - low) * (i + 1)) / bins.length;
-    return s("rect", { x: (i * step).toFixed(2), y: (height - 14 - tall).toFixed(2), width: (step - 1).toFixed(2), height: tall.toFixed(2), rx: 0.5 },
-      s("title", null, `${number(from)} to ${number(to)}: ${n.toLocaleString("en-US")}`));
+    return s("rect", { x: r(i * step), y: r(height - 14 - tall), width: r(step - 1), height: r(tall), rx: 0.5 },
+      s("title", null, `${number(from)} to ${number(to)}: ${whole(n)}`));
   });
   const zero = low < 0 && high > 0 ? ((0 - low) / (high - low)) * width : -1;
-  return s("svg", { class: "histogram", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `histogram from ${number(low)} to ${number(high)}` },
-    zero >= 0 && s("line", { class: "zero", x1: zero, x2: zero, y1: 0, y2: height - 14 }), bars,
+  return s("svg.histogram", { viewBox: `0 0 ${width} ${height}`, role: "img", label: `histogram from ${number(low)} to ${number(high)}` },
+    zero >= 0 && s("line.zero", { x1: zero, x2: zero, y1: 0, y2: height - 14 }), bars,
     s("text", { x: 0, y: height - 2 }, number(low)),
-    zero > 30 && zero < width - 30 && s("text", { x: zero, y: height - 2, "text-anchor": "middle" }, "0"),
-    s("text", { x: width, y: height - 2, "text-anchor": "end" }, number(high)));
+    zero > 30 && zero < width - 30 && s("text", { x: zero, y: height - 2, class: "mid" }, "0"),
+    s("text", { x: width, y: height - 2, class: "end" }, number(high)));
 }
 
 /** Where the numbers lie when no data was kept: from min to max, with mean and deviation. */
@@ -79,15 +80,15 @@ export function range(stats: Stats): SVGElement | null {
   const width = 280;
   const x = (v: number) => 4 + ((Math.min(max, Math.max(min, v)) - min) / (max - min)) * (width - 8);
   const zero = min < 0 && max > 0;
-  return s("svg", { class: "range", viewBox: `0 0 ${width} 34`, role: "img", "aria-label": `from ${number(min)} to ${number(max)}, mean ${number(mean)}, deviation ${number(std)}` },
-    s("line", { class: "whisker", x1: x(min), x2: x(max), y1: 11, y2: 11 }),
-    s("line", { class: "whisker", x1: x(min), x2: x(min), y1: 6, y2: 16 }),
-    s("line", { class: "whisker", x1: x(max), x2: x(max), y1: 6, y2: 16 }),
+  return s("svg.range", { viewBox: `0 0 ${width} 34`, role: "img", label: `from ${number(min)} to ${number(max)}, mean ${number(mean)}, deviation ${number(std)}` },
+    s("line.whisker", { x1: x(min), x2: x(max), y1: 11, y2: 11 }),
+    s("line.whisker", { x1: x(min), x2: x(min), y1: 6, y2: 16 }),
+    s("line.whisker", { x1: x(max), x2: x(max), y1: 6, y2: 16 }),
     s("rect", { x: x(mean - std), y: 4, width: Math.max(1, x(mean + std) - x(mean - std)), height: 14, rx: 3 }),
-    zero && s("line", { class: "zero", x1: x(0), x2: x(0), y1: 0, y2: 22 }),
-    s("line", { class: "mean", x1: x(mean), x2: x(mean), y1: 2, y2: 20 }),
-    s("text", { x: 0, y: 32 }, number(min)), s("text", { x: x(mean), y: 32, "text-anchor": x(mean) < 60 ? "start" : x(mean) > width - 60 ? "end" : "middle" }, `μ ${number(mean)}`),
-    s("text", { x: width, y: 32, "text-anchor": "end" }, number(max)));
+    zero && s("line.zero", { x1: x(0), x2: x(0), y1: 0, y2: 22 }),
+    s("line.mean", { x1: x(mean), x2: x(mean), y1: 2, y2: 20 }),
+    s("text", { x: 0, y: 32 }, number(min)), s("text", { x: x(mean), y: 32, class: x(mean) < 60 ? "" : x(mean) > width - 60 ? "end" : "mid" }, `μ ${number(mean)}`),
+    s("text", { x: width, y: 32, class: "end" }, number(max)));
 }
 
 /** Blue below zero, red above, white in between; what is not finite stands out. */
@@ -101,15 +102,15 @@ function colour(cell: number, low: number, high: number, diverging: boolean): [n
     return [mix(at, 68, 33, 253), mix(at, 1, 145, 231), mix(at, 84, 140, 37)];
   }
   const value = low + at * (high - low);
-  const size = Math.min(1, Math.abs(value) / Math.max(Math.abs(low), Math.abs(high)));
+  const size = Math.min(1, abs(value) / Math.max(abs(low), abs(high)));
   const strong = Math.sqrt(size);
   return value < 0
-    ? [Math.round(247 - 214 * strong), Math.round(247 - 145 * strong), Math.round(247 - 75 * strong)]
-    : [Math.round(247 - 69 * strong), Math.round(247 - 223 * strong), Math.round(247 - 204 * strong)];
+    ? [round(247 - 214 * strong), round(247 - 145 * strong), round(247 - 75 * strong)]
+    : [round(247 - 69 * strong), round(247 - 223 * strong), round(247 - 204 * strong)];
 }
 
 function mix(at: number, low: number, middle: number, high: number): number {
-  return Math.round(at < 0.5 ? low + (middle - low) * at * 2 : middle + (high - middle) * (at - 0.5) * 2);
+  return round(at < 0.5 ? low + (middle - low) * at * 2 : middle + (high - middle) * (at - 0.5) * 2);
 }
 
 export function heatMaps(preview: Preview): HTMLElement {
@@ -117,7 +118,7 @@ export function heatMaps(preview: Preview): HTMLElement {
   const diverging = low < 0 && high > 0;
   const size = rows * columns;
   const made = Array.from({ length: tiles }, (_, tile) => {
-    const canvas = h("canvas", { width: columns, height: rows, role: "img", "aria-label": `values of slice ${tile}` });
+    const canvas = h("canvas", { width: columns, height: rows, role: "img", label: `values of slice ${tile}` });
     const image = new ImageData(columns, rows);
     for (let i = 0; i < size; i++) {
       const [r, g, b] = colour(preview.cells[tile * size + i], low, high, diverging);
@@ -147,8 +148,8 @@ export function curve(series: Series[], low: number, high: number, label: string
   const height = 64;
   const n = Math.max(...series.map((one) => one.values.length));
   const span = high - low || 1;
-  const x = (i: number) => (n > 1 ? 3 + (i / (n - 1)) * (width - 6) : width / 2);
-  const y = (v: number) => 4 + (1 - (v - low) / span) * (height - 20);
+  const x = (i: number) => (n > 1 ? r(3 + (i / (n - 1)) * (width - 6)) : width / 2);
+  const y = (v: number) => r(4 + (1 - (v - low) / span) * (height - 20));
   const paths = series.map(({ values, look }) => {
     let pen = "M";
     let d = "";
@@ -157,21 +158,21 @@ export function curve(series: Series[], low: number, high: number, label: string
         pen = "M";
         return;
       }
-      d += `${pen}${x(i).toFixed(1)} ${y(v).toFixed(1)}`;
+      d += `${pen}${x(i)} ${y(v)}`;
       pen = "L";
     });
     return s("path", { class: `curve ${look}`, d });
   });
-  const dots = n <= 60 ? series.flatMap(({ values, look }) => values.map((v, i) => (Number.isFinite(v) ? s("circle", { class: `curve ${look}`, cx: x(i).toFixed(1), cy: y(v).toFixed(1), r: 1.8 }) : null))) : [];
-  const svg = s("svg", { class: "plot", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
-    at >= 0 && s("line", { class: "here", x1: x(at), x2: x(at), y1: 0, y2: height - 14 }), paths, dots,
-    s("text", { x: 0, y: height - 2 }, number(low)), s("text", { x: width, y: height - 2, "text-anchor": "end" }, number(high)));
+  const dots = n <= 60 ? series.flatMap(({ values, look }) => values.map((v, i) => (Number.isFinite(v) ? s("circle", { class: `curve ${look}`, cx: x(i), cy: y(v), r: 1.8 }) : null))) : [];
+  const svg = s("svg.plot", { viewBox: `0 0 ${width} ${height}`, role: "img", label: label },
+    at >= 0 && s("line.here", { x1: x(at), x2: x(at), y1: 0, y2: height - 14 }), paths, dots,
+    label !== "time" && [s("text", { x: 0, y: height - 2 }, `${number(low)} to ${number(high)}`)]);
   if (pick) {
     svg.classList.add("pick");
-    svg.addEventListener("click", (event) => {
+    on(svg, "click", (event) => {
       const box = svg.getBoundingClientRect();
       const share = ((event.clientX - box.left) / box.width) * width;
-      pick(Math.max(0, Math.min(n - 1, Math.round(((share - 3) / (width - 6)) * (n - 1)))));
+      pick(Math.max(0, Math.min(n - 1, round(((share - 3) / (width - 6)) * (n - 1)))));
     });
   }
   return svg;

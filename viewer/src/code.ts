@@ -1,6 +1,6 @@
 // The source of the selected event: every line with what it ran, its results and failures.
 
-import { h, replace } from "./dom.ts";
+import { h, on, replace, stop } from "./dom.ts";
 import { clip, isView, shortOp } from "./format.ts";
 import { highlight, type Piece } from "./highlight.ts";
 import type { View } from "./state.ts";
@@ -25,21 +25,21 @@ export class Code {
   private context = -1;
   private notes = new Map<number, Note | null>();
   private readonly title = h("h2", null, "Source");
-  private readonly where = h("span", { class: "dim clip" });
-  private readonly note = h("p", { class: "empty" });
+  private readonly where = h("span.dim.clip", null);
+  private readonly note = h("p.empty", null);
   private readonly list: VirtualList;
 
   constructor(private readonly view: View) {
     this.list = new VirtualList(ROW, makeLine, (element, index) => this.fill(element, index), {
-      role: "listbox", "aria-label": "Source lines with what they ran", id: "code",
+      role: "listbox", label: "Source lines with what they ran", id: "code",
     });
-    this.list.element.addEventListener("click", (event) => {
+    on(this.list.element, "click", (event) => {
       const index = this.list.indexOf(event.target);
       if (index >= 0) this.pick(index + 1);
     });
-    this.list.element.addEventListener("keydown", (event) => this.key(event));
-    this.element = h("section", { class: "pane code", "aria-label": "Source code" },
-      h("header", { class: "bar" }, this.title, this.where), this.note, this.list.element);
+    on(this.list.element, "keydown", (event) => this.key(event));
+    this.element = h("section.pane.code", { label: "Source code" },
+      h("header.bar", null, this.title, this.where), this.note, this.list.element);
     view.onSelect((from) => this.follow(from));
     this.empty("Select a call or an op to see the line it came from.");
   }
@@ -148,7 +148,7 @@ export class Code {
     if (!found) return replace(note);
     note.className = `note ${found.look}`;
     note.title = `${found.text}${found.result ? ` → ${found.result}` : ""}`;
-    replace(note, found.result && h("span", { class: "shape" }, `→ ${found.result}  `), found.text);
+    replace(note, found.result && h("span.shape", null, `→ ${found.result}  `), found.text);
   }
 
   /** Select what a line ran; clicked again, the next thing it ran. */
@@ -156,17 +156,16 @@ export class Code {
     const rows = this.noteOf(line)?.rows;
     if (!rows?.length) return;
     const at = rows.indexOf(this.view.row);
-    this.view.select(rows[(at + 1) % rows.length], "code");
+    this.view.choose(rows[(at + 1) % rows.length], "code");
   }
 
   private key(event: KeyboardEvent): void {
     const step = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
     if (!step || !this.pieces) return;
-    event.preventDefault();
-    event.stopPropagation();
+    stop(event);
     for (let line = this.current + step; line > 0 && line <= this.pieces.length; line += step) {
       if (this.noteOf(line)) {
-        this.view.select(this.noteOf(line)!.rows[0], "code");
+        this.view.choose(this.noteOf(line)!.rows[0], "code");
         this.list.reveal(line - 1);
         return;
       }
@@ -186,6 +185,6 @@ function firstRun(rows: number[], parent: (row: number) => number): number[] {
 }
 
 function makeLine(): HTMLElement {
-  return h("div", { class: "line", role: "option" },
-    h("span", { class: "gutter" }), h("code", null), h("span", { class: "note" }));
+  return h("div.line", { role: "option" },
+    h("span.gutter", null), h("code", null), h("span.note", null));
 }

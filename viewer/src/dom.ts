@@ -1,28 +1,34 @@
 // Small helpers for elements. Texts are always set as text, never as HTML.
 
+import { round } from "./maths.ts";
+
 type Child = Node | string | number | null | undefined | false;
 type Facts = Record<string, unknown>;
 
-/** An element: `on…` are listeners, `class` and `aria-…` attributes, the rest attributes too. */
+/** An element, `span.dim` with its classes: facts that begin with `on` are listeners,
+ * the rest attributes, `label` short for `aria-label`. */
 export function h<K extends keyof HTMLElementTagNameMap>(
-  tag: K,
+  tag: K | `${K}.${string}`,
   facts: Facts | null = null,
   ...children: (Child | Child[])[]
 ): HTMLElementTagNameMap[K] {
-  const element = document.createElement(tag);
-  if (facts) given(element, facts);
-  append(element, children);
-  return element;
+  const [name, ...classes] = tag.split(".");
+  return made(document.createElement(name as K), classes, facts, children);
 }
 
 const SVG = "http://www.w3.org/2000/svg";
 
 export function s<K extends keyof SVGElementTagNameMap>(
-  tag: K,
+  tag: K | `${K}.${string}`,
   facts: Facts | null = null,
   ...children: (Child | Child[])[]
 ): SVGElementTagNameMap[K] {
-  const element = document.createElementNS(SVG, tag);
+  const [name, ...classes] = tag.split(".");
+  return made(document.createElementNS(SVG, name as K), classes, facts, children);
+}
+
+function made<T extends Element>(element: T, classes: string[], facts: Facts | null, children: (Child | Child[])[]): T {
+  if (classes.length) element.setAttribute("class", classes.join(" "));
   if (facts) given(element, facts);
   append(element, children);
   return element;
@@ -32,7 +38,7 @@ function given(element: Element, facts: Facts): void {
   for (const [name, fact] of Object.entries(facts)) {
     if (fact === null || fact === undefined || fact === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), fact as EventListener);
-    else element.setAttribute(name, fact === true ? "" : String(fact));
+    else element.setAttribute(name === "label" ? "aria-label" : name, fact === true ? "" : String(fact));
   }
 }
 
@@ -48,9 +54,30 @@ export function replace(element: Element, ...children: (Child | Child[])[]): voi
   append(element, children);
 }
 
+/** Listen to an element, the document or the window. */
+export function on<K extends keyof GlobalEventHandlersEventMap>(
+  target: EventTarget,
+  name: K | "hashchange",
+  act: (event: GlobalEventHandlersEventMap[K]) => void,
+  options?: AddEventListenerOptions,
+): void {
+  target.addEventListener(name, act as EventListener, options);
+}
+
+/** Nobody else shall act on an event. */
+export function stop(event: Event): void {
+  event.preventDefault();
+  event.stopPropagation();
+}
+
 /** A button with a visible sign and a name for those who do not see it. */
 export function button(sign: string, name: string, act: (event: Event) => void, cls = ""): HTMLButtonElement {
-  return h("button", { type: "button", class: cls, title: name, "aria-label": name, onclick: act }, sign);
+  return h("button", { class: cls, title: name, label: name, onclick: act }, sign);
+}
+
+/** A coordinate in few digits. */
+export function r(n: number): number {
+  return round(n * 10) / 10;
 }
 
 /** Run once per frame, whatever how often it is asked for. */

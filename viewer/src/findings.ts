@@ -6,27 +6,27 @@ import type { Crash } from "./head.ts";
 import type { View } from "./state.ts";
 
 export class Findings {
-  readonly element = h("section", { class: "findings", "aria-label": "Findings" });
-  private readonly more = h("div", { class: "more", hidden: true });
+  readonly element = h("section.findings", { label: "Findings" });
+  private readonly more = h("div.more", { hidden: true });
   private shown = "";
 
   constructor(private readonly view: View) {
     const { head } = view.trace;
     const chips: HTMLElement[] = [];
     for (const crash of head.crashes) chips.push(this.crash(crash));
-    for (const text of head.left_out) chips.push(h("div", { class: "finding warn", role: "status" }, h("b", null, "Left out "), text));
+    for (const text of head.left_out) chips.push(h("div.finding.warn", { role: "status" }, h("b", null, "Left out "), text));
     if (head.nonfinite.total) chips.push(this.nonfinite());
     if (head.gaps.total) chips.push(this.chip("gaps", "warn", `${count(head.gaps.total, "coverage gap")}`, "what could not be seen, and what to do", () => this.gapList()));
     if (!head.crashes.length && !head.nonfinite.total) chips.push(this.fine());
-    replace(this.element, h("div", { class: "chips" }, chips), this.more);
+    replace(this.element, h("div.chips", null, chips), this.more);
   }
 
   private crash(crash: Crash): HTMLElement {
     const { trace } = this.view;
     const at = crash.row >= 0 ? `${trace.label(crash.row)}${trace.module(crash.row) ? ` in ${trace.module(crash.row)}` : ""}${trace.siteText(crash.row) ? `, ${trace.siteText(crash.row)}` : ""}` : "";
-    return h("div", { class: "finding crash", role: "alert" },
-      h("b", null, trace.ranks.length > 1 ? `Rank ${crash.rank} crashed ` : "Crashed "), h("span", { class: "message" }, clip(crash.text, 400)),
-      crash.row >= 0 && h("button", { type: "button", onclick: () => this.view.select(crash.row, "findings") }, `Go to ${at}`));
+    return h("div.finding.crash", { role: "alert" },
+      h("b", null, trace.ranks.length > 1 ? `Rank ${crash.rank} crashed ` : "Crashed "), h("span.message", null, clip(crash.text, 400)),
+      crash.row >= 0 && h("button", { onclick: () => this.view.choose(crash.row, "findings") }, `Go to ${at}`));
   }
 
   private nonfinite(): HTMLElement {
@@ -39,15 +39,15 @@ export class Findings {
 
   private gapList(): HTMLElement[] {
     return this.view.trace.head.gaps.first.map(([what, where, why, remedy]) =>
-      h("li", null, h("b", null, what), where && ` at ${where}`, `: ${why}. `, h("span", { class: "remedy" }, remedy)));
+      h("li", null, h("b", null, what), where && ` at ${where}`, `: ${why}. `, h("span.remedy", null, remedy)));
   }
 
   private entry(row: number, text: string, where: string): HTMLElement {
-    return h("li", null, h("button", { type: "button", class: "link", onclick: () => this.view.select(row, "findings") }, text, h("span", { class: "dim" }, ` ${where}`)));
+    return h("li", null, h("button", { class: "link", onclick: () => this.view.choose(row, "findings") }, text, h("span.dim", null, ` ${where}`)));
   }
 
   private chip(key: string, look: string, text: string, hint: string, list: () => HTMLElement[]): HTMLElement {
-    const chip = h("button", { type: "button", class: `finding ${look}`, "aria-expanded": "false", onclick: () => {
+    const chip = h("button", { class: `finding ${look}`, "aria-expanded": "false", onclick: () => {
       const open = this.shown !== key;
       this.shown = open ? key : "";
       this.more.hidden = !open;
@@ -61,6 +61,6 @@ export class Findings {
   private fine(): HTMLElement {
     const { head } = this.view.trace;
     const checked = ["no crash", head.nonfinite.known ? "no NaN or Inf" : "values not recorded, so NaN and Inf not checked", head.gaps.total ? "" : "no coverage gaps"];
-    return h("div", { class: "finding fine" }, h("b", null, "✓ "), checked.filter(Boolean).join(" · "));
+    return h("div.finding.fine", null, h("b", null, "✓ "), checked.filter(Boolean).join(" · "));
   }
 }

@@ -1,7 +1,13 @@
 // Numbers, times and names in few characters.
 
-export function count(n: number, noun: string): string {
-  return `${n.toLocaleString("en-US")} ${noun}${n === 1 ? "" : "s"}`;
+import { abs, round } from "./maths.ts";
+
+export function whole(n: number): string {
+  return n.toLocaleString("en-US");
+}
+
+export function count(n: number, noun: string, nouns = noun + "s"): string {
+  return `${whole(n)} ${n === 1 ? noun : nouns}`;
 }
 
 export function time(ns: number): string {
@@ -10,7 +16,7 @@ export function time(ns: number): string {
   if (ns >= 1e9) return `${digits(ns / 1e9)} s`;
   if (ns >= 1e6) return `${digits(ns / 1e6)} ms`;
   if (ns >= 1e3) return `${digits(ns / 1e3)} µs`;
-  return `${Math.round(ns)} ns`;
+  return `${round(ns)} ns`;
 }
 
 function digits(n: number): string {
@@ -31,7 +37,7 @@ export function short(n: number): string {
 export function number(n: number): string {
   if (Number.isNaN(n)) return "–";
   if (n === 0) return "0";
-  const size = Math.abs(n);
+  const size = abs(n);
   if (size >= 1e5 || size < 1e-3) return n.toExponential(2).replace("e+", "e");
   return String(Number(n.toPrecision(4)));
 }
@@ -45,29 +51,30 @@ export function baseOp(name: string): string {
   return name.startsWith("aten.") ? shortOp(name).split(".")[0] : shortOp(name);
 }
 
-const VIEWS = new Set(
-  ("view reshape _reshape_alias _unsafe_view t transpose permute expand unsqueeze squeeze slice select split " +
-    "split_with_sizes unbind narrow detach alias as_strided clone lift_fresh _to_copy empty empty_like").split(" "),
-);
-
-/** Whether an op only looks at memory in another way, or makes some. */
-export function isView(name: string): boolean {
-  return VIEWS.has(baseOp(name));
-}
-
 const FAMILIES: [string, RegExp][] = [
-  ["view", /^(view|reshape|_reshape_alias|_unsafe_view|t|transpose|permute|expand|(un)?squeeze|slice|select|split|split_with_sizes|unbind|narrow|detach|alias|as_strided|clone|lift_fresh|_to_copy|copy_|empty|empty_like|cat|stack|slice_backward|select_backward)$/],
+  ["view", /^(view|reshape|_reshape_alias|_unsafe_view|t|transpose|permute|expand|(un)?squeeze|slice|select|split|split_with_sizes|unbind|narrow|detach|alias|as_strided|clone|lift_fresh|_to_copy|copy_|empty|empty_like|slice_backward|select_backward)$/],
   ["matmul", /mm$|mm_|mv$|matmul|linear|conv|attention|einsum|lstm|gru|rnn/],
   ["norm", /norm|softmax|mean|^sum|var|std|max|min|pool|nll|loss|cross_entropy|argmax|topk|sort|cumsum/],
   ["index", /embedding|index|gather|scatter|arange|masked|where|tril|triu|one_hot|full|zeros|ones|rand|normal|dropout/],
   ["update", /_foreach|adam|sgd|addcdiv|addcmul|lerp|_fused/],
 ];
 
+const families = new Map<string, string>();
+
 /** The family of an op, by which it is coloured. */
 export function family(name: string): string {
-  const base = baseOp(name);
-  for (const [found, pattern] of FAMILIES) if (pattern.test(base)) return found;
-  return "math";
+  let found = families.get(name);
+  if (!found) {
+    const base = baseOp(name);
+    found = FAMILIES.find(([, pattern]) => pattern.test(base))?.[0] ?? "math";
+    families.set(name, found);
+  }
+  return found;
+}
+
+/** Whether an op only looks at memory in another way, or makes some. */
+export function isView(name: string): boolean {
+  return family(name) === "view";
 }
 
 /** One of eight hues for a class of modules: the same class always has the same. */

@@ -1,8 +1,9 @@
 // The graph of what flows where: nested boxes that open in place, one level laid out at a time.
 
-import { button, h, perFrame, replace, s } from "./dom.ts";
-import { clip, count, family, hue, isView, time } from "./format.ts";
+import { button, h, on, perFrame, r, replace, s, stop } from "./dom.ts";
+import { clip, count, family, hue, isView, time, whole } from "./format.ts";
 import { type Box, type Edge, IN, layout, OUT } from "./layout.ts";
+import { abs, ceil, max, min, round } from "./maths.ts";
 import type { View } from "./state.ts";
 
 const MOST_KIDS = 240;
@@ -33,10 +34,10 @@ export class Graph {
   private scope = -1;
   private open = new Set<number>();
   private zoom = 1;
-  private readonly crumbs = h("nav", { class: "crumbs", "aria-label": "Part of the trace that is drawn" });
-  private readonly canvas = s("svg", { class: "graph", role: "group", "aria-label": "Data flow" });
-  private readonly scroller = h("div", { class: "scroller", tabindex: 0, id: "graph", role: "region", "aria-label": "Data-flow graph" });
-  private readonly facts = h("span", { class: "dim" });
+  private readonly crumbs = h("nav.crumbs", { label: "Part of the trace that is drawn" });
+  private readonly canvas = s("svg.graph", { role: "group", label: "Data flow" });
+  private readonly scroller = h("div.scroller", { tabindex: 0, id: "graph", role: "region", label: "Data-flow graph" });
+  private readonly facts = h("span.dim", null);
   private root: Node | null = null;
   private drawn = new Map<number, { node: Node; element: SVGElement }>();
   private flows: { flow: Flow; element: SVGElement }[] = [];
@@ -47,24 +48,24 @@ export class Graph {
   constructor(private readonly view: View) {
     const views = h("input", { type: "checkbox", onchange: () => { this.views = views.checked; this.draw(); } });
     this.scroller.append(this.canvas);
-    this.element = h("section", { class: "pane graphs", "aria-label": "Graph" },
-      h("header", { class: "bar" }, h("h2", null, "Graph"), this.crumbs, h("span", { class: "grow" }), this.facts,
-        h("label", { class: "check", title: "Draw ops that only look at memory in another way" }, views, "views"),
+    this.element = h("section.pane.graphs", { label: "Graph" },
+      h("header.bar", null, h("h2", null, "Graph"), this.crumbs, h("span.grow", null), this.facts,
+        h("label.check", { title: "Draw ops that only look at memory in another way" }, views, "views"),
         button("−", "Smaller", () => this.scale(this.zoom / 1.2)), button("+", "Larger", () => this.scale(this.zoom * 1.2)),
         button("⤢", "Fit the width", () => this.fit())),
       this.scroller);
     this.later = perFrame(() => this.follow());
-    this.scroller.addEventListener("wheel", (event) => {
+    on(this.scroller, "wheel", (event) => {
       if (!event.ctrlKey && !event.metaKey) return;
       event.preventDefault();
       this.scale(this.zoom * Math.exp(-event.deltaY / 300));
     }, { passive: false });
-    this.canvas.addEventListener("click", (event) => this.click(event));
-    this.canvas.addEventListener("dblclick", (event) => {
+    on(this.canvas, "click", (event) => this.click(event));
+    on(this.canvas, "dblclick", (event) => {
       const node = boxOf(event.target);
       if (node >= 0) this.toggle(node);
     });
-    this.scroller.addEventListener("keydown", (event) => this.key(event));
+    on(this.scroller, "keydown", (event) => this.key(event));
     new ResizeObserver(() => { if (this.pending) this.later(); }).observe(this.scroller);
     this.start();
     view.onSelect((from) => {
@@ -132,9 +133,9 @@ export class Graph {
     if (!found) return;
     const outer = this.scroller.getBoundingClientRect();
     const inner = found.element.getBoundingClientRect();
-    const high = Math.min(inner.height, 60);
-    if (inner.top < outer.top + 4 || inner.top + high > outer.bottom) this.scroller.scrollTop += inner.top - outer.top - Math.max(20, (outer.height - high) / 2.5);
-    if (inner.left < outer.left || inner.right > outer.right) this.scroller.scrollLeft += inner.left - outer.left - Math.max(20, (outer.width - inner.width) / 2);
+    const high = min(inner.height, 60);
+    if (inner.top < outer.top + 4 || inner.top + high > outer.bottom) this.scroller.scrollTop += inner.top - outer.top - max(20, (outer.height - high) / 2.5);
+    if (inner.left < outer.left || inner.right > outer.right) this.scroller.scrollLeft += inner.left - outer.left - max(20, (outer.width - inner.width) / 2);
   }
 
   private draw(): void {
@@ -156,7 +157,7 @@ export class Graph {
     if (kids.length <= MOST_KIDS) return { nodes: kids, before: 0, after: 0 };
     const path = this.view.selected < 0 ? [] : outline.path(this.view.selected);
     const wanted = kids.findIndex((k) => path.includes(k));
-    const first = Math.max(0, Math.min(kids.length - MOST_KIDS, wanted - MOST_KIDS / 2));
+    const first = max(0, min(kids.length - MOST_KIDS, wanted - MOST_KIDS / 2));
     return { nodes: kids.slice(first, first + MOST_KIDS), before: first, after: kids.length - first - MOST_KIDS };
   }
 
@@ -169,9 +170,9 @@ export class Graph {
       if (open && boxes < MOST_BOXES) {
         made.open = true;
         const { nodes, before, after } = this.kidsOf(node);
-        if (before) made.kids.push(make(-2, made, `${before.toLocaleString("en-US")} before`));
+        if (before) made.kids.push(make(-2, made, `${whole(before)} before`));
         for (const kid of nodes) made.kids.push(make(kid, made));
-        if (after) made.kids.push(make(-3, made, `${after.toLocaleString("en-US")} more`));
+        if (after) made.kids.push(make(-3, made, `${whole(after)} more`));
       }
       return made;
     };
@@ -290,9 +291,9 @@ export class Graph {
       for (const kid of box.kids) this.measure(kid);
       const size = layout(box.kids, box.edges);
       const title = this.titleWidth(box);
-      box.width = Math.max(size.width, title) + 2 * PAD;
+      box.width = max(size.width, title) + 2 * PAD;
       box.height = size.height + HEAD + 10;
-      const left = PAD + Math.max(0, (title - size.width) / 2);
+      const left = PAD + max(0, (title - size.width) / 2);
       for (const kid of box.kids) {
         kid.x += left;
         kid.y += HEAD;
@@ -308,7 +309,7 @@ export class Graph {
       return;
     }
     const under = box.rest || box.node < 0 ? "" : outline.isGroup(box.node) ? outline.summary(box.node) : trace.output(box.node);
-    box.width = Math.max(64, this.titleWidth(box), under.length * 6.4 + 50 * Number(this.isBad(box)) + 22);
+    box.width = max(64, this.titleWidth(box), under.length * 6.4 + 50 * Number(this.isBad(box)) + 22);
     box.height = under ? 40 : 26;
   }
 
@@ -349,9 +350,9 @@ export class Graph {
     };
     const top = 20;
     paint(root, 20, top - HEAD, this.canvas);
-    this.facts.textContent = count(boxes, "box").replace("boxs", "boxes");
-    this.canvas.dataset.width = String(Math.ceil(root.width + 40));
-    this.canvas.dataset.height = String(Math.ceil(root.height + 40 - HEAD));
+    this.facts.textContent = count(boxes, "box", "boxes");
+    this.canvas.dataset.width = String(ceil(root.width + 40));
+    this.canvas.dataset.height = String(ceil(root.height + 40 - HEAD));
     this.scale(this.zoom);
     this.highlight();
   }
@@ -368,11 +369,11 @@ export class Graph {
     const under = box.rest ? "" : isGroup ? outline.summary(box.node) : trace.output(box.node);
     const middle = box.width / 2;
     const label = `${name} ${cls} ${under}`;
-    const element = s("g", { class: `box ${look}${box.open ? " open" : ""}${failed ? " failed" : ""}${bad ? " bad" : ""}`, transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})`, "data-node": box.node, role: "button", "aria-label": label },
-      s("rect", { width: box.width.toFixed(1), height: box.height.toFixed(1), rx: 6 }),
-      s("text", { class: "title", x: box.open ? 10 : middle, y: 17, "text-anchor": box.open ? "start" : "middle" },
-        twist && s("tspan", { class: "twist" }, twist), s("tspan", null, name), cls && s("tspan", { class: "cls" }, ` ${cls}`)),
-      !box.open && under && s("text", { class: "shape", x: middle, y: 32, "text-anchor": "middle" }, bad ? `${bad}! ${under}` : under),
+    const element = s("g", { class: `box ${look}${box.open ? " open" : ""}${failed ? " failed" : ""}${bad ? " bad" : ""}`, transform: `translate(${r(x)} ${r(y)})`, "data-box": box.node, role: "button", label: label },
+      s("rect", { width: r(box.width), height: r(box.height), rx: 6 }),
+      s("text", { class: box.open ? "title" : "title mid", x: box.open ? 10 : middle, y: 17 },
+        twist && s("tspan.twist", null, twist), s("tspan", null, name), cls && s("tspan.cls", null, ` ${cls}`)),
+      !box.open && under && s("text.shape.mid", { x: middle, y: 32 }, bad ? `${bad}! ${under}` : under),
       s("title", null, `${label}${box.node >= 0 ? ` · ${time(outline.duration(box.node))}` : ""}`));
     if (box.node >= 0 && !box.rest) this.drawn.set(box.node, { node: box, element });
     return element;
@@ -388,9 +389,9 @@ export class Graph {
       // Too long to follow with the eye: a stub at each end.
       const a = flow.a && [flow.a.x + flow.a.width / 2, flow.a.y + flow.a.height];
       const b = flow.b && [flow.b.x + flow.b.width / 2, flow.b.y];
-      element = s("g", { class: "flow stub" },
+      element = s("g.flow.stub", null,
         a && s("path", { d: `M${a[0] + 12} ${a[1]}v9` }), b && s("path", { d: `M${b[0] - 12} ${b[1] - 14}v12`, "marker-end": "url(#arrow)" }),
-        b && flow.a && s("text", { x: b[0] - 16, y: b[1] - 5, "text-anchor": "end" }, clip(this.title(flow.a).name, 18)));
+        b && flow.a && s("text.end", { x: b[0] - 16, y: b[1] - 5 }, clip(this.title(flow.a).name, 18)));
     }
     if (shapes) element.append(s("title", null, shapes));
     this.flows.push({ flow, element });
@@ -410,24 +411,24 @@ export class Graph {
   }
 
   private scale(zoom: number): void {
-    this.zoom = Math.min(2.5, Math.max(0.15, zoom));
+    this.zoom = min(2.5, max(0.15, zoom));
     const width = Number(this.canvas.dataset.width ?? 0);
     const height = Number(this.canvas.dataset.height ?? 0);
     this.canvas.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    this.canvas.setAttribute("width", String(Math.round(width * this.zoom)));
-    this.canvas.setAttribute("height", String(Math.round(height * this.zoom)));
+    this.canvas.setAttribute("width", String(round(width * this.zoom)));
+    this.canvas.setAttribute("height", String(round(height * this.zoom)));
   }
 
   private fit(): void {
     const width = Number(this.canvas.dataset.width ?? 1);
-    this.scale(Math.min(1.4, (this.scroller.clientWidth - 16) / width));
+    this.scale(min(1.4, (this.scroller.clientWidth - 16) / width));
   }
 
   private click(event: MouseEvent): void {
     const node = boxOf(event.target);
     if (node < 0) return;
     if ((event.target as Element).classList.contains("twist")) this.toggle(node);
-    else this.view.select(node, "graph");
+    else this.view.choose(node, "graph");
   }
 
   private key(event: KeyboardEvent): void {
@@ -437,8 +438,7 @@ export class Graph {
     else if (event.key === "f" && selected >= 0) this.setScope(this.view.outline.hasKids(selected) ? selected : this.view.outline.parent(selected));
     else if (event.key.startsWith("Arrow")) this.step(event.key);
     else return;
-    event.preventDefault();
-    event.stopPropagation();
+    stop(event);
   }
 
   /** Up to what the selection takes, down to who takes it, left and right among siblings. */
@@ -453,7 +453,7 @@ export class Graph {
         : siblings[at + (key === "ArrowRight" ? 1 : -1)];
     const target = next ?? (key === "ArrowUp" ? found.parent : null);
     if (target && target.node >= 0 && target !== this.root) {
-      this.view.select(target.node, "graph");
+      this.view.choose(target.node, "graph");
       this.reveal(target.node);
     }
   }
@@ -462,7 +462,7 @@ export class Graph {
     const { outline, trace } = this.view;
     const path = this.scope < 0 ? [] : outline.path(this.scope);
     const name = (node: number) => outline.label(node) || trace.eventName(node);
-    const crumb = (node: number, text: string) => h("button", { type: "button", class: "link", "aria-current": node === this.scope ? "true" : null, onclick: () => this.setScope(node) }, text);
+    const crumb = (node: number, text: string) => h("button", { class: "link", "aria-current": node === this.scope ? "true" : null, onclick: () => this.setScope(node) }, text);
     const focus = button("◎", "Draw only the selected part (f)", () => {
       const { selected } = this.view;
       if (selected >= 0) this.setScope(outline.hasKids(selected) ? selected : outline.parent(selected));
@@ -472,8 +472,8 @@ export class Graph {
 }
 
 function boxOf(target: EventTarget | null): number {
-  const box = (target as Element | null)?.closest<SVGElement>("[data-node]");
-  return box ? Number(box.dataset.node) : -1;
+  const box = (target as Element | null)?.closest<SVGElement>("[data-box]");
+  return box ? Number(box.dataset.box) : -1;
 }
 
 function samePass(from: string, to: string): boolean {
@@ -482,12 +482,12 @@ function samePass(from: string, to: string): boolean {
 
 function pathOf(points: [number, number][]): string {
   let [x, y] = points[0];
-  let d = `M${x.toFixed(1)} ${y.toFixed(1)}`;
+  let d = `M${r(x)} ${r(y)}`;
   for (const [nextX, nextY] of points.slice(1)) {
-    if (Math.abs(nextX - x) < 0.5) d += `V${nextY.toFixed(1)}`;
+    if (abs(nextX - x) < 0.5) d += `V${r(nextY)}`;
     else {
       const bend = (nextY - y) * 0.5;
-      d += `C${x.toFixed(1)} ${(y + bend).toFixed(1)} ${nextX.toFixed(1)} ${(nextY - bend).toFixed(1)} ${nextX.toFixed(1)} ${nextY.toFixed(1)}`;
+      d += `C${r(x)} ${r(y + bend)} ${r(nextX)} ${r(nextY - bend)} ${r(nextX)} ${r(nextY)}`;
     }
     x = nextX;
     y = nextY;

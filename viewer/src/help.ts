@@ -1,6 +1,6 @@
 // The list of keys.
 
-import { button, h } from "./dom.ts";
+import { button, h, on } from "./dom.ts";
 
 const KEYS: [string, string][] = [
   ["↑ ↓ ← →", "move in the tree, close and open; in the graph along the edges"],
@@ -26,9 +26,9 @@ const ADDRESSES: [string, string][] = [
 
 export function help(): HTMLDialogElement {
   const table = (pairs: [string, string][]) => h("table", null, h("tbody", null, pairs.map(([key, text]) => h("tr", null, h("th", { scope: "row" }, h("kbd", null, key)), h("td", null, text)))));
-  const dialog = h("dialog", { class: "help", "aria-label": "Keys" }, h("h2", null, "Keys"), table(KEYS), h("h2", null, "Search"), table(ADDRESSES),
-    h("p", { class: "dim" }, "The address of the page follows the selection: copy it to link to what you see. Nothing here is sent or loaded: the file holds everything."),
+  const dialog = h("dialog.help", { label: "Keys" }, h("h2", null, "Keys"), table(KEYS), h("h2", null, "Search"), table(ADDRESSES),
+    h("p.dim", null, "The address of the page follows the selection: copy it to link to what you see. Nothing here is sent or loaded: the file holds everything."),
     button("Close", "Close", () => dialog.close(), "primary"));
-  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+  on(dialog, "click", (event) => { if (event.target === dialog) dialog.close(); });
   return dialog;
 }

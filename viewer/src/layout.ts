@@ -1,5 +1,7 @@
 // Layered layout of one level of a graph, in linear time: boxes stay in the order in which they
 // ran, edges lead down, long ones run in lanes of their own.
+import { ceil, floor, max, min } from "./maths.ts";
+
 
 export interface Box {
   width: number;
@@ -37,7 +39,7 @@ interface Slot {
 /** Place boxes and edges; the size of the level. */
 export function layout(boxes: Box[], edges: Edge[]): { width: number; height: number } {
   const rowOf = rows(boxes, edges);
-  const depth = boxes.length ? Math.max(...rowOf) + 1 : 1;
+  const depth = boxes.length ? max(...rowOf) + 1 : 1;
   const slots = boxes.map((box, i): Slot => ({ box: i, width: box.width, x: 0, up: [], down: [], order: i }));
   const levels: Slot[][] = Array.from({ length: depth + 2 }, () => []);
   const input: Slot = { box: IN, width: 0, x: 0, up: [], down: [], order: 0 };
@@ -76,26 +78,26 @@ function rows(boxes: Box[], edges: Edge[]): number[] {
       outOf[from].push(to);
     }
   }
-  for (let i = 0; i < boxes.length; i++) for (const from of into[i]) row[i] = Math.max(row[i], row[from] + 1);
+  for (let i = 0; i < boxes.length; i++) for (const from of into[i]) row[i] = max(row[i], row[from] + 1);
   for (let i = boxes.length - 1; i >= 0; i--) {
-    if (!takes[i] && outOf[i].length) row[i] = Math.max(0, Math.min(...outOf[i].map((to) => row[to])) - 1);
+    if (!takes[i] && outOf[i].length) row[i] = max(0, min(...outOf[i].map((to) => row[to])) - 1);
   }
   return narrowed(row);
 }
 
 /** Rows with too many boxes become several. */
 function narrowed(row: number[]): number[] {
-  const depth = row.length ? Math.max(...row) + 1 : 0;
+  const depth = row.length ? max(...row) + 1 : 0;
   const counts = new Array<number>(depth).fill(0);
   for (const r of row) counts[r]++;
   const starts: number[] = [];
   let next = 0;
   for (const n of counts) {
     starts.push(next);
-    next += Math.max(1, Math.ceil(n / WIDEST));
+    next += max(1, ceil(n / WIDEST));
   }
   const seen = new Array<number>(depth).fill(0);
-  return row.map((r) => starts[r] + Math.floor(seen[r]++ / WIDEST));
+  return row.map((r) => starts[r] + floor(seen[r]++ / WIDEST));
 }
 
 /** The slots an edge goes through, null if it is too long or leads back. */
@@ -194,15 +196,15 @@ function stack(levels: Slot[][], boxes: Box[]): Extents {
   let right = -Infinity;
   for (const level of levels) {
     for (const slot of level) {
-      left = Math.min(left, slot.x - slot.width / 2);
-      right = Math.max(right, slot.x + slot.width / 2);
+      left = min(left, slot.x - slot.width / 2);
+      right = max(right, slot.x + slot.width / 2);
     }
   }
   const tops: number[] = [];
   const heights: number[] = [];
   let y = 0;
   levels.forEach((level, depth) => {
-    const tall = level.reduce((most, slot) => (slot.box >= 0 ? Math.max(most, boxes[slot.box].height) : most), 0);
+    const tall = level.reduce((most, slot) => (slot.box >= 0 ? max(most, boxes[slot.box].height) : most), 0);
     tops.push(y);
     heights.push(tall);
     for (const slot of level) {
@@ -216,7 +218,7 @@ function stack(levels: Slot[][], boxes: Box[]): Extents {
     const used = depth === 0 ? level[0].down.length : depth === levels.length - 2 ? levels[depth + 1][0].up.length : 1;
     y += tall + (border ? (used ? ROWS_GAP * 0.7 : 4) : depth === levels.length - 1 ? 0 : ROWS_GAP);
   });
-  return { width: Math.max(0, right - left), height: y, tops, heights };
+  return { width: max(0, right - left), height: y, tops, heights };
 }
 
 /** Where an edge passes a slot; in a lane, past the whole height of its row. */

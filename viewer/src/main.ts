@@ -3,11 +3,12 @@
 import { search } from "./address.ts";
 import { Code } from "./code.ts";
 import { Details } from "./details.ts";
-import { button, h, replace } from "./dom.ts";
+import { button, h, on, replace } from "./dom.ts";
 import { Findings } from "./findings.ts";
 import { count, short } from "./format.ts";
 import { Graph } from "./graph.ts";
 import { help } from "./help.ts";
+import { round } from "./maths.ts";
 import { type Payload, readPayload } from "./payload.ts";
 import { SearchBox } from "./searchbox.ts";
 import { splitter } from "./splitter.ts";
@@ -25,9 +26,9 @@ async function main(): Promise<void> {
     const traces = payload.head.traces.map((head, i) => new Trace(head, payload, `${i}.`));
     let values: Promise<Payload> | null = null;
     open(app, new View(traces[0]), () => (values ??= readPayload("clew-values")));
-    document.documentElement.dataset.ready = String(Math.round(performance.now()));
+    document.documentElement.dataset.ready = String(round(performance.now()));
   } catch (error) {
-    replace(app, h("div", { class: "broken", role: "alert" }, h("h1", null, "This report cannot be opened"),
+    replace(app, h("div.broken", { role: "alert" }, h("h1", null, "This report cannot be opened"),
       h("p", null, String(error instanceof Error ? error.message : error)),
       h("p", null, "Make it again with t.html(path) or `clew html run.clew`.")));
     throw error;
@@ -46,13 +47,13 @@ function open(app: HTMLElement, view: View, values: () => Promise<Payload>): voi
     theme.textContent = nextTheme() === "dark" ? "☀" : "☾";
     timeline.recolour();
   });
-  const centre = h("div", { class: "centre" }, graph.element, splitter("row", "--code"), code.element);
-  const panes = h("main", { class: "panes" }, tree.element, splitter("column", "--left"), centre, splitter("column", "--right", -1), details.element);
+  const centre = h("div.centre", null, graph.element, splitter("row", "--code"), code.element);
+  const panes = h("main.panes", null, tree.element, splitter("column", "--left"), centre, splitter("column", "--right", -1), details.element);
   replace(app,
-    h("header", { class: "top" }, h("h1", null, title(view)), h("span", { class: "summary" }, summary(view.trace)),
+    h("header.top", null, h("h1", null, title(view)), h("span.summary", null, summary(view.trace)),
       searchBox.element, button("?", "Keys (?)", () => dialog.showModal()), theme),
     new Findings(view).element, panes, splitter("row", "--time", -1), timeline.element, dialog);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => timeline.recolour());
+  on(matchMedia("(prefers-color-scheme: dark)"), "change", () => timeline.recolour());
   keys(view, searchBox, dialog, theme, tree);
   begin(view, searchBox);
   tree.focus();
@@ -87,7 +88,7 @@ function begin(view: View, searchBox: SearchBox): void {
     const row = found.rows.find((r) => rank === null || view.trace.rank[r] === Number(rank));
     if (row === undefined) return false;
     const leaf = found.role && view.trace.leaves(row).find((l) => l.role === found.role && l.value >= 0 && (!found.path || l.path === found.path));
-    view.select(row, "link", leaf ? leaf.value : -1);
+    view.choose(row, "link", leaf ? leaf.value : -1);
     return true;
   };
   view.onSelect(() => {
@@ -105,14 +106,14 @@ function begin(view: View, searchBox: SearchBox): void {
     }
     writing = false;
   });
-  window.addEventListener("hashchange", () => { if (!writing) follow(); });
+  on(window, "hashchange", () => { if (!writing) follow(); });
   if (follow()) return;
   const crash = view.trace.head.crashes.find((c) => c.row >= 0);
   const bad = view.trace.head.nonfinite.first.find((f) => f.row >= 0);
   const start = crash ?? bad;
-  if (start) return view.select(start.row, "findings");
-  for (let row = 0; row < view.trace.rows; row++) if (view.trace.isModule(row)) return view.select(row, "start");
-  if (view.trace.rows) view.select(0, "start");
+  if (start) return view.choose(start.row, "findings");
+  for (let row = 0; row < view.trace.rows; row++) if (view.trace.isModule(row)) return view.choose(row, "start");
+  if (view.trace.rows) view.choose(0, "start");
 }
 
 /** The part of the address that names the value that is looked at. */
@@ -127,7 +128,7 @@ function keys(view: View, searchBox: SearchBox, dialog: HTMLDialogElement, theme
     if (view.selected < 0 || view.outline.isGroup(view.selected)) return;
     const rows = view.trace.history(view.selected);
     const next = rows[rows.indexOf(view.selected) + by];
-    if (next !== undefined) view.select(next, "keys");
+    if (next !== undefined) view.choose(next, "keys");
   };
   const acts: Record<string, () => void> = {
     "/": () => { searchBox.input.focus(); searchBox.input.select(); },
@@ -137,14 +138,14 @@ function keys(view: View, searchBox: SearchBox, dialog: HTMLDialogElement, theme
     "[": () => beside(-1),
     "]": () => beside(1),
     d: () => theme.click(),
-    u: () => { const above = view.outline.parent(view.selected); if (above >= 0) view.select(above, "keys"); },
+    u: () => { const above = view.outline.parent(view.selected); if (above >= 0) view.choose(above, "keys"); },
     1: () => tree.focus(),
     2: () => document.getElementById("graph")!.focus(),
     3: () => document.getElementById("code")!.focus(),
     4: () => document.querySelector<HTMLElement>(".details .body")!.focus(),
     5: () => document.getElementById("timeline")!.focus(),
   };
-  document.addEventListener("keydown", (event) => {
+  on(document, "keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || dialog.open) return;
     if ((event.target as Element).matches?.("input, textarea, select")) return;
     const act = acts[event.key];

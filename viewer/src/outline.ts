@@ -2,6 +2,7 @@
 // events; above are groups of neighbouring siblings, made when they are first looked into.
 
 import { count } from "./format.ts";
+import { max } from "./maths.ts";
 import { lowerBound, type Trace } from "./trace.ts";
 
 export interface Group {
@@ -76,14 +77,7 @@ export class Outline {
     let at = above;
     for (;;) {
       const kids = this.kids(at);
-      let low = 0;
-      let high = kids.length;
-      while (low < high) {
-        const middle = (low + high) >> 1;
-        if (this.firstRow(kids[middle]) <= node) low = middle + 1;
-        else high = middle;
-      }
-      const found = kids[low - 1];
+      const found = kids[lowerBound(kids, node + 1, (kid) => this.firstRow(kid)) - 1];
       path.push(found);
       if (found === node || !this.isGroup(found)) return path;
       at = found;
@@ -210,24 +204,6 @@ export class Outline {
     }
     return [calls ? count(calls, "call") : "", ops ? count(ops, "op") : ""].filter(Boolean).join(", ");
   }
-
-  /** Whether a node lies in another, at any depth. */
-  contains(outer: number, node: number): boolean {
-    if (outer < 0 || outer === node) return true;
-    if (this.isGroup(node)) return this.path(node).includes(outer);
-    if (!this.isGroup(outer)) return this.trace.within(node, outer);
-    const { rows, parent } = this.group(outer);
-    let row = node;
-    const stop = this.eventAbove(parent);
-    while (row >= 0 && this.trace.parent(row) !== stop) row = this.trace.parent(row);
-    return row >= 0 && rows[lowerBound(rows, row)] === row;
-  }
-
-  /** The event that a node is or lies in, -1 at the top. */
-  eventAbove(node: number): number {
-    while (node >= 0 && this.isGroup(node)) node = this.group(node).parent;
-    return node;
-  }
 }
 
 function commonDepth(rows: ArrayLike<number>, segments: (row: number) => string[], depth: number): number {
@@ -244,5 +220,5 @@ function commonDepth(rows: ArrayLike<number>, segments: (row: number) => string[
     while (at < shared && mine[at] === first[at]) at++;
     shared = at;
   }
-  return Math.max(depth, shared === Infinity ? depth : shared);
+  return max(depth, shared === Infinity ? depth : shared);
 }

@@ -1,8 +1,8 @@
 // The search field: addresses as in Python, or any text; the rows found, one by one.
 
 import { search } from "./address.ts";
-import { h, replace } from "./dom.ts";
-import { count } from "./format.ts";
+import { h, on, replace } from "./dom.ts";
+import { count, whole } from "./format.ts";
 import type { View } from "./state.ts";
 
 const MOST_LISTED = 100;
@@ -10,8 +10,8 @@ const MOST_LISTED = 100;
 export class SearchBox {
   readonly element: HTMLElement;
   readonly input: HTMLInputElement;
-  private readonly list = h("ul", { class: "results", role: "listbox", id: "results", hidden: true, "aria-label": "Events found" });
-  private readonly status = h("span", { class: "status", role: "status", "aria-live": "polite" });
+  private readonly list = h("ul.results", { role: "listbox", id: "results", hidden: true, label: "Events found" });
+  private readonly status = h("span.status", { role: "status", "aria-live": "polite" });
   private rows: number[] = [];
   private at = -1;
   private timer = 0;
@@ -19,19 +19,19 @@ export class SearchBox {
   constructor(private readonly view: View, private readonly mark: (rows: Set<number>) => void, private readonly leave: () => void) {
     this.input = h("input", {
       type: "search", id: "search", placeholder: "Search: blocks.*.attn   op:softmax   line:model.py:57   any text", spellcheck: "false", autocomplete: "off",
-      role: "combobox", "aria-expanded": "false", "aria-controls": "results", "aria-label": "Search by address or text",
+      role: "combobox", "aria-expanded": "false", "aria-controls": "results", label: "Search by address or text",
     });
-    this.element = h("div", { class: "search", role: "search" }, this.input, this.status, this.list);
-    this.input.addEventListener("input", () => {
+    this.element = h("div.search", { role: "search" }, this.input, this.status, this.list);
+    on(this.input, "input", () => {
       clearTimeout(this.timer);
       this.timer = window.setTimeout(() => this.run(), 60);
     });
-    this.input.addEventListener("keydown", (event) => this.key(event));
-    this.input.addEventListener("focus", () => this.open(this.rows.length > 0));
-    document.addEventListener("pointerdown", (event) => {
+    on(this.input, "keydown", (event) => this.key(event));
+    on(this.input, "focus", () => this.open(this.rows.length > 0));
+    on(document, "pointerdown", (event) => {
       if (!this.element.contains(event.target as Node)) this.open(false);
     });
-    this.list.addEventListener("click", (event) => {
+    on(this.list, "click", (event) => {
       const item = (event.target as Element).closest<HTMLElement>("[data-at]");
       if (!item) return;
       this.go(Number(item.dataset.at));
@@ -55,7 +55,7 @@ export class SearchBox {
     this.at = -1;
     this.mark(new Set(found.rows));
     const asked = this.input.value.trim() !== "";
-    this.status.textContent = !asked ? "" : found.problem && !found.rows.length ? found.problem : found.rows.length ? count(found.rows.length, "match").replace("matchs", "matches") : "no match";
+    this.status.textContent = !asked ? "" : found.problem && !found.rows.length ? found.problem : found.rows.length ? count(found.rows.length, "match", "matches") : "no match";
     this.element.classList.toggle("none", asked && !found.rows.length);
     this.fill();
     this.open(asked && found.rows.length > 0 && document.activeElement === this.input);
@@ -65,11 +65,11 @@ export class SearchBox {
     const { trace } = this.view;
     const items = this.rows.slice(0, MOST_LISTED).map((row, at) => h("li", { role: "option", id: `found-${at}`, "data-at": at, "aria-selected": "false" },
       h("b", null, trace.isModule(row) ? trace.module(row) || trace.eventName(row) : trace.label(row)),
-      h("span", { class: "dim" }, ` ${trace.isModule(row) ? trace.eventName(row) : (trace.module(row) ?? "")}`),
-      h("span", { class: "shape" }, trace.output(row)),
-      h("span", { class: "dim where" }, [trace.steps.length > 1 && `step ${trace.step[row]}`, trace.ranks.length > 1 && `rank ${trace.rank[row]}`, trace.phase(row) !== "forward" && trace.phase(row), trace.siteText(row)].filter(Boolean).join(" · "))));
+      h("span.dim", null, ` ${trace.isModule(row) ? trace.eventName(row) : (trace.module(row) ?? "")}`),
+      h("span.shape", null, trace.output(row)),
+      h("span.dim.where", null, [trace.steps.length > 1 && `step ${trace.step[row]}`, trace.ranks.length > 1 && `rank ${trace.rank[row]}`, trace.phase(row) !== "forward" && trace.phase(row), trace.siteText(row)].filter(Boolean).join(" · "))));
     const rest = this.rows.length - MOST_LISTED;
-    replace(this.list, items, rest > 0 && h("li", { class: "dim" }, `… ${rest.toLocaleString("en-US")} more, n and p go through all`));
+    replace(this.list, items, rest > 0 && h("li.dim", null, `… ${whole(rest)} more, n and p go through all`));
   }
 
   private open(wanted: boolean): void {
@@ -85,8 +85,8 @@ export class SearchBox {
 
   private go(at: number): void {
     this.at = at;
-    this.view.select(this.rows[at], "search");
-    this.status.textContent = `${(at + 1).toLocaleString("en-US")} of ${count(this.rows.length, "match").replace("matchs", "matches")}`;
+    this.view.choose(this.rows[at], "search");
+    this.status.textContent = `${whole(at + 1)} of ${count(this.rows.length, "match", "matches")}`;
     for (const item of this.list.querySelectorAll("[aria-selected]")) item.setAttribute("aria-selected", "false");
     const item = this.list.children[at];
     if (at < MOST_LISTED && item) {

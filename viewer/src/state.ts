@@ -23,7 +23,7 @@ export class View {
   }
 
   /** Select a node, and tell every pane; `from` names the pane that asks. */
-  select(node: number, from: string, value = -1): void {
+  choose(node: number, from: string, value = -1): void {
     if (node === this.selected && value === this.value) return;
     this.selected = node;
     this.value = value;

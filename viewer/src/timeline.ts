@@ -1,7 +1,8 @@
 // The run on a time axis: calls above the ops they ran, a band per rank and thread.
 
-import { button, h, perFrame } from "./dom.ts";
+import { button, h, on, perFrame, stop } from "./dom.ts";
 import { count, family, hue, time } from "./format.ts";
+import { abs, ceil, floor, max, min, round } from "./maths.ts";
 import type { View } from "./state.ts";
 import { lowerBound } from "./trace.ts";
 
@@ -15,9 +16,9 @@ interface Lane {
 
 export class Timeline {
   readonly element: HTMLElement;
-  private readonly canvas = h("canvas", { tabindex: 0, id: "timeline", role: "img", "aria-label": "Timeline of calls and ops; left and right move, + and - zoom" });
-  private readonly holder = h("div", { class: "holder" });
-  private readonly hint = h("span", { class: "dim clip" });
+  private readonly canvas = h("canvas", { tabindex: 0, id: "timeline", role: "img", label: "Timeline of calls and ops; left and right move, + and - zoom" });
+  private readonly holder = h("div.holder", null);
+  private readonly hint = h("span.dim.clip", null);
   private lanes: Lane[] = [];
   private bands: { top: number; text: string }[] = [];
   private from = 0;
@@ -31,8 +32,8 @@ export class Timeline {
 
   constructor(private readonly view: View) {
     this.holder.append(this.canvas);
-    this.element = h("section", { class: "pane timeline", "aria-label": "Timeline" },
-      h("header", { class: "bar" }, h("h2", null, "Time"), this.hint, h("span", { class: "grow" }),
+    this.element = h("section.pane.timeline", { label: "Timeline" },
+      h("header.bar", null, h("h2", null, "Time"), this.hint, h("span.grow", null),
         button("◎", "Zoom to the selection (z)", () => this.toSelection()), button("⤢", "Show all", () => this.show(this.first, this.last))),
       this.holder);
     this.draw = perFrame(() => this.paint());
@@ -66,15 +67,15 @@ export class Timeline {
       let band = bands.get(key);
       if (!band) bands.set(key, (band = []));
       (band[depth[row]] ??= []).push(row);
-      first = Math.min(first, trace.start[row]);
-      last = Math.max(last, this.end(row));
+      first = min(first, trace.start[row]);
+      last = max(last, this.end(row));
     }
     this.first = first;
-    this.last = Math.max(last, first + 1);
+    this.last = max(last, first + 1);
     let top = AXIS;
     for (const [key, lanes] of [...bands].sort((a, b) => a[0] - b[0])) {
       const sample = lanes.find(Boolean)![0];
-      const names = [trace.ranks.length > 1 && `rank ${Math.floor(key / 4096)}`, trace.head.threads.length > 1 && trace.thread(sample)];
+      const names = [trace.ranks.length > 1 && `rank ${floor(key / 4096)}`, trace.head.threads.length > 1 && trace.thread(sample)];
       this.bands.push({ top, text: names.filter(Boolean).join(", ") });
       if (bands.size > 1) top += 12;
       for (const rows of lanes) {
@@ -96,14 +97,14 @@ export class Timeline {
   }
 
   private show(from: number, to: number): void {
-    const least = Math.max((this.last - this.first) * 1e-6, 200);
+    const least = max((this.last - this.first) * 1e-6, 200);
     if (to - from < least) {
       const middle = (from + to) / 2;
       from = middle - least / 2;
       to = middle + least / 2;
     }
-    const span = Math.min(to - from, this.last - this.first);
-    this.from = Math.max(this.first, Math.min(from, this.last - span));
+    const span = min(to - from, this.last - this.first);
+    this.from = max(this.first, min(from, this.last - span));
     this.to = this.from + span;
     this.draw();
   }
@@ -115,10 +116,10 @@ export class Timeline {
     let to = -Infinity;
     const rows = outline.isGroup(selected) ? outline.group(selected).rows : [selected];
     for (let i = 0; i < rows.length; i++) {
-      from = Math.min(from, trace.start[rows[i]]);
-      to = Math.max(to, this.end(rows[i]));
+      from = min(from, trace.start[rows[i]]);
+      to = max(to, this.end(rows[i]));
     }
-    const margin = Math.max(100, (to - from) * 0.1);
+    const margin = max(100, (to - from) * 0.1);
     this.show(from - margin, to + margin);
   }
 
@@ -127,7 +128,7 @@ export class Timeline {
     if (row < 0) return;
     const start = this.view.trace.start[row];
     if (start >= this.from && this.end(row) <= this.to) return;
-    const span = Math.max(this.to - this.from, (this.end(row) - start) * 1.4);
+    const span = max(this.to - this.from, (this.end(row) - start) * 1.4);
     this.show(start - span * 0.2, start + span * 0.8);
   }
 
@@ -145,12 +146,12 @@ export class Timeline {
   private paint(): void {
     const { trace } = this.view;
     const width = this.holder.clientWidth;
-    const height = Math.max(this.height, this.holder.clientHeight);
+    const height = max(this.height, this.holder.clientHeight);
     const ratio = devicePixelRatio || 1;
     if (!width) return;
-    if (this.canvas.width !== Math.round(width * ratio) || this.canvas.height !== Math.round(height * ratio)) {
-      this.canvas.width = Math.round(width * ratio);
-      this.canvas.height = Math.round(height * ratio);
+    if (this.canvas.width !== round(width * ratio) || this.canvas.height !== round(height * ratio)) {
+      this.canvas.width = round(width * ratio);
+      this.canvas.height = round(height * ratio);
       this.canvas.style.width = `${width}px`;
       this.canvas.style.height = `${height}px`;
     }
@@ -179,18 +180,18 @@ export class Timeline {
       const open = !(spent >= 0);
       const wide = open ? width - x : spent * scale;
       if (x + wide < 0) continue;
-      const left = Math.max(x, -2);
-      const right = Math.min(x + Math.max(wide, 0.7), width + 2);
+      const left = max(x, -2);
+      const right = min(x + max(wide, 0.7), width + 2);
       if (right - drawn < 0.5) continue;
       const name = trace.failed(row) ? "bad" : trace.isModule(row) ? `h${hue(trace.eventName(row))}` : trace.isOp(row) ? family(trace.eventName(row)) : "other";
       if (name !== look) pen.fillStyle = this.colour((look = name));
-      pen.fillRect(left, top, Math.max(right - left - (right - left > 3 ? 1 : 0), 0.7), LANE - 2);
+      pen.fillRect(left, top, max(right - left - (right - left > 3 ? 1 : 0), 0.7), LANE - 2);
       drawn = right;
       if (right - left > 26) {
         pen.fillStyle = this.colour("on-bar");
         const text = trace.label(row);
-        const room = Math.floor((right - left - 6) / 5.6);
-        pen.fillText(text.length > room ? text.slice(0, Math.max(0, room - 1)) + "…" : text, Math.max(left, 0) + 3, top + LANE / 2 - 0.5);
+        const room = floor((right - left - 6) / 5.6);
+        pen.fillText(text.length > room ? text.slice(0, max(0, room - 1)) + "…" : text, max(left, 0) + 3, top + LANE / 2 - 0.5);
         look = "";
       }
     }
@@ -199,28 +200,21 @@ export class Timeline {
   /** The first row of a lane that may reach into sight. */
   private firstIn(rows: Int32Array): number {
     const { start } = this.view.trace;
-    let low = 0;
-    let high = rows.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (start[rows[middle]] < this.from) low = middle + 1;
-      else high = middle;
-    }
-    return Math.max(0, low - 1);
+    return max(0, lowerBound(rows, this.from, (row) => start[row]) - 1);
   }
 
   private axis(pen: CanvasRenderingContext2D, width: number, height: number, scale: number): void {
     const rough = 90 / scale;
-    const power = 10 ** Math.floor(Math.log10(rough));
+    const power = 10 ** floor(Math.log10(rough));
     const step = power * [1, 2, 5, 10].find((m) => m * power >= rough)!;
     pen.font = "10px system-ui, sans-serif";
     pen.textBaseline = "alphabetic";
-    for (let t = Math.ceil(this.from / step) * step; t < this.to; t += step) {
+    for (let t = ceil(this.from / step) * step; t < this.to; t += step) {
       const x = (t - this.from) * scale;
       pen.fillStyle = this.colour("line");
       pen.fillRect(x, 0, 1, height);
       pen.fillStyle = this.colour("dim");
-      if (x < width - 40) pen.fillText(t === 0 ? "0" : time(Math.abs(t)), x + 3, 11);
+      if (x < width - 40) pen.fillText(t === 0 ? "0" : time(abs(t)), x + 3, 11);
     }
   }
 
@@ -236,10 +230,10 @@ export class Timeline {
     const top = lane ? lane.top : AXIS;
     pen.strokeStyle = this.colour("accent");
     pen.lineWidth = 2;
-    pen.strokeRect(x - 1, top - 1.5, Math.max(end - x + 1, 3), LANE + 0.5);
+    pen.strokeRect(x - 1, top - 1.5, max(end - x + 1, 3), LANE + 0.5);
     pen.fillStyle = this.colour("accent");
     pen.beginPath();
-    const middle = (x + Math.max(end, x)) / 2;
+    const middle = (x + max(end, x)) / 2;
     pen.moveTo(middle - 4, AXIS - 5);
     pen.lineTo(middle + 4, AXIS - 5);
     pen.lineTo(middle, AXIS);
@@ -273,8 +267,8 @@ export class Timeline {
 
   private listen(): void {
     const { trace } = this.view;
-    this.canvas.addEventListener("wheel", (event) => {
-      if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+    on(this.canvas, "wheel", (event) => {
+      if (event.shiftKey || abs(event.deltaX) > abs(event.deltaY)) {
         event.preventDefault();
         const move = ((event.deltaX || event.deltaY) / this.canvas.clientWidth) * (this.to - this.from);
         return this.show(this.from + move, this.to + move);
@@ -283,14 +277,14 @@ export class Timeline {
       const box = this.canvas.getBoundingClientRect();
       this.zoomAt((event.clientX - box.left) / box.width, Math.exp(event.deltaY / 300));
     }, { passive: false });
-    this.canvas.addEventListener("pointerdown", (event) => {
+    on(this.canvas, "pointerdown", (event) => {
       this.drag = { x: event.clientX, from: this.from, to: this.to, moved: false };
       this.canvas.setPointerCapture(event.pointerId);
     });
-    this.canvas.addEventListener("pointermove", (event) => {
+    on(this.canvas, "pointermove", (event) => {
       if (this.drag) {
         const moved = event.clientX - this.drag.x;
-        if (Math.abs(moved) > 3) this.drag.moved = true;
+        if (abs(moved) > 3) this.drag.moved = true;
         const shift = (moved / this.canvas.clientWidth) * (this.drag.to - this.drag.from);
         if (this.drag.moved) this.show(this.drag.from - shift, this.drag.to - shift);
         return;
@@ -298,14 +292,14 @@ export class Timeline {
       const row = this.hit(event);
       this.canvas.title = row < 0 ? "" : `${trace.label(row)} ${trace.isModule(row) ? trace.eventName(row) : ""} · ${time(trace.duration[row])}\n${trace.output(row)}`;
     });
-    this.canvas.addEventListener("pointerup", (event) => {
+    on(this.canvas, "pointerup", (event) => {
       const clicked = this.drag && !this.drag.moved;
       this.drag = null;
       if (!clicked) return;
       const row = this.hit(event);
-      if (row >= 0) this.view.select(row, "timeline");
+      if (row >= 0) this.view.choose(row, "timeline");
     });
-    this.canvas.addEventListener("keydown", (event) => {
+    on(this.canvas, "keydown", (event) => {
       const span = this.to - this.from;
       if (event.key === "ArrowLeft") this.show(this.from - span / 8, this.to - span / 8);
       else if (event.key === "ArrowRight") this.show(this.from + span / 8, this.to + span / 8);
@@ -313,8 +307,7 @@ export class Timeline {
       else if (event.key === "-") this.zoomAt(0.5, 1.4);
       else if (event.key === "z") this.toSelection();
       else return;
-      event.preventDefault();
-      event.stopPropagation();
+      stop(event);
     });
   }
 

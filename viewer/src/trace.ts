@@ -255,8 +255,11 @@ export class Trace {
   /** Whether any result of a row is known to have NaN or Inf. */
   nonfinite(row: number): string {
     if (!this.hasStats || (this.isOp(row) && /\bempty/.test(this.eventName(row).replaceAll("_", " ")))) return "";
-    for (const value of this.valuesOf(row, "out")) {
-      const at = this.c("stat")[value] - 1;
+    const leaves = this.leaves(row);
+    // The -inf of a mask is meant.
+    if (leaves.some((leaf) => /^-?inf$/.test(leaf.constant ?? ""))) return "";
+    for (const { role, value } of leaves) {
+      const at = role === "out" && value >= 0 ? this.c("stat")[value] - 1 : -1;
       if (at < 0) continue;
       if (this.c("stat.nan")[at]) return "NaN";
       if (this.c("stat.inf")[at]) return "Inf";
@@ -404,12 +407,13 @@ export class Trace {
   }
 }
 
-export function lowerBound(sorted: ArrayLike<number>, wanted: number): number {
+/** Where in a sorted list the first thing lies that is not below what is wanted. */
+export function lowerBound(sorted: ArrayLike<number>, wanted: number, key = (item: number) => item): number {
   let low = 0;
   let high = sorted.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (sorted[middle] < wanted) low = middle + 1;
+    if (key(sorted[middle]) < wanted) low = middle + 1;
     else high = middle;
   }
   return low;

@@ -1,7 +1,8 @@
 // The tree of ranks, steps, passes, module calls and ops. Only open nodes are in `rows`.
 
-import { button, h } from "./dom.ts";
+import { button, h, on, stop } from "./dom.ts";
 import { family, hue, number, time } from "./format.ts";
+import { max, min } from "./maths.ts";
 import type { View } from "./state.ts";
 import { VirtualList } from "./virtual.ts";
 
@@ -19,16 +20,16 @@ export class Tree {
 
   constructor(private readonly view: View) {
     this.list = new VirtualList(ROW, makeRow, (element, index) => this.fill(element, index), {
-      role: "tree", "aria-label": "Module calls and operations", id: "tree",
+      role: "tree", label: "Module calls and operations", id: "tree",
     });
-    this.list.element.addEventListener("click", (event) => this.click(event));
-    this.list.element.addEventListener("dblclick", (event) => {
+    on(this.list.element, "click", (event) => this.click(event));
+    on(this.list.element, "dblclick", (event) => {
       const index = this.list.indexOf(event.target);
       if (index >= 0) this.toggle(this.rows[index]);
     });
-    this.list.element.addEventListener("keydown", (event) => this.key(event));
-    this.element = h("section", { class: "pane tree", "aria-label": "Tree" },
-      h("header", { class: "bar" }, h("h2", null, "Calls"), h("span", { class: "grow" }),
+    on(this.list.element, "keydown", (event) => this.key(event));
+    this.element = h("section.pane.tree", { label: "Tree" },
+      h("header.bar", null, h("h2", null, "Calls"), h("span.grow", null),
         button("⊞", "Open one level more everywhere (*)", () => this.openMore()),
         button("⊟", "Close everything", () => this.closeAll())),
       this.list.element);
@@ -120,7 +121,7 @@ export class Tree {
     const duration = outline.duration(node);
     spent.textContent = time(duration);
     const above = index && depth ? outline.duration(this.above(index)) : NaN;
-    const share = above > 0 ? Math.min(1, duration / above) : 0;
+    const share = above > 0 ? min(1, duration / above) : 0;
     spent.style.setProperty("--share", `${(100 * (share || 0)).toFixed(1)}%`);
   }
 
@@ -149,7 +150,7 @@ export class Tree {
     if (index < 0) return;
     const node = this.rows[index];
     if ((event.target as HTMLElement).classList.contains("twist")) this.toggle(node);
-    else this.view.select(node, "tree");
+    else this.view.choose(node, "tree");
   }
 
   private toggle(node: number, wanted?: boolean): void {
@@ -179,8 +180,8 @@ export class Tree {
     const index = this.at.get(this.view.selected) ?? -1;
     const node = index < 0 ? -1 : this.rows[index];
     const go = (to: number) => {
-      const target = this.rows[Math.max(0, Math.min(this.rows.length - 1, to))];
-      if (target !== undefined) this.view.select(target, "tree");
+      const target = this.rows[max(0, min(this.rows.length - 1, to))];
+      if (target !== undefined) this.view.choose(target, "tree");
     };
     switch (event.key) {
       case "ArrowDown": go(index + 1); break;
@@ -197,7 +198,7 @@ export class Tree {
       case "ArrowLeft":
         if (node < 0) break;
         if (this.open.has(node)) this.toggle(node, false);
-        else if (this.depths[index]) this.view.select(this.above(index), "tree");
+        else if (this.depths[index]) this.view.choose(this.above(index), "tree");
         break;
       case "Enter": case " ":
         if (node >= 0) this.toggle(node);
@@ -205,8 +206,7 @@ export class Tree {
       case "*": this.openMore(); break;
       default: return;
     }
-    event.preventDefault();
-    event.stopPropagation();
+    stop(event);
   }
 
   private follow(from: string): void {
@@ -223,8 +223,8 @@ export class Tree {
 
 function makeRow(): HTMLElement {
   const part = (cls: string) => h("span", { class: cls });
-  return h("div", { class: "row", role: "treeitem" },
-    h("span", { class: "twist", "aria-hidden": "true" }), part("dot"), part("name"), part("cls"),
+  return h("div.row", { role: "treeitem" },
+    h("span.twist", { "aria-hidden": "true" }), part("dot"), part("name"), part("cls"),
     part("shape"), part("stat"), part("spent"));
 }
 

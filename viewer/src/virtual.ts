@@ -1,18 +1,18 @@
 // A list of any length of which only the rows in sight are elements.
 
-import { h, perFrame } from "./dom.ts";
+import { h, on, perFrame } from "./dom.ts";
+import { ceil, floor, max, min } from "./maths.ts";
 
 // Browsers cut off elements taller than some ten million pixels.
 const TALLEST = 8_000_000;
 
 export class VirtualList {
   readonly element: HTMLElement;
-  private readonly space = h("div", { class: "space" });
-  private readonly layer = h("div", { class: "layer", role: "presentation" });
+  private readonly space = h("div.space", null);
+  private readonly layer = h("div.layer", { role: "presentation" });
   private pool: HTMLElement[] = [];
   private length = 0;
   private first = 0;
-  readonly redraw: () => void;
 
   constructor(
     readonly rowHeight: number,
@@ -20,16 +20,15 @@ export class VirtualList {
     private readonly fill: (element: HTMLElement, index: number) => void,
     facts: Record<string, unknown>,
   ) {
-    this.element = h("div", { class: "list", tabindex: 0, ...facts }, this.space, this.layer);
+    this.element = h("div.list", { tabindex: 0, ...facts }, this.space, this.layer);
     this.space.append(this.layer);
-    this.redraw = perFrame(() => this.draw());
-    this.element.addEventListener("scroll", () => this.draw(), { passive: true });
-    new ResizeObserver(this.redraw).observe(this.element);
+    on(this.element, "scroll", () => this.draw(), { passive: true });
+    new ResizeObserver(perFrame(() => this.draw())).observe(this.element);
   }
 
   setLength(length: number): void {
     this.length = length;
-    this.space.style.height = `${Math.min(length * this.rowHeight, TALLEST)}px`;
+    this.space.style.height = `${min(length * this.rowHeight, TALLEST)}px`;
     this.draw();
   }
 
@@ -40,14 +39,14 @@ export class VirtualList {
   }
 
   get visible(): number {
-    return Math.max(1, Math.floor(this.element.clientHeight / this.rowHeight));
+    return max(1, floor(this.element.clientHeight / this.rowHeight));
   }
 
   draw(): void {
-    const shown = Math.ceil(this.element.clientHeight / this.rowHeight) + 2;
+    const shown = ceil(this.element.clientHeight / this.rowHeight) + 2;
     const top = this.element.scrollTop * this.scale;
-    const most = Math.max(0, this.length - shown + 2);
-    this.first = Math.min(Math.floor(top / this.rowHeight), most);
+    const most = max(0, this.length - shown + 2);
+    this.first = min(floor(top / this.rowHeight), most);
     const offset = this.scale === 1 ? this.first * this.rowHeight : this.element.scrollTop;
     this.layer.style.transform = `translateY(${offset}px)`;
     while (this.pool.length < shown) {
@@ -80,7 +79,7 @@ export class VirtualList {
     const wanted = middle || top < at - height || top > at + 2 * height
       ? top - height / 2 + this.rowHeight
       : top < at ? top : top + this.rowHeight - height;
-    this.element.scrollTop = Math.max(0, wanted) / this.scale;
+    this.element.scrollTop = max(0, wanted) / this.scale;
     this.draw();
   }
 }

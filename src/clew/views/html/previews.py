@@ -17,7 +17,7 @@ from clew.events.records import Payload
 from clew.store.decode import decode
 
 BINS = 40
-_ROWS, _COLUMNS, _LINE = 48, 64, 256
+_ROWS, _COLUMNS, _LINE = 64, 64, 256
 _TILES = 6
 _EXACT = 64
 _BASE, _STEPS = 3, 252
@@ -129,7 +129,7 @@ def _cells(tiles: NDArray[Any], low: float, high: float) -> NDArray[Any]:
     with np.errstate(invalid="ignore", over="ignore"):
         scaled = (tiles - low) / span if span > 0 and np.isfinite(span) else tiles * 0 + 0.5
         cells = np.clip(np.nan_to_num(scaled, nan=0.0), 0, 1) * _STEPS + _BASE
-    result = cells.round().astype(np.uint8)
+    result: NDArray[Any] = cells.round().astype(np.uint8)
     result[np.isnan(tiles)] = 0
     result[np.isposinf(tiles)] = 1
     result[np.isneginf(tiles)] = 2
