@@ -22,7 +22,9 @@ from clew.events.records import MODULE, OP
 from clew.store.reader import Reader
 from clew.views.export.formats import Exported, export
 from clew.views.html.report import EVENTS, Report, Side, write_report
+from clew.views.notebook import trace_bundle
 from clew.views.text.code import CodeView, code_view
+from clew.views.text.style import Style
 from clew.views.text.table import TableView, table_view
 from clew.views.text.tree import TreeView, tree_view
 
@@ -166,8 +168,7 @@ class Trace:
         Past `events` events the middle is left out, and the page says so. `redact` leaves out
         source text, full paths and facts about the machine.
         """
-        name = title or str(self.env.get("name") or Path(path).stem)
-        side = Side(self._current_readers(), self.coverage, name)
+        side = self._side(title or str(self.env.get("name") or Path(path).stem))
         return write_report(side, Path(path), events=events, redact=redact, exist=exist)
 
     def to_dict(self) -> dict[str, Any]:
@@ -177,6 +178,13 @@ class Trace:
             "coverage": [str(gap) for gap in self.coverage],
             "events": [event.to_dict() for event in self.events],
         }
+
+    def _side(self, name: str) -> Side:
+        return Side(self._current_readers(), self.coverage, name)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        text = self.tree().text(Style())
+        return trace_bundle(text, self._side(str(self.env.get("name") or "trace")))
 
     def __str__(self) -> str:
         return str(self.tree())

@@ -12,6 +12,7 @@ import numpy as np
 
 from clew.address import Address, compile_pattern, matches_file, matches_op, nearest, parse
 from clew.errors import ClewError, NoMatch, NotRecorded
+from clew.events.display import Bundle, bundle
 from clew.events.model import Event, Source, Value, Values
 from clew.events.records import MODULE, OP, RECOMPUTE
 from clew.store.reader import Reader
@@ -96,6 +97,9 @@ class Selection(Sequence[Event]):
             return list(found.values())
         prefix = self._path + "."
         return [v for path, v in found.items() if path == self._path or path.startswith(prefix)]
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Bundle:
+        return bundle(self)
 
     def __repr__(self) -> str:
         return f"<Selection {self.address!r}: {_counted(self._events)}>"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clew.events.columns import IN, Columns, Ints, Leaf, Tensor
-from clew.events.model import short_dtype
+from clew.events.looks import short_dtype
 from clew.events.records import KINDS, MODULE, OP, PHASES, Unseen
 from clew.store.reader import Reader
 from clew.views.html.previews import Previews
