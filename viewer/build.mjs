@@ -1,9 +1,13 @@
-// Builds the viewer into the Python package. The same sources give the same bytes.
+// Builds the viewer into the Python package; with --check only compares what is there with what the
+// sources give. The same sources give the same bytes.
 import { build } from "esbuild";
-import { readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
 
 const here = new URL(".", import.meta.url).pathname;
-const out = new URL("../src/clew/views/html/assets/", import.meta.url).pathname;
+const assets = new URL("../src/clew/views/html/assets/", import.meta.url).pathname;
+const checking = process.argv.includes("--check");
+const out = checking ? mkdtempSync(tmpdir() + "/clew-viewer-") + "/" : assets;
 const most = 80_000;
 
 // Names that browsers know too, but that the viewer uses for its own members alone.
@@ -70,10 +74,16 @@ await build({
 await build({ ...common, entryPoints: ["src/style.css"], outfile: out + "viewer.css", target: "chrome123" });
 shortenVariables(out + "viewer.css");
 
-const sizes = ["viewer.js", "viewer.css"].map((name) => statSync(out + name).size);
-const total = sizes[0] + sizes[1];
-console.log(`viewer.js ${sizes[0]} bytes, viewer.css ${sizes[1]} bytes, ${total} of at most ${most}`);
+const names = ["viewer.js", "viewer.css"];
+const total = names.reduce((sum, name) => sum + statSync(out + name).size, 0);
+const stale = checking ? names.filter((name) => !readFileSync(out + name).equals(readFileSync(assets + name))) : [];
+if (checking) rmSync(out, { recursive: true });
+console.log(`the viewer is ${total} bytes of at most ${most}`);
 if (total > most) {
   console.error(`the viewer is ${total - most} bytes too large`);
+  process.exit(1);
+}
+if (stale.length) {
+  console.error(`${stale.join(" and ")} in src/clew/views/html/assets is not what viewer/ gives; run \`make viewer\` and commit it`);
   process.exit(1);
 }

@@ -177,7 +177,7 @@ function named(trace: Trace, test: Test, path: string, whole: string, call: numb
     if (trace.isModule(row)) {
       const mine = trace.module(row) ?? "";
       if (literal !== null ? mine === literal : cached(mine) && (call < 0 || trace.call(row) === call)) found.push(row);
-    } else {
+    } else if (trace.kind(row) !== "step") {
       const address = trace.address(row);
       const bare = address.replace(/#\d+$/, "");
       if (address === whole || (cached(bare) && (call < 0 || trace.call(row) === call))) found.push(row);

@@ -93,9 +93,12 @@ export class Code {
     const { trace } = this.view;
     const all = trace.lines(this.file).get(line) ?? [];
     if (all.length < 2) return all;
-    const mine = this.context < 0 ? all : all.filter((row) => trace.within(row, this.context));
-    if (mine.length) return this.context < 0 ? firstRun(mine, (r) => trace.parent(r)) : mine;
-    return firstRun(all, (r) => trace.parent(r));
+    // What ran within the same call; outside any, in the same step.
+    const now = this.view.row;
+    const mine = all.filter((row) => this.context < 0
+      ? trace.parent(row) < 0 && trace.step[row] === trace.step[now] && trace.rank[row] === trace.rank[now]
+      : trace.within(row, this.context));
+    return mine.length ? mine : firstRun(all, (r) => trace.parent(r));
   }
 
   private noteOf(line: number): Note | null {

@@ -77,11 +77,11 @@ export function isView(name: string): boolean {
   return family(name) === "view";
 }
 
-/** One of eight hues for a class of modules: the same class always has the same. */
+/** One of seven hues for a class of modules: the same class always has the same. */
 export function hue(text: string): number {
   let hash = 7;
   for (let i = 0; i < text.length; i++) hash = (hash * 31 + text.charCodeAt(i)) >>> 0;
-  return hash % 8;
+  return hash % 7;
 }
 
 export function clip(text: string, most: number): string {

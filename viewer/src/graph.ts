@@ -94,6 +94,11 @@ export class Graph {
     this.scroller.scrollTop = 0;
   }
 
+  private focusSelected(): void {
+    const { selected, outline } = this.view;
+    if (selected >= 0) this.setScope(outline.hasKids(selected) ? selected : outline.parent(selected));
+  }
+
   private toggle(node: number): void {
     if (!this.view.outline.hasKids(node)) return;
     if (this.open.has(node)) this.open.delete(node);
@@ -435,7 +440,7 @@ export class Graph {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const { selected } = this.view;
     if (event.key === "Enter" && selected >= 0) this.toggle(selected);
-    else if (event.key === "f" && selected >= 0) this.setScope(this.view.outline.hasKids(selected) ? selected : this.view.outline.parent(selected));
+    else if (event.key === "f") this.focusSelected();
     else if (event.key.startsWith("Arrow")) this.step(event.key);
     else return;
     stop(event);
@@ -463,10 +468,7 @@ export class Graph {
     const path = this.scope < 0 ? [] : outline.path(this.scope);
     const name = (node: number) => outline.label(node) || trace.eventName(node);
     const crumb = (node: number, text: string) => h("button", { class: "link", "aria-current": node === this.scope ? "true" : null, onclick: () => this.setScope(node) }, text);
-    const focus = button("◎", "Draw only the selected part (f)", () => {
-      const { selected } = this.view;
-      if (selected >= 0) this.setScope(outline.hasKids(selected) ? selected : outline.parent(selected));
-    });
+    const focus = button("◎", "Draw only the selected part (f)", () => this.focusSelected());
     replace(this.crumbs, crumb(-1, "all"), path.flatMap((node) => ["›", crumb(node, clip(name(node), 24))]), focus);
   }
 }

@@ -3,15 +3,15 @@
 import { button, h, on } from "./dom.ts";
 
 const KEYS: [string, string][] = [
-  ["↑ ↓ ← →", "move in the tree, close and open; in the graph along the edges"],
-  ["/", "search: an address as in Python, or any text"],
+  ["↑ ↓ ← →", "move, open and close; in the graph along the edges"],
+  ["/", "search for an address or any text"],
   ["n  p", "next and previous match"],
-  ["[  ]", "the same call before and after: other steps, ranks, rounds"],
+  ["[  ]", "the same call in other steps, ranks, rounds"],
   ["u", "up to the call it ran in"],
   ["*", "open one level more everywhere"],
   ["Enter", "open or close the selected node"],
-  ["f", "in the graph: draw only the selected part"],
-  ["z  +  −", "in the timeline: zoom to the selection, in, out"],
+  ["f", "graph: draw only the selected part"],
+  ["z  +  −", "timeline: zoom to the selection, in, out"],
   ["1 … 5", "to the tree, graph, source, details, timeline"],
   ["d", "dark or light"],
   ["?", "this list"],
@@ -27,7 +27,7 @@ const ADDRESSES: [string, string][] = [
 export function help(): HTMLDialogElement {
   const table = (pairs: [string, string][]) => h("table", null, h("tbody", null, pairs.map(([key, text]) => h("tr", null, h("th", { scope: "row" }, h("kbd", null, key)), h("td", null, text)))));
   const dialog = h("dialog.help", { label: "Keys" }, h("h2", null, "Keys"), table(KEYS), h("h2", null, "Search"), table(ADDRESSES),
-    h("p.dim", null, "The address of the page follows the selection: copy it to link to what you see. Nothing here is sent or loaded: the file holds everything."),
+    h("p.dim", null, "The page's address follows the selection: copy it to link to what you see. Nothing is sent or loaded."),
     button("Close", "Close", () => dialog.close(), "primary"));
   on(dialog, "click", (event) => { if (event.target === dialog) dialog.close(); });
   return dialog;

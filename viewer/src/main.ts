@@ -50,17 +50,13 @@ function open(app: HTMLElement, view: View, values: () => Promise<Payload>): voi
   const centre = h("div.centre", null, graph.element, splitter("row", "--code"), code.element);
   const panes = h("main.panes", null, tree.element, splitter("column", "--left"), centre, splitter("column", "--right", -1), details.element);
   replace(app,
-    h("header.top", null, h("h1", null, title(view)), h("span.summary", null, summary(view.trace)),
+    h("header.top", null, h("h1", null, view.trace.name), h("span.summary", null, summary(view.trace)),
       searchBox.element, button("?", "Keys (?)", () => dialog.showModal()), theme),
     new Findings(view).element, panes, splitter("row", "--time", -1), timeline.element, dialog);
   on(matchMedia("(prefers-color-scheme: dark)"), "change", () => timeline.recolour());
   keys(view, searchBox, dialog, theme, tree);
   begin(view, searchBox);
   tree.focus();
-}
-
-function title(view: View): string {
-  return view.trace.name;
 }
 
 function summary(trace: Trace): string {

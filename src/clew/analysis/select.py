@@ -237,14 +237,17 @@ def _ops(reader: Reader, address: Address) -> tuple[Any, list[str]]:
 
 def _lines(reader: Reader, address: Address) -> tuple[Any, list[str]]:
     rows, seen = [], set()
-    sources: dict[int, Source | None] = {}
+    sources: dict[tuple[int, int], Source | None] = {}
     for row in range(len(reader)):
         if reader.columns.kind[row] not in (MODULE, OP):
             continue
-        place = int(reader.columns.place[row])
-        if reader.forward_row[row] >= 0 or place not in sources:
-            sources[place] = reader.source(row)
-        source = sources[place]
+        # A backward op takes its line from its forward op, others called alike do not.
+        forward = int(reader.forward_row[row])
+        places = reader.columns.place
+        key = int(places[row]), int(places[forward]) if forward >= 0 else -1
+        if key not in sources:
+            sources[key] = reader.source(row)
+        source = sources[key]
         if source is None:
             continue
         seen.add(f"line:{source.file}:{source.line}")

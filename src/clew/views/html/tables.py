@@ -240,7 +240,7 @@ class Tables:
     ) -> dict[str, Any]:
         c = reader.columns
         metas = np.array([self._meta(meta) for meta in c.metas], dtype=np.int64)
-        producers = np.array([reader.row_of(int(p)) for p in c.producer[numbers]], dtype=np.int64)
+        producers = _rows_of(c, c.producer[numbers])
         names = np.append(self._texts(c.value_names), 0)
         stats, shown = self._kept(c, numbers, previews)
         return {
@@ -288,6 +288,13 @@ def _refs(c: Columns, rows: Ints) -> tuple[Ints, Ints]:
     total = int(ends[-1]) if len(ends) else 0
     at = np.repeat(c.first_ref[rows] - (ends - counts), counts) + np.arange(total)
     return c.refs[at], counts
+
+
+def _rows_of(c: Columns, ids: Ints) -> Ints:
+    """The rows of events, -1 for those that are not there."""
+    rows = np.searchsorted(c.id, ids)
+    rows[rows >= len(c.id)] = 0
+    return np.where((ids >= 0) & (c.id[rows] == ids), rows, -1)
 
 
 def _back(mine: Ints, other: Ints) -> Ints:
