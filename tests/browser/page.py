@@ -38,7 +38,10 @@ class Page:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
     ) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -100,7 +103,9 @@ class Page:
     def texts(self, selector: str) -> list[str]:
         """The texts of all elements in sight."""
         found = f"[...document.querySelectorAll({json.dumps(selector)})]"
-        return list(self.evaluate(f"{found}.filter(e => !e.closest('[hidden]')).map(e => e.textContent)"))
+        return list(
+            self.evaluate(f"{found}.filter(e => !e.closest('[hidden]')).map(e => e.textContent)")
+        )
 
     def screenshot(self, path: Path) -> None:
         self._ask("screenshot", path=str(path))

@@ -168,7 +168,14 @@ def test_search_agrees_with_python(page: Page, tmp_path: Path) -> None:
     page.open(trace.html(tmp_path / "r.html").path)
     line = trace["blocks.0.attn"][0].source
     assert line is not None
-    for address in ("blocks.*", "**", "blocks.?.attn.qkv", "op:addmm", "op:aten.add*", f"line:{line}"):
+    for address in (
+        "blocks.*",
+        "**",
+        "blocks.?.attn.qkv",
+        "op:addmm",
+        "op:aten.add*",
+        f"line:{line}",
+    ):
         page.press("/")
         page.type(address)
         wanted = len(trace[address])
@@ -320,6 +327,15 @@ def test_works_in_a_sandboxed_frame(page: Page, training: Path, tmp_path: Path) 
     assert page.evaluate("document.querySelector('.details h3').textContent", frame=True) == "Net"
     # The page may not reach out of its frame.
     assert page.evaluate("origin", frame=True) == "null"
+
+
+def test_notebooks_show_it(page: Page, tmp_path: Path) -> None:
+    host = tmp_path / "host.html"
+    host.write_text(f"<meta charset=utf-8>{reports.training(1)._repr_mimebundle_()['text/html']}")
+    page.open_any(host)
+    page.until("document.documentElement.dataset.ready !== undefined", frame=True)
+    assert page.evaluate("document.querySelector('.details h3').textContent", frame=True) == "Net"
+    assert "Attention" in page.text("details pre")
 
 
 def test_nothing_can_be_loaded(browser: Page, training: Path) -> None:

@@ -16,12 +16,14 @@ WORKLOADS = ("encoder", "tiny", "training", "gpt2")
 PROMISED = {
     *(f"{on}.{what}" for on in WORKLOADS for what in ("ops", "modules")),
     *("import.import", "memory.recorded", "memory.read", "memory.linear", "time.linear"),
+    *("viewer.ready", "viewer.size", "viewer.scroll"),
 }
 INFORMATIVE = {
     *(f"{on}.ops_untraced" for on in WORKLOADS),
     *(f"{on}.{peer}" for on in ("encoder", "gpt2") for peer in ("debug_mode", "inspect_stack")),
     *(f"values.{level}.{kept}" for level in ("modules", "ops") for kept in ("stats", "full")),
     *("import.use", "memory.columns", "time.first", "time.last", "time.read"),
+    *("viewer.open", "viewer.write"),
 }
 
 

@@ -134,7 +134,7 @@ export class Code {
     return {
       text: parts.join(", "),
       result: failed !== undefined ? clip((trace.error(failed) ?? "").split("\n")[0], 160) : trace.output(last),
-      look: failed !== undefined ? "failed" : bad ? "bad" : "",
+      look: failed !== undefined ? "failed" : bad ?? "",
       rows,
     };
   }

@@ -374,7 +374,7 @@ export class Graph {
     const under = box.rest ? "" : isGroup ? outline.summary(box.node) : trace.output(box.node);
     const middle = box.width / 2;
     const label = `${name} ${cls} ${under}`;
-    const element = s("g", { class: `box ${look}${box.open ? " open" : ""}${failed ? " failed" : ""}${bad ? " bad" : ""}`, transform: `translate(${r(x)} ${r(y)})`, "data-box": box.node, role: "button", label: label },
+    const element = s("g", { class: `box ${look}${box.open ? " open" : ""}${failed ? " failed" : ""}${bad ? ` ${bad}` : ""}`, transform: `translate(${r(x)} ${r(y)})`, "data-box": box.node, role: "button", label: label },
       s("rect", { width: r(box.width), height: r(box.height), rx: 6 }),
       s("text", { class: box.open ? "title" : "title mid", x: box.open ? 10 : middle, y: 17 },
         twist && s("tspan.twist", null, twist), s("tspan", null, name), cls && s("tspan.cls", null, ` ${cls}`)),

@@ -1,6 +1,6 @@
 // One trace of a report: columns of events and values, and the questions the panes ask of them.
 
-import { shortOp } from "./format.ts";
+import { clip, shortOp } from "./format.ts";
 import type { TraceHead } from "./head.ts";
 import type { Column, Payload } from "./payload.ts";
 
@@ -269,9 +269,13 @@ export class Trace {
 
   /** Result of a row in a few characters. */
   output(row: number): string {
-    const values = this.valuesOf(row, "out");
-    if (!values.length) return "";
-    return this.valueText(values[0]) + (values.length > 1 ? ` +${values.length - 1}` : "");
+    const all = this.leaves(row).filter((leaf) => leaf.role === "out");
+    const tensors = all.filter((leaf) => leaf.value >= 0);
+    const results = tensors.length ? tensors : all;
+    const [first] = results;
+    if (!first) return "";
+    const text = first.constant === null ? this.valueText(first.value) : clip(first.constant, 24);
+    return text + (results.length > 1 ? ` +${results.length - 1}` : "");
   }
 
   /** Rows that take a value. */

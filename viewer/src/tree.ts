@@ -130,7 +130,7 @@ export class Tree {
     const bad = trace.nonfinite(row);
     if (bad) {
       stat.textContent = `${bad}!`;
-      stat.className = "stat bad";
+      stat.className = `stat ${bad}`;
       return;
     }
     if (!trace.hasStats) return;

@@ -79,7 +79,7 @@ def numbers_text(stats: Stats | None, array: Any) -> str:
             parts.append(f"{mu} {_number(stats.mean)} {sigma} {_number(stats.std)}")
     times = "×" if _takes("×") else "x"
     parts += [f"{name} {times}{n:,}" for name, n in (("NaN", stats.nan), ("Inf", stats.inf)) if n]
-    return " ".join(parts)
+    return " ".join(filter(None, parts))
 
 
 def stats_of(array: Any) -> Stats:

@@ -8,6 +8,7 @@ own tables, so that they can be laid side by side.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import html
 import os
@@ -85,7 +86,8 @@ def write_report(side: Side, path: Path, *, events: int, redact: bool, exist: st
     except OSError as refused:
         raise ClewError(f"cannot write {path}: {refused}") from refused
     finally:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            aside.unlink()
     return Report(path, kept, len(data), tuple(left_out))
 
 
