@@ -1,4 +1,4 @@
-"""The traces whose reports the browser opens: a training run, a crash, NaN, two ranks, many events."""
+"""The traces whose reports the browser opens: training, a crash, NaN, two ranks, many events."""
 
 from __future__ import annotations
 
