@@ -22,7 +22,10 @@ from clew.events.records import MODULE, OP, VARIABLE
 from clew.store.reader import Reader
 from clew.views.export.formats import Exported, export
 from clew.views.graph.view import GraphView, graph_view
+from clew.views.html.report import EVENTS, Report, Side, write_report
+from clew.views.notebook import trace_bundle
 from clew.views.text.code import CodeView, code_view
+from clew.views.text.style import Style
 from clew.views.text.table import TableView, table_view
 from clew.views.text.tree import TreeView, tree_view
 
@@ -191,6 +194,23 @@ class Trace:
         """Write the trace for other tools: chrome, csv, dot, hdf5, json, model_explorer …"""
         return export(self._current_readers(), fmt, Path(path), exist, options)
 
+    def html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        title: str | None = None,
+        events: int = EVENTS,
+        redact: bool = False,
+        exist: str = "replace",
+    ) -> Report:
+        """Write the trace and a viewer for it into one HTML file, which needs no network.
+
+        Past `events` events the middle is left out, and the page says so. `redact` leaves out
+        source text, full paths and facts about the machine.
+        """
+        side = self._side(title or str(self.env.get("name") or Path(path).stem))
+        return write_report(side, Path(path), events=events, redact=redact, exist=exist)
+
     def to_dict(self) -> dict[str, Any]:
         """The trace as plain data."""
         return {
@@ -198,6 +218,13 @@ class Trace:
             "coverage": [str(gap) for gap in self.coverage],
             "events": [event.to_dict() for event in self.events],
         }
+
+    def _side(self, name: str) -> Side:
+        return Side(self._current_readers(), self.coverage, name)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        text = self.tree().text(Style())
+        return trace_bundle(text, self._side(str(self.env.get("name") or "trace")))
 
     def __str__(self) -> str:
         return str(self.tree())

@@ -17,6 +17,7 @@ PROMISED = {
     *(f"{on}.{what}" for on in WORKLOADS for what in ("ops", "modules")),
     *("store.large.clew", "store.stall.modules"),
     *("import.import", "memory.recorded", "memory.read", "memory.linear", "time.linear"),
+    *("viewer.ready", "viewer.size", "viewer.scroll"),
 }
 INFORMATIVE = {
     *(f"{on}.ops_untraced" for on in WORKLOADS),
@@ -31,6 +32,7 @@ INFORMATIVE = {
     ),
     *("store.small.clew", "store.stall.ops"),
     *("import.use", "memory.columns", "time.first", "time.last", "time.read"),
+    *("viewer.open", "viewer.write"),
 }
 
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from clew.events.model import Source, looks
+from clew.events.looks import tensor_text
+from clew.events.model import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class LiveValue:
     local_shape: tuple[int, ...] | None
 
     def __str__(self) -> str:
-        return looks(self)
+        return tensor_text(self)
 
 
 @dataclass(frozen=True, slots=True)
