@@ -29,6 +29,7 @@ from clew.analysis.crash import crash_note, failing_event
 from clew.errors import ClewError, ClewWarning, MissingDependency, TraceStateError
 from clew.events.columns import Columns, ModuleRow, Place
 from clew.events.model import Gap
+from clew.events.outputs import Hdf5, as_hdf5
 from clew.events.records import Sink, Step
 from clew.events.settings import Limits, Schedule
 from clew.store.memory import MemoryStore
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from clew.capture.names import ModuleName
     from clew.capture.recording import Lane
     from clew.store.disk import DiskStore, Surroundings
+    from clew.views.export.hdf5_store import Hdf5Store
 
 _log = logging.getLogger("clew")
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -89,7 +91,7 @@ def trace(
     capture: Iterable[str] = (),
     live: bool = False,
     compiled: str = "opaque",
-    out: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | Hdf5 | None = None,
     exist: str = "new",
     schedule: Schedule | None = None,
     limits: Limits | None = None,
@@ -128,7 +130,7 @@ def trace(
         raise MissingDependency("clew.trace", "torch", "clew[torch]") from missing
     models = _models(model, torch.nn.Module)
     addresses = [parse(text) for text in ([capture] if isinstance(capture, str) else capture)]
-    place = None if out is None else Path(out)
+    place = as_hdf5(out) or out
     settings = Settings(
         level, values, addresses, live, compiled, place, exist, schedule, limits or Limits(),
         redact, name,
@@ -157,7 +159,7 @@ class Settings:
     capture: list[Address]
     live: bool
     compiled: str
-    out: Path | None
+    out: str | os.PathLike[str] | Hdf5 | None
     exist: str
     schedule: Schedule | None
     limits: Limits
@@ -274,9 +276,8 @@ class Tracer(Trace):
 
     @property
     def path(self) -> Path | None:
-        """The folder the trace is streamed to, None if it is kept in memory."""
-        disk = None if self._session is None else self._session.disk
-        return None if disk is None else disk.folder.parent
+        """The folder or HDF5 file that is written, None if all is kept in memory."""
+        return None if self._session is None else self._session.path
 
     def _current_readers(self) -> list[Reader]:
         if self._session is None:
@@ -336,11 +337,15 @@ class Session:
         self._main = 0
         self._error: BaseException | None = None
         self.crash_text: str | None = None
-        self.store = MemoryStore()
+        self.store: MemoryStore | Hdf5Store = MemoryStore()
         self.disk: DiskStore | None = None
+        # Whatever has a thread that writes: `disk`, or an HDF5 file that `store` has.
+        self._writer: DiskStore | None = None
         sink: Sink = self.store
-        if settings.out is not None:
-            sink = self.disk = self._open_disk(settings.out, settings.exist)
+        if isinstance(settings.out, Hdf5):
+            sink = self.store = self._writer = self._open_hdf5(settings.out, settings.exist)
+        elif settings.out is not None:
+            sink = self.disk = self._writer = self._open_disk(Path(settings.out), settings.exist)
         most_events = math.inf if settings.limits.events is None else settings.limits.events
         self.recording = Recording(sink, time.perf_counter_ns, most_events)
         self.recording.on_halt = self._halted
@@ -405,8 +410,8 @@ class Session:
         self._check_anything_ran()
         self._check_models_ran()
         self._check_captured()
-        if self.disk is not None:
-            self.disk.close()
+        if self._writer is not None:
+            self._writer.close()
 
     def failed_to_start(self, fault: BaseException) -> None:
         """Undo what was installed and say so; the program runs on, unrecorded."""
@@ -418,8 +423,8 @@ class Session:
     def abandon(self) -> None:
         """Stop in a process that inherited the recording by a fork."""
         self.recording.halt()
-        if self.disk is not None:
-            self.disk.abandon()
+        if self._writer is not None:
+            self._writer.abandon()
         for undo in reversed(self._undo):
             undo()
         self._undo = []
@@ -441,7 +446,7 @@ class Session:
         self._follow_schedule()
         if not self._paused:
             self.recording.mark(Step(self._step))
-        if self.disk is not None:
+        if self._writer is not None:
             self.recording.drain()
         return self._step
 
@@ -475,8 +480,8 @@ class Session:
         if self._undo:
             self.recording.drain()
             self._reader = None
-            if self.disk is not None:
-                self.disk.flush()
+            if self._writer is not None:
+                self._writer.flush()
 
     def crashed(self, error: BaseException) -> None:
         """Record the exception that ends the block, and tell the user where it came from."""
@@ -510,6 +515,19 @@ class Session:
         rank = _rank()
         folder = claim(out, rank, exist, self._environment(), _world_size())
         return DiskStore(folder, rank, self._around, self._not_written)
+
+    def _open_hdf5(self, out: Hdf5, exist: str) -> Hdf5Store:
+        from clew.views.export.hdf5_store import open_hdf5
+
+        environment = self._environment()
+        return open_hdf5(out, _rank(), exist, environment, self._around, self._not_written)
+
+    @property
+    def path(self) -> Path | None:
+        """What is written to."""
+        if self.disk is not None:
+            return self.disk.folder.parent
+        return None if self._writer is None else self._writer.folder
 
     def _around(self, nodes: list[Any]) -> Surroundings:
         from clew.store.disk import Surroundings

@@ -296,6 +296,7 @@ class DiskStore:
         while True:
             item = self._queue.get()
             if isinstance(item, threading.Event):
+                self._guarded(self._settle)
                 item.set()
             elif item is None:
                 return
@@ -320,6 +321,9 @@ class DiskStore:
         part = self._compactor.compact(batch)
         open_part = self._compactor.compact_open(batch.open_calls)
         self._files.write(part, open_part, self._around(self._compactor.nodes.rows))
+
+    def _settle(self) -> None:
+        """Make what was written last, on the writer's thread: in local files it does."""
 
     def _seal(self) -> None:
         if self._failed:
