@@ -34,6 +34,7 @@ from clew.events.records import Sink, Step
 from clew.events.settings import Limits, Schedule
 from clew.store.memory import MemoryStore
 from clew.store.reader import Reader
+from clew.store.remote import is_url
 from clew.traces import Trace
 
 if TYPE_CHECKING:
@@ -275,8 +276,8 @@ class Tracer(Trace):
         _active.append(self)
 
     @property
-    def path(self) -> Path | None:
-        """The folder or HDF5 file that is written, None if all is kept in memory."""
+    def path(self) -> Path | str | None:
+        """The folder, URL or HDF5 file that is written, None if all is kept in memory."""
         return None if self._session is None else self._session.path
 
     def _current_readers(self) -> list[Reader]:
@@ -345,7 +346,7 @@ class Session:
         if isinstance(settings.out, Hdf5):
             sink = self.store = self._writer = self._open_hdf5(settings.out, settings.exist)
         elif settings.out is not None:
-            sink = self.disk = self._writer = self._open_disk(Path(settings.out), settings.exist)
+            sink = self.disk = self._writer = self._open_disk(settings.out, settings.exist)
         most_events = math.inf if settings.limits.events is None else settings.limits.events
         self.recording = Recording(sink, time.perf_counter_ns, most_events)
         self.recording.on_halt = self._halted
@@ -498,9 +499,7 @@ class Session:
         self.flush()
         if self._reader is None:
             if self.disk is not None:
-                from clew.store.folder import read_rank
-
-                columns = read_rank(self.disk.folder)
+                columns = self.disk.read()
                 # What went wrong since, the writing itself too, is not in the files.
                 columns.gaps += [g for g in self._gaps.values() if g not in columns.gaps]
                 self._reader = Reader(columns)
@@ -508,12 +507,17 @@ class Session:
                 self._reader = Reader(self._columns())
         return self._reader
 
-    def _open_disk(self, out: Path, exist: str) -> DiskStore:
+    def _open_disk(self, out: str | os.PathLike[str], exist: str) -> DiskStore:
         from clew.store.disk import DiskStore
         from clew.store.save import claim
 
         rank = _rank()
-        folder = claim(out, rank, exist, self._environment(), _world_size())
+        if isinstance(out, str) and is_url(out):
+            from clew.store.remote_store import RemoteStore, claim_remote
+
+            place = claim_remote(out, rank, exist, self._environment(), _world_size())
+            return RemoteStore(*place, rank, self._around, self._not_written)
+        folder = claim(Path(out), rank, exist, self._environment(), _world_size())
         return DiskStore(folder, rank, self._around, self._not_written)
 
     def _open_hdf5(self, out: Hdf5, exist: str) -> Hdf5Store:
@@ -523,11 +527,9 @@ class Session:
         return open_hdf5(out, _rank(), exist, environment, self._around, self._not_written)
 
     @property
-    def path(self) -> Path | None:
+    def path(self) -> Path | str | None:
         """What is written to."""
-        if self.disk is not None:
-            return self.disk.folder.parent
-        return None if self._writer is None else self._writer.folder
+        return None if self._writer is None else self._writer.place
 
     def _around(self, nodes: list[Any]) -> Surroundings:
         from clew.store.disk import Surroundings

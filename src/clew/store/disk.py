@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from clew.events.columns import ModuleRow, Place
+from clew.events.columns import Columns, ModuleRow, Place
 from clew.events.digest import checksum
 from clew.events.model import Gap
 from clew.events.records import Batch, Kept, Payload
@@ -128,6 +128,10 @@ class TraceFiles:
         rows = _no_rows()
         _append(rows, "end", 0, to_json({"events": self._events, "values": self._values}))
         self._files["tables"].write(rows)
+        self.roll()
+
+    def roll(self) -> None:
+        """Seal what there is; more may follow, into new files."""
         self._shards.seal()
         for file in self._files.values():
             file.roll()
@@ -272,6 +276,17 @@ class DiskStore:
             self._thread = None
         self._seal()
         self._tell()
+
+    @property
+    def place(self) -> Path | str:
+        """The trace that is written."""
+        return self.folder.parent
+
+    def read(self) -> Columns:
+        """What was written, as far as it was."""
+        from clew.store.folder import read_rank
+
+        return read_rank(self.folder)
 
     def abandon(self) -> None:
         """Write nothing more: the thread that would is in another process."""

@@ -22,7 +22,7 @@ from clew.events.model import Gap
 from clew.events.records import Kept, Payload
 from clew.store.parts import Stretch, read_group
 from clew.store.schema import STAT_NAMES
-from clew.store.shards import read_range, shard_size
+from clew.store.shards import LocalShards, Shards
 
 _PLACE = ("data_dtype", "data_shape", "shard", "offset", "length", "checksum")
 KEPT_COLUMNS = [*STAT_NAMES, *_PLACE]
@@ -41,9 +41,15 @@ class KeptOnDisk(Mapping[int, Kept]):
     """What was kept of values, by their numbers."""
 
     def __init__(
-        self, folder: Path, numbers: Ints, rows: pa.Table, stretches: list[Stretch]
+        self,
+        folder: Path,
+        numbers: Ints,
+        rows: pa.Table,
+        stretches: list[Stretch],
+        shards: Shards | None = None,
     ) -> None:
         self._folder = folder
+        self._shards = LocalShards(folder) if shards is None else shards
         self._columns = {
             name: rows[name].combine_chunks()
             for name in KEPT_COLUMNS
@@ -93,7 +99,7 @@ class KeptOnDisk(Mapping[int, Kept]):
         lost = 0
         for shard in np.unique(shards[shards >= 0]).tolist():
             mine = shards == shard
-            size = shard_size(self._folder, shard)
+            size = self._shards.size(shard)
             lost += int(((offsets[mine] > size) | (lengths[mine] > size - offsets[mine])).sum())
         if not lost:
             return []
@@ -113,7 +119,7 @@ class KeptOnDisk(Mapping[int, Kept]):
             if shard is None:
                 data = self._inline(row)
             else:
-                data = read_range(self._folder, shard, self._field("offset", row), length)
+                data = self._shards.read(shard, self._field("offset", row), length)
             sound = len(data) == length and checksum(data) == self._field("checksum", row)
         except Exception:
             # Whatever a reader of foreign bytes may raise.

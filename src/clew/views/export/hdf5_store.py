@@ -55,6 +55,11 @@ class Hdf5Store(DiskStore):
         self.tables = self._memory.tables
         self.kept = self._memory.kept
 
+    @property
+    def place(self) -> Path | str:
+        """The file that is written."""
+        return self.folder
+
     def arrays(self, open_calls: list[Any]) -> dict[str, Ints]:
         """Every column, with rows for calls that are still open."""
         with self._lock:

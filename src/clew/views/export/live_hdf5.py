@@ -135,7 +135,7 @@ class LiveHdf5:
 
     def give_up(self) -> None:
         """Write no more; what was appended can be read as long as the program runs."""
-        # What HDF5 could not write it still holds, and it must be closed while Python can be called.
+        # HDF5 still holds what it could not write, and must be closed while Python can be called.
         atexit.register(self._file.close)
 
     def _series_of(
