@@ -7,7 +7,9 @@ temporary folder when the rank is first read; of a shard, only the bytes of the 
 from __future__ import annotations
 
 import re
+import shutil
 import tempfile
+import weakref
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,24 +25,32 @@ _PART = re.compile(r"(events|values|tables)-\d{5,9}\.(parquet|arrows)")
 _RANK = re.compile(r"(rank=\d{1,9})/(.+)")
 
 
-class RemoteShards:
-    """The shards of one rank, read by ranges of bytes; from `local` what is still there.
+class Copies:
+    """A temporary folder that goes away with the last who reads from it."""
 
-    `here` is what must not go away as long as somebody reads.
-    """
+    def __init__(self, name: str) -> None:
+        above = tempfile.mkdtemp(prefix="clew-")
+        weakref.finalize(self, shutil.rmtree, above, ignore_errors=True)
+        self.folder = Path(above) / (name or "trace")
+        self.folder.mkdir()
+
+
+class RemoteShards:
+    """The shards of one rank, read by ranges of bytes; from `local` what is still there."""
 
     def __init__(
         self,
         remote: RemoteFolder,
         rank: str,
         sizes: dict[str, int],
-        here: Any,
+        copies: Copies,
         local: LocalShards | None = None,
     ) -> None:
         self._remote = remote
         self._rank = rank
         self._sizes = sizes
-        self._here = here
+        # Kept: what is read besides, from copies, must not go away.
+        self._copies = copies
         self._local = local
 
     def size(self, shard: int) -> int:
@@ -66,9 +76,8 @@ def _names(shard: int) -> tuple[str, str]:
 def open_remote(url: str) -> list[Reader]:
     """A reader for each rank of a trace elsewhere, which fetches when it is first asked."""
     remote = RemoteFolder(url)
-    here = tempfile.TemporaryDirectory(prefix="clew-")
-    mirror = Path(here.name) / (remote.name or "trace")
-    mirror.mkdir()
+    copies = Copies(remote.name)
+    mirror = copies.folder
     _, names = remote_contents(remote, mirror)
     for match in filter(None, map(_RANK.fullmatch, names)):
         (mirror / match[1]).mkdir(exist_ok=True)
@@ -76,7 +85,7 @@ def open_remote(url: str) -> list[Reader]:
     if not ranks:
         raise BadTrace(f"{url} holds no rank=* folder: nothing was recorded into it")
     alone = len(ranks) == 1
-    return [Reader(partial(_fetched, remote, here, path, alone)) for path in ranks.values()]
+    return [Reader(partial(_fetched, remote, copies, path, alone)) for path in ranks.values()]
 
 
 def remote_contents(remote: RemoteFolder, mirror: Path) -> tuple[dict[str, Any], dict[str, int]]:
@@ -95,7 +104,7 @@ def remote_contents(remote: RemoteFolder, mirror: Path) -> tuple[dict[str, Any],
     return read_manifest(mirror), names
 
 
-def _fetched(remote: RemoteFolder, here: Any, folder: Path, alone: bool) -> Columns:
+def _fetched(remote: RemoteFolder, copies: Copies, folder: Path, alone: bool) -> Columns:
     try:
         sizes = _fetch_tables(remote, folder)
     except Exception as failed:
@@ -103,7 +112,7 @@ def _fetched(remote: RemoteFolder, here: Any, folder: Path, alone: bool) -> Colu
         raise BadTrace(
             f"{remote}/{folder.name} cannot be read: {type(failed).__name__}: {failed}"
         ) from failed
-    return read_closed(folder, alone, RemoteShards(remote, folder.name, sizes, here))
+    return read_closed(folder, alone, RemoteShards(remote, folder.name, sizes, copies))
 
 
 def _fetch_tables(remote: RemoteFolder, folder: Path) -> dict[str, int]:
@@ -118,9 +127,9 @@ def _fetch_tables(remote: RemoteFolder, folder: Path) -> dict[str, int]:
 
 def read_partly_local(remote: RemoteFolder, local: Path) -> Columns:
     """The columns of a rank that is being uploaded: what is there, and what is still here."""
-    here = tempfile.TemporaryDirectory(prefix="clew-")
-    folder = Path(here.name) / (remote.name or "trace") / local.name
-    folder.mkdir(parents=True)
+    copies = Copies(remote.name)
+    folder = copies.folder / local.name
+    folder.mkdir()
     for path in local.iterdir() if local.is_dir() else ():
         if _PART.fullmatch(path.name):
             (folder / path.name).symlink_to(path)
@@ -129,5 +138,5 @@ def read_partly_local(remote: RemoteFolder, local: Path) -> Columns:
     except Exception:
         # Out of reach: that was said when the upload failed.
         sizes = {}
-    shards = RemoteShards(remote, local.name, sizes, here, LocalShards(local))
+    shards = RemoteShards(remote, local.name, sizes, copies, LocalShards(local))
     return read_files(folder, shards)[0]
