@@ -31,10 +31,12 @@ from clew.errors import ClewError, ClewWarning, MissingDependency, TraceStateErr
 from clew.events.columns import Columns, ModuleRow, Place
 from clew.events.live import Listener
 from clew.events.model import Gap
+from clew.events.outputs import Hdf5, as_hdf5
 from clew.events.records import EVAL, TRAIN, Sink, Step
 from clew.events.settings import Limits, Schedule
 from clew.store.memory import MemoryStore
 from clew.store.reader import Reader
+from clew.store.remote import is_url
 from clew.traces import Trace
 from clew.views.text.live import LivePrinter
 
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from clew.capture.recording import Lane
     from clew.capture.variables import VariableSource
     from clew.store.disk import DiskStore, Surroundings
+    from clew.views.export.hdf5_store import Hdf5Store
 
 _log = logging.getLogger("clew")
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -96,7 +99,7 @@ def trace(
     capture: Iterable[str] = (),
     live: bool | Listener = False,
     compiled: str = "opaque",
-    out: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | Hdf5 | None = None,
     exist: str = "new",
     schedule: Schedule | None = None,
     limits: Limits | None = None,
@@ -136,7 +139,7 @@ def trace(
         raise MissingDependency("clew.trace", "torch", "clew[torch]") from missing
     models = _models(model, torch.nn.Module)
     addresses = [parse(text) for text in ([capture] if isinstance(capture, str) else capture)]
-    place = None if out is None else Path(out)
+    place = as_hdf5(out) or out
     listener = (LivePrinter(sys.stdout) if live else None) if isinstance(live, bool) else live
     settings = Settings(
         level, values, addresses, listener, compiled, place, exist, schedule, limits or Limits(),
@@ -173,7 +176,7 @@ class Settings:
     capture: list[Address]
     live: Listener | None
     compiled: str
-    out: Path | None
+    out: str | os.PathLike[str] | Hdf5 | None
     exist: str
     schedule: Schedule | None
     limits: Limits
@@ -289,10 +292,9 @@ class Tracer(Trace):
         _active.append(self)
 
     @property
-    def path(self) -> Path | None:
-        """The folder the trace is streamed to, None if it is kept in memory."""
-        disk = None if self._session is None else self._session.disk
-        return None if disk is None else disk.folder.parent
+    def path(self) -> Path | str | None:
+        """The folder, URL or HDF5 file that is written, None if all is kept in memory."""
+        return None if self._session is None else self._session.path
 
     def _current_readers(self) -> list[Reader]:
         if self._session is None:
@@ -362,11 +364,15 @@ class Session:
         self._main = 0
         self._error: BaseException | None = None
         self.crash_text: str | None = None
-        self.store = MemoryStore()
+        self.store: MemoryStore | Hdf5Store = MemoryStore()
         self.disk: DiskStore | None = None
+        # Whatever has a thread that writes: `disk`, or an HDF5 file that `store` has.
+        self._writer: DiskStore | None = None
         sink: Sink = self.store
-        if settings.out is not None:
-            sink = self.disk = self._open_disk(settings.out, settings.exist)
+        if isinstance(settings.out, Hdf5):
+            sink = self.store = self._writer = self._open_hdf5(settings.out, settings.exist)
+        elif settings.out is not None:
+            sink = self.disk = self._writer = self._open_disk(settings.out, settings.exist)
         most_events = math.inf if settings.limits.events is None else settings.limits.events
         budget = Budget(settings.limits, self._gap)
         self.recording = Recording(sink, time.perf_counter_ns, TensorTable, budget, most_events)
@@ -448,8 +454,8 @@ class Session:
         self._check_anything_ran()
         self._check_models_ran()
         self._check_captured()
-        if self.disk is not None:
-            self.disk.close()
+        if self._writer is not None:
+            self._writer.close()
 
     def failed_to_start(self, fault: BaseException) -> None:
         """Undo what was installed and say so; the program runs on, unrecorded."""
@@ -461,8 +467,8 @@ class Session:
     def abandon(self) -> None:
         """Stop in a process that inherited the recording by a fork."""
         self.recording.halt()
-        if self.disk is not None:
-            self.disk.abandon()
+        if self._writer is not None:
+            self._writer.abandon()
         for undo in reversed(self._undo):
             undo()
         self._undo = []
@@ -486,7 +492,7 @@ class Session:
         self._follow_schedule()
         if not self._paused:
             self.recording.mark(Step(self._step))
-        if self.disk is not None:
+        if self._writer is not None:
             self.recording.drain()
         return self._step
 
@@ -531,8 +537,8 @@ class Session:
         if self._undo:
             self.recording.drain()
             self._reader = None
-            if self.disk is not None:
-                self.disk.flush()
+            if self._writer is not None:
+                self._writer.flush()
 
     def crashed(self, error: BaseException) -> None:
         """Record the exception that ends the block, and tell the user where it came from."""
@@ -549,9 +555,7 @@ class Session:
         self.flush()
         if self._reader is None:
             if self.disk is not None:
-                from clew.store.folder import read_rank
-
-                columns = read_rank(self.disk.folder)
+                columns = self.disk.read()
                 # What went wrong since, the writing itself too, is not in the files.
                 columns.gaps += [g for g in self._gaps.values() if g not in columns.gaps]
                 self._reader = Reader(columns)
@@ -559,13 +563,29 @@ class Session:
                 self._reader = Reader(self._columns())
         return self._reader
 
-    def _open_disk(self, out: Path, exist: str) -> DiskStore:
+    def _open_disk(self, out: str | os.PathLike[str], exist: str) -> DiskStore:
         from clew.store.disk import DiskStore
         from clew.store.save import claim
 
         rank = _rank()
-        folder = claim(out, rank, exist, self._environment(), _world_size())
+        if isinstance(out, str) and is_url(out):
+            from clew.store.remote_store import RemoteStore, claim_remote
+
+            place = claim_remote(out, rank, exist, self._environment(), _world_size())
+            return RemoteStore(*place, rank, self._around, self._not_written)
+        folder = claim(Path(out), rank, exist, self._environment(), _world_size())
         return DiskStore(folder, rank, self._around, self._not_written)
+
+    def _open_hdf5(self, out: Hdf5, exist: str) -> Hdf5Store:
+        from clew.views.export.hdf5_store import open_hdf5
+
+        environment = self._environment()
+        return open_hdf5(out, _rank(), exist, environment, self._around, self._not_written)
+
+    @property
+    def path(self) -> Path | str | None:
+        """What is written to."""
+        return None if self._writer is None else self._writer.place
 
     def _around(self, nodes: list[Any]) -> Surroundings:
         from clew.store.disk import Surroundings

@@ -20,6 +20,7 @@ from clew.errors import MissingDependency
 from clew.events.model import Crash, Events, Gap, joined
 from clew.events.records import MODULE, OP, VARIABLE
 from clew.store.reader import Reader
+from clew.store.remote import is_url
 from clew.views.export.formats import Exported, export
 from clew.views.graph.view import GraphView, graph_view
 from clew.views.html.report import EVENTS, Report, Side, write_report
@@ -181,11 +182,18 @@ class Trace:
             raise MissingDependency("Trace.to_pandas", "pandas", "clew[pandas]") from missing
         return pandas.DataFrame(self.table().columns())
 
-    def save(self, path: str | os.PathLike[str], *, exist: str = "new") -> Path:
-        """Write the trace into a folder; the folder, which is another if `path` is taken."""
+    def save(self, path: str | os.PathLike[str], *, exist: str = "new") -> Path | str:
+        """Write the trace into a folder; the folder, which is another if `path` is taken.
+
+        A URL such as `s3://bucket/run.clew` is reached through fsspec.
+        """
         from clew.store.save import save
 
         columns = [reader.columns for reader in self._current_readers()]
+        if isinstance(path, str) and is_url(path):
+            from clew.store.remote_store import save_remote
+
+            return save_remote(columns, path, exist)
         return save(columns, Path(path), exist)
 
     def export(
@@ -241,7 +249,14 @@ class Trace:
 
 
 def load(path: str | os.PathLike[str]) -> Trace:
-    """Open a saved trace, whole, still growing or left behind by a kill; every rank of it."""
+    """Open a saved trace, whole, still growing or left behind by a kill; every rank of it.
+
+    A URL such as `s3://bucket/run.clew` is reached through fsspec.
+    """
     from clew.store.folder import open_folder
 
+    if isinstance(path, str) and is_url(path):
+        from clew.store.remote_folder import open_remote
+
+        return Trace(open_remote(path))
     return Trace(open_folder(Path(path)))

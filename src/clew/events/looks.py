@@ -39,7 +39,8 @@ def short_dtype(dtype: str) -> str:
 def tensor_text(meta: Any) -> str:
     """A tensor as `f32[2,3]`, an array as `np.f32[2,3]`, followed by what sets it apart.
 
-    Anything else is told by its type. `meta` has the facts of a tensor as its attributes: a `Meta` of the columns, or a `Value`.
+    Anything else is told by its type. `meta` has the facts of a tensor as its attributes: a `Meta`
+    of the columns, or a `Value`.
     """
     if meta.shape is None:
         shape = "?"
