@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import clew
-from bench.timing import cpu_seconds
+from bench.timing import seconds_of
 from bench.workloads import Workload
 from clew.views.graph.layout.nested import lay_out
 from clew.views.graph.layout.shapes import Box, Link
@@ -18,7 +18,7 @@ def layout_seconds(count: int) -> float:
     boxes = [Box(f"b{n}", chance.uniform(40, 160), chance.uniform(16, 40)) for n in range(count)]
     links = [Link(f"b{n}", f"b{n + 1}", (50.0, 12.0)) for n in range(count - 1)]
     links += [Link(f"b{n}", f"b{n + chance.randint(2, 8)}") for n in range(0, count - 8, 3)]
-    return cpu_seconds(lambda: lay_out(boxes, links))
+    return seconds_of(lambda: lay_out(boxes, links))
 
 
 def drawing_seconds(work: Workload) -> dict[str, float]:
@@ -30,4 +30,4 @@ def drawing_seconds(work: Workload) -> dict[str, float]:
         "folded": lambda: t.graph(depth=3).svg(),
         "unfolded": lambda: t.graph(depth=9, fold=False, ops="all").svg(),
     }
-    return {name: min(cpu_seconds(draw) for _ in range(2)) for name, draw in drawn.items()}
+    return {name: min(seconds_of(draw) for _ in range(2)) for name, draw in drawn.items()}

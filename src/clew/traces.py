@@ -18,11 +18,15 @@ from clew.analysis.select import Selection, find, select
 from clew.analysis.series import Series, series
 from clew.errors import MissingDependency
 from clew.events.model import Crash, Events, Gap, joined
-from clew.events.records import MODULE, OP
+from clew.events.records import MODULE, OP, VARIABLE
 from clew.store.reader import Reader
+from clew.store.remote import is_url
 from clew.views.export.formats import Exported, export
 from clew.views.graph.view import GraphView, graph_view
+from clew.views.html.report import EVENTS, Report, Side, write_report
+from clew.views.notebook import trace_bundle
 from clew.views.text.code import CodeView, code_view
+from clew.views.text.style import Style
 from clew.views.text.table import TableView, table_view
 from clew.views.text.tree import TreeView, tree_view
 
@@ -68,13 +72,20 @@ class Trace:
     @property
     def variables(self) -> Events:
         """Every recorded binding of a variable."""
-        return self._current_reader().events([], "variables")
+        return self._events(VARIABLE, "variables")
 
     @property
     def steps(self) -> list[int]:
-        """The numbers of the steps that have events, in order."""
-        found = {int(s) for r in self._current_readers() for s in np.unique(r.columns.step)}
-        return sorted(found)
+        """The numbers of the steps in which something was recorded, in order."""
+        return sorted({step for reader in self._current_readers() for step in reader.steps})
+
+    @property
+    def modes(self) -> dict[int, str]:
+        """`"train"` or `"eval"` for each step in which a model ran, by its `training`."""
+        found: dict[int, str] = {}
+        for reader in self._current_readers():
+            found = reader.columns.modes | found
+        return dict(sorted(found.items()))
 
     @property
     def ranks(self) -> list[int]:
@@ -109,9 +120,12 @@ class Trace:
         """Events whose module path, class or op name matches or contains `pattern`."""
         return find(self._current_readers(), pattern)
 
-    def series(self, address: str) -> Series:
-        """The values of an address over the run, with their steps and ranks."""
-        return series(self[address])
+    def series(self, address: str, *, mode: str | None = None) -> Series:
+        """The values of an address over the run, with their steps and ranks.
+
+        `mode` is `"train"` or `"eval"` for the values of such steps alone.
+        """
+        return series(self._current_readers(), self[address], mode)
 
     def tree(
         self, depth: int | None = None, fold: bool = True, rows: int | None = None
@@ -168,11 +182,18 @@ class Trace:
             raise MissingDependency("Trace.to_pandas", "pandas", "clew[pandas]") from missing
         return pandas.DataFrame(self.table().columns())
 
-    def save(self, path: str | os.PathLike[str], *, exist: str = "new") -> Path:
-        """Write the trace into a folder; the folder, which is another if `path` is taken."""
+    def save(self, path: str | os.PathLike[str], *, exist: str = "new") -> Path | str:
+        """Write the trace into a folder; the folder, which is another if `path` is taken.
+
+        A URL such as `s3://bucket/run.clew` is reached through fsspec.
+        """
         from clew.store.save import save
 
         columns = [reader.columns for reader in self._current_readers()]
+        if isinstance(path, str) and is_url(path):
+            from clew.store.remote_store import save_remote
+
+            return save_remote(columns, path, exist)
         return save(columns, Path(path), exist)
 
     def export(
@@ -181,6 +202,23 @@ class Trace:
         """Write the trace for other tools: chrome, csv, dot, hdf5, json, model_explorer …"""
         return export(self._current_readers(), fmt, Path(path), exist, options)
 
+    def html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        title: str | None = None,
+        events: int = EVENTS,
+        redact: bool = False,
+        exist: str = "replace",
+    ) -> Report:
+        """Write the trace and a viewer for it into one HTML file, which needs no network.
+
+        Past `events` events the middle is left out, and the page says so. `redact` leaves out
+        source text, full paths and facts about the machine.
+        """
+        side = self._side(title or str(self.env.get("name") or Path(path).stem))
+        return write_report(side, Path(path), events=events, redact=redact, exist=exist)
+
     def to_dict(self) -> dict[str, Any]:
         """The trace as plain data."""
         return {
@@ -188,6 +226,13 @@ class Trace:
             "coverage": [str(gap) for gap in self.coverage],
             "events": [event.to_dict() for event in self.events],
         }
+
+    def _side(self, name: str) -> Side:
+        return Side(self._current_readers(), self.coverage, name)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        text = self.tree().text(Style())
+        return trace_bundle(text, self._side(str(self.env.get("name") or "trace")))
 
     def __str__(self) -> str:
         return str(self.tree())
@@ -204,7 +249,14 @@ class Trace:
 
 
 def load(path: str | os.PathLike[str]) -> Trace:
-    """Open a saved trace, whole, still growing or left behind by a kill; every rank of it."""
+    """Open a saved trace, whole, still growing or left behind by a kill; every rank of it.
+
+    A URL such as `s3://bucket/run.clew` is reached through fsspec.
+    """
     from clew.store.folder import open_folder
 
+    if isinstance(path, str) and is_url(path):
+        from clew.store.remote_folder import open_remote
+
+        return Trace(open_remote(path))
     return Trace(open_folder(Path(path)))

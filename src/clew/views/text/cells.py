@@ -262,7 +262,7 @@ class CellWriter:
         ]
         if role == OUT and not pairs and self._structure.kind[row] == MODULE:
             values = self._reader.values_of(row, role)
-            pairs = [(path, str(value)) for path, value in values.items()]
+            pairs = [(path, value.look) for path, value in values.items()]
         if role == OUT and any(path and not path[0].isdigit() for path, _ in pairs):
             rest = len(pairs) - _MOST_TENSORS
             more = [("", f"+{rest}")] if rest > 0 else []
