@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from clew.analysis.graph.boxes import Boxes, Runs
 from clew.analysis.graph.model import DATA, INPUT, NEXT, ORDER, OUTPUT, VIEW, WRITE, Edge, Node
-from clew.analysis.graph.ops import look, storages, writes
+from clew.analysis.graph.ops import storages, writes
 from clew.analysis.graph.order import is_next, walk
 from clew.analysis.structure import Structure
 from clew.events.columns import IN, OUT
@@ -203,7 +203,7 @@ class Flow:
         """What a value looks like."""
         meta = int(self.reader.columns.meta[value])
         if meta not in self._texts:
-            self._texts[meta] = look(self.reader.value(value))
+            self._texts[meta] = self.reader.value(value).look
         return self._texts[meta]
 
     def edges(self) -> list[Edge]:

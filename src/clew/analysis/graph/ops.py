@@ -1,9 +1,8 @@
-"""What an op does to memory, from its name and the tensors it took and gave; how these look."""
+"""What an op does to memory, from its name and the tensors it took and gave."""
 
 from __future__ import annotations
 
 from clew.events.columns import IN, OUT
-from clew.events.model import Value, short_dtype
 from clew.store.reader import Reader
 
 # Ops that only hand on what they were given, in memory of its own.
@@ -32,11 +31,6 @@ def writes(name: str) -> bool:
     bare = bare_name(name)
     in_place = bare.endswith("_") and not bare.endswith("__")
     return in_place or name.rpartition(".")[2].endswith("out")
-
-
-def look(value: Value) -> str:
-    """What a tensor looks like, whatever its elements are: `f32[2,3]`."""
-    return f"{short_dtype(value.dtype)}{value.shape_text}{value.suffix}"
 
 
 def storages(reader: Reader, row: int, role: str) -> set[int]:
