@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 _HOME = {
     "ClewError": "clew.errors",
     "ClewWarning": "clew.errors",
+    "Hdf5": "clew.events.outputs",
     "Limits": "clew.events.settings",
     "Trace": "clew.traces",
     "load": "clew.traces",
@@ -32,6 +33,7 @@ _HOME = {
 __all__ = [
     "ClewError",
     "ClewWarning",
+    "Hdf5",
     "Limits",
     "Trace",
     "__version__",
@@ -48,6 +50,7 @@ logging.getLogger("clew").addHandler(logging.NullHandler())
 if TYPE_CHECKING:
     from clew.capture.taps import prefix, tap
     from clew.errors import ClewError, ClewWarning
+    from clew.events.outputs import Hdf5
     from clew.events.settings import Limits, schedule
     from clew.session import trace
     from clew.traces import Trace, load

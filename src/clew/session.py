@@ -29,12 +29,16 @@ from clew.address import Address, compile_pattern, nearest, parse
 from clew.analysis.crash import crash_note, failing_event
 from clew.errors import ClewError, ClewWarning, MissingDependency, TraceStateError
 from clew.events.columns import Columns, ModuleRow, Place
+from clew.events.live import Listener
 from clew.events.model import Gap
+from clew.events.outputs import Hdf5, as_hdf5
 from clew.events.records import EVAL, TRAIN, Sink, Step
 from clew.events.settings import Limits, Schedule
 from clew.store.memory import MemoryStore
 from clew.store.reader import Reader
+from clew.store.remote import is_url
 from clew.traces import Trace
+from clew.views.text.live import LivePrinter
 
 if TYPE_CHECKING:
     from torch import nn
@@ -45,6 +49,7 @@ if TYPE_CHECKING:
     from clew.capture.watching import WatchSource
     from clew.capture.workers import WorkerPlan
     from clew.store.disk import DiskStore, Surroundings
+    from clew.views.export.hdf5_store import Hdf5Store
 
 _log = logging.getLogger("clew")
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -95,9 +100,9 @@ def trace(
     values: str = "meta",
     capture: Iterable[str] = (),
     watch: Iterable[str] = (),
-    live: bool = False,
+    live: bool | Listener = False,
     compiled: str = "opaque",
-    out: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | Hdf5 | None = None,
     exist: str = "new",
     schedule: Schedule | None = None,
     limits: Limits | None = None,
@@ -110,7 +115,8 @@ def trace(
     name each outermost module by its class. `level` is `"ops"` or `"modules"`. `values` is
     `"meta"`, `"stats"` or `"full"`; `capture` lists addresses kept in full whatever it says.
     `watch` names variables to follow through every function of the program that runs.
-    `live` prints each event as it happens. `compiled="eager"` opens compiled regions up.
+    `live` prints each event as it happens, or tells a `clew.events.live.Listener` of it.
+    `compiled="eager"` opens compiled regions up.
     `out` streams the trace to a folder while the program runs; a folder that is taken is left
     alone and the run gets one of its own, unless `exist="replace"`. `schedule` records only some
     steps, `limits` says where to hold back. `redact` leaves source text out.
@@ -137,9 +143,10 @@ def trace(
         raise MissingDependency("clew.trace", "torch", "clew[torch]") from missing
     models = _models(model, torch.nn.Module)
     addresses = [parse(text) for text in ([capture] if isinstance(capture, str) else capture)]
-    place = None if out is None else Path(out)
+    place = as_hdf5(out) or out
+    listener = (LivePrinter(sys.stdout) if live else None) if isinstance(live, bool) else live
     settings = Settings(
-        level, values, addresses, live, compiled, place, exist, schedule, limits or Limits(),
+        level, values, addresses, listener, compiled, place, exist, schedule, limits or Limits(),
         redact, name, (watch,) if isinstance(watch, str) else tuple(watch),
     )  # fmt: skip
     return Tracer(models, settings)
@@ -171,9 +178,9 @@ class Settings:
     level: str
     values: str
     capture: list[Address]
-    live: bool
+    live: Listener | None
     compiled: str
-    out: Path | None
+    out: str | os.PathLike[str] | Hdf5 | None
     exist: str
     schedule: Schedule | None
     limits: Limits
@@ -290,10 +297,9 @@ class Tracer(Trace):
         _active.append(self)
 
     @property
-    def path(self) -> Path | None:
-        """The folder the trace is streamed to, None if it is kept in memory."""
-        disk = None if self._session is None else self._session.disk
-        return None if disk is None else disk.folder.parent
+    def path(self) -> Path | str | None:
+        """The folder, URL or HDF5 file that is written, None if all is kept in memory."""
+        return None if self._session is None else self._session.path
 
     def _current_readers(self) -> list[Reader]:
         if self._session is None:
@@ -337,6 +343,7 @@ class Session:
     def __init__(self, models: dict[str, nn.Module], settings: Settings) -> None:
         from clew.capture.budget import Budget
         from clew.capture.grads import GradSource
+        from clew.capture.live import LiveFeed
         from clew.capture.named import Named
         from clew.capture.recording import Recording
         from clew.capture.tensors import TensorTable
@@ -363,11 +370,15 @@ class Session:
         self._main = 0
         self._error: BaseException | None = None
         self.crash_text: str | None = None
-        self.store = MemoryStore()
+        self.store: MemoryStore | Hdf5Store = MemoryStore()
         self.disk: DiskStore | None = None
+        # Whatever has a thread that writes: `disk`, or an HDF5 file that `store` has.
+        self._writer: DiskStore | None = None
         sink: Sink = self.store
-        if settings.out is not None:
-            sink = self.disk = self._open_disk(settings.out, settings.exist)
+        if isinstance(settings.out, Hdf5):
+            sink = self.store = self._writer = self._open_hdf5(settings.out, settings.exist)
+        elif settings.out is not None:
+            sink = self.disk = self._writer = self._open_disk(settings.out, settings.exist)
         most_events = math.inf if settings.limits.events is None else settings.limits.events
         budget = Budget(settings.limits, self._gap)
         self.recording = Recording(sink, time.perf_counter_ns, TensorTable, budget, most_events)
@@ -379,11 +390,8 @@ class Session:
             known = len(names)
             self.recording.modules.register(model, path)
             self._given[path] = names[known:]
-        if settings.live:
-            from clew.capture.live import LiveFeed
-            from clew.views.text.live import LivePrinter
-
-            feed = LiveFeed(self.recording, LivePrinter(sys.stdout))
+        if settings.live is not None:
+            feed = LiveFeed(self.recording, settings.live)
             self.recording.listen(feed.entered, feed.ended)
         # Without a model it shows only as it runs what is a module and what a variable.
         calls = [a for a in settings.capture if not models or not self._may_be_variable(a)]
@@ -486,8 +494,8 @@ class Session:
         self._check_captured()
         if self._watch is not None:
             self._watch.say_missed()
-        if self.disk is not None:
-            self.disk.close()
+        if self._writer is not None:
+            self._writer.close()
 
     @property
     def is_recording(self) -> bool:
@@ -504,8 +512,8 @@ class Session:
     def abandon(self) -> None:
         """Stop in a process that inherited the recording by a fork."""
         self.recording.halt()
-        if self.disk is not None:
-            self.disk.abandon()
+        if self._writer is not None:
+            self._writer.abandon()
         for undo in reversed(self._undo):
             undo()
         self._undo = []
@@ -532,7 +540,7 @@ class Session:
         self._follow_schedule()
         if not self._paused:
             self.recording.mark(Step(self._step))
-        if self.disk is not None:
+        if self._writer is not None:
             self.recording.drain()
         return self._step
 
@@ -578,8 +586,8 @@ class Session:
             self._workers.merge()
             self.recording.drain()
             self._reader = None
-            if self.disk is not None:
-                self.disk.flush()
+            if self._writer is not None:
+                self._writer.flush()
 
     def crashed(self, error: BaseException) -> None:
         """Record the exception that ends the block, and tell the user where it came from."""
@@ -596,9 +604,7 @@ class Session:
         self.flush()
         if self._reader is None:
             if self.disk is not None:
-                from clew.store.folder import read_rank
-
-                columns = read_rank(self.disk.folder)
+                columns = self.disk.read()
                 # What went wrong since, the writing itself too, is not in the files.
                 columns.gaps += [g for g in self._gaps.values() if g not in columns.gaps]
                 self._reader = Reader(columns)
@@ -606,13 +612,29 @@ class Session:
                 self._reader = Reader(self._columns())
         return self._reader
 
-    def _open_disk(self, out: Path, exist: str) -> DiskStore:
+    def _open_disk(self, out: str | os.PathLike[str], exist: str) -> DiskStore:
         from clew.store.disk import DiskStore
         from clew.store.save import claim
 
         rank = _rank()
-        folder = claim(out, rank, exist, self._environment(), _world_size())
+        if isinstance(out, str) and is_url(out):
+            from clew.store.remote_store import RemoteStore, claim_remote
+
+            place = claim_remote(out, rank, exist, self._environment(), _world_size())
+            return RemoteStore(*place, rank, self._around, self._not_written)
+        folder = claim(Path(out), rank, exist, self._environment(), _world_size())
         return DiskStore(folder, rank, self._around, self._not_written)
+
+    def _open_hdf5(self, out: Hdf5, exist: str) -> Hdf5Store:
+        from clew.views.export.hdf5_store import open_hdf5
+
+        environment = self._environment()
+        return open_hdf5(out, _rank(), exist, environment, self._around, self._not_written)
+
+    @property
+    def path(self) -> Path | str | None:
+        """What is written to."""
+        return None if self._writer is None else self._writer.place
 
     def _around(self, nodes: list[Any]) -> Surroundings:
         from clew.store.disk import Surroundings
@@ -785,7 +807,7 @@ def begin_worker(plan: WorkerPlan, sink: Sink) -> Recording:
 
 
 def recorded_columns(
-    store: MemoryStore,
+    store: MemoryStore | Hdf5Store,
     recording: Recording,
     modes: dict[int, str],
     gaps: Iterable[Gap],

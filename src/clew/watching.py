@@ -66,8 +66,8 @@ def watch(
     ...     y *= 2
     ...     return y
     >>> result = double(np.arange(3))
-    >>> [str(event.outputs[""]) for event in double.watch.trace.variables]
-    ['np.f32[3]', 'np.f32[3]', 'np.f32[3]']
+    >>> [event.address for event in double.watch.trace.variables]
+    [...double.y#0', ...double.y#1', ...double.return#0']
     """
     from clew.capture.watching import Wants
     from clew.capture.wishes import Wishes

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import clew
+from clew.events.looks import tensor_text as facts
 from clew.events.model import Event
 
 
@@ -33,7 +34,7 @@ def values(trace: clew.Trace, name: str) -> list[Event]:
 
 
 def looks(trace: clew.Trace, name: str) -> list[str]:
-    return [str(event.outputs[""]) for event in values(trace, name)]
+    return [facts(event.outputs[""]) for event in values(trace, name)]
 
 
 class Attention(torch.nn.Module):

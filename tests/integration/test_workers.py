@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Subset
 
 import clew
+from clew.events.looks import tensor_text
 from clew.events.model import Event
 from tests.datasets import Stream, Videos, WatchedVideos, plain, seeded
 
@@ -63,7 +64,7 @@ def test_captured_variables_and_taps_come_with_worker_and_sample(method: str) ->
     assert samples(videos) == EACH
     assert {event.thread for event in videos} == {"worker 0", "worker 1"}
     five = [event for event in videos if event.prefix == "worker0.sample5"]
-    assert [str(event.outputs[""]) for event in five] == ["np.u8[4,3]", "np.f32[4,3]"]
+    assert [tensor_text(event.outputs[""]) for event in five] == ["np.u8[4,3]", "np.f32[4,3]"]
     assert float(five[0].outputs[""].array()[0, 0]) == 5
     assert five[0].source is not None
     assert five[0].source.text.strip() == "video = np.full((4, 3), index, np.uint8)"

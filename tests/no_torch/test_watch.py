@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import clew
+from clew.events.looks import tensor_text as facts
 
 HIDE_TORCH = "import sys; sys.modules['torch'] = None\n"
 
@@ -27,7 +28,7 @@ def run(program: str) -> str:
 
 
 def looks(trace: Any, name: str) -> list[str]:
-    return [str(e.outputs[""]) for e in trace.variables if e.name == name]
+    return [facts(e.outputs[""]) for e in trace.variables if e.name == name]
 
 
 def test_torch_is_never_imported() -> None:

@@ -93,7 +93,7 @@ def test_defect_3_a_watch_ends_with_its_call_and_leaves_outer_ones_alone() -> No
 
 
 def test_defect_4_nan_is_equal_to_itself_and_no_change_is_too_small() -> None:
-    def run() -> None:
+    def run() -> Any:
         nan = np.full(30, np.nan)
         small = np.full(30, 1e-7)
         done = 1
@@ -101,8 +101,9 @@ def test_defect_4_nan_is_equal_to_itself_and_no_change_is_too_small() -> None:
         small = small + 8.9e-6
         turned = np.ones((5, 6))
         turned = turned.T
-        done = 3
-        last = np.ones(2)
+        done = len(nan) + len(turned) + len(small) + done
+        last = np.full(2, done)
+        return None if last is nan else turned
 
     _, watch = told(run)
     assert len(of(watch, "nan")) == 1

@@ -77,7 +77,7 @@ class WorkerSink:
         for at in range(0, len(batch.values), VALUE_FIELDS):
             record = batch.values[at : at + VALUE_FIELDS]
             self._facts[id(record[0])] = (record[0], _facts(record))
-        kept = {id(token): kept for token, kept in batch.kept}
+        kept = {id(t): made if isinstance(made, Kept) else made() for t, made in batch.kept}
         written = b"".join(
             self._record(batch.events[at : at + EVENT_FIELDS], kept)
             for at in range(0, len(batch.events), EVENT_FIELDS)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from clew.capture import plain
 from clew.capture.budget import Budget
+from clew.capture.changes import look
 from clew.capture.names import ModuleName, ModuleTable
 from clew.capture.sources import (
     MACHINERY,
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from clew.capture.values import Keeper
 
 NO_FRAME = id(None)
+
+_REMEMBERED = 4096
 
 # Events handed to the sink at a time: few enough to stay small, enough to amortise the call.
 _BATCH = 1 << 14
@@ -285,6 +288,8 @@ class Recording:
         self.on_enter: Callable[[Lane, Call], None] | None = None
         self.modules = ModuleTable()
         self.tensors = table(self.modules.tensor_name)
+        # id of a token -> (token, content), of tensors that were named
+        self._contents: dict[int, tuple[Token, Any]] = {}
         # What is kept of values beyond their facts: (token, `Kept`).
         self.kept: list[Any] = []
         self.modules.on_late_tensor = self.tensors.forget
@@ -400,9 +405,21 @@ class Recording:
         """The token of a value that is no container; what is kept of it comes last in `kept`."""
         if not is_tensor(value):
             return plain.record(value, self.tensors.values, self.kept, full, self.budget, stats)
-        token: Token = self.tensors.current(value)
+        token = self._token_of_content(value)
         if self.snapshots is not None and (full or stats):
             self.snapshots.keep(token, value, full)
+        return token
+
+    def _token_of_content(self, tensor: Tensor) -> Token:
+        """The token of a tensor, a new one if it was written to and no version tells of it."""
+        token: Token = self.tensors.current(tensor)
+        content = look(tensor).content
+        known = self._contents.get(id(token))
+        if known is not None and known[1] != content:
+            token = self.tensors.renewed(tensor)
+        if len(self._contents) > _REMEMBERED:
+            self._contents.clear()
+        self._contents[id(token)] = (token, content)
         return token
 
     def mark(self, subject: Any) -> None:

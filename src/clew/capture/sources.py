@@ -42,7 +42,7 @@ MACHINERY = Machinery()
 class StackNode:
     """One call position: instruction `lasti` of `code`, reached through `parent`."""
 
-    __slots__ = ("code", "direct", "index", "kids", "lasti", "parent", "phase", "thread")
+    __slots__ = ("code", "direct", "index", "kids", "lasti", "parent", "phase", "site", "thread")
 
     def __init__(
         self,
@@ -59,6 +59,8 @@ class StackNode:
         self.lasti = lasti
         self.phase = phase
         self.thread = thread
+        # File, function and position, once the code is let go.
+        self.site: tuple[str, str, int, int, int, int] | None = None
         # Children by (id(code), lasti), and shortcuts to descendants by the flattened chain of
         # those pairs, innermost first. Ids are safe as keys: nodes keep their code alive.
         self.kids: dict[tuple[int, ...], StackNode] = {}
@@ -116,6 +118,17 @@ class StackTree:
             base = self.child(base, code, lasti)
         return base
 
+    def let_go(self, codes: list[CodeType]) -> None:
+        """Hold some code objects no more; their nodes keep what they say."""
+        gone = set(map(id, codes))
+        for node in self.nodes:
+            if id(node.code) in gone:
+                node.site = _site(node)
+                node.code = None
+            if node.kids and any(not gone.isdisjoint(key[::2]) for key in node.kids):
+                kids = node.kids.items()
+                node.kids = {key: kid for key, kid in kids if gone.isdisjoint(key[::2])}
+
     def _add(
         self, parent: StackNode | None, code: CodeType | None, lasti: int, phase: int, thread: int
     ) -> StackNode:
@@ -167,22 +180,19 @@ def places_of(nodes: list[StackNode]) -> list[Place]:
 
 
 def _place(node: StackNode, parent: int) -> Place:
+    site = node.site or _site(node)
+    if site is None:
+        return Place(parent, "", "", 0, 0, 0, 0, True, node.phase, node.thread)
+    library = site[0].startswith(MACHINERY.libraries)
+    return Place(parent, *site, library, node.phase, node.thread)
+
+
+def _site(node: StackNode) -> tuple[str, str, int, int, int, int] | None:
     code = node.code
     if code is None:
-        return Place(parent, "", "", 0, 0, 0, 0, True, node.phase, node.thread)
-    line, end_line, col, end_col = _position(code, node.lasti)
-    return Place(
-        parent=parent,
-        file=code.co_filename,
-        function=getattr(code, "co_qualname", code.co_name),
-        line=line,
-        end_line=end_line,
-        col=col,
-        end_col=end_col,
-        library=code.co_filename.startswith(MACHINERY.libraries),
-        phase=node.phase,
-        thread=node.thread,
-    )
+        return None
+    function = getattr(code, "co_qualname", code.co_name)
+    return code.co_filename, function, *_position(code, node.lasti)
 
 
 def _position(code: CodeType, lasti: int) -> tuple[int, int, int, int]:

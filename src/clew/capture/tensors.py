@@ -122,6 +122,10 @@ class TensorTable:
             self._versions[id(tensor)] = version
         return token
 
+    def renewed(self, tensor: Tensor) -> Token:
+        """A new token for a tensor that was written to behind everybody's back."""
+        return self.add(tensor, self.known(tensor), WRITTEN, -1, tensor.requires_grad)
+
     def add(
         self, tensor: Tensor, storage: Any, version: int | None, producer: int, grad: bool
     ) -> Token:

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from types import FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from clew.address import Address, Segment, compile_pattern, segment_matches
@@ -87,6 +87,8 @@ class VariableSource:
         self._recording.modules.on_module = lambda path, module: None
         for plan in self._plans.values():
             plan.uninstall()
+            self._recording.stacks.let_go(plan.codes)
+            plan.codes = []
         for wanted in [w for plan in self._plans.values() for w in plan.wanted]:
             if not any(w.ran for p in self._plans.values() for w in p.wanted
                        if w.address is wanted.address):  # fmt: skip
@@ -106,6 +108,7 @@ class VariableSource:
 
     def _follow_function(self, address: Address) -> None:
         found = resolve(address.path, address.segments)
+        found = [match for match in found if not match.rest or _has_variable(match)]
         for match in found:
             self._plan(match, address, None)
         if not found:
@@ -170,6 +173,8 @@ class Plan:
         self._installed: Installed | None = None
         self._calls: dict[int, _Call] = {}
         self.wanted: list[Wanted] = []
+        # The code the function has had while it was followed.
+        self.codes: list[CodeType] = []
 
     def add(self, wanted: Wanted) -> bool:
         """Want something more; whether other names than before are to be followed."""
@@ -195,6 +200,7 @@ class Plan:
         )
         self._installed = instrument([target], self, compiling=self._source._is_compiling)
         plans[self.number] = self
+        self.codes += hooks.code_tree(self._function.__code__)
         for function, why in self._installed.unseen:
             self._source._on_gap(
                 Gap("variables", function.__qualname__, why, "tap the value instead: clew.tap")
@@ -203,6 +209,7 @@ class Plan:
     def uninstall(self) -> None:
         """Give the function its own code back."""
         if self._installed is not None:
+            self.codes += hooks.code_tree(self._function.__code__)
             self._installed.uninstall()
             self._installed = None
             del plans[self.number]

@@ -30,7 +30,7 @@ from clew.capture.seen import differences, holds_arrays, is_array, see, see_item
 from clew.capture.structure import CONSTANTS, describe
 from clew.capture.wishes import RETURN, TOP_LEVEL, Function, Wishes, join_names, parts_of
 from clew.events.model import Gap
-from clew.events.records import VARIABLE, Label, Token
+from clew.events.records import VARIABLE, Kept, Label, Token
 from clew.events.statistics import array_statistics
 from clew.events.watched import OTHER, Happening, Seen, WatchedCall, What
 
@@ -378,7 +378,7 @@ class WatchSource:
             same = told is not None and told[0].same == now.same
             if same and (self._wants.on_change or not always):
                 continue
-            out, seen = self._described(found, now, None if told is None else told[0])
+            out, seen = self._described(found, now)
             before = None if told is None else told[1]
             changes = differences(before, seen)
             if not changes and not same and not _is_equal(before, seen):
@@ -393,12 +393,8 @@ class WatchSource:
             self._emit(what, call, at[0], name=variable, before=before, after=seen,
                        changes=changes, alias="" if alias == name else alias)  # fmt: skip
 
-    def _described(self, value: Any, now: Look, before: Look | None) -> tuple[Any, Seen]:
+    def _described(self, value: Any, now: Look) -> tuple[Any, Seen]:
         """A value with tokens for what is in it, and what it looks like."""
-        recording = self.recording
-        if before is not None and before.memory == now.memory and is_array(value):
-            # Written to in a way that no version tells of: not the value it was.
-            recording.tensors.forget(value)
 
         def leaf(item: Any) -> _Described:
             return self._leaf(item, now if item is value else look(item))
@@ -416,7 +412,9 @@ class WatchSource:
         token = recording.leaf(item, wanted == "full" or _is_short(item), stats)
         if not stats or not is_array(item):
             return _Described(token, see(item, now))
-        found = next((k.stats for t, k in recording.kept[at:] if t is token), None)
+        found = next(
+            (k.stats for t, k in recording.kept[at:] if t is token and isinstance(k, Kept)), None
+        )
         if found is None:
             found = _numbers(recording, token, item)
         return _Described(token, see(item, now, found))
@@ -436,12 +434,12 @@ class WatchSource:
         self.recording.told(label, out, (where.code, line, caller), start)
 
     def _returned(self, call: _Call, frame: FrameType, site: Site, value: Any) -> None:
-        out, seen = self._described(value, look(value), None)
+        out, seen = self._described(value, look(value))
         call.result = (seen, site.line)
         self._record(call, RETURN, out, (site.line, frame.f_back), call.start)
 
     def _yielded(self, call: _Call, frame: FrameType, site: Site, value: Any) -> None:
-        out, seen = self._described(value, look(value), None)
+        out, seen = self._described(value, look(value))
         self._record(call, RETURN, out, (site.line, frame.f_back))
         self._emit("yield", call, site.line, after=seen)
 

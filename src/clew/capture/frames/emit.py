@@ -61,6 +61,12 @@ def site(use: Use, at: Site) -> ast.expr:
     return ast.Subscript(of_hooks(use, "sites"), index, ast.Load())
 
 
+def sites(use: Use, of: list[Site]) -> ast.expr:
+    """Look several sites up at once."""
+    index = ast.Constant(use.hooks.group(of))
+    return ast.Subscript(of_hooks(use, "groups"), index, ast.Load())
+
+
 def call(use: Use, method: str, *arguments: ast.expr) -> ast.expr:
     return ast.Call(of_hooks(use, method), list(arguments), [])
 

@@ -7,19 +7,23 @@ and end in any order, because its code is made from the source anew for whoever 
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from types import CodeType, FrameType, FunctionType, TracebackType
+from collections.abc import Callable, Iterable
+from types import CodeType, FunctionType, TracebackType
 
 from clew.capture.frames.emit import Use
 from clew.capture.frames.functions import inner_codes
 from clew.capture.frames.hooks import Hooks, code_tree
 from clew.capture.frames.linetable import is_fragile
-from clew.capture.frames.monitoring import AVAILABLE, Busy
+from clew.capture.frames.monitoring import Busy
 from clew.capture.frames.rewrite import BARE, GUARDED, UNGUARDED, rewrite
-from clew.capture.frames.running import Following, follow_code, follow_frame
+from clew.capture.frames.running import (
+    Following,
+    follow_code,
+    follow_frame,
+    running_frames,
+)
 from clew.capture.frames.sites import Probe, Target
 from clew.capture.frames.source import Definition, NoSource, definition
 
@@ -142,7 +146,7 @@ class Installed:
     def _add(self, targets: Iterable[Target]) -> None:
         touched: dict[int, _State] = {}
         codes: set[int] = set()
-        for target in targets:
+        for target in _merged(targets):
             try:
                 state = _state(target.function)
             except NoSource as reason:
@@ -179,7 +183,7 @@ class Installed:
 
     def _join_running(self, state: _State, running: tuple[CodeType, ...]) -> None:
         """Follow calls that had begun: they keep the code they began with."""
-        for frame in _running_frames():
+        for frame in running_frames():
             if not any(frame.f_code is code for code in running):
                 continue
             for found, use in self._uses:
@@ -193,17 +197,27 @@ class Installed:
                     )  # fmt: skip
 
 
+def _merged(targets: Iterable[Target]) -> list[Target]:
+    """Make one target of those on the same function, so that each thing is told once."""
+    grouped: dict[tuple[int, str], list[Target]] = {}
+    for target in targets:
+        grouped.setdefault((id(target.function), target.inner), []).append(target)
+    return [group[0] if len(group) == 1 else _union(group) for group in grouped.values()]
+
+
+def _union(group: list[Target]) -> Target:
+    return Target(
+        group[0].function,
+        lambda name: any(target.wanted(name) for target in group),
+        returns=any(target.returns for target in group),
+        lines=any(target.lines for target in group),
+        polls=any(target.polls for target in group),
+        inner=group[0].inner,
+    )
+
+
 def _codes(code: CodeType, inner: str) -> list[CodeType]:
     return [code] if not inner else [found for found, path in inner_codes(code) if path == inner]
-
-
-def _running_frames() -> Iterator[FrameType]:
-    here = threading.get_ident()
-    for thread, top in sys._current_frames().items():
-        frame: FrameType | None = top if thread == here or AVAILABLE else None
-        while frame is not None:
-            yield frame
-            frame = frame.f_back
 
 
 def _state(function: FunctionType) -> _State:
@@ -218,6 +232,8 @@ def instrument(
     targets: Iterable[Target], probe: Probe, *, compiling: Callable[[], bool] | None = None
 ) -> Installed:
     """Tell `probe` what happens in the targets until `uninstall`.
+
+    Several targets on one function are one: what any of them asks for is told once.
 
     With `compiling` (torch.compiler.is_compiling), functions get a second body that is taken where
     it says yes: one without `try`, which tells bindings, polls of names surely bound and returns,

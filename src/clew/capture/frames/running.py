@@ -7,8 +7,9 @@ Chooses `sys.monitoring` where there is one, and a trace function where there is
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType, FunctionType, TracebackType
 
 from clew.capture.frames import monitoring, tracing
@@ -27,12 +28,12 @@ class Following:
 
     def __init__(self) -> None:
         self._watches: list[Watch] = []
-        self._leave: Callable[[], None] | None = None
+        self._leaves: list[Callable[[], None]] = []
 
     def stop(self) -> None:
-        leave, self._leave = self._leave, None
+        leaves, self._leaves = self._leaves, []
         watches, self._watches = self._watches, []
-        if leave is not None:
+        for leave in leaves:
             leave()
         for watch in watches:
             _driver.remove(watch)
@@ -49,9 +50,15 @@ class Following:
     ) -> None:
         self.stop()
 
-    def _add(self, watch: Watch) -> None:
+    def _add(self, watch: Watch, running: Iterable[FrameType] = ()) -> None:
+        """Begin to follow, also in frames that run the code already."""
+        frames = list(running)
+        for frame in frames:
+            watch.join(frame)
         self._watches.append(watch)
         _driver.add(watch)
+        if _driver is tracing:
+            self._leaves += [tracing.join(frame) for frame in frames]
 
 
 def follow_code(
@@ -63,14 +70,29 @@ def follow_code(
     lines: bool = False,
     polls: bool = False,
 ) -> Following:
-    """Follow every call of a code object that begins from now on; no source is needed."""
+    """Follow every call of a code object, also those that run already; no source is needed.
+
+    Before Python 3.12, of the calls that run already only those of this thread.
+    """
     following = Following()
-    following._add(Watch(code, wanted, probe, returns=returns, lines=lines, polls=polls))
+    running = [frame for frame in running_frames() if frame.f_code is code]
+    following._add(Watch(code, wanted, probe, returns=returns, lines=lines, polls=polls), running)
+    del running
     for part in _comprehensions(code):
         # What `:=` binds in there is a name of the function around it.
         bound = _outer_names(part, wanted)
         following._add(Watch(part, bound, probe, origin=code, calls=False))
     return following
+
+
+def running_frames() -> Iterator[FrameType]:
+    """The frames that run now and can be followed: before Python 3.12, those of this thread."""
+    here = threading.get_ident()
+    for thread, top in sys._current_frames().items():
+        frame: FrameType | None = top if thread == here or monitoring.AVAILABLE else None
+        while frame is not None:
+            yield frame
+            frame = frame.f_back
 
 
 def _comprehensions(code: CodeType) -> Iterator[CodeType]:
@@ -117,10 +139,7 @@ def _join(
         frame.f_code, wanted, probe,
         lines=lines, polls=polls, only=id(frame), budget=budget, origin=origin,
     )  # fmt: skip
-    watch.join(frame)
-    following._add(watch)
-    if _driver is tracing:
-        following._leave = tracing.join(frame)
+    following._add(watch, [frame])
 
 
 class FollowingCalls(Following):
@@ -149,8 +168,7 @@ class FollowingCalls(Following):
         found: list[tuple[CodeType, int]] = []
         for code, watch in list(self._known.values()):
             if watch is not None:
-                lines = {watch.map.steps[o].at[0] for o in watch.spent if o in watch.map.steps}
-                lines |= {code.co_firstlineno} if watch.is_over() else set()
+                lines = watch.spent_lines() | ({code.co_firstlineno} if watch.is_over() else set())
                 found += [(code, line) for line in sorted(lines)]
         return found
 
@@ -230,7 +248,8 @@ class _Extent:
 
     def enter(self) -> None:
         if not self._depth:
-            self._older = {thread.ident or 0 for thread in threading.enumerate()}
+            # Not `ident`, which a new thread inherits from one that has ended.
+            self._older = {thread.native_id or 0 for thread in threading.enumerate()}
         here = threading.get_ident()
         self._depth[here] = self._depth.get(here, 0) + 1
 
@@ -244,7 +263,9 @@ class _Extent:
 
     def covers(self) -> bool:
         here = threading.get_ident()
-        return here in self._depth or (bool(self._depth) and here not in self._older)
+        if here in self._depth or not self._depth:
+            return bool(self._depth)
+        return threading.get_native_id() not in self._older
 
 
 def follow_calls(

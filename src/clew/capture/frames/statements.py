@@ -39,7 +39,7 @@ class Statements(Telling):
         inside = self.block(body, at)
         failed: Block = []
         for use in self.uses:
-            failed += self.salvage(use, self.start.perhaps(body), at)
+            failed += self.salvage(use, self.perhaps(self.start, body), at)
         failed += self.tell_all("failing", "raise", self.node, at)
         failed.append(emit.place(ast.Raise(), at))
         any_error = emit.of_hooks(self.uses[0], "any_error")
@@ -87,7 +87,7 @@ class Statements(Telling):
             return found
         self.expressions.visit_parts(node)
         bound = [name for name, _ in bindings(node)]
-        after = flow.perhaps([node]).bind(bound)
+        after = self.perhaps(flow, [node]).bind(bound)
         told = self.tell_bound(bindings(node), node)
         told += self.polls(node, after, skip=bound) if has_effect(node) else []
         return [node, *told], after
@@ -99,7 +99,7 @@ class Statements(Telling):
         polled = has_effect(node.value)
         site = self.places.site("return", "", node)
         for use in self.uses:
-            polls = self._poll_pairs(use, flow.perhaps([node]), node) if polled else []
+            polls = self._poll_pairs(use, self.perhaps(flow, [node]), node) if polled else []
             owner = emit.value(self.owner)
             if use.returns:
                 told = emit.call(use, "returning", emit.site(use, site), node.value, owner, *polls)
@@ -140,14 +140,14 @@ class Statements(Telling):
                 told.append(
                     emit.statement(emit.call(use, "deleted", site, emit.value(self.owner)), node)
                 )
-        after = flow.perhaps([node]).delete(names)
+        after = self.perhaps(flow, [node]).delete(names)
         told += self.tell_bound([], node)
         told += self.polls(node, after) if has_effect(node) else []
         return [node, *told], after
 
     def _If(self, node: ast.If, flow: Flow) -> tuple[Block, Flow | None]:
         self.expressions.visit_parts(node)
-        flow = flow.perhaps([node.test])
+        flow = self.perhaps(flow, [node.test])
         polls = has_effect(node.test)
         body, then = self._block(node.body, flow)
         orelse, otherwise = self._block(node.orelse, flow)
@@ -157,7 +157,7 @@ class Statements(Telling):
 
     def _While(self, node: ast.While, flow: Flow) -> tuple[Block, Flow]:
         self.expressions.visit_parts(node)
-        flow = flow.perhaps([node])
+        flow = self.perhaps(flow, [node])
         polls = has_effect(node.test)
         body, _ = self._block(node.body, flow)
         orelse, _ = self._block(node.orelse, flow)
@@ -168,7 +168,7 @@ class Statements(Telling):
     def _For(self, node: Any, flow: Flow) -> tuple[Block, Flow]:
         self.expressions.visit_parts(node)
         bound = [name for name, _ in bindings(node)]
-        flow = flow.perhaps([node])
+        flow = self.perhaps(flow, [node])
         inside = flow.bind(bound)
         body, _ = self._block(node.body, inside)
         orelse, _ = self._block(node.orelse, flow)
@@ -184,10 +184,10 @@ class Statements(Telling):
         self.expressions.visit_parts(node)
         found = [pair for item in node.items for pair in bindings(item)]
         bound = [name for name, _ in found]
-        flow = flow.perhaps(node.items)
+        flow = self.perhaps(flow, node.items)
         inside = flow.bind(bound)
         # The context may swallow an exception anywhere inside.
-        swallowed = inside.perhaps(node.body)
+        swallowed = self.perhaps(inside, node.body)
         body, end = self._block(node.body, inside)
         after = join(end, swallowed) or NOTHING
         told = self.tell_bound(found, node)
@@ -211,8 +211,8 @@ class Statements(Telling):
     def _Try(self, node: Any, flow: Flow) -> tuple[Block, Flow | None]:
         before = flow
         effect = has_effect(*node.body)
-        caught = before.perhaps(node.body)
-        final = before.perhaps([*node.body, *node.handlers, *node.orelse])
+        caught = self.perhaps(before, node.body)
+        final = self.perhaps(before, [*node.body, *node.handlers, *node.orelse])
         node.body, end = self._block(node.body, before)
         if node.orelse:
             node.orelse, end = self._block(node.orelse, end)
@@ -225,7 +225,7 @@ class Statements(Telling):
             node.finalbody, last = self._block(statements, final)
             if last is None or after is None:
                 return [node], None
-            kept = after.perhaps(statements).sure
+            kept = self.perhaps(after, statements).sure
             after = Flow(kept | (last.sure - final.sure), after.maybe | last.maybe)
         return [node], after
 
@@ -245,7 +245,7 @@ class Statements(Telling):
 
     def _Match(self, node: ast.Match, flow: Flow) -> tuple[Block, Flow | None]:
         self.expressions.visit_parts(node)
-        entry = flow.perhaps([node.subject])
+        entry = self.perhaps(flow, [node.subject])
         ends: list[Flow | None] = []
         for case in node.cases:
             found = bindings(case.pattern)
@@ -255,7 +255,7 @@ class Statements(Telling):
             polls = has_effect(node.subject, case.guard)
             if case.guard is not None:
                 case.guard = self._guard(self.expressions.visit(case.guard), told)
-                inside = inside.perhaps([case.guard])
+                inside = self.perhaps(inside, [case.guard])
                 told = []
             if polls:
                 told += self.polls(case.pattern, inside, skip=names)

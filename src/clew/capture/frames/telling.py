@@ -41,7 +41,9 @@ class Telling:
         self.owner = owner_name(node)
         self.places = emit.Places(code, qualname)
         self.free = [name for name in code.co_freevars if name != "__class__"]
-        self.names = self._all_names(node)
+        # Where nobody polls, it does not matter which names have a value.
+        self.polled_at_all = any(use.polls for use in uses)
+        self.names = self._all_names(node) if self.polled_at_all else []
         self.start = NOTHING.bind([arg.arg for arg in parameters(node)])
         # Names of other scopes may have a value already.
         self.start = Flow(self.start.sure, self.start.maybe.union(self.free, self._declared(node)))
@@ -124,17 +126,30 @@ class Telling:
             return []
         return [n for n in self.names if n in flow.maybe and n not in skip and use.wants(n)]
 
+    def perhaps(self, flow: Flow, nodes: Iterable[ast.AST]) -> Flow:
+        return flow.perhaps(nodes) if self.polled_at_all else flow
+
     def polls(self, node: Any, flow: Flow, skip: Sequence[str] = ()) -> Block:
         skip = [*skip, *(name for name, _ in roots(node))]
         told: Block = []
         for use in self.uses:
-            for name in self.polled(use, flow, skip):
-                expression = self.told(use, "polled", self.places.site("poll", name, node), name)
-                if name in flow.sure:
-                    told.append(emit.statement(expression, node))
-                elif self.guards:
-                    told.append(emit.guarded(use, expression, node))
+            names = self.polled(use, flow, skip)
+            sure = [name for name in names if name in flow.sure]
+            if sure:
+                told.append(emit.statement(self._poll_all(use, sure, node), node))
+            for name in names if self.guards else ():
+                if name not in flow.sure:
+                    site = self.places.site("poll", name, node)
+                    told.append(emit.guarded(use, self.told(use, "polled", site, name), node))
         return told
+
+    def _poll_all(self, use: Use, names: list[str], node: Any) -> ast.expr:
+        """One call for all names, as there may be many of them after many statements."""
+        sites = [self.places.site("poll", name, node) for name in names]
+        if len(names) == 1:
+            return self.told(use, "polled", sites[0], names[0])
+        values = [emit.load(name) for name in names]
+        return emit.call(use, "polling", emit.sites(use, sites), emit.value(self.owner), *values)
 
     def salvage(self, use: Use, flow: Flow, node: Any, skip: Sequence[str] = ()) -> Block:
         """Poll after an exception, whose line is known only then."""

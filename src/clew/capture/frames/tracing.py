@@ -7,6 +7,7 @@ Whoever had set a trace function before is told everything as before, and finds 
 from __future__ import annotations
 
 import dis
+import inspect
 import sys
 import threading
 from collections.abc import Callable
@@ -18,8 +19,12 @@ from clew.capture.frames.stepping import Watch
 _lock = threading.RLock()
 _watches: dict[int, list[Watch]] = {}
 _callers: list[Callable[[CodeType, FrameType], bool]] = []
+_POP_EXCEPT = dis.opmap.get("POP_EXCEPT")
+_RERAISE = dis.opmap.get("RERAISE")
 _RETURN = dis.opmap.get("RETURN_VALUE")
-_SUSPENDS = {dis.opmap.get("YIELD_VALUE"), dis.opmap.get("YIELD_FROM")}
+_YIELD = dis.opmap.get("YIELD_VALUE")
+_YIELD_FROM = dis.opmap.get("YIELD_FROM", -1)
+_GENERATOR = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class _Tracer:
@@ -79,18 +84,23 @@ class _Local:
         return self.trace
 
     def told(self, frame: FrameType, event: str, arg: Any) -> None:
-        watches = list(_watches.get(id(frame.f_code), ()))
         if event == "exception":
+            # Remembered, as nothing tells of it again when it leaves after a `finally`.
             self.error = arg[1]
-            return
-        error, self.error = self.error, None
-        for watch in watches:
+        elif event == "return" or _is_handled(frame):
+            error, self.error = self.error, None
+        for watch in list(_watches.get(id(frame.f_code), ())):
             if event == "opcode":
                 watch.step(frame, frame.f_lasti)
             elif event == "call":
                 _begin(watch, frame)
             elif event == "return":
                 _end(watch, frame, arg, error)
+
+
+def _is_handled(frame: FrameType) -> bool:
+    """Tell whether a handler comes to its end, and not to raise again what it handled."""
+    return _opcode(frame) == _POP_EXCEPT and _opcode(frame, 2) != _RERAISE
 
 
 def _begin(watch: Watch, frame: FrameType) -> None:
@@ -101,7 +111,9 @@ def _begin(watch: Watch, frame: FrameType) -> None:
 
 
 def _yielded_before(watch: Watch, frame: FrameType) -> bool:
-    return frame.f_lasti in watch.map.yields or frame.f_lasti - 2 in watch.map.yields
+    """Tell whether the frame goes on after a `yield`; from 3.11 on, not by an exception."""
+    at = frame.f_lasti if sys.version_info < (3, 11) else frame.f_lasti - 2
+    return at in watch.map.yields
 
 
 def _end(watch: Watch, frame: FrameType, value: object, error: BaseException | None) -> None:
@@ -113,12 +125,16 @@ def _end(watch: Watch, frame: FrameType, value: object, error: BaseException | N
         watch.raised(frame, error or GeneratorExit())
 
 
-def _opcode(frame: FrameType) -> int | None:
-    return frame.f_code.co_code[frame.f_lasti] if frame.f_lasti >= 0 else None
+def _opcode(frame: FrameType, ahead: int = 0) -> int | None:
+    code, at = frame.f_code.co_code, frame.f_lasti + ahead
+    return code[at] if 0 <= at < len(code) else None
 
 
 def _suspends(frame: FrameType) -> bool:
-    return _opcode(frame) in _SUSPENDS
+    if not frame.f_code.co_flags & _GENERATOR:
+        return False
+    # 3.10 stops before the instruction that delegates, to come to it again.
+    return _opcode(frame) in (_YIELD, _YIELD_FROM) or _opcode(frame, 2) == _YIELD_FROM
 
 
 _tracer: _Tracer | None = None

@@ -252,7 +252,7 @@ def _numbers_change(before: Seen, after: Seen) -> list[str]:
     if not old or _range(old) != _range(new):
         found.append(f"{_range(old)}→{_range(new)}" if old.get("count") else _range(new))
     for name, sign in (("mean", "μ"), ("std", "σ")):
-        if name in new and (was := _number(old.get(name))) != (now := _number(new[name])):
+        if name in new and (was := _moment(old, name)) != (now := _moment(new, name)):
             found.append(f"{sign}{was}→{now}" if was else f"{sign}{now}")
     found += [f"no {sign} left" for name, sign in (("nan", "NaN"), ("inf", "Inf"))
               if old.get(name) and not new.get(name)]  # fmt: skip
@@ -336,7 +336,7 @@ def _stats(seen: Seen) -> str:
     stats = seen.stats or {}
     if not stats.get("count") or "mean" not in stats:
         return "empty" if seen.shape is not None and 0 in seen.shape else ""
-    numbers = f"{_range(stats)} μ{_number(stats['mean'])} σ{_number(stats['std'])}"
+    numbers = f"{_range(stats)} μ{_moment(stats, 'mean')} σ{_moment(stats, 'std')}"
     return " ".join([numbers, *_alarms(stats)])
 
 
@@ -348,6 +348,13 @@ def _alarms(stats: dict[str, Any]) -> list[str]:
     count = stats.get("count", 0)
     named = (("nan", "NaN!"), ("inf", "Inf!"))
     return [f"{sign} {stats[name]:,}/{count:,}" for name, sign in named if stats.get(name)]
+
+
+def _moment(stats: dict[str, Any], name: str) -> str:
+    """Mean or deviation; where it is nothing but rounding, nothing."""
+    number = stats.get(name)
+    spread = max(abs(stats.get("min") or 0.0), abs(stats.get("max") or 0.0))
+    return "0" if number is not None and abs(number) < 1e-12 * spread else _number(number)
 
 
 def _number(number: Any) -> str:
