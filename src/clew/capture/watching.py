@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -36,6 +36,12 @@ from clew.events.watched import OTHER, Happening, Seen, WatchedCall, What
 
 # Ours, between the program's frame and a probe.
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+# Those of ours that call the program's functions on its behalf.
+_BETWEEN = (
+    _OURS + "watching.py",
+    _OURS + "session.py",
+    os.path.join(os.path.dirname(__file__), "workers.py"),
+)
 _CHAIN = 3
 _LONGEST_TEXT = 1000
 _GENERATOR_ENDS = (GeneratorExit, StopIteration, StopAsyncIteration)
@@ -196,8 +202,14 @@ class WatchSource:
 
     def entered(self, site: Site, owner: object) -> None:
         frame = _user_frame()
-        parent = self._parent(frame.f_back)
-        if parent is None and not self._is_top(site.code):
+        try:
+            self._entered(frame, site, owner)
+        except Exception as fault:
+            self.recording.on_fault(fault, site.function)
+
+    def _entered(self, frame: FrameType, site: Site, owner: object) -> None:
+        parent, own = self._parent(frame.f_back)
+        if own or (parent is None and not self._is_top(site.code)):
             return
         depth = 0 if parent is None else parent.info.depth + (not parent.quiet)
         if self._wants.depth is not None and depth > self._wants.depth:
@@ -270,14 +282,17 @@ class WatchSource:
 
     # Calls
 
-    def _parent(self, frame: FrameType | None) -> _Call | None:
-        """The innermost watched call on a stack."""
+    def _parent(self, frame: FrameType | None) -> tuple[_Call | None, bool]:
+        """The innermost watched call on a stack, and whether it is Clew that calls from there."""
         while frame is not None:
             call = self._calls.get(id(frame))
             if call is not None:
-                return call
+                return call, False
+            file = frame.f_code.co_filename
+            if file.startswith(_OURS) and file not in _BETWEEN:
+                return None, True
             frame = frame.f_back
-        return None
+        return None, False
 
     def _is_top(self, code: CodeType) -> bool:
         """Whether a call is watched that nothing watched has made."""
@@ -294,8 +309,7 @@ class WatchSource:
     ) -> _Call:
         package = str(frame.f_globals.get("__name__", ""))
         where = Function(code, parts_of(code, owner), package, self._path_of(owner))
-        alone = parent is None or parent.quiet
-        most = sys.maxsize if self._wants.stack else _CHAIN
+        alone = (parent is None or parent.quiet) and where.parts != TOP_LEVEL
         info = WatchedCall(
             number=next(self._numbers),
             parent=None if parent is None or parent.quiet else parent.info.number,
@@ -303,7 +317,7 @@ class WatchSource:
             function=_name(where),
             file=code.co_filename,
             line=(frame.f_lineno or 0) if not begun else code.co_firstlineno,
-            chain=tuple(_chain(frame.f_back, most)) if alone else (),
+            chain=tuple(_chain(frame.f_back, self._wants.stack)) if alone else (),
             begun=begun,
             worker=self._worker(),
         )
@@ -376,7 +390,9 @@ class WatchSource:
             now = look(found)
             told = call.told.get(variable)
             same = told is not None and told[0].same == now.same
-            if same and (self._wants.on_change or not always):
+            if told is not None and same and (self._wants.on_change or not always):
+                if told[0].memory != now.memory:  # an equal one: the other may be gone
+                    call.told[variable] = (now, replace(told[1], memory=now.memory))
                 continue
             out, seen = self._described(found, now)
             before = None if told is None else told[1]
@@ -446,8 +462,11 @@ class WatchSource:
     def _emit(self, what: What, call: _Call, line: int, **facts: Any) -> None:
         if self._tell is None or call.quiet:
             return
-        source = linecache.getline(call.info.file, line, None).strip()
-        self._tell(Happening(what, call.info, line, source=source, **facts))
+        try:
+            source = linecache.getline(call.info.file, line, None).strip()
+            self._tell(Happening(what, call.info, line, source=source, **facts))
+        except Exception as fault:
+            self.recording.on_fault(fault, call.info.function)
 
 
 def _is_followed(value: Any) -> bool:
@@ -479,17 +498,19 @@ def _name(where: Function) -> str:
     return "top level" if where.parts == TOP_LEVEL else ".".join(where.parts[-2:])
 
 
-def _chain(frame: FrameType | None, left: int) -> Iterator[str]:
-    """Who called, nearest first, as many as are wanted."""
-    while frame is not None and left:
+def _chain(frame: FrameType | None, whole: bool) -> Iterator[str]:
+    """Who called, nearest first: the whole stack, or a few functions of the program itself."""
+    count = 0
+    while frame is not None and (whole or count < _CHAIN):
         code = frame.f_code
-        hidden = code.co_filename.startswith((_OURS, "<frozen ")) or (
-            left <= _CHAIN and is_library(code.co_filename)
-        )
-        if not hidden:
-            left -= 1
-            name = "" if code.co_name == "<module>" else f" {code.co_name}"
+        top = code.co_name == "<module>"
+        ours = code.co_filename.startswith((_OURS, "<frozen "))
+        if not ours and (whole or not is_library(code.co_filename)):
+            count += 1
+            name = "" if top else f" {code.co_name}"
             yield f"{os.path.basename(code.co_filename)}:{frame.f_lineno}{name}"
+            if top and not whole:
+                return  # whoever runs the program
         frame = frame.f_back
 
 
