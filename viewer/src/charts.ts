@@ -98,12 +98,13 @@ function colour(cell: number, low: number, high: number, diverging: boolean): [n
   if (cell === 2) return [255, 230, 0];
   const at = (cell - BASE) / STEPS;
   if (!diverging) {
-    // From deep blue over green to yellow.
-    return [mix(at, 68, 33, 253), mix(at, 1, 145, 231), mix(at, 84, 140, 37)];
+    // From deep blue over green to yellow; small numbers, which are the most, told apart as well.
+    const lifted = at ** 0.5;
+    return [mix(lifted, 68, 33, 253), mix(lifted, 1, 145, 231), mix(lifted, 84, 140, 37)];
   }
   const value = low + at * (high - low);
   const size = Math.min(1, abs(value) / Math.max(abs(low), abs(high)));
-  const strong = Math.sqrt(size);
+  const strong = size ** 0.5;
   return value < 0
     ? [round(247 - 214 * strong), round(247 - 145 * strong), round(247 - 75 * strong)]
     : [round(247 - 69 * strong), round(247 - 223 * strong), round(247 - 204 * strong)];

@@ -145,7 +145,7 @@ export class Code {
     const now = line >= this.current && line <= this.lastLine;
     const found = this.noteOf(line);
     element.className = "line" + (now ? " now" : "") + (found ? " ran" : "");
-    element.setAttribute("aria-selected", String(now));
+    element.ariaSelected = String(now);
     gutter.textContent = String(line);
     replace(text, this.pieces![index].map(({ text, look }) => (look ? h("span", { class: look }, text) : text)));
     if (!found) return replace(note);

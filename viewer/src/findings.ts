@@ -51,8 +51,8 @@ export class Findings {
       const open = this.shown !== key;
       this.shown = open ? key : "";
       this.more.hidden = !open;
-      for (const other of this.element.querySelectorAll("[aria-expanded]")) other.setAttribute("aria-expanded", "false");
-      chip.setAttribute("aria-expanded", String(open));
+      for (const other of this.element.querySelectorAll("[aria-expanded]")) other.ariaExpanded = "false";
+      chip.ariaExpanded = String(open);
       if (open) replace(this.more, h("ul", null, list()));
     } }, h("b", null, text), h("span", null, hint));
     return chip;

@@ -89,10 +89,9 @@ export class Tree {
     const hasKids = outline.hasKids(node);
     element.className = "row" + (selected ? " selected" : "") + (this.marked.has(node) ? " marked" : "");
     element.id = `node-${node}`;
-    element.setAttribute("aria-level", String(depth + 1));
-    element.setAttribute("aria-selected", String(selected));
-    if (hasKids) element.setAttribute("aria-expanded", String(this.open.has(node)));
-    else element.removeAttribute("aria-expanded");
+    element.ariaLevel = String(depth + 1);
+    element.ariaSelected = String(selected);
+    element.ariaExpanded = hasKids ? String(this.open.has(node)) : null;
     if (selected) this.list.element.setAttribute("aria-activedescendant", element.id);
     element.style.paddingLeft = `${6 + depth * 14}px`;
     twist.textContent = hasKids ? (this.open.has(node) ? "▾" : "▸") : "";
