@@ -212,7 +212,7 @@ export class Graph {
       if (box) return box;
       if (tries < 12 && trace.isOp(producer) && isView(trace.eventName(producer))) {
         const taken = trace.valuesOf(producer, "in")[0];
-        if (taken !== undefined) return source(taken, tries + 1);
+        return taken === undefined ? undefined : source(taken, tries + 1);
       }
       return trace.valueName(value) ? undefined : null;
     };

@@ -112,11 +112,14 @@ def _trace(
         raise ClewError("nothing was recorded, so there is nothing to look at; see t.coverage")
     tables, previews = Tables(redact), Previews()
     rows = findings.kept_rows(readers, events)
+    # Read once: on disk every look costs.
+    kept = [dict(reader.columns.kept.items()) for reader in readers]
     starts = [float(reader.columns.environment.get("time", 0.0)) for reader in readers]
     places: dict[int, tuple[int, Ints]] = {}
-    for reader, mine, start in zip(readers, rows, starts, strict=True):
+    for reader, mine, start, values_kept in zip(readers, rows, starts, kept, strict=True):
         places[id(reader)] = tables.rows, mine
-        tables.add(reader, mine, round((start - min(starts)) * 1e9), previews)
+        offset = round((start - min(starts)) * 1e9)
+        tables.add(reader, mine, offset, values_kept, previews)
 
     def row_of(reader: Reader, row: int) -> int:
         first, mine = places[id(reader)]
@@ -130,7 +133,7 @@ def _trace(
         "environment": _environment(readers[0], redact),
         "redacted": redact,
         "crashes": findings.crashes(readers, row_of),
-        "nonfinite": findings.nonfinite(readers, row_of),
+        "nonfinite": findings.nonfinite(readers, kept, row_of),
         "gaps": findings.gaps(side.coverage),
         "left_out": left_out,
     }
