@@ -26,6 +26,7 @@ demo: setup
 # The big run comes last, so that its count is the last line.
 test: setup browser
 	@scripts/test_no_torch.sh
+	@scripts/test_s3.sh
 	@$(BIN)/python -m pytest -q -n $(WORKERS)
 
 bench: setup browser

@@ -30,6 +30,7 @@ def facts_of(trace: Trace) -> dict[str, Any]:
         "crash": _crash(trace),
         "steps": trace.steps,
         "ranks": trace.ranks,
+        "modes": trace.modes,
         "sources": [dict(r.columns.sources) for r in trace._current_readers()],
         "threads": [list(r.columns.threads) for r in trace._current_readers()],
         "parameters": [list(r.columns.parameters) for r in trace._current_readers()],

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -227,6 +228,11 @@ def test_small_parts_and_shards_change_nothing(
 
     streamed = record(often(), values="full", out=tmp_path / "run.clew")
     again = streamed.save(tmp_path / "again.clew")
+    for path in (tmp_path / "run.clew", again):
+        # Each event once over all parts, though calls were written while they were open too.
+        parts = sorted(path.glob("rank=*/events-*.parquet"))
+        ids = [i for p in parts for i in pq.read_table(p, partitioning=None)["id"].to_pylist()]
+        assert sorted(ids) == [event.id for event in streamed.events]
     assert facts_of(clew.load(again)) == facts_of(streamed)
     monkeypatch.undo()
     assert facts_of(clew.load(again)) == facts_of(streamed)
@@ -306,22 +312,24 @@ def test_shards_open_with_safetensors(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(disk, "_INLINE", 3)
     monkeypatch.setattr(shards, "_LARGEST_SHARD", 300_000)
     t = record(dtypes, values="full", out=tmp_path / "run.clew")
-    found = {}
+    values = [v for e in t.events for v in [*e.inputs.values(), *e.outputs.values()]]
+    large = {v.number: v.tensor() for v in values if v.array().nbytes > 8}
+    assert len(large) > 100
     paths = sorted(tmp_path.glob("run.clew/rank=00000/shard-*.safetensors"))
     assert len(paths) > 2
+    contents = set()
     for path in paths:
         with safe_open(path, "pt") as file:
             for key in file.keys():  # noqa: SIM118 - it is no mapping
-                if not key.startswith("__pad"):
-                    found[int(key.removeprefix("value."))] = file.get_tensor(key)
-    values = [v for e in t.events for v in [*e.inputs.values(), *e.outputs.values()]]
-    large = {v.number: v for v in values if v.array().nbytes > 8}
-    assert len(large) > 100
-    for number, value in large.items():
-        tensor = value.tensor()
-        assert torch.equal(
-            found[number].reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8)
-        )
+                if key.startswith("__pad"):
+                    continue
+                raw = file.get_tensor(key).reshape(-1).view(torch.uint8)
+                number = int(key.removeprefix("value."))
+                if number in large:
+                    assert torch.equal(raw, large[number].reshape(-1).view(torch.uint8))
+                contents.add(raw.numpy().tobytes())
+    for tensor in large.values():
+        assert tensor.reshape(-1).view(torch.uint8).numpy().tobytes() in contents
 
 
 def test_event_parts_open_with_pandas(tmp_path: Path) -> None:
@@ -329,7 +337,7 @@ def test_event_parts_open_with_pandas(tmp_path: Path) -> None:
 
     t = record(training(), values="stats", out=tmp_path / "run.clew")
     path = tmp_path / "run.clew/rank=00000/events-00000.parquet"
-    table = pandas.read_parquet(path, partitioning=None).sort_values("id")
+    table = pandas.read_parquet(path).sort_values("id")
     assert list(table["id"]) == [e.id for e in t.events]
     for name in ("kind", "name", "address", "module", "step", "phase", "thread"):
         column = [None if pandas.isna(x) else x for x in table[name]]
@@ -341,7 +349,7 @@ def test_event_parts_open_with_pandas(tmp_path: Path) -> None:
     stats = [v.stats for e in t.events for v in e.outputs.values() if v.stats is not None]
     worst = max(s.max for s in stats if s.max is not None)
     assert table["max"].max() == worst
-    assert pq.read_table(path, partitioning=None).num_rows == len(t.events)
+    assert pq.read_table(path).num_rows == len(t.events)
 
 
 def test_opening_touches_only_the_manifest(tmp_path: Path) -> None:
@@ -409,6 +417,42 @@ def test_replace_replaces_a_trace_and_nothing_else(tmp_path: Path) -> None:
             refused()
     assert os.listdir(mine) == ["manifest.json"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine", "run.clew"]
+
+
+@pytest.mark.parametrize(
+    ("fact", "message"),
+    [
+        ({"version": 99}, "format version '99', this Clew reads 2 to 2; upgrade Clew"),
+        ({"version": 1}, "format version 1, this Clew reads 2 to 2; open it with the Clew that"),
+        ({"version": 0}, "format version 0,"),
+        ({"version": -1}, "format version -1,"),
+        ({"version": "2"}, "format version '2',"),
+        ({"version": True}, "format version 'True',"),
+        ({"version": 2.0}, "format version '2.0',"),
+        ({"version": None}, "format version 'None',"),
+        ({"version": 10**30}, "format version '1000"),
+        ({"checksum": "crc64"}, "checksums of the kind 'crc64', this Clew knows 'rowsum63'"),
+        ({"checksum": None}, "checksums of the kind 'None'"),
+        ({"format": "clew"}, "is not the manifest of a trace"),
+    ],
+)
+def test_a_format_it_does_not_know_is_refused(
+    fact: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = record(arguments).save(tmp_path / "run.clew")
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert (manifest["version"], manifest["checksum"]) == (2, "rowsum63")
+    (path / "manifest.json").write_text(json.dumps(manifest | fact))
+    with pytest.raises(clew.ClewError, match=re.escape(message)):
+        clew.load(path)
+
+
+def test_a_step_in_which_nothing_ran_is_no_step(tmp_path: Path) -> None:
+    with clew.trace(out=tmp_path / "run.clew") as t:
+        for _ in range(3):
+            torch.ones(1)
+            t.step()
+    assert t.steps == clew.load(tmp_path / "run.clew").steps == [0, 1, 2]
 
 
 def test_an_unknown_exist_is_refused(tmp_path: Path) -> None:

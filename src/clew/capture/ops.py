@@ -90,7 +90,9 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
     place = lane.place
     tensors = recording.tensors
     live = tensors.live
-    keeping = recording.keeper is not None
+    keeper = recording.keeper
+    keeping = keeper is not None
+    budget = recording.budget
     # Where values are kept, a tensor written through another is kept anew: ask for its version.
     live_get: Callable[[int], Any] = (lambda key: None) if keeping else live.get
     push_value = tensors.values.extend
@@ -99,7 +101,7 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
     clock = recording.clock
     push_event = recording.push
     batch_bits = recording.batch_bits
-    capturing = recording.keeper is not None and bool(recording.keeper.ops)
+    capturing = keeper is not None and bool(keeper.ops)
     facts_of = _FACTS
     last_number = next_autograd_number()
 
@@ -217,7 +219,7 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
                     # Not plain after all: a sparse tensor, a subclass, an undefined gradient.
                     result = op.result(out, args, kwargs or {}, tensors, event, grad)
             push_event((event, func, node, parent, start, end, number, inputs, named, result, None))
-            if event & batch_bits == batch_bits:
+            if event & batch_bits == batch_bits or (keeping and budget.is_full):
                 recording.drain()
         except Exception as fault:
             recording.on_fault(fault, str(func))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections import Counter
 from datetime import datetime, timezone
 from pathlib import Path
@@ -43,24 +44,23 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _facts(path: str, trace: Trace) -> dict[str, Any]:
-    from clew.store.folder import read_manifest
-
     ranks = [_rank_facts(reader) for reader in trace._current_readers()]
     kinds: Counter[str] = Counter()
     for rank in ranks:
         kinds.update(rank["kinds"])
-    files = [file for file in Path(path).rglob("*") if file.is_file()]
+    manifest, files = _contents(path)
     return {
         "path": path,
         "environment": trace.env,
-        "world_size": read_manifest(Path(path)).get("world_size"),
+        "world_size": manifest.get("world_size"),
         "ranks": ranks,
-        "steps": sorted({step for rank in ranks for step in rank["steps"]}),
+        "steps": trace.steps,
+        "modes": dict(Counter(trace.modes[s] for s in trace.steps if s in trace.modes)),
         "events": len(trace),
         "kinds": dict(kinds),
         "files": len(files),
-        "bytes": sum(file.stat().st_size for file in files),
-        "unsealed": sorted(str(f.relative_to(path)) for f in files if _is_live(f)),
+        "bytes": sum(files.values()),
+        "unsealed": sorted(name for name in files if name.endswith((".arrows", ".open"))),
         "crash": _crash(trace),
         "coverage": [
             {"what": gap.what, "where": gap.where, "why": gap.why, "remedy": gap.remedy}
@@ -77,21 +77,28 @@ def _rank_facts(reader: Reader) -> dict[str, Any]:
         "rank": reader.columns.rank,
         "events": len(reader),
         "kinds": {KINDS[kind]: count for kind, count in sorted(kinds.items())},
-        "steps": _steps_of(reader),
+        "steps": reader.steps,
         "crash": reader.columns.environment.get("crash"),
     }
 
 
-def _steps_of(reader: Reader) -> list[int]:
-    """The steps in which something ran; the mark that begins a step is not enough."""
-    from clew.events.records import STEP
+def _contents(path: str) -> tuple[dict[str, Any], dict[str, int]]:
+    """The manifest of a trace, and the sizes of its files."""
+    from clew.store.folder import read_manifest
+    from clew.store.remote import RemoteFolder, is_url
+    from clew.store.remote_folder import remote_contents
 
-    c = reader.columns
-    return sorted(set(c.step[c.kind != STEP].tolist()))
+    if is_url(path):
+        with tempfile.TemporaryDirectory() as here:
+            return remote_contents(RemoteFolder(path), Path(here))
+    files = [file for file in Path(path).rglob("*") if file.is_file()]
+    sizes = {str(file.relative_to(path)): file.stat().st_size for file in files}
+    return read_manifest(Path(path)), sizes
 
 
-def _is_live(file: Path) -> bool:
-    return file.suffix in (".arrows", ".open")
+def _modes(modes: dict[str, int]) -> str:
+    """How many steps are of which mode, where they are of both."""
+    return f" ({', '.join(f'{n} {mode}' for mode, n in modes.items())})" if len(modes) > 1 else ""
 
 
 def _crash(trace: Trace) -> dict[str, Any] | None:
@@ -118,7 +125,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         f"recorded  {_time(env)}, level={env.get('level')!r}, values={env.get('values')!r}",
         "with      " + ", ".join(f"{name} {env[name]}" for name in _BRIEF if env.get(name)),
         f"ranks     {_ranks(facts)}",
-        f"steps     {_steps(facts['steps'])}",
+        f"steps     {_steps(facts['steps'])}" + _modes(facts["modes"]),
         f"events    {facts['events']:,}" + (f": {kinds}" if kinds else ""),
         f"on disk   {bytes_text(facts['bytes'])} in {counted(facts['files'], 'file')}",
     ]

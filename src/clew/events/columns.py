@@ -14,9 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clew.events.model import Gap
-from clew.events.records import Kept
+from clew.events.records import Kept, Label
 
-SCHEMA_VERSION = 1
+# Of the trace on disk. It counts up with every change that a reader of the version before would
+# misread or miss; a reader refuses what is newer than itself, and what is older than the oldest
+# version it still reads.
+SCHEMA_VERSION = 2
+OLDEST_VERSION = 2
 
 Ints = NDArray[np.int64]
 
@@ -139,6 +143,7 @@ class Columns:
     ops: list[str] = field(default_factory=list)
     modules: list[ModuleRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    labels: list[Label] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
     templates: list[Template] = field(default_factory=list)
     metas: list[Meta] = field(default_factory=list)
@@ -150,6 +155,8 @@ class Columns:
     sources: dict[str, str] = field(default_factory=dict)
     # value -> what was kept of it
     kept: Mapping[int, Kept] = field(default_factory=dict)
+    # step -> "train" or "eval", for each step in which a model ran
+    modes: dict[int, str] = field(default_factory=dict)
     # everything that was not seen
     gaps: list[Gap] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)

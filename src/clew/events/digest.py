@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+# What the algorithm is called in the manifest of a trace; another algorithm needs another name.
+CHECKSUM = "rowsum63"
+
 _WIDTH = 512
 # Rows folded at a time: few enough to stay in the processor's cache.
 _ROWS = 64

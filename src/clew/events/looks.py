@@ -17,6 +17,7 @@ _SHORT_DTYPES = {
     "uint64": "u64", "uint32": "u32", "uint16": "u16", "uint8": "u8",
     "bool": "b8", "complex128": "c128", "complex64": "c64", "complex32": "c32",
 }  # fmt: skip
+_PYTHON = frozenset({"bool", "int", "float", "complex", "str", "bytes", "NoneType"})
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = ".:-=+*#@"
 _BINS = 10
@@ -36,15 +37,20 @@ def short_dtype(dtype: str) -> str:
 
 
 def tensor_text(meta: Any) -> str:
-    """A tensor as `f32[2,3]`, followed by what sets it apart from a plain one.
+    """A tensor as `f32[2,3]`, an array as `np.f32[2,3]`, followed by what sets it apart.
 
-    `meta` has the facts of a tensor as its attributes: a `Meta` of the columns, or a `Value`.
+    Anything else is told by its type. `meta` has the facts of a tensor as its attributes: a `Meta`
+    of the columns, or a `Value`.
     """
     if meta.shape is None:
         shape = "?"
     else:
         shape = ",".join("?" if size < 0 else str(size) for size in meta.shape)
     parts = [f"{short_dtype(meta.dtype)}[{shape}]"]
+    if meta.cls == "ndarray":
+        return f"np.{parts[0]}"
+    if is_python(meta):
+        return "None" if meta.cls == "NoneType" else str(meta.cls)
     if meta.layout not in ("strided", ""):
         parts.append(meta.layout)
     if meta.local_shape is not None:
@@ -53,6 +59,11 @@ def tensor_text(meta: Any) -> str:
     elif meta.cls not in ("Tensor", "Parameter") and meta.layout != "jagged":
         parts.append(meta.cls)
     return " ".join(parts)
+
+
+def is_python(meta: Any) -> bool:
+    """Whether a value is neither tensor nor array: a number, text, any object."""
+    return meta.cls in _PYTHON or meta.dtype == "object"
 
 
 def numbers_text(stats: Stats | None, array: Any) -> str:

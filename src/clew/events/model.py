@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from clew.errors import ClewError, NotRecorded
 from clew.events.display import Bundle, bundle
-from clew.events.looks import numbers_text, tensor_text
+from clew.events.looks import is_python, numbers_text, tensor_text
 from clew.events.looks import short_dtype as short_dtype
 
 if TYPE_CHECKING:
@@ -122,9 +122,13 @@ class Value:
         """The data as a torch tensor."""
         return self._loaded("tensor")
 
+    def item(self) -> Any:
+        """The data as a Python object: a number, text or None; an array where it is no scalar."""
+        return self._loaded("object")
+
     def _loaded(self, form: str) -> Any:
         loaded = self._load(form)
-        if loaded is None:
+        if loaded is None and not (form == "object" and self.dtype == "none"):
             raise NotRecorded(
                 f"the data of {self.look} was not kept; record it with clew.trace(values='full'), "
                 "or name it in clew.trace(capture=[...])"
@@ -132,10 +136,14 @@ class Value:
         return loaded
 
     def __str__(self) -> str:
-        """The look, and what was kept of the numbers."""
+        """The look, and what was kept of the numbers; a constant as Python writes it."""
         try:
+            if is_python(self):
+                return self.look if self.dtype == "object" else repr(self.item())
             data = self._load("array")
         except ClewError:
+            data = None
+        if data is not None and data.dtype.kind not in "biufc":
             data = None
         return f"{self.look} {numbers_text(self.stats, data)}".rstrip()
 
@@ -193,7 +201,7 @@ class Event:
 
     __slots__ = (
         "_lazy", "_made", "address", "call", "duration", "error", "id", "kind", "module", "name",
-        "parent", "phase", "rank", "reconstructed", "row", "start", "step", "thread",
+        "parent", "phase", "prefix", "rank", "reconstructed", "row", "start", "step", "thread",
     )  # fmt: skip
 
     row: int
@@ -205,6 +213,7 @@ class Event:
     module: str | None
     call: int
     step: int
+    prefix: str
     phase: str
     rank: int
     thread: str
@@ -280,6 +289,7 @@ class Event:
             "module": self.module,
             "call": self.call,
             "step": self.step,
+            "prefix": self.prefix,
             "phase": self.phase,
             "rank": self.rank,
             "thread": self.thread,

@@ -12,22 +12,23 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from clew.events.columns import ModuleRow, Place
-from clew.events.digest import checksum
+from clew.events.columns import Columns, ModuleRow, Place
 from clew.events.model import Gap
 from clew.events.records import Batch, Kept, Payload
 from clew.store.compact import Compactor, Part, Tables
+from clew.store.contents import Spot, WrittenContents, key_of, strong_digest
 from clew.store.live import LiveFile
 from clew.store.processes import this_process
 from clew.store.rows import dump, to_json
 from clew.store.schema import SCHEMAS, STAT_NAMES, part_name
 from clew.store.sealing import seal_part
-from clew.store.shards import ShardWriter, value_name
+from clew.store.shards import ShardWriter, read_range, value_name
 from clew.store.words import Words
 
 _INLINE = 8 << 10
@@ -35,6 +36,9 @@ _ROLL_ROWS = 200_000
 _ROLL_BYTES = 64 << 20
 _QUEUE = 8
 _PATIENCE = 1.0
+
+# Columns of rows to write.
+Rows: TypeAlias = dict[str, list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ class Surroundings:
     modules: list[ModuleRow]
     parameters: list[tuple[str, int, int]]
     threads: list[str]
+    modes: dict[int, str]
     gaps: list[Gap]
     source: Callable[[str], str | None]
     environment: dict[str, Any]
@@ -59,26 +64,40 @@ class TableFile:
         self._index = 0
         self._live: LiveFile | None = None
 
-    def write(self, columns: dict[str, list[Any]]) -> None:
-        """Append rows; they are in the file when this returns."""
+    def write(self, columns: Rows, to_come_again: int = 0) -> None:
+        """Append rows; they are in the file when this returns.
+
+        The last ones, `to_come_again`, are of calls that are open: newer ones will replace them.
+        """
         schema = SCHEMAS[self._table]
         batch = pa.record_batch([_array(columns[f.name], f.type) for f in schema], schema=schema)
-        if self._live is None:
-            path = self._folder / part_name(self._table, self._index, live=True)
-            self._live = LiveFile(path, schema)
-        self._live.write(batch)
-        if self._live.is_gone:
-            raise FileNotFoundError(f"{self._live.path} was removed while it was written")
-        if self._live.rows >= _ROLL_ROWS or self._live.size >= _ROLL_BYTES:
-            self.roll()
+        live = self._append(batch)
+        if live.rows >= _ROLL_ROWS or live.size >= _ROLL_BYTES:
+            self._live = None
+            self._index += 1
+            open_rows = batch.slice(len(batch) - to_come_again)
+            if len(open_rows):
+                # First into the next part, so that they are never in none.
+                self._append(open_rows)
+            live.end()
+            seal_part(live.path, self._table, moved=open_rows)
 
-    def roll(self) -> None:
+    def seal(self) -> None:
         """Turn the live part into Parquet; the next rows begin another."""
         if self._live is not None:
             live, self._live = self._live, None
             self._index += 1
             live.end()
             seal_part(live.path, self._table)
+
+    def _append(self, batch: pa.RecordBatch) -> LiveFile:
+        if self._live is None:
+            path = self._folder / part_name(self._table, self._index, live=True)
+            self._live = LiveFile(path, SCHEMAS[self._table])
+        self._live.write(batch)
+        if self._live.is_gone:
+            raise FileNotFoundError(f"{self._live.path} was removed while it was written")
+        return self._live
 
     def close(self) -> None:
         """Let go of the live part as it is."""
@@ -94,6 +113,7 @@ class TraceFiles:
         self._tables = tables
         self._files = {table: TableFile(folder, table) for table in SCHEMAS}
         self._shards = ShardWriter(folder)
+        self._contents = WrittenContents(functools.partial(read_range, folder))
         self._known: dict[str, int] = {}
         self._sources: set[str] = set()
         self._environment = ""
@@ -102,35 +122,40 @@ class TraceFiles:
         self._events = 0
         self._signed = False
 
-    def write(self, part: Part, open_part: Part | None, around: Surroundings) -> None:
+    def write(self, part: Part, open_part: Part, around: Surroundings) -> None:
         """Append a part, and the calls that are open after it."""
-        parts = [part] if open_part is None else [part, open_part]
+        parts = [part, open_part]
         self.write_tables(around)
         for values in parts:
             self.write_values(values)
-        self._words.learn_calls(*parts)
-        for events in parts:
-            self._write_events(events, part.kept)
-        self._events += len(part.columns["id"])
+        self._write_events(parts, part.kept)
 
     def write_events(self, part: Part, kept: Mapping[int, Kept]) -> None:
         """Append the events of a part, whose values are there; `kept` is what was kept of them."""
-        self._words.learn_calls(part)
-        self._write_events(part, kept)
-        self._events += len(part.columns["id"])
+        self._write_events([part], kept)
 
-    def _write_events(self, part: Part, kept: Mapping[int, Kept]) -> None:
-        if len(part.columns["id"]):
-            self._files["events"].write(self._words.events(part, kept, self._rank))
+    def _write_events(self, parts: list[Part], kept: Mapping[int, Kept]) -> None:
+        """Append events, those of open calls after the first part."""
+        self._words.learn_calls(*parts)
+        counts = [len(part.columns["id"]) for part in parts]
+        if any(counts):
+            rows = [self._words.events(part, kept, self._rank) for part in parts]
+            joined = {name: list(chain(*(r[name] for r in rows))) for name in rows[0]}
+            self._files["events"].write(joined, to_come_again=sum(counts[1:]))
+        self._events += counts[0]
 
     def seal(self) -> None:
         """Finish every file."""
         rows = _no_rows()
         _append(rows, "end", 0, to_json({"events": self._events, "values": self._values}))
         self._files["tables"].write(rows)
+        self.roll()
+
+    def roll(self) -> None:
+        """Seal what there is; more may follow, into new files."""
         self._shards.seal()
         for file in self._files.values():
-            file.roll()
+            file.seal()
 
     def close(self) -> None:
         """Let go of every file as it is."""
@@ -143,10 +168,11 @@ class TraceFiles:
         c, places = self._tables, around.places
         self._words.around(places, around.modules, around.threads)
         tables: dict[str, list[Any]] = {
-            "op": c.ops.rows, "note": c.notes.rows, "error": c.errors.rows, "meta": c.metas.rows,
+            "op": c.ops.rows, "note": c.notes.rows, "label": c.labels.rows,
+            "error": c.errors.rows, "meta": c.metas.rows,
             "template": c.templates.rows, "value_name": c.value_names.rows, "place": places,
             "module": around.modules, "parameter": around.parameters,
-            "thread": around.threads, "gap": around.gaps,
+            "thread": around.threads, "mode": list(around.modes.items()), "gap": around.gaps,
         }  # fmt: skip
         rows = _no_rows()
         if not self._signed:
@@ -178,7 +204,7 @@ class TraceFiles:
         self._words.learn_values(part)
         metas, names = self._tables.metas.rows, self._tables.value_names.rows
         first = self._values
-        rows: dict[str, list[Any]] = {name: [None] * count for name in SCHEMAS["values"].names}
+        rows: Rows = {name: [None] * count for name in SCHEMAS["values"].names}
         rows["value"] = list(range(first, first + count))
         for name in ("producer", "version", "storage", "meta", "grad", "value_name"):
             rows[name] = columns[name].tolist()
@@ -197,23 +223,34 @@ class TraceFiles:
         self._files["values"].write(rows)
         self._values += count
 
-    def _write_kept(self, rows: dict[str, list[Any]], at: int, number: int, kept: Kept) -> None:
+    def _write_kept(self, rows: Rows, at: int, number: int, kept: Kept) -> None:
         if kept.stats is not None:
             for name in STAT_NAMES:
                 rows[name][at] = kept.stats.get(name)
         payload = kept.payload
         if payload is None:
             return
+        # Once: it may be read from another trace's file.
         data = memoryview(payload.data).cast("B")
+        key = key_of(payload, data)
+        spot = self._contents.find(key, data)
+        if spot is None:
+            spot = self._write_content(number, payload, data)
+            self._contents.add(key, spot)
+            if spot.shard is None:
+                rows["data"][at] = bytes(data)
+        elif spot.shard is None:
+            rows["data_of"][at] = spot.value
+        rows["shard"][at], rows["offset"][at] = spot.shard, spot.offset
         rows["data_dtype"][at] = payload.dtype
         rows["data_shape"][at] = list(payload.shape)
-        rows["length"][at] = len(data)
-        rows["checksum"][at] = checksum(data)
+        rows["length"][at], rows["checksum"][at] = key[1:]
+
+    def _write_content(self, number: int, payload: Payload, data: memoryview) -> Spot:
         if len(data) <= _INLINE:
-            rows["data"][at] = bytes(data)
-        else:
-            whole = Payload(payload.dtype, payload.shape, data)
-            rows["shard"][at], rows["offset"][at] = self._shards.append(value_name(number), whole)
+            return Spot(number, None, None, strong_digest(data))
+        whole = Payload(payload.dtype, payload.shape, data)
+        return Spot(number, *self._shards.append(value_name(number), whole), b"")
 
 
 class DiskStore:
@@ -273,6 +310,17 @@ class DiskStore:
         self._seal()
         self._tell()
 
+    @property
+    def place(self) -> Path | str:
+        """The trace that is written."""
+        return self.folder.parent
+
+    def read(self) -> Columns:
+        """What was written, as far as it was."""
+        from clew.store.folder import read_rank
+
+        return read_rank(self.folder)
+
     def abandon(self) -> None:
         """Write nothing more: the thread that would is in another process."""
         self._failed = True
@@ -296,6 +344,7 @@ class DiskStore:
         while True:
             item = self._queue.get()
             if isinstance(item, threading.Event):
+                self._guarded(self._settle)
                 item.set()
             elif item is None:
                 return
@@ -321,6 +370,9 @@ class DiskStore:
         open_part = self._compactor.compact_open(batch.open_calls)
         self._files.write(part, open_part, self._around(self._compactor.nodes.rows))
 
+    def _settle(self) -> None:
+        """Make what was written last, on the writer's thread: in local files it does."""
+
     def _seal(self) -> None:
         if self._failed:
             # What is there is readable as it is.
@@ -345,11 +397,11 @@ def _array(column: list[Any], kind: pa.DataType) -> pa.Array:
         return pa.array(texts, type=kind)
 
 
-def _no_rows() -> dict[str, list[Any]]:
+def _no_rows() -> Rows:
     return {"table": [], "number": [], "row": []}
 
 
-def _append(rows: dict[str, list[Any]], table: str, number: int, row: str) -> None:
+def _append(rows: Rows, table: str, number: int, row: str) -> None:
     rows["table"].append(table)
     rows["number"].append(number)
     rows["row"].append(row)

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clew.errors import BadTrace
-from clew.events.columns import SCHEMA_VERSION, Columns, Ints
+from clew.events.columns import OLDEST_VERSION, SCHEMA_VERSION, Columns, Ints
+from clew.events.digest import CHECKSUM
 from clew.events.model import Gap
 from clew.events.records import KINDS
 from clew.store.compact import Part
@@ -29,6 +30,7 @@ from clew.store.parts import read_table
 from clew.store.reader import Reader
 from clew.store.rows import LOADERS, load_facts, load_source
 from clew.store.schema import FORMAT
+from clew.store.shards import Shards
 from clew.store.sound import Sound
 
 _LARGEST_MANIFEST = 16 << 20
@@ -63,13 +65,26 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise BadTrace(f"{path} cannot be read: {broken}") from broken
     if manifest.get("format") != FORMAT:
         raise BadTrace(f"{path} is not the manifest of a trace")
-    version = manifest.get("version")
-    if type(version) is not int or not 0 < version <= SCHEMA_VERSION:
-        raise BadTrace(
-            f"{folder} has format version {str(version)[:40]!r}, this Clew reads up to "
-            f"{SCHEMA_VERSION}; upgrade Clew"
-        )
+    _check_version(folder, manifest)
     return manifest
+
+
+def _check_version(folder: Path, manifest: dict[str, Any]) -> None:
+    version, algorithm = manifest.get("version"), manifest.get("checksum")
+    readable = f"this Clew reads {OLDEST_VERSION} to {SCHEMA_VERSION}"
+    if type(version) is not int or version > SCHEMA_VERSION:
+        shown = str(version)[:40]
+        raise BadTrace(f"{folder} has format version {shown!r}, {readable}; upgrade Clew")
+    if version < OLDEST_VERSION:
+        raise BadTrace(
+            f"{folder} has format version {version}, {readable}; open it with the Clew that "
+            "wrote it, or record it again"
+        )
+    if algorithm != CHECKSUM:
+        raise BadTrace(
+            f"{folder} has checksums of the kind {str(algorithm)[:40]!r}, this Clew knows "
+            f"{CHECKSUM!r}; upgrade Clew"
+        )
 
 
 def rank_folders(folder: Path) -> dict[int, Path]:
@@ -88,12 +103,12 @@ def open_folder(folder: Path) -> list[Reader]:
     if not ranks:
         raise BadTrace(f"{folder} holds no rank=* folder: nothing was recorded into it")
     alone = len(ranks) == 1
-    return [Reader(partial(_read_closed, path, alone)) for path in ranks.values()]
+    return [Reader(partial(read_closed, path, alone)) for path in ranks.values()]
 
 
-def _read_closed(folder: Path, alone: bool) -> Columns:
+def read_closed(folder: Path, alone: bool, shards: Shards | None = None) -> Columns:
     """The columns of a rank, with a gap where it stopped if it was not closed."""
-    columns, end = read_files(folder)
+    columns, end = read_files(folder, shards)
     if alone and not len(columns.id) and end.damage:
         listed = "; ".join(map(str, end.damage[:5]))
         raise BadTrace(f"nothing in {folder} can be read: {listed}")
@@ -106,10 +121,13 @@ def read_rank(folder: Path) -> Columns:
     return read_files(folder)[0]
 
 
-def read_files(folder: Path) -> tuple[Columns, Ending]:
-    """The columns of one rank's files, and what they say about their end."""
+def read_files(folder: Path, shards: Shards | None = None) -> tuple[Columns, Ending]:
+    """The columns of one rank's files, and what they say about their end.
+
+    Values are read from `shards`, from the folder itself if there are none.
+    """
     try:
-        return _read(folder)
+        return _read(folder, shards)
     except Exception as broken:
         # Bytes of strangers: whatever was not foreseen is the trace's fault, and said as such.
         raise BadTrace(f"{folder} is damaged: {type(broken).__name__}: {broken}") from broken
@@ -143,7 +161,7 @@ def _last(columns: Columns) -> str:
     return f"event {int(columns.id[-1])} of step {int(columns.step[-1])}"
 
 
-def _read(folder: Path) -> tuple[Columns, Ending]:
+def _read(folder: Path, shards: Shards | None) -> tuple[Columns, Ending]:
     gaps: list[Gap] = []
     # Events first: what they point at was written before them, so it is there by now.
     events, _ = read_table(folder, "events", _EVENT_COLUMNS, gaps)
@@ -157,7 +175,7 @@ def _read(folder: Path) -> tuple[Columns, Ending]:
     facts = {name: _ints(values[name])[is_fact] for name in _FACTS}
     whole = sound.values(facts.pop("value"), facts)
     columns, errors = _events(events, sound, whole)
-    kept = KeptOnDisk(folder, numbers, values, stretches)
+    kept = KeptOnDisk(folder, numbers, values, stretches, shards)
     damage = [*gaps, *sound.gaps, *kept.gaps()]
     threads = max((place.thread + 1 for place in sound.rows["place"]), default=0)
     return Columns(
@@ -165,6 +183,7 @@ def _read(folder: Path) -> tuple[Columns, Ending]:
         ops=sound.rows["op"],
         modules=sound.rows["module"],
         notes=sound.rows["note"],
+        labels=sound.rows["label"],
         places=sound.rows["place"],
         templates=sound.rows["template"],
         metas=sound.rows["meta"],
@@ -174,6 +193,7 @@ def _read(folder: Path) -> tuple[Columns, Ending]:
         threads=sound.threads(threads),
         sources=tables["source"],
         kept=kept,
+        modes=dict(sorted(tables["mode"].values())),
         gaps=[*(gap for _, gap in sorted(tables["gap"].items())), *damage],
         environment=_environment(tables["environment"]),
         rank=int(folder.name.partition("=")[2]),

@@ -14,17 +14,21 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from clew.errors import BadTrace
 from clew.events.columns import Ints
 from clew.events.digest import checksum
 from clew.events.model import Gap
 from clew.events.records import Kept, Payload
-from clew.store.parts import Stretch, read_group
+from clew.store.parts import Footer, Stretch, read_group
 from clew.store.schema import STAT_NAMES
-from clew.store.shards import read_range, shard_size
+from clew.store.shards import LocalShards, Shards
 
-_PLACE = ("data_dtype", "data_shape", "shard", "offset", "length", "checksum")
+_PLACE = ("data_dtype", "data_shape", "data_of", "shard", "offset", "length", "checksum")
+# Bytes of inline data kept at hand.
+_MOST_CACHED = 32 << 20
 KEPT_COLUMNS = [*STAT_NAMES, *_PLACE]
 
 
@@ -37,28 +41,60 @@ class StoredPayload(Payload):
         return fetch()
 
 
+class Column:
+    """A column to be asked for one row at a time, without a trip through Arrow for numbers."""
+
+    def __init__(self, cells: pa.ChunkedArray) -> None:
+        whole = cells.combine_chunks()
+        self.valid: NDArray[np.bool_] = whole.is_valid().to_numpy(zero_copy_only=False)
+        is_number = pa.types.is_integer(whole.type) or pa.types.is_floating(whole.type)
+        self._numbers = _filled(whole) if is_number else None
+        self._cells = whole
+
+    def __getitem__(self, row: int) -> Any:
+        if not self.valid[row]:
+            return None
+        return self._cells[row].as_py() if self._numbers is None else self._numbers[row].item()
+
+    def numbers(self) -> NDArray[Any]:
+        """All of them, 0 where there is none."""
+        assert self._numbers is not None
+        return self._numbers
+
+
+def _filled(cells: pa.Array) -> NDArray[Any]:
+    filled: NDArray[Any] = pc.fill_null(cells, 0).to_numpy(zero_copy_only=False)
+    return filled
+
+
 class KeptOnDisk(Mapping[int, Kept]):
     """What was kept of values, by their numbers."""
 
     def __init__(
-        self, folder: Path, numbers: Ints, rows: pa.Table, stretches: list[Stretch]
+        self,
+        folder: Path,
+        numbers: Ints,
+        rows: pa.Table,
+        stretches: list[Stretch],
+        shards: Shards | None = None,
     ) -> None:
         self._folder = folder
+        self._shards = LocalShards(folder) if shards is None else shards
         self._columns = {
-            name: rows[name].combine_chunks()
-            for name in KEPT_COLUMNS
-            if rows[name].null_count < len(rows)
+            name: Column(rows[name]) for name in KEPT_COLUMNS if rows[name].null_count < len(rows)
         }
         self._stretches = stretches
         self._starts = np.cumsum([0, *(s.rows.num_rows for s in stretches)]).tolist()
-        has = np.zeros(len(rows), dtype=bool)
-        for name in ("count", "length"):
-            if name in self._columns:
-                has |= self._columns[name].is_valid().to_numpy(zero_copy_only=False)
-        kept = np.flatnonzero(has)
+        has_data = self._has("length", len(rows))
+        kept = np.flatnonzero(has_data | self._has("count", len(rows)))
         self._rows = dict(zip(numbers[kept].tolist(), kept.tolist(), strict=True))
-        # The inline data read last, as neighbours are asked for one after the other.
-        self._cached: tuple[str, int, Any] = ("", 0, [])
+        # Rows that hold data themselves, for the values that only point at it.
+        elsewhere = self._has("shard", len(rows)) | self._has("data_of", len(rows))
+        inline = np.flatnonzero(has_data & ~elsewhere) if "data_of" in self._columns else kept[:0]
+        self._inline_rows = dict(zip(numbers[inline].tolist(), inline.tolist(), strict=True))
+        # The stretches of inline data read last, as neighbours are asked for one after the other.
+        self._cached: dict[tuple[str, int], Any] = {}
+        self._footers: dict[str, Footer] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -86,14 +122,14 @@ class KeptOnDisk(Mapping[int, Kept]):
         """Data that lies beyond the end of its shard."""
         if "shard" not in self._columns:
             return []
+        in_shard = self._columns["shard"].valid
         shards, offsets, lengths = (
-            self._columns[name].fill_null(-1).to_numpy(zero_copy_only=False)
-            for name in ("shard", "offset", "length")
+            self._columns[name].numbers()[in_shard] for name in ("shard", "offset", "length")
         )
         lost = 0
-        for shard in np.unique(shards[shards >= 0]).tolist():
+        for shard in np.unique(shards).tolist():
             mine = shards == shard
-            size = shard_size(self._folder, shard)
+            size = self._shards.size(shard)
             lost += int(((offsets[mine] > size) | (lengths[mine] > size - offsets[mine])).sum())
         if not lost:
             return []
@@ -103,9 +139,13 @@ class KeptOnDisk(Mapping[int, Kept]):
                 "their facts and statistics are shown")
         ]  # fmt: skip
 
+    def _has(self, name: str, count: int) -> NDArray[np.bool_]:
+        column = self._columns.get(name)
+        return np.zeros(count, dtype=bool) if column is None else column.valid
+
     def _field(self, name: str, row: int) -> Any:
         column = self._columns.get(name)
-        return None if column is None else column[row].as_py()
+        return None if column is None else column[row]
 
     def _fetch(self, number: int, row: int) -> bytes:
         shard, length = self._field("shard", row), self._field("length", row)
@@ -113,7 +153,7 @@ class KeptOnDisk(Mapping[int, Kept]):
             if shard is None:
                 data = self._inline(row)
             else:
-                data = read_range(self._folder, shard, self._field("offset", row), length)
+                data = self._shards.read(shard, self._field("offset", row), length)
             sound = len(data) == length and checksum(data) == self._field("checksum", row)
         except Exception:
             # Whatever a reader of foreign bytes may raise.
@@ -126,12 +166,23 @@ class KeptOnDisk(Mapping[int, Kept]):
         return data
 
     def _inline(self, row: int) -> bytes:
+        owner = self._field("data_of", row)
+        if owner is not None:
+            row = self._inline_rows[owner]
         at = bisect.bisect_right(self._starts, row) - 1
         stretch = self._stretches[at]
         inside = stretch.start + row - self._starts[at]
-        stem, start, column = self._cached
-        if stem != stretch.stem or not start <= inside < start + len(column):
-            start, column = read_group(self._folder, "values", "data", stretch.stem, inside)
-            self._cached = stretch.stem, start, column
-        data: bytes = column[inside - start].as_py()
-        return data
+        column = self._cached.pop((stretch.stem, stretch.start), None)
+        if column is None:
+            start, column = read_group(
+                self._folder, "values", "data", stretch.stem, inside, self._footers
+            )
+            if start != stretch.start:
+                # The part was sealed since its rows were read, with other stretches.
+                return bytes(column[inside - start].as_py())
+            while sum(c.nbytes for c in self._cached.values()) + column.nbytes > _MOST_CACHED:
+                if not self._cached:
+                    break
+                del self._cached[next(iter(self._cached))]
+        self._cached[stretch.stem, stretch.start] = column
+        return bytes(column[inside - stretch.start].as_py())

@@ -31,6 +31,7 @@ from clew.store.folder import (
 from clew.store.live import LiveFile
 from clew.store.parts import parts_of, read_table
 from clew.store.processes import runs_here
+from clew.store.remote import is_url
 from clew.store.rows import dump, to_json
 from clew.store.save import manifest_of, write_manifest
 from clew.store.schema import SCHEMAS, part_name
@@ -45,6 +46,11 @@ def recover(path: str | os.PathLike[str]) -> list[str]:
 
     Raises ClewError if the run is still being written.
     """
+    if is_url(path):
+        raise ClewError(
+            f"{path} is not recovered in place: what is there was sealed before it was uploaded; "
+            "a copy of a folder that was not can be recovered once it is local"
+        )
     folder = Path(path)
     ranks = rank_folders(folder)
     if not (folder / "manifest.json").exists() and not ranks:
@@ -125,7 +131,7 @@ def _recover_part(folder: Path, table: str, stem: str, kinds: list[str]) -> Iter
         sealed.rename(sealed.with_name(f"{sealed.name}.damaged"))
     path = live if "arrows" in kinds else sealed
     try:
-        rows, damage = seal_part(path, table)
+        rows, damage = seal_part(path, table, _later_events(folder, stem, table))
     except OSError:
         raise
     except Exception as broken:
@@ -140,6 +146,14 @@ def _recover_part(folder: Path, table: str, stem: str, kinds: list[str]) -> Iter
     elif damage:
         line += ", the last batch was incomplete"
     yield line
+
+
+def _later_events(folder: Path, stem: str, table: str) -> pa.Table | None:
+    """The ids of events in later parts, which have newer rows of calls that were open."""
+    if table != "events":
+        return None
+    ids, stretches = read_table(folder, table, ["id"], [])
+    return pa.concat_tables([ids[:0], *(s.rows for s in stretches if s.stem > stem)])
 
 
 def _is_whole(path: Path) -> bool:

@@ -20,6 +20,7 @@ import numpy as np
 
 from clew.errors import BadTrace, ClewError
 from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, SCHEMA_VERSION, VALUE_COLUMNS, Columns
+from clew.events.digest import CHECKSUM
 from clew.store.compact import Part, Tables
 from clew.store.disk import Surroundings, TraceFiles
 from clew.store.folder import rank_folders, read_manifest
@@ -116,6 +117,7 @@ def manifest_of(environment: dict[str, Any], world_size: int) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": SCHEMA_VERSION,
+        "checksum": CHECKSUM,
         "run": uuid.uuid4().hex,
         "job": _job(),
         "world_size": world_size,
@@ -161,12 +163,13 @@ def _is_ours(folder: Path, manifest: dict[str, Any]) -> bool:
             return False
         write_manifest(folder, manifest)
     try:
-        return _same_job(read_manifest(folder), manifest)
+        return same_job(read_manifest(folder), manifest)
     except BadTrace:
         return False
 
 
-def _same_job(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def same_job(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two manifests are of ranks of one run."""
     return all(one.get(name) == other.get(name) for name in ("job", "world_size"))
 
 
@@ -176,7 +179,7 @@ def _make_way(folder: Path, rank: int, manifest: dict[str, Any]) -> None:
         return
     _check_replaceable(folder)
     ranks = rank_folders(folder)
-    if not _same_job(read_manifest(folder), manifest):
+    if not same_job(read_manifest(folder), manifest):
         # Ranks that the new run has are theirs to remove: they may be there already.
         for number in [n for n in ranks if n >= manifest["world_size"]]:
             shutil.rmtree(ranks[number])
@@ -198,6 +201,7 @@ def _write(folder: Path, columns: Columns) -> None:
     tables = Tables()
     tables.ops.rows = columns.ops
     tables.notes.rows = columns.notes
+    tables.labels.rows = columns.labels
     tables.errors.rows = columns.errors
     tables.metas.rows = columns.metas
     tables.templates.rows = columns.templates
@@ -207,6 +211,7 @@ def _write(folder: Path, columns: Columns) -> None:
         columns.modules,
         columns.parameters,
         columns.threads,
+        columns.modes,
         columns.gaps,
         columns.sources.get,
         columns.environment,

@@ -63,8 +63,9 @@ VALUES = pa.schema(
         ("zeros", pa.int64()),
         ("count", pa.int64()),
         ("digest", pa.string()),
-        # where the data is: in `data`, or in a shard
+        # where the data is: in `data`, in the `data` of another value, or in a shard
         ("data", pa.binary()),
+        ("data_of", pa.int64()),
         ("data_dtype", pa.string()),
         ("data_shape", pa.list_(pa.int64())),
         ("shard", pa.int32()),
@@ -81,6 +82,9 @@ VALUES = pa.schema(
 )
 
 TABLES = pa.schema([("table", pa.string()), ("number", pa.int64()), ("row", pa.string())])
+
+# The column that holds data, whose cells are not written as references to repeated ones.
+UNFOLDED = "data"
 
 SCHEMAS = {"events": EVENTS, "values": VALUES, "tables": TABLES}
 

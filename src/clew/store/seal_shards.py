@@ -72,8 +72,9 @@ def _seal(path: Path, index: int, rows: Rows) -> str:
         os.close(file)
     os.replace(path, target)
     found = sum(not name.startswith(PADDING) for name in entries)
-    lost = f", {len(rows) - found} are cut off" if found < len(rows) else ""
-    return f"sealed with {found} values{lost}"
+    # Values with the same content lie in the same place.
+    lost = len({row["offset"] for row in rows}) - found
+    return f"sealed with {found} values" + (f", {lost} are cut off" if lost > 0 else "")
 
 
 def _room(file: int, size: int) -> int:

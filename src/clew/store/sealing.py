@@ -8,21 +8,26 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from clew.events.columns import Ints
 from clew.store.live import BrokenOff
 from clew.store.parts import Piece, live_rows, sealed_rows
-from clew.store.schema import SCHEMAS, footer_name
+from clew.store.schema import SCHEMAS, UNFOLDED, footer_name
 
 # Rows read together: enough to be quick, few enough that one value's data is little to read and
 # that a file cut short loses little.
 _GROUP_ROWS = 1 << 14
-_GROUP_BYTES = 4 << 20
+_GROUP_BYTES = 1 << 20
 
 
-def seal_part(path: Path, table: str) -> tuple[int, list[Exception]]:
+def seal_part(
+    path: Path, table: str, moved: pa.RecordBatch | pa.Table | None = None
+) -> tuple[int, list[Exception]]:
     """Write a live part, or one that is cut short, as Parquet; how many rows, and what was lost.
 
+    Of each event only the newest row is taken, and none if a later part has one, among `moved`.
     A stream that breaks off is sealed up to there. What has damage before its end is kept beside
     the sealed part, under a name that no reader takes for a part.
     """
@@ -31,7 +36,10 @@ def seal_part(path: Path, table: str) -> tuple[int, list[Exception]]:
     read = live_rows if path.suffix == ".arrows" else sealed_rows
     damage: list[Exception] = []
     try:
-        rows = _write(aside, table, read(path, table, SCHEMAS[table].names), damage)
+        pieces = read(path, table, SCHEMAS[table].names)
+        if table == "events":
+            pieces = _newest(pieces, read(path, table, ["id"]), moved)
+        rows = _write(aside, table, pieces, damage)
         # A copy of the footer: without it nothing in a file that has lost its end can be found.
         pq.read_metadata(aside).write_metadata_file(aside.with_suffix(".footer.tmp"))
         if any(not isinstance(d, BrokenOff) for d in damage):
@@ -66,19 +74,23 @@ def _write(target: Path, table: str, pieces: Iterator[Piece], damage: list[Excep
     with pq.ParquetWriter(
         target,
         SCHEMAS[table],
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=[path for path in paths if path != "data"],
+        # Numbers hardly get smaller, and one value's data is then read without its neighbours'.
+        compression={path: "none" if path == UNFOLDED else "zstd" for path in paths},
+        compression_level={path: 1 for path in paths if path != UNFOLDED},
+        use_dictionary=[path for path in paths if path != UNFOLDED],
         write_page_checksum=True,
+        # For queries; the other tables are only ever read whole.
+        write_statistics=table == "events",
         store_schema=False,
     ) as writer:
-        for group in _groups(pieces, table, damage):
-            writer.write_table(group, row_group_size=max(len(group), 1))
+        for group in _groups(pieces, damage):
+            most = min(len(group), len(group) * _GROUP_BYTES // max(group.nbytes, 1))
+            writer.write_table(group, row_group_size=max(most, 1))
             rows += len(group)
     return rows
 
 
-def _groups(pieces: Iterator[Piece], table: str, damage: list[Exception]) -> Iterator[pa.Table]:
+def _groups(pieces: Iterator[Piece], damage: list[Exception]) -> Iterator[pa.Table]:
     pending: list[pa.Table] = []
     size = rows = 0
     for _, piece in pieces:
@@ -89,21 +101,36 @@ def _groups(pieces: Iterator[Piece], table: str, damage: list[Exception]) -> Ite
         size += piece.nbytes
         rows += piece.num_rows
         if size >= _GROUP_BYTES or rows >= _GROUP_ROWS:
-            yield _joined(pending, table)
+            yield pa.concat_tables(pending).combine_chunks()
             pending, size, rows = [], 0, 0
     if pending:
-        yield _joined(pending, table)
+        yield pa.concat_tables(pending).combine_chunks()
 
 
-def _joined(tables: list[pa.Table], table: str) -> pa.Table:
-    joined = pa.concat_tables(tables).combine_chunks()
-    return without_superseded(joined) if table == "events" else joined
+def _newest(
+    pieces: Iterator[Piece], ids: Iterator[Piece], moved: pa.RecordBatch | pa.Table | None
+) -> Iterator[Piece]:
+    """Events without rows of calls that were open when they were written and came again since."""
+    whole = [(start, _ints(piece)) for start, piece in ids if not isinstance(piece, Exception)]
+    every = np.concatenate([np.zeros(0, dtype=np.int64), *(numbers for _, numbers in whole)])
+    _, last = np.unique(every[::-1], return_index=True)
+    keep = np.zeros(len(every), dtype=bool)
+    keep[len(every) - 1 - last] = True
+    if moved is not None:
+        keep &= ~np.isin(every, _ints(moved))
+    ends = np.cumsum([len(numbers) for _, numbers in whole]).tolist()
+    wanted = {
+        start: keep[end - len(numbers) : end]
+        for (start, numbers), end in zip(whole, ends, strict=True)
+    }
+    for start, piece in pieces:
+        if isinstance(piece, Exception) or start not in wanted:
+            yield start, piece
+        else:
+            yield start, piece.filter(pa.array(wanted[start]))
 
 
-def without_superseded(events: pa.Table) -> pa.Table:
-    """Events without the rows of calls that were open when written and have ended since."""
-    ids = events["id"].to_numpy()
-    _, last = np.unique(ids[::-1], return_index=True)
-    if len(last) == len(ids):
-        return events
-    return events.take(pa.array(np.sort(len(ids) - 1 - last)))
+def _ints(rows: pa.RecordBatch | pa.Table) -> Ints:
+    column = pc.fill_null(rows.column("id"), -1)
+    ids: Ints = np.asarray(column.to_numpy(zero_copy_only=False))
+    return ids

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clew.analysis.parameters import Parameters
 from clew.events.columns import IN, Columns, Ints, Leaf, Tensor
 from clew.events.looks import short_dtype
 from clew.events.records import BACKWARD, KINDS, MODULE, OP, PHASES, Kept, Unseen
 from clew.store.reader import Reader
 from clew.views.html.previews import Previews
 from clew.views.text.calls import constant_text
-from clew.views.text.cells import Parameters
 from clew.views.text.places import short_names
 from clew.views.text.style import meta_text
 
