@@ -211,6 +211,16 @@ def test_a_crash_past_the_limit_is_kept(tmp_path: Path) -> None:
     assert name == "aten.addmm.default"
 
 
+def test_a_page_may_hold_two_traces(trace: clew.Trace) -> None:
+    sides = [trace._side("first"), trace._side("second")]
+    page, count, left_out = report_module.report_page(sides)
+    assert (count, left_out) == (2 * len(trace), [])
+    opened = Opened(page)
+    assert [head["name"] for head in opened.head["traces"]] == ["first", "second"]
+    np.testing.assert_array_equal(opened.column("0.kind"), opened.column("1.kind"))
+    assert len(Opened(page, "clew-values").column("1.tiles")) == 1
+
+
 def test_redact_leaves_out_sources_and_paths(trace: clew.Trace, tmp_path: Path) -> None:
     full = Opened(trace.html(tmp_path / "full.html").path.read_text())
     assert SECRET in full._data.decode("utf-8", "replace")

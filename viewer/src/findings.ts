@@ -60,7 +60,7 @@ export class Findings {
 
   private fine(): HTMLElement {
     const { head } = this.view.trace;
-    const checked = ["no crash", head.nonfinite.known ? "no NaN or Inf" : "values not recorded, so NaN and Inf not checked", head.gaps.total ? "" : "no coverage gaps"];
+    const checked = ["no crash", head.nonfinite.known ? "no NaN or Inf" : "NaN and Inf not checked: no values recorded", head.gaps.total ? "" : "no coverage gaps"];
     return h("div.finding.fine", null, h("b", null, "✓ "), checked.filter(Boolean).join(" · "));
   }
 }

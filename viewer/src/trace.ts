@@ -65,7 +65,7 @@ export class Trace {
   constructor(
     readonly head: TraceHead,
     private readonly payload: Payload,
-    private readonly prefix: string,
+    readonly prefix: string,
   ) {
     const c = (this.c = (name: string) => payload.column(prefix + name));
     this.rows = head.rows;

@@ -30,7 +30,7 @@ export class Tree {
     on(this.list.element, "keydown", (event) => this.key(event));
     this.element = h("section.pane.tree", { label: "Tree" },
       h("header.bar", null, h("h2", null, "Calls"), h("span.grow", null),
-        button("⊞", "Open one level more everywhere (*)", () => this.openMore()),
+        button("⊞", "Open one level more (*)", () => this.openMore()),
         button("⊟", "Close everything", () => this.closeAll())),
       this.list.element);
     this.openFirst();
@@ -118,7 +118,7 @@ export class Tree {
       }
     }
     const duration = outline.duration(node);
-    spent.textContent = time(duration);
+    spent.textContent = duration ? time(duration) : "";
     const above = index && depth ? outline.duration(this.above(index)) : NaN;
     const share = above > 0 ? min(1, duration / above) : 0;
     spent.style.setProperty("--share", `${(100 * (share || 0)).toFixed(1)}%`);
