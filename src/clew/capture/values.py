@@ -39,6 +39,15 @@ _REMEMBERED = 4096
 _BATCH_BYTES = 32 << 20
 
 
+# What is not kept, by the limit that was reached.
+_LIMITED = {
+    "bytes": "the data of values",
+    "elements": "the data of large values",
+    "sample": "the data of most values",
+    "seconds": "the data and statistics of values",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Taken:
     """What was kept of a tensor version, for views of the same elements to come.
@@ -232,7 +241,7 @@ class Keeper:
 
     def _limited(self, what: str, name: str) -> None:
         self._on_gap(
-            Gap("the data of values", "", f"the limit of {what} was reached",
+            Gap(_LIMITED[name], "", f"the limit of {what} was reached",
                 f"raise it with clew.trace(limits=Limits({name}=...))")
         )  # fmt: skip
 
