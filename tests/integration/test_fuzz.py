@@ -127,11 +127,14 @@ def read_or_refuse(path: Path) -> bool:
     return True
 
 
-@settings(
+many_examples = settings(
     max_examples=150,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
+
+
+@many_examples
 @given(name=st.sampled_from(FILES), data=st.binary(max_size=4000), keep=st.booleans())
 def test_any_bytes_in_any_file(
     name: str, data: bytes, keep: bool, traces: Path, tmp_path: Path
@@ -145,11 +148,7 @@ def test_any_bytes_in_any_file(
     read_or_refuse(run)
 
 
-@settings(
-    max_examples=100,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@many_examples
 @given(
     at=st.integers(0, 1 << 30),
     data=st.binary(min_size=1, max_size=12),

@@ -333,6 +333,8 @@ class DiskStore:
                 return
             else:
                 self._guarded(functools.partial(self._write, item))
+            # Not held while the next is waited for.
+            del item
 
     def _guarded(self, work: Callable[[], None]) -> None:
         if self._failed:
