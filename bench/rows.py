@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import clew
+from bench import pictures, subjects, workloads
 from bench import storing as store
-from bench import subjects, workloads
 from bench.timing import Effort, best_times
 from bench.workloads import Workload
 
@@ -55,6 +55,7 @@ class Plan:
     events: int
     large_tensors: int
     small_tensors: int
+    report_events: int
 
 
 FULL = Plan(
@@ -65,6 +66,7 @@ FULL = Plan(
     events=1_000_000,
     large_tensors=64,
     small_tensors=20_000,
+    report_events=100_000,
 )
 QUICK = Plan(
     small=Effort(rounds=2, seconds=0.2),
@@ -74,6 +76,7 @@ QUICK = Plan(
     events=60_000,
     large_tensors=8,
     small_tensors=500,
+    report_events=5_000,
 )
 
 EMPTY_MODE = "empty dispatch mode"
@@ -88,7 +91,9 @@ def all_rows(plan: Plan) -> Iterator[Row]:
     yield from storing(plan)
     yield from reading(plan)
     yield from importing(plan)
+    yield from drawing(plan)
     yield from million(plan)
+    yield from viewer(plan)
 
 
 def recording(plan: Plan) -> Iterator[Row]:
@@ -223,6 +228,19 @@ def _import_seconds(statement: str) -> float:
     return int(_output("-c", program)) / 1e9
 
 
+def drawing(plan: Plan) -> Iterator[Row]:
+    """Graphs: large layouts by themselves, and a model from its trace to the picture."""
+    for count in (1_000, 10_000):
+        seconds = pictures.layout_seconds(count)
+        yield Row(
+            f"graph.layout_{count}", "layout of a graph", f"{count:,} nodes", "", seconds, "s"
+        )
+    work = workloads.gpt2(plan.layers)
+    for how, seconds in pictures.drawing_seconds(work).items():
+        what = f"graph to SVG, {how}" if how == "folded" else f"  {how}, every op"
+        yield Row(f"graph.{how}", what, work.name, "", seconds, "s")
+
+
 def million(plan: Plan) -> Iterator[Row]:
     """Memory and time per event of a long recording, in a process of its own."""
     found = json.loads(_output("-m", "bench.million", str(plan.events)))
@@ -243,6 +261,17 @@ def million(plan: Plan) -> Iterator[Row]:
     for key, what, floor, end, beginning in growth:
         yield Row(key, what, on, floor, found[end] / found[beginning], "×", 1.2)
     yield Row("time.read", "made ready to read, once", on, "", found["reading"], "µs per event")
+
+
+def viewer(plan: Plan) -> Iterator[Row]:
+    """A report in a real browser: how soon it can be used, how large it is, how it scrolls."""
+    found = json.loads(_output("-m", "bench.viewer", str(plan.report_events)))
+    on = f"{found['events']:,} events with statistics"
+    yield Row("viewer.ready", "HTML report usable after", on, "", found["ready"], "ms", 2000)
+    yield Row("viewer.size", "  its file", on, "", found["megabytes"], "MB", 10)
+    yield Row("viewer.scroll", "  slowest step of scrolling", on, "", found["scroll"], "ms", 50)
+    yield Row("viewer.open", "  every node opened in", on, "", found["opened"], "ms")
+    yield Row("viewer.write", "  written in", on, "", found["written"] * 1e3, "ms")
 
 
 def _output(*arguments: str) -> str:

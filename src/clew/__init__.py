@@ -19,28 +19,36 @@ __version__ = "0.1.0"
 _HOME = {
     "ClewError": "clew.errors",
     "ClewWarning": "clew.errors",
+    "Hdf5": "clew.events.outputs",
     "Limits": "clew.events.settings",
     "Trace": "clew.traces",
     "load": "clew.traces",
+    "prefix": "clew.capture.taps",
     "schedule": "clew.events.settings",
+    "tap": "clew.capture.taps",
     "trace": "clew.session",
 }
 
 __all__ = [
     "ClewError",
     "ClewWarning",
+    "Hdf5",
     "Limits",
     "Trace",
     "__version__",
     "load",
+    "prefix",
     "schedule",
+    "tap",
     "trace",
 ]
 
 logging.getLogger("clew").addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
+    from clew.capture.taps import prefix, tap
     from clew.errors import ClewError, ClewWarning
+    from clew.events.outputs import Hdf5
     from clew.events.settings import Limits, schedule
     from clew.session import trace
     from clew.traces import Trace, load

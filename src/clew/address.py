@@ -20,7 +20,7 @@ from clew.errors import AddressSyntaxError
 
 Segment: TypeAlias = str | int
 
-ROLES = ("in", "out", "grad", "grad_in", "param", "buffer")
+ROLES = ("in", "out", "grad", "grad_in", "param", "buffer", "update", "state")
 
 # What people write first; each must lead to the right word, not to a function of that name.
 _MISTAKEN_ROLES = {
@@ -345,7 +345,7 @@ class _Reader:
         if self.at("."):
             self.pos += 1
             found += self.segments()
-        if found and role in ("param", "buffer"):
+        if found and role in ("param", "buffer", "update"):
             self.fail(f"':{role}' takes no field", start, f"put the name first, fc.weight:{role}")
         return found
 

@@ -22,26 +22,32 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from clew.address import Address, nearest, parse
+from clew import callbacks
+from clew.address import Address, compile_pattern, nearest, parse
 from clew.analysis.crash import crash_note, failing_event
 from clew.errors import ClewError, ClewWarning, MissingDependency, TraceStateError
 from clew.events.columns import Columns, ModuleRow, Place
+from clew.events.live import Listener
 from clew.events.model import Gap
+from clew.events.outputs import Hdf5, as_hdf5
 from clew.events.records import EVAL, TRAIN, Sink, Step
 from clew.events.settings import Limits, Schedule
 from clew.store.memory import MemoryStore
 from clew.store.reader import Reader
+from clew.store.remote import is_url
 from clew.traces import Trace
+from clew.views.text.live import LivePrinter
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from clew.capture.modules import ModuleSource
     from clew.capture.names import ModuleName
     from clew.capture.recording import Lane
+    from clew.capture.variables import VariableSource
     from clew.store.disk import DiskStore, Surroundings
+    from clew.views.export.hdf5_store import Hdf5Store
 
 _log = logging.getLogger("clew")
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -52,6 +58,10 @@ LEVELS = ("modules", "ops")
 VALUES = ("meta", "stats", "full")
 COMPILED = ("opaque", "eager")
 EXIST = ("new", "replace")
+
+# Roles of tensors that modules own, and those besides inputs and outputs of calls.
+TENSOR_ROLES = ("grad", "param", "buffer", "update", "state")
+ROLES_BEYOND_CALLS = (*TENSOR_ROLES, "grad_in")
 
 _active: list[Tracer] = []
 
@@ -87,9 +97,9 @@ def trace(
     level: str = "ops",
     values: str = "meta",
     capture: Iterable[str] = (),
-    live: bool = False,
+    live: bool | Listener = False,
     compiled: str = "opaque",
-    out: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | Hdf5 | None = None,
     exist: str = "new",
     schedule: Schedule | None = None,
     limits: Limits | None = None,
@@ -101,7 +111,8 @@ def trace(
     `model` says whose names the addresses use: a module, a dict of name to module, or None to
     name each outermost module by its class. `level` is `"ops"` or `"modules"`. `values` is
     `"meta"`, `"stats"` or `"full"`; `capture` lists addresses kept in full whatever it says.
-    `live` prints each event as it happens. `compiled="eager"` opens compiled regions up.
+    `live` prints each event as it happens, or tells a `clew.events.live.Listener` of it.
+    `compiled="eager"` opens compiled regions up.
     `out` streams the trace to a folder while the program runs; a folder that is taken is left
     alone and the run gets one of its own, unless `exist="replace"`. `schedule` records only some
     steps, `limits` says where to hold back. `redact` leaves source text out.
@@ -128,9 +139,10 @@ def trace(
         raise MissingDependency("clew.trace", "torch", "clew[torch]") from missing
     models = _models(model, torch.nn.Module)
     addresses = [parse(text) for text in ([capture] if isinstance(capture, str) else capture)]
-    place = None if out is None else Path(out)
+    place = as_hdf5(out) or out
+    listener = (LivePrinter(sys.stdout) if live else None) if isinstance(live, bool) else live
     settings = Settings(
-        level, values, addresses, live, compiled, place, exist, schedule, limits or Limits(),
+        level, values, addresses, listener, compiled, place, exist, schedule, limits or Limits(),
         redact, name,
     )  # fmt: skip
     return Tracer(models, settings)
@@ -148,6 +160,13 @@ def _models(model: Any, module_class: type) -> dict[str, Any]:
     )
 
 
+class Source(Protocol):
+    """Something that makes events while it is switched on."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What `trace` was asked for, checked."""
@@ -155,9 +174,9 @@ class Settings:
     level: str
     values: str
     capture: list[Address]
-    live: bool
+    live: Listener | None
     compiled: str
-    out: Path | None
+    out: str | os.PathLike[str] | Hdf5 | None
     exist: str
     schedule: Schedule | None
     limits: Limits
@@ -273,10 +292,9 @@ class Tracer(Trace):
         _active.append(self)
 
     @property
-    def path(self) -> Path | None:
-        """The folder the trace is streamed to, None if it is kept in memory."""
-        disk = None if self._session is None else self._session.disk
-        return None if disk is None else disk.folder.parent
+    def path(self) -> Path | str | None:
+        """The folder, URL or HDF5 file that is written, None if all is kept in memory."""
+        return None if self._session is None else self._session.path
 
     def _current_readers(self) -> list[Reader]:
         if self._session is None:
@@ -318,7 +336,15 @@ class Session:
     """One recording from first start to last stop: sources on one side, store on the other."""
 
     def __init__(self, models: dict[str, nn.Module], settings: Settings) -> None:
+        from clew.capture.budget import Budget
+        from clew.capture.grads import GradSource
+        from clew.capture.live import LiveFeed
+        from clew.capture.named import Named
         from clew.capture.recording import Recording
+        from clew.capture.tensors import TensorTable
+        from clew.capture.torch_compat import is_compiling
+        from clew.capture.values import Keeper
+        from clew.capture.variables import VariableSource
 
         self._settings = settings
         self._roots = {path: type(model).__name__ for path, model in models.items()}
@@ -331,19 +357,25 @@ class Session:
         self._gaps: dict[tuple[str, str], Gap] = {}
         self._faulted = False
         self._modes: dict[int, Any] = {}
-        self._modules: ModuleSource
+        self._sources: list[Source] = []
+        self._running = False
         self._paused = False
         self._undo: list[Callable[[], None]] = []
         self._main = 0
         self._error: BaseException | None = None
         self.crash_text: str | None = None
-        self.store = MemoryStore()
+        self.store: MemoryStore | Hdf5Store = MemoryStore()
         self.disk: DiskStore | None = None
+        # Whatever has a thread that writes: `disk`, or an HDF5 file that `store` has.
+        self._writer: DiskStore | None = None
         sink: Sink = self.store
-        if settings.out is not None:
-            sink = self.disk = self._open_disk(settings.out, settings.exist)
+        if isinstance(settings.out, Hdf5):
+            sink = self.store = self._writer = self._open_hdf5(settings.out, settings.exist)
+        elif settings.out is not None:
+            sink = self.disk = self._writer = self._open_disk(settings.out, settings.exist)
         most_events = math.inf if settings.limits.events is None else settings.limits.events
-        self.recording = Recording(sink, time.perf_counter_ns, most_events)
+        budget = Budget(settings.limits, self._gap)
+        self.recording = Recording(sink, time.perf_counter_ns, TensorTable, budget, most_events)
         self.recording.on_halt = self._halted
         self.recording.on_fault = self._fault
         self._given: dict[str, list[ModuleName]] = {}
@@ -352,23 +384,39 @@ class Session:
             known = len(names)
             self.recording.modules.register(model, path)
             self._given[path] = names[known:]
-        if settings.live:
-            from clew.capture.live import LiveFeed
-            from clew.views.text.live import LivePrinter
-
-            feed = LiveFeed(self.recording, LivePrinter(sys.stdout))
+        if settings.live is not None:
+            feed = LiveFeed(self.recording, settings.live)
             self.recording.listen(feed.entered, feed.ended)
-        if settings.values != "meta" or settings.capture:
-            from clew.capture.values import Keeper
+        # Without a model it shows only as it runs what is a module and what a variable.
+        calls = [a for a in settings.capture if not models or not self._may_be_variable(a)]
+        keeper = Keeper(settings.values, calls, budget, self._gap, self.recording.kept)
+        self.recording.keep(keeper, every=settings.values != "meta" or keeper.is_asked)
+        self._matchers: list[Any] = [keeper]
+        if any(address.role in ROLES_BEYOND_CALLS for address in settings.capture):
+            grads = self.recording.grads = GradSource(self.recording, settings.capture, self._gap)
+            self._matchers.append(grads)
+        self._variables: VariableSource | None = None
+        if any(self._may_be_variable(address) for address in settings.capture):
+            self._variables = VariableSource(
+                self.recording, settings.capture, Named(self.recording, self._gap), self._gap,
+                is_compiling,
+            )  # fmt: skip
+            self._matchers.append(self._variables)
 
-            self.recording.keep(
-                Keeper(settings.values, settings.capture, settings.limits, self._gap)
-            )
+    def _may_be_variable(self, address: Address) -> bool:
+        """Whether an address may name a variable: it does if no module has its name."""
+        if address.kind == "function":
+            return True
+        if address.kind != "path" or address.role is not None:
+            return False
+        named = compile_pattern(address.path)
+        return not any(named(name.path) for name in self.recording.modules.names)
 
     def start(self, frame: FrameType | None, nested: bool) -> None:
         """Install everything."""
         from clew.capture.compiled import CompiledSource
         from clew.capture.modules import ModuleSource
+        from clew.capture.named import TapSource
         from clew.capture.sources import boundary_of
         from clew.capture.torch_compat import on_swap
 
@@ -380,15 +428,15 @@ class Session:
         self._main = threading.get_ident()
         lane = recording.lane(boundary_of(frame))
         modules = ModuleSource(recording, self._sees_ops, self._on_thread, self._on_idle)
-        self._modules = modules
         compiled = CompiledSource(recording, self._settings.compiled, self._gap)
-        self._undo = [
-            on_swap(recording.tensors.forget),
-            compiled.stop,
-            modules.stop,
-        ]
+        self._sources = [modules, TapSource(recording, callbacks.reducer, self._gap)]
+        if recording.grads is not None:
+            self._sources.insert(0, recording.grads)
+        if self._variables is not None:
+            self._sources.insert(0, self._variables)
+        self._undo = [on_swap(recording.tensors.forget), compiled.stop, self._stop_sources]
         compiled.start()
-        modules.start()
+        self._start_sources()
         self._push_mode(lane)
         self._paused = False
         self._follow_schedule()
@@ -406,8 +454,8 @@ class Session:
         self._check_anything_ran()
         self._check_models_ran()
         self._check_captured()
-        if self.disk is not None:
-            self.disk.close()
+        if self._writer is not None:
+            self._writer.close()
 
     def failed_to_start(self, fault: BaseException) -> None:
         """Undo what was installed and say so; the program runs on, unrecorded."""
@@ -419,8 +467,8 @@ class Session:
     def abandon(self) -> None:
         """Stop in a process that inherited the recording by a fork."""
         self.recording.halt()
-        if self.disk is not None:
-            self.disk.abandon()
+        if self._writer is not None:
+            self._writer.abandon()
         for undo in reversed(self._undo):
             undo()
         self._undo = []
@@ -438,11 +486,13 @@ class Session:
 
     def step(self) -> int:
         """Begin the next step."""
+        if self.recording.grads is not None and not self._paused:
+            self.recording.grads.look_around()
         self._step += 1
         self._follow_schedule()
         if not self._paused:
             self.recording.mark(Step(self._step))
-        if self.disk is not None:
+        if self._writer is not None:
             self.recording.drain()
         return self._step
 
@@ -455,11 +505,22 @@ class Session:
         self._paused = pause
         lane = self.recording.lane()
         if pause:
-            self._modules.stop()
+            self._stop_sources()
             self._pop_mode(lane)
         else:
-            self._modules.start()
+            self._start_sources()
             self._push_mode(lane)
+
+    def _start_sources(self) -> None:
+        self._running = True
+        for source in self._sources:
+            source.start()
+
+    def _stop_sources(self) -> None:
+        if self._running:
+            self._running = False
+            for source in reversed(self._sources):
+                source.stop()
 
     def _halted(self) -> None:
         self._gap(
@@ -476,8 +537,8 @@ class Session:
         if self._undo:
             self.recording.drain()
             self._reader = None
-            if self.disk is not None:
-                self.disk.flush()
+            if self._writer is not None:
+                self._writer.flush()
 
     def crashed(self, error: BaseException) -> None:
         """Record the exception that ends the block, and tell the user where it came from."""
@@ -494,9 +555,7 @@ class Session:
         self.flush()
         if self._reader is None:
             if self.disk is not None:
-                from clew.store.folder import read_rank
-
-                columns = read_rank(self.disk.folder)
+                columns = self.disk.read()
                 # What went wrong since, the writing itself too, is not in the files.
                 columns.gaps += [g for g in self._gaps.values() if g not in columns.gaps]
                 self._reader = Reader(columns)
@@ -504,13 +563,29 @@ class Session:
                 self._reader = Reader(self._columns())
         return self._reader
 
-    def _open_disk(self, out: Path, exist: str) -> DiskStore:
+    def _open_disk(self, out: str | os.PathLike[str], exist: str) -> DiskStore:
         from clew.store.disk import DiskStore
         from clew.store.save import claim
 
         rank = _rank()
-        folder = claim(out, rank, exist, self._environment(), _world_size())
+        if isinstance(out, str) and is_url(out):
+            from clew.store.remote_store import RemoteStore, claim_remote
+
+            place = claim_remote(out, rank, exist, self._environment(), _world_size())
+            return RemoteStore(*place, rank, self._around, self._not_written)
+        folder = claim(Path(out), rank, exist, self._environment(), _world_size())
         return DiskStore(folder, rank, self._around, self._not_written)
+
+    def _open_hdf5(self, out: Hdf5, exist: str) -> Hdf5Store:
+        from clew.views.export.hdf5_store import open_hdf5
+
+        environment = self._environment()
+        return open_hdf5(out, _rank(), exist, environment, self._around, self._not_written)
+
+    @property
+    def path(self) -> Path | str | None:
+        """What is written to."""
+        return None if self._writer is None else self._writer.place
 
     def _around(self, nodes: list[Any]) -> Surroundings:
         from clew.store.disk import Surroundings
@@ -529,9 +604,8 @@ class Session:
 
     def _places(self, nodes: list[Any]) -> list[Place]:
         from clew.capture.sources import places_of
-        from clew.capture.torch_compat import LIBRARY_DIRS
 
-        return places_of(nodes, LIBRARY_DIRS)
+        return places_of(nodes)
 
     def _module_rows(self) -> list[ModuleRow]:
         return [
@@ -548,6 +622,7 @@ class Session:
             ops=store.tables.ops.rows,
             modules=self._module_rows(),
             notes=store.tables.notes.rows,
+            labels=store.tables.labels.rows,
             places=places,
             templates=store.tables.templates.rows,
             metas=store.tables.metas.rows,
@@ -631,19 +706,26 @@ class Session:
                 _warn(str(gap))
 
     def _check_captured(self) -> None:
-        keeper = self.recording.keeper
-        called = [name.path for name in self.recording.modules.names if name.entry.calls]
-        for address in keeper.unmatched() if keeper is not None else ():
-            close = ", ".join(nearest(address, called)) or "none"
-            self._gap(Gap("an address to capture", address, "nothing that ran matches it",
-                          f"the nearest that ran: {close}"))  # fmt: skip
+        modules = self.recording.modules
+        called = [name.path for name in modules.names if name.entry.calls]
+        owned = [path for path, _ in modules.tensors()]
+        matched = {text for source in self._matchers for text in source.matched}
+        for address in self._settings.capture:
+            if address.text not in matched:
+                among = owned if address.role in TENSOR_ROLES else called
+                if self._variables is not None:
+                    among = [*among, *self._variables.candidates(address)]
+                close = ", ".join(nearest(address.path, among)) or "none"
+                self._gap(Gap("an address to capture", address.text, "nothing that ran matches it",
+                              f"the nearest that ran: {close}"))  # fmt: skip
 
     def _check_models_ran(self) -> None:
         names = self.recording.modules.names
         for path, cls in self._roots.items():
-            if any(name.entry.calls for name in self._given[path]):
-                continue
             ran = sorted({name.path for name in names if name.entry.calls})
+            # By path, as a wrapper that was made before the trace has the name of what it wraps.
+            if {name.path for name in self._given[path]} & set(ran):
+                continue
             listed = ", ".join(ran[:5]) or "no module at all"
             gap = Gap(
                 f"model {path or cls!r}",

@@ -17,11 +17,13 @@ PROMISED = {
     *(f"{on}.{what}" for on in WORKLOADS for what in ("ops", "modules")),
     *("store.large.clew", "store.stall.modules"),
     *("import.import", "memory.recorded", "memory.read", "memory.linear", "time.linear"),
+    *("viewer.ready", "viewer.size", "viewer.scroll"),
 }
 INFORMATIVE = {
     *(f"{on}.ops_untraced" for on in WORKLOADS),
     *(f"{on}.{peer}" for on in ("encoder", "gpt2") for peer in ("debug_mode", "inspect_stack")),
     *(f"values.{level}.{kept}" for level in ("modules", "ops") for kept in ("stats", "full")),
+    *(f"graph.{what}" for what in ("layout_1000", "layout_10000", "folded", "unfolded")),
     *(f"store.{size}.{way}" for size in ("large", "small") for way in ("torch.save", "h5py")),
     *(
         f"store.read.{size}.{way}"
@@ -30,6 +32,7 @@ INFORMATIVE = {
     ),
     *("store.small.clew", "store.stall.ops"),
     *("import.use", "memory.columns", "time.first", "time.last", "time.read"),
+    *("viewer.open", "viewer.write"),
 }
 
 

@@ -184,9 +184,9 @@ def test_what_waits_to_be_written_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However much a step keeps, it is handed over in pieces, not gathered until its end."""
-    from clew.capture import values
+    from clew.capture import budget
 
-    monkeypatch.setattr(values, "_BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr(budget, "_BATCH_BYTES", 1 << 20)
     sizes = []
     write_values = disk.TraceFiles.write_values
 

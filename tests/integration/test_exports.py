@@ -410,7 +410,7 @@ def test_a_failed_replacement_keeps_the_old_file(full: clew.Trace, tmp_path: Pat
 
 
 def test_wrong_words_are_answered_with_the_right_ones(full: clew.Trace, tmp_path: Path) -> None:
-    with pytest.raises(ClewError, match="no export format 'h5'; there are chrome, csv, hdf5"):
+    with pytest.raises(ClewError, match="no export format 'h5'; there are chrome, csv, dot, hdf5"):
         full.export("h5", tmp_path / "x")
     with pytest.raises(ClewError, match="the csv export has no option 'dtype'; it has none"):
         full.export("csv", tmp_path / "x", dtype="float32")

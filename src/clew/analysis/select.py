@@ -5,15 +5,24 @@ In come a `Reader` and an address, out comes a `Selection` or a `NoMatch` with t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
 
-from clew.address import Address, compile_pattern, matches_file, matches_op, nearest, parse
+from clew.address import (
+    Address,
+    compile_pattern,
+    join,
+    matches_file,
+    matches_op,
+    nearest,
+    parse,
+)
 from clew.errors import ClewError, NoMatch, NotRecorded
+from clew.events.display import Bundle, bundle
 from clew.events.model import Event, Source, Value, Values
-from clew.events.records import MODULE, OP, RECOMPUTE
+from clew.events.records import GRADIENT, MODULE, OP, PREFIX, RECOMPUTE, TAP, VARIABLE, Label
 from clew.store.reader import Reader
 
 _LISTED = 10
@@ -97,6 +106,9 @@ class Selection(Sequence[Event]):
         prefix = self._path + "."
         return [v for path, v in found.items() if path == self._path or path.startswith(prefix)]
 
+    def _repr_mimebundle_(self, **kwargs: Any) -> Bundle:
+        return bundle(self)
+
     def __repr__(self) -> str:
         return f"<Selection {self.address!r}: {_counted(self._events)}>"
 
@@ -116,30 +128,69 @@ def _pick(selection: Selection) -> str:
 def select(readers: list[Reader], text: str) -> Selection:
     """The events that an address stands for, on all ranks."""
     address = parse(text)
-    if address.role not in (None, "in", "out"):
-        raise NotRecorded(
-            f"{text!r} asks for a {address.role!r}, which this trace does not hold; "
-            "it has module calls, ops, their inputs (:in) and outputs (:out)"
-        )
-    finder = {"op": _ops, "line": _lines, "path": _modules}.get(address.kind)
-    if finder is None:
-        raise NotRecorded(
-            f"{text!r} names a local variable of a function, which this trace does not hold"
-        )
+    finder = {"op": _ops, "line": _lines}.get(address.kind, _named)
     found = [(reader, *finder(reader, address)) for reader in readers]
     events = [reader.event(int(row)) for reader, rows, _ in found for row in rows]
+    if not events and address.kind == "function":
+        raise NotRecorded(_unrecorded(text, "a local variable of a function"))
+    if not events and address.role not in (None, "in", "out"):
+        raise NotRecorded(_unrecorded(text, f"a {address.role!r}"))
     if not events:
         names = {name for _, _, candidates in found for name in candidates}
         idle = _idle_modules(readers[0], address)
         among = f"the modules that ran ({idle[0]!r} did not)" if idle else "the recorded names"
         raise NoMatch(text, nearest(_sought(address), sorted(names)), among)
     path = ".".join(map(str, address.field)) if address.field else None
-    selection = Selection(text, events, address.role or "out", path)
+    role = "in" if address.role == "in" else "out"
+    selection = Selection(text, events, role, path)
     if path is not None and not selection.values:
         side = "inputs" if address.role == "in" else "outputs"
         there = sorted({p for event in events for p in getattr(event, side)})
         raise NoMatch(text, nearest(path, there), f"the paths {', '.join(map(repr, there))}")
     return selection
+
+
+def _unrecorded(text: str, what: str) -> str:
+    return (
+        f"{text!r} asks for {what}, which this trace does not hold; record it with "
+        f"clew.trace(capture=[{text!r}])"
+    )
+
+
+def _named(reader: Reader, address: Address) -> tuple[Any, list[str]]:
+    """Calls of modules, and values that have names of their own, such as variables and taps."""
+    rows, names = _labelled(reader, address)
+    if address.kind == "path" and address.role in (None, "in", "out"):
+        calls, called = _modules(reader, address)
+        rows, names = np.union1d(rows, calls), [*called, *names]
+    return rows, names
+
+
+def _labelled(reader: Reader, address: Address) -> tuple[Any, list[str]]:
+    c = reader.columns
+    if address.role in ("in", "out"):
+        return np.zeros(0, dtype=np.int64), []
+    matcher = compile_pattern(join(address.segments))
+    wanted = [n for n, label in enumerate(c.labels) if _is_named(label, address, matcher)]
+    rows = np.flatnonzero(np.isin(c.kind, (VARIABLE, TAP, GRADIENT)) & np.isin(c.subject, wanted))
+    if address.call is not None:
+        rows = rows[reader.call_index[rows] == address.call]
+    return rows, sorted({label.stem for label in c.labels if label.kind != PREFIX})
+
+
+def _is_named(label: Label, address: Address, matcher: Callable[[str], bool]) -> bool:
+    if label.role != address.role:
+        return False
+    if address.kind == "path":
+        return label.file is None and _names(matcher, label.stem)
+    if label.file is None or not _names(matcher, label.stem.partition(":")[2]):
+        return False
+    return label.package == address.path or matches_file(address.path, label.file)
+
+
+def _names(matcher: Callable[[str], bool], stem: str) -> bool:
+    """Whether a pattern names a stem; a function stands for what it returns."""
+    return matcher(stem) or (stem.endswith(".return") and matcher(stem.removesuffix(".return")))
 
 
 def _idle_modules(reader: Reader, address: Address) -> list[str]:
@@ -233,14 +284,17 @@ def _ops(reader: Reader, address: Address) -> tuple[Any, list[str]]:
 
 def _lines(reader: Reader, address: Address) -> tuple[Any, list[str]]:
     rows, seen = [], set()
-    sources: dict[int, Source | None] = {}
+    sources: dict[tuple[int, int], Source | None] = {}
     for row in range(len(reader)):
         if reader.columns.kind[row] not in (MODULE, OP):
             continue
-        place = int(reader.columns.place[row])
-        if reader.forward_row[row] >= 0 or place not in sources:
-            sources[place] = reader.source(row)
-        source = sources[place]
+        # A backward op takes its line from its forward op, others called alike do not.
+        forward = int(reader.forward_row[row])
+        places = reader.columns.place
+        key = int(places[row]), int(places[forward]) if forward >= 0 else -1
+        if key not in sources:
+            sources[key] = reader.source(row)
+        source = sources[key]
         if source is None:
             continue
         seen.add(f"line:{source.file}:{source.line}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from clew import callbacks
 from clew.analysis.select import Selection
 from clew.errors import ClewError
 from clew.events.model import Source, Value
@@ -41,7 +42,7 @@ class Series:
                 f"{self.address!r} has values of {len(shapes)} shapes ({listed}); "
                 "stack(pad=True) fills them up with zeros"
             )
-        return _padded(arrays)
+        return callbacks.stack_padded(arrays)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -88,14 +89,3 @@ def _counted(modes: dict[int, str]) -> dict[int, tuple[str, int]]:
         found[step] = (mode, counts[mode])
         counts[mode] += 1
     return found
-
-
-def _padded(arrays: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    """Stack arrays of any shapes: aligned at the last axes, zeros at the end of each."""
-    rank = max(a.ndim for a in arrays)
-    lifted = [a.reshape((1,) * (rank - a.ndim) + a.shape) for a in arrays]
-    size = tuple(max(a.shape[axis] for a in lifted) for axis in range(rank))
-    result = np.zeros((len(arrays), *size), dtype=np.result_type(*arrays))
-    for row, array in zip(result, lifted, strict=True):
-        row[tuple(slice(0, n) for n in array.shape)] = array
-    return result

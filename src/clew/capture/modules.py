@@ -18,13 +18,14 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from clew.capture.recording import (
     FRAME,
     ID,
-    MACHINERY_IDS,
     NAME,
     NODE,
     NUMBER,
+    Call,
     Lane,
     Recording,
 )
+from clew.capture.sources import MACHINERY
 from clew.capture.structure import CONSTANTS, describe
 from clew.capture.torch_compat import CALL_FRAME, WRAPPED_CALL, StopRecomputation
 from clew.events.records import RECOMPUTE
@@ -69,6 +70,7 @@ def _hooks(
     on_idle: Callable[[Lane, nn.Module], None],
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     is_compiling = torch.compiler.is_dynamo_compiling
+    hidden = MACHINERY.hidden
     on_enter = recording.on_enter
     getframe = sys._getframe
     lanes_get = recording.lanes.get
@@ -85,11 +87,19 @@ def _hooks(
 
     keeper: Any = recording.keeper
     capturing = keeper is not None and bool(keeper.modules)
+    grads = recording.grads
 
     def keep_now(tensor: Tensor) -> Any:
         token = known(tensor)
         keeper.keep(token, tensor, True)
         return token
+
+    def follow_grads(call: Call, module: nn.Module, result: Any) -> None:
+        name: Any = call[NAME]
+        if grads is not None:
+            grads.left(module)
+            if "grad" in grads.call_roles(name.entry.paths, call[NUMBER]):
+                grads.follow_call(name.path, "grad", result)
 
     def enter(module: nn.Module, args: tuple[Any, ...]) -> None:
         # First of all, so that Dynamo folds the whole hook away when it meets it.
@@ -107,7 +117,7 @@ def _hooks(
             if wrapped.f_code is not WRAPPED_CALL:
                 wrapped = inner
             frame = wrapped.f_back
-            while frame is not None and id(frame.f_code) in MACHINERY_IDS:
+            while frame is not None and id(frame.f_code) in hidden:
                 frame = frame.f_back
             stack = lane.stack
             top = stack[-1]
@@ -147,6 +157,8 @@ def _hooks(
             kwargs = wrapped.f_locals["kwargs"]
             if capturing and "in" in keeper.module_roles(entry.paths, number):
                 describe([args, kwargs], keep_now)
+            if grads is not None and "grad_in" in grads.call_roles(entry.paths, number):
+                grads.follow_call(name.path, "grad_in", {**dict(enumerate(args)), **kwargs})
             named = None
             if kwargs:
                 named = {
@@ -179,6 +191,8 @@ def _hooks(
                     called: Any = call[NAME]
                     if "out" in keeper.module_roles(called.entry.paths, call[NUMBER]):
                         describe(result, keep_now)
+                if grads is not None:
+                    follow_grads(call, module, result)
                 held = live_get(id(result))
                 if held is not None and held[0]() is result:
                     out = held[1]

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
+if TYPE_CHECKING:
+    from torch import nn
 
 # Containers that wrap one module and lend it no name of its own.
 _WRAPPED = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "module"}
@@ -65,6 +66,10 @@ class ModuleTable:
         self.on_wrapper: Callable[[nn.Module], None] = lambda module: None
         # Called with parameters and buffers that got their names after they may have been met.
         self.on_late_tensor: Callable[[Any], None] = lambda tensor: None
+        # Called with each module that gets a name.
+        self.on_module: Callable[[str, Any], None] = lambda path, module: None
+        # Called with each parameter and buffer that gets a name.
+        self.on_tensor: Callable[[str, Any], None] = lambda path, tensor: None
         self._tensor_names: dict[int, tuple[ModuleEntry, str, str]] = {}
         self._root_names: dict[str, int] = {}
         self._unowned: dict[tuple[str, int], str] = {}
@@ -105,6 +110,20 @@ class ModuleTable:
                 if name.path.startswith(inside):
                     return name
         return entry.names[0]
+
+    def paths(self) -> dict[int, str]:
+        """The path of every module known, by its id."""
+        return {key: entry.names[0].path for key, entry in self.entries.items()}
+
+    def tensors(self) -> list[tuple[str, Any]]:
+        """Every parameter and buffer that has a name, with its path."""
+        found = []
+        for entry, attribute, path in list(self._tensor_names.values()):
+            module = entry.ref()
+            if module is not None:
+                owned = module._parameters.get(attribute, module._buffers.get(attribute))
+                found += [] if owned is None else [(path, owned)]
+        return found
 
     def tensor_name(self, tensor: Any) -> str | None:
         """The path of a parameter or buffer, None for any other tensor."""
@@ -173,6 +192,7 @@ class ModuleTable:
         name = ModuleName(len(self.names), path, parent, cls, entry)
         entry.names.append(name)
         self.names.append(name)
+        self.on_module(path, module)
         prefix = path + "." if path else ""
         tensor_names = self._tensor_names
         if self._started:
@@ -183,9 +203,11 @@ class ModuleTable:
             if parameter is not None and id(parameter) not in tensor_names:
                 tensor_names[id(parameter)] = (entry, attribute, prefix + attribute)
                 self.parameters.append((prefix + attribute, name.index, parameter.numel()))
+                self.on_tensor(prefix + attribute, parameter)
         for attribute, buffer in module._buffers.items():
             if buffer is not None:
                 tensor_names[id(buffer)] = (entry, attribute, prefix + attribute)
+                self.on_tensor(prefix + attribute, buffer)
 
 
 def _join(path: str, attribute: str, owner: nn.Module) -> str:

@@ -92,6 +92,7 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
     live = tensors.live
     keeper = recording.keeper
     keeping = keeper is not None
+    budget = recording.budget
     # Where values are kept, a tensor written through another is kept anew: ask for its version.
     live_get: Callable[[int], Any] = (lambda key: None) if keeping else live.get
     push_value = tensors.values.extend
@@ -218,7 +219,7 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
                     # Not plain after all: a sparse tensor, a subclass, an undefined gradient.
                     result = op.result(out, args, kwargs or {}, tensors, event, grad)
             push_event((event, func, node, parent, start, end, number, inputs, named, result, None))
-            if event & batch_bits == batch_bits or (keeper is not None and keeper.is_full):
+            if event & batch_bits == batch_bits or (keeping and budget.is_full):
                 recording.drain()
         except Exception as fault:
             recording.on_fault(fault, str(func))

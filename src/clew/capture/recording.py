@@ -12,20 +12,43 @@ import math
 import threading
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from torch import Tensor, nn
-
+from clew.capture import plain
+from clew.capture.budget import Budget
+from clew.capture.changes import look
 from clew.capture.names import ModuleName, ModuleTable
-from clew.capture.sources import StackNode, StackTree, first_argument, read_locals
+from clew.capture.sources import (
+    MACHINERY,
+    StackNode,
+    StackTree,
+    first_argument,
+    instruction_at,
+    read_locals,
+)
 from clew.capture.structure import describe
-from clew.capture.tensors import TensorTable
-from clew.capture.torch_compat import CALL_FRAME, CALL_MACHINERY, PHASE_OF_CODE
-from clew.capture.values import Keeper
-from clew.events.records import BACKWARD, EVENT_FIELDS, OPEN, RECOMPUTE, Batch, Note, Sink, Unseen
+from clew.events.records import (
+    BACKWARD,
+    EVENT_FIELDS,
+    OPEN,
+    RECOMPUTE,
+    Batch,
+    Label,
+    Note,
+    Sink,
+    Token,
+    Unseen,
+)
 
-MACHINERY_IDS = frozenset(map(id, CALL_MACHINERY))
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from clew.capture.grads import GradSource
+    from clew.capture.values import Keeper
+
 NO_FRAME = id(None)
+
+_REMEMBERED = 4096
 
 # Events handed to the sink at a time: few enough to stay small, enough to amortise the call.
 _BATCH = 1 << 14
@@ -43,7 +66,10 @@ INPUTS: Final = 7
 NAMED: Final = 8
 Call = tuple[int, StackNode, int, "ModuleName | None", int, int, int, Any, Any]
 
-_STACKS = StackTree(PHASE_OF_CODE)
+# Where a value was named: a frame, a line of code that runs compiled, or no line of Python.
+Where: TypeAlias = FrameType | tuple[CodeType, int] | None
+
+_STACKS = StackTree()
 
 
 class DirectCall:
@@ -89,10 +115,11 @@ class Lane:
         """The stack node of a frame and the id of the module call it runs in."""
         top = self.stack[-1]
         target = top[FRAME]
+        call_frame = MACHINERY.call_frame
         key: list[int] = []
         walker = frame
         while id(walker) != target:
-            if walker is None or walker.f_code is CALL_FRAME:
+            if walker is None or walker.f_code is call_frame:
                 return self._search(frame)
             key += (id(walker.f_code), walker.f_lasti)
             walker = walker.f_back
@@ -113,9 +140,9 @@ class Lane:
                 self.abandon_above(0)
                 self.stack[0] = _outside(self.stack[0][NODE], NO_FRAME)
                 break
-            if frame.f_code is CALL_FRAME and self.reopen(id(frame)):
+            if frame.f_code is MACHINERY.call_frame and self.reopen(id(frame)):
                 break
-            if id(frame.f_code) not in MACHINERY_IDS:
+            if id(frame.f_code) not in MACHINERY.hidden:
                 frames.append(frame)
             frame = frame.f_back
         top = self.stack[-1]
@@ -209,7 +236,8 @@ class Lane:
 
 def _is_forward_of(module: Any, code: CodeType) -> bool:
     """Whether code is the `forward` of a module, its own or inherited, decorated or not."""
-    if not isinstance(module, nn.Module):
+    # A module, without asking torch, which need not be there.
+    if not hasattr(type(module), "_call_impl"):
         return False
     candidates = [cls.__dict__.get("forward") for cls in type(module).__mro__]
     candidates.append(module.__dict__.get("forward"))
@@ -227,10 +255,21 @@ def _outside(root: StackNode, boundary: int) -> Call:
 
 
 class Recording:
-    """Everything the sources of one trace write to."""
+    """Everything the sources of one trace write to.
 
-    def __init__(self, sink: Sink, clock: Callable[[], int], most_events: float = math.inf) -> None:
+    `table` makes the table of tensors: `capture.tensors.TensorTable` where there is torch.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        clock: Callable[[], int],
+        table: Callable[[Callable[[Any], str | None]], Any],
+        budget: Budget,
+        most_events: float = math.inf,
+    ) -> None:
         self.sink = sink
+        self.budget = budget
         self._most_events = most_events
         self._recorded = 0
         self.halted = False
@@ -247,19 +286,30 @@ class Recording:
         # Called when a module call begins, if somebody listens.
         self.on_enter: Callable[[Lane, Call], None] | None = None
         self.modules = ModuleTable()
-        self.tensors = TensorTable(self.modules.tensor_name)
+        self.tensors = table(self.modules.tensor_name)
+        # id of a token -> (token, content), of tensors that were named
+        self._contents: dict[int, tuple[Token, Any]] = {}
+        # What is kept of values beyond their facts: (token, `Kept`).
+        self.kept: list[Any] = []
         self.modules.on_late_tensor = self.tensors.forget
+        # Keeps more than facts of every tensor version, if that was asked for.
         self.keeper: Keeper | None = None
+        # Follows gradients, if some were asked for.
+        self.grads: GradSource | None = None
+        # Keeps the data of single values.
+        self.snapshots: Keeper | None = None
         self.stacks = _STACKS
         self.lanes: dict[int, Lane] = {}
         self.thread_names: list[str] = []
         self._draining = threading.Lock()
         self.on_fault: Callable[[BaseException, str], None] = lambda fault, where: None
 
-    def keep(self, keeper: Keeper) -> None:
-        """Keep more than facts of each tensor version from here on."""
-        self.keeper = keeper
-        self.tensors.keep = keeper
+    def keep(self, keeper: Keeper, every: bool) -> None:
+        """Keep more than facts of named values and, with `every`, of each tensor version."""
+        self.snapshots = keeper
+        if every:
+            self.keeper = keeper
+            self.tensors.keep = keeper
 
     def keep_op(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Keep the data of an op's tensors in full, if they were asked for.
@@ -294,8 +344,7 @@ class Recording:
         """Record a module call that is over, or that will not be heard of again."""
         event, node, _, name, parent, start, number, inputs, named = call
         self.push((event, name, node, parent, start, end, number, inputs, named, out, error))
-        keeper = self.keeper
-        if event & self.batch_bits == self.batch_bits or (keeper is not None and keeper.is_full):
+        if event & self.batch_bits == self.batch_bits or self.budget.is_full:
             self.drain()
 
     def failure(self, lane: Lane, call: Call, exception: BaseException) -> str:
@@ -308,7 +357,7 @@ class Recording:
 
     def note_error(self, base: StackNode, parent: int, error: BaseException, text: str) -> None:
         """Record an error that was raised outside any op, at the innermost line it came from."""
-        node = self.stacks.descend_traceback(base, error.__traceback__, CALL_FRAME)
+        node = self.stacks.descend_traceback(base, error.__traceback__)
         self.note("error", node, parent, text)
 
     def note(self, subject: str, node: StackNode, parent: int, text: str) -> None:
@@ -317,6 +366,49 @@ class Recording:
         self.events.extend(
             (next(self.ids), Note(subject), node, parent, now, now, -1, [], None, None, text)
         )
+
+    def named(self, label: Label, value: Any, where: Where, full: bool = True) -> int:
+        """Record a value that has a name, as it is now; the event's id."""
+        lane = self.lane()
+        if self.halted:
+            return -1
+        top = lane.stack[-1]
+        node, parent = top[NODE], top[ID]
+        if isinstance(where, tuple):
+            code, line = where
+            node = self.stacks.child(node, code, instruction_at(code, line))
+        elif where is not None:
+            node, parent = lane.place(where)
+        out = self.described(value, full)
+        event, now = next(self.ids), self.clock()
+        self.push((event, label, node, parent, now, now, -1, [], None, out, None))
+        if event & self.batch_bits == self.batch_bits or self.budget.is_full:
+            self.drain()
+        return event
+
+    def described(self, value: Any, full: bool) -> Any:
+        """A value with tokens for everything in it, also for what is no tensor."""
+        values, kept, budget = self.tensors.values, self.kept, self.budget
+
+        def keep(tensor: Tensor) -> Token:
+            token = self._token_of_content(tensor)
+            if self.snapshots is not None:
+                self.snapshots.keep(token, tensor, full)
+            return token
+
+        return describe(value, keep, 0, lambda leaf: plain.record(leaf, values, kept, full, budget))
+
+    def _token_of_content(self, tensor: Tensor) -> Token:
+        """The token of a tensor, a new one if it was written to and no version tells of it."""
+        token: Token = self.tensors.current(tensor)
+        content = look(tensor).content
+        known = self._contents.get(id(token))
+        if known is not None and known[1] != content:
+            token = self.tensors.renewed(tensor)
+        if len(self._contents) > _REMEMBERED:
+            self._contents.clear()
+        self._contents[id(token)] = (token, content)
+        return token
 
     def mark(self, subject: Any) -> None:
         """Record something that concerns the whole run, at this moment."""
@@ -395,7 +487,11 @@ class Recording:
         # Slices, so that records other threads append meanwhile wait for the next time. Values
         # last: an event is complete before it is appended, so are its values, and a value is
         # there before what is kept of it.
-        taken_kept = [] if self.keeper is None else self.keeper.take()
+        taken_kept = self.kept[:]
+        del self.kept[: len(taken_kept)]
+        self.budget.pending = 0
+        if self.snapshots is not None:
+            self.snapshots.forget()
         taken_events = events[:]
         self._handed_over = self._handed_over or bool(taken_events)
         taken_values = values[:]

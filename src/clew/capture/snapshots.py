@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clew.capture.statistics import Statistics, statistics_of_copy
+from clew.capture.statistics import statistics_of_copy
 from clew.capture.torch_compat import is_transformed
 from clew.events.records import Payload, pack
+from clew.events.statistics import Statistics
 
 # Compressed sparse layouts, with the names of their two index parts.
 COMPRESSED = {

@@ -7,7 +7,9 @@ path of calls, so a million ops on the same lines share a few nodes, and no fram
 from __future__ import annotations
 
 import dis
+import os
 import sys
+from dataclasses import dataclass, field
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
@@ -17,10 +19,30 @@ from clew.events.records import FORWARD
 _CLEAR_SNAPSHOT = sys.version_info < (3, 13)
 
 
+@dataclass(slots=True)
+class Machinery:
+    """Code that has a meaning on a call stack; `capture.torch_compat` fills in torch's."""
+
+    # The frame that runs a module's hooks and then its forward.
+    call_frame: CodeType | None = None
+    # Ids of code never shown.
+    hidden: set[int] = field(default_factory=set)
+    # A frame of this code on the stack means this phase.
+    phases: dict[CodeType, int] = field(default_factory=dict)
+    # Folders of code that is not the user's.
+    libraries: tuple[str, ...] = (
+        os.path.dirname(os.path.dirname(__file__)) + os.sep,
+        "<frozen ",
+    )
+
+
+MACHINERY = Machinery()
+
+
 class StackNode:
     """One call position: instruction `lasti` of `code`, reached through `parent`."""
 
-    __slots__ = ("code", "direct", "index", "kids", "lasti", "parent", "phase", "thread")
+    __slots__ = ("code", "direct", "index", "kids", "lasti", "parent", "phase", "site", "thread")
 
     def __init__(
         self,
@@ -37,6 +59,8 @@ class StackNode:
         self.lasti = lasti
         self.phase = phase
         self.thread = thread
+        # File, function and position, once the code is let go.
+        self.site: tuple[str, str, int, int, int, int] | None = None
         # Children by (id(code), lasti), and shortcuts to descendants by the flattened chain of
         # those pairs, innermost first. Ids are safe as keys: nodes keep their code alive.
         self.kids: dict[tuple[int, ...], StackNode] = {}
@@ -47,9 +71,8 @@ class StackNode:
 class StackTree:
     """All nodes of the process: recordings after the first find their paths already there."""
 
-    def __init__(self, phase_of_code: dict[CodeType, int]) -> None:
+    def __init__(self) -> None:
         self.nodes: list[StackNode] = []
-        self._phase_of_code = phase_of_code
         self._roots: dict[tuple[int, int], StackNode] = {}
 
     def root(self, thread: int, phase: int = FORWARD) -> StackNode:
@@ -64,7 +87,7 @@ class StackTree:
         key = (id(code), lasti)
         node = parent.kids.get(key)
         if node is None:
-            phase = self._phase_of_code.get(code, parent.phase)
+            phase = MACHINERY.phases.get(code, parent.phase)
             node = self._add(parent, code, lasti, phase, parent.thread)
             parent.kids[key] = node
         return node
@@ -83,19 +106,28 @@ class StackTree:
             base.kids[tuple(path)] = node
         return node
 
-    def descend_traceback(
-        self, base: StackNode, traceback: TracebackType | None, call_frame: CodeType
-    ) -> StackNode:
+    def descend_traceback(self, base: StackNode, traceback: TracebackType | None) -> StackNode:
         """The node where an exception was raised, for one caught around the call of `base`."""
         steps: list[tuple[CodeType, int]] = []
         while traceback is not None:
             code = traceback.tb_frame.f_code
             # Everything up to the call's own frame is machinery.
-            steps = [] if code is call_frame else [*steps, (code, traceback.tb_lasti)]
+            steps = [] if code is MACHINERY.call_frame else [*steps, (code, traceback.tb_lasti)]
             traceback = traceback.tb_next
         for code, lasti in steps:
             base = self.child(base, code, lasti)
         return base
+
+    def let_go(self, codes: list[CodeType]) -> None:
+        """Hold some code objects no more; their nodes keep what they say."""
+        gone = set(map(id, codes))
+        for node in self.nodes:
+            if id(node.code) in gone:
+                node.site = _site(node)
+                node.code = None
+            if node.kids and any(not gone.isdisjoint(key[::2]) for key in node.kids):
+                kids = node.kids.items()
+                node.kids = {key: kid for key, kid in kids if gone.isdisjoint(key[::2])}
 
     def _add(
         self, parent: StackNode | None, code: CodeType | None, lasti: int, phase: int, thread: int
@@ -136,32 +168,31 @@ def boundary_of(frame: FrameType | None) -> int:
 _WITH_OPCODES = {"BEFORE_WITH", "SETUP_WITH", "LOAD_SPECIAL"}
 
 
-def places_of(nodes: list[StackNode], library_dirs: tuple[str, ...]) -> list[Place]:
+def instruction_at(code: CodeType, line: int) -> int:
+    """The first instruction of a line, the function's own first if the line has none."""
+    return next((start for start, _, found in code.co_lines() if found == line), 0)
+
+
+def places_of(nodes: list[StackNode]) -> list[Place]:
     """Rows for nodes, each of which comes after the one above it."""
     rows = {node.index: row for row, node in enumerate(nodes)}
-    return [
-        _place(node, -1 if node.parent is None else rows[node.parent.index], library_dirs)
-        for node in nodes
-    ]
+    return [_place(node, -1 if node.parent is None else rows[node.parent.index]) for node in nodes]
 
 
-def _place(node: StackNode, parent: int, library_dirs: tuple[str, ...]) -> Place:
+def _place(node: StackNode, parent: int) -> Place:
+    site = node.site or _site(node)
+    if site is None:
+        return Place(parent, "", "", 0, 0, 0, 0, True, node.phase, node.thread)
+    library = site[0].startswith(MACHINERY.libraries)
+    return Place(parent, *site, library, node.phase, node.thread)
+
+
+def _site(node: StackNode) -> tuple[str, str, int, int, int, int] | None:
     code = node.code
     if code is None:
-        return Place(parent, "", "", 0, 0, 0, 0, True, node.phase, node.thread)
-    line, end_line, col, end_col = _position(code, node.lasti)
-    return Place(
-        parent=parent,
-        file=code.co_filename,
-        function=getattr(code, "co_qualname", code.co_name),
-        line=line,
-        end_line=end_line,
-        col=col,
-        end_col=end_col,
-        library=code.co_filename.startswith(library_dirs),
-        phase=node.phase,
-        thread=node.thread,
-    )
+        return None
+    function = getattr(code, "co_qualname", code.co_name)
+    return code.co_filename, function, *_position(code, node.lasti)
 
 
 def _position(code: CodeType, lasti: int) -> tuple[int, int, int, int]:

@@ -7,37 +7,20 @@ looked at where autograd and dispatch modes are off; for a copy any thread will 
 from __future__ import annotations
 
 import ctypes
-from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from clew.capture.torch_compat import unobserved, without_modes
 from clew.events.digest import checksum
+from clew.events.statistics import Numbers, Statistics, moments
 
 _INTEGRAL = frozenset(
     {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool,
      torch.uint16, torch.uint32, torch.uint64}
 )  # fmt: skip
-
-# Elements looked at together: few enough to stay in the processor's cache for every look.
-_BLOCK = 1 << 17
-
-Numbers = NDArray[Any]
-Statistics = dict[str, float | int | str]
-
-
-class Sums(NamedTuple):
-    """What one pass over numbers finds."""
-
-    low: float
-    high: float
-    zeros: int
-    total: float
-    squares: float
 
 
 def statistics(tensor: Tensor) -> Statistics:
@@ -49,7 +32,7 @@ def statistics(tensor: Tensor) -> Statistics:
         numbers = _in_memory_order(torch.view_as_real(tensor.contiguous()), tensor)
     else:
         numbers = _in_memory_order(tensor, tensor)
-    found = _moments(numbers, tensor.dtype.is_complex)
+    found = moments(numbers, tensor.dtype.is_complex)
     return {"count": count, **found, "digest": f"{_digest(tensor):016x}"}
 
 
@@ -57,7 +40,7 @@ def statistics_of_copy(data: Any, dtype: torch.dtype) -> Statistics:
     """The same of a copy, from its bytes in row-major order."""
     if not len(data):
         return {**_NOTHING}
-    found = _moments(_floats(data, dtype), dtype.is_complex)
+    found = moments(_floats(data, dtype), dtype.is_complex)
     return {
         "count": len(data) // dtype.itemsize, **found, "digest": f"{checksum(data):016x}"
     }  # fmt: skip
@@ -83,69 +66,6 @@ def _floats(data: Any, dtype: torch.dtype) -> Numbers:
         raw = torch.from_numpy(np.frombuffer(data, np.uint8).copy())
         floats: Numbers = raw.view(dtype).to(torch.float32).numpy()
     return floats
-
-
-def _moments(numbers: Numbers, in_pairs: bool) -> Statistics:
-    with np.errstate(all="ignore"):
-        sums = _sums(numbers)
-        zeros = sums.zeros
-        if in_pairs and zeros:
-            zeros = int(np.count_nonzero(~numbers.reshape(-1, 2).any(axis=1)))
-        nan = inf = 0
-        if not isfinite(sums.low) or not isfinite(sums.high):
-            nan = int(np.count_nonzero(np.isnan(numbers)))
-            inf = int(np.count_nonzero(np.isinf(numbers)))
-            numbers = numbers[np.isfinite(numbers)]
-            if not len(numbers):
-                nothing = dict.fromkeys(("min", "max", "mean", "std", "norm"), float("nan"))
-                return {**nothing, "nan": nan, "inf": inf, "zeros": zeros}
-            sums = _sums(numbers)
-        mean, norm = _mean_and_norm(numbers, sums)
-        variance = norm * norm / len(numbers) - mean * mean
-        if variance < 1e-3 * mean * mean:
-            # The difference of two large numbers: take the deviation from the mean itself.
-            apart = numbers.astype(np.float64) - mean
-            _, deviation = _mean_and_norm(apart, _sums(apart))
-            variance = deviation * deviation / len(numbers)
-    return {
-        "min": sums.low, "max": sums.high, "mean": mean, "std": max(variance, 0.0) ** 0.5,
-        "norm": norm, "nan": nan, "inf": inf, "zeros": zeros,
-    }  # fmt: skip
-
-
-def _sums(numbers: Numbers) -> Sums:
-    if len(numbers) <= _BLOCK:
-        return _sums_of_block(numbers)
-    blocks = [
-        _sums_of_block(numbers[start : start + _BLOCK]) for start in range(0, len(numbers), _BLOCK)
-    ]
-    lows, highs, zeros, totals, squares = zip(*blocks, strict=True)
-    # NumPy's own, which hand a NaN on.
-    return Sums(float(np.min(lows)), float(np.max(highs)), sum(zeros), sum(totals), sum(squares))
-
-
-def _sums_of_block(numbers: Numbers) -> Sums:
-    # The product with ones is a sum that BLAS takes, several times as fast.
-    ones = _ONES[numbers.dtype.char][: len(numbers)]
-    return Sums(
-        float(numbers.min()),
-        float(numbers.max()),
-        int(np.count_nonzero(numbers == 0)),
-        float(np.dot(numbers, ones)),
-        float(np.dot(numbers, numbers)),
-    )
-
-
-_ONES = {np.dtype(kind).char: np.ones(_BLOCK, dtype=kind) for kind in (np.float32, np.float64)}
-
-
-def _mean_and_norm(numbers: Numbers, sums: Sums) -> tuple[float, float]:
-    if isfinite(sums.squares) and isfinite(sums.total):
-        return sums.total / len(numbers), sums.squares**0.5
-    # Too large for the element type's own arithmetic.
-    scale = float(np.abs(numbers).max())
-    wide = numbers.astype(np.float64) / scale
-    return float(wide.mean()) * scale, float(np.linalg.norm(wide)) * scale
 
 
 def _in_memory_order(tensor: Tensor, owner: Tensor) -> Numbers:

@@ -15,12 +15,15 @@ from weakref import ref
 import torch
 from torch import Tensor
 
+from clew.capture import structure
 from clew.capture.torch_compat import unobserved
 from clew.events.records import WRITTEN, Extra, UnknownShape
 
 Token = tuple[int, ...]
 
 PLAIN = frozenset({Tensor, torch.nn.Parameter})
+
+structure.learn(Tensor, {torch.dtype, torch.device, torch.layout, torch.memory_format})
 
 
 class TensorTable:
@@ -60,11 +63,11 @@ class TensorTable:
         if held is None or held[0]() is not tensor:
             token = self._adopt(tensor, producer)
         else:
-            version = _version(tensor)
+            version = version_of(tensor)
             if version is None or version == self._versions.get(id(tensor), 0):
                 return held[1]
             token = self.add(tensor, held[1], version, producer, tensor.requires_grad)
-        version = _version(tensor)
+        version = version_of(tensor)
         if version:
             self._versions[id(tensor)] = version
         return token
@@ -88,7 +91,7 @@ class TensorTable:
         except Exception:
             # A subclass, an inference tensor, another layout, no storage.
             storage = self._storage(tensor)
-            version = _version(tensor)
+            version = version_of(tensor)
             return self.add(tensor, storage, version, producer, tensor.requires_grad)
         if self.keep is not None:
             self.keep(token, tensor, None)
@@ -102,7 +105,7 @@ class TensorTable:
         with unobserved():
             shared = _shared(tensor, base, self.known)
             # The view takes over the counter of what it views once the op is through.
-            version = 0 if shared is None else _version(base)
+            version = 0 if shared is None else version_of(base)
         token = self.add(tensor, shared, 0 if shared is None else None, producer, grad)
         self._versions[id(tensor)] = version or 0
         return token
@@ -110,7 +113,7 @@ class TensorTable:
     def written(self, tensor: Tensor, producer: int, grad: bool) -> Token:
         """The token of a tensor after an op wrote to it."""
         with unobserved():
-            version = _version(tensor)
+            version = version_of(tensor)
             grad = grad or tensor.requires_grad
         # torch counts the write once the op is through.
         version = WRITTEN if version is None else version + 1
@@ -118,6 +121,10 @@ class TensorTable:
         if version != WRITTEN:
             self._versions[id(tensor)] = version
         return token
+
+    def renewed(self, tensor: Tensor) -> Token:
+        """A new token for a tensor that was written to behind everybody's back."""
+        return self.add(tensor, self.known(tensor), WRITTEN, -1, tensor.requires_grad)
 
     def add(
         self, tensor: Tensor, storage: Any, version: int | None, producer: int, grad: bool
@@ -133,14 +140,14 @@ class TensorTable:
         if type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_nested:
             token, stride, device, extra = tensor.shape, tensor.stride(), tensor.device, None
         else:
-            token, stride, device, extra = _odd_facts(tensor)
+            token, stride, device, extra = odd_facts(tensor)
         name = self._name_of(tensor)
         self.values.extend(
             (token, version, storage, stride, tensor.dtype, device, extra, grad, producer, name)
         )
         self.live[id(tensor)] = (ref(tensor), token)
         if self.keep is not None:
-            self._versions[id(tensor)] = _version(tensor) or 0
+            self._versions[id(tensor)] = version_of(tensor) or 0
             is_view = isinstance(storage, tuple) and version is None
             self.keep(token, tensor, storage if is_view else None)
         return token
@@ -194,14 +201,14 @@ def _shared(tensor: Tensor, base: Any, known: Callable[[Tensor], Token]) -> Toke
     return known(base) if same else None
 
 
-def _version(tensor: Tensor) -> int | None:
+def version_of(tensor: Tensor) -> int | None:
     try:
         return tensor._version
     except Exception:  # inference tensors keep none
         return None
 
 
-def _odd_facts(tensor: Any) -> tuple[Any, ...]:
+def odd_facts(tensor: Any) -> tuple[Any, ...]:
     """Facts of subclasses, sparse, nested, quantised, wrapped tensors: each one guarded."""
     local = _try(lambda: tensor._local_tensor, None)
     dims = _try(lambda: [_dim(d) for d in tensor.shape], None)

@@ -22,15 +22,12 @@ from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 from torch.utils.data import dataloader
 
+from clew.capture.sources import MACHINERY
 from clew.events.records import BACKWARD, DATA, OPTIMIZER, RECOMPUTE
 
-# Code whose lines are not the user's: torch's own and ours. The separator matters: a package
-# merely named torch-something is the user's.
-LIBRARY_DIRS = (
-    os.path.dirname(torch.__file__) + os.sep,
-    os.path.dirname(os.path.dirname(__file__)) + os.sep,
-    "<frozen ",
-)
+# Torch's lines are not the user's. The separator matters: a package merely named
+# torch-something is.
+MACHINERY.libraries += (os.path.dirname(torch.__file__) + os.sep,)
 
 
 def _nested_code(code: CodeType, name: str) -> CodeType | None:
@@ -63,11 +60,10 @@ CALL_FRAME: CodeType = _nested_code(_CALL_IMPL, "inner") or _CALL_IMPL
 # The outermost frame of a module call, whose locals are `args` and `kwargs` as given.
 WRAPPED_CALL: CodeType = nn_module.Module._wrapped_call_impl.__code__
 
-# Frames of the calling machinery, never shown.
-CALL_MACHINERY = {CALL_FRAME, _CALL_IMPL, WRAPPED_CALL}
+MACHINERY.call_frame = CALL_FRAME
+MACHINERY.hidden |= set(map(id, (CALL_FRAME, _CALL_IMPL, WRAPPED_CALL)))
 
-# A frame of this code on the stack means this phase.
-PHASE_OF_CODE: dict[CodeType, int] = {
+MACHINERY.phases |= {
     code: phase
     for phase, codes in (
         (BACKWARD, [_engine_run_backward.__code__]),
@@ -105,6 +101,18 @@ def hide_from_dynamo(code: CodeType) -> None:
         eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(skip, skip))
     except AttributeError:
         eval_frame.skip_code(code)
+
+
+def register_effect(op: str) -> None:
+    """Tell the compiler that an op has an effect: it is neither dropped nor moved past another.
+
+    Seen on 2.6 to 2.13; the name of the enumeration has changed in between.
+    """
+    effects: Any = importlib.import_module("torch._higher_order_ops.effects")
+    kinds = getattr(effects, "_EffectType", None) or effects.EffectType
+    namespace, _, name = op.partition("::")
+    overload = getattr(getattr(torch.ops, namespace), name).default
+    effects._register_effectful_op(overload, kinds.ORDERED)
 
 
 def without_modes() -> Any:
@@ -195,6 +203,9 @@ def compiled_graph_count() -> int:
     utils = sys.modules.get("torch._dynamo.utils")
     return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])
 
+
+# Whether Dynamo, export or Inductor is looking at the code that asks.
+is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
 # How many `TorchFunctionMode`s are active: reading a tensor's attributes would show in them.
 function_mode_count: Callable[[], int] = torch._C._len_torch_function_stack

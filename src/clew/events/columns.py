@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clew.events.model import Gap
-from clew.events.records import Kept
+from clew.events.records import Kept, Label
 
 # Of the trace on disk. It counts up with every change that a reader of the version before would
 # misread or miss; a reader refuses what is newer than itself, and what is older than the oldest
@@ -143,6 +143,7 @@ class Columns:
     ops: list[str] = field(default_factory=list)
     modules: list[ModuleRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    labels: list[Label] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
     templates: list[Template] = field(default_factory=list)
     metas: list[Meta] = field(default_factory=list)

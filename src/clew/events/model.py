@@ -10,28 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, overload
 
-from clew.errors import NotRecorded
+from clew.errors import ClewError, NotRecorded
+from clew.events.display import Bundle, bundle
+from clew.events.looks import is_python, numbers_text, tensor_text
+from clew.events.looks import short_dtype as short_dtype
 
 if TYPE_CHECKING:
     import numpy as np
-
-_SHORT_DTYPES = {
-    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16",
-    "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8",
-    "uint64": "u64", "uint32": "u32", "uint16": "u16", "uint8": "u8",
-    "bool": "b8", "complex128": "c128", "complex64": "c64", "complex32": "c32",
-}  # fmt: skip
-
-
-def short_dtype(dtype: str) -> str:
-    """`float32` as `f32`, `float8_e4m3fn` as `f8e4m3fn`; what has no short form as it is.
-
-    >>> short_dtype("bfloat16"), short_dtype("float8_e5m2"), short_dtype("quint8")
-    ('bf16', 'f8e5m2', 'quint8')
-    """
-    if dtype.startswith("float8_"):
-        return "f8" + dtype.removeprefix("float8_")
-    return _SHORT_DTYPES.get(dtype, dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,41 +122,42 @@ class Value:
         """The data as a torch tensor."""
         return self._loaded("tensor")
 
+    def item(self) -> Any:
+        """The data as a Python object: a number, text or None; an array where it is no scalar."""
+        return self._loaded("object")
+
     def _loaded(self, form: str) -> Any:
         loaded = self._load(form)
-        if loaded is None:
+        if loaded is None and not (form == "object" and self.dtype == "none"):
             raise NotRecorded(
-                f"the data of {self} was not kept; record it with clew.trace(values='full'), "
+                f"the data of {self.look} was not kept; record it with clew.trace(values='full'), "
                 "or name it in clew.trace(capture=[...])"
             )
         return loaded
 
     def __str__(self) -> str:
-        return f"{short_dtype(self.dtype)}{self.shape_text}{self.suffix}"
+        """The look, and what was kept of the numbers; a constant as Python writes it."""
+        try:
+            if is_python(self):
+                return self.look if self.dtype == "object" else repr(self.item())
+            data = self._load("array")
+        except ClewError:
+            data = None
+        if data is not None and data.dtype.kind not in "biufc":
+            data = None
+        return f"{self.look} {numbers_text(self.stats, data)}".rstrip()
 
     @property
-    def shape_text(self) -> str:
-        """`[2,3]`, or `[?]` for a tensor that does not tell."""
-        if self.shape is None:
-            return "[?]"
-        return "[" + ",".join("?" if d < 0 else str(d) for d in self.shape) + "]"
-
-    @property
-    def suffix(self) -> str:
-        """What sets the tensor apart: layout, placements, class."""
-        parts = []
-        if self.layout not in ("strided", ""):
-            parts.append(self.layout)
-        if self.local_shape is not None:
-            local = ",".join(map(str, self.local_shape))
-            parts.append(f"local [{local}] {self.placements}")
-        elif self.cls not in ("Tensor", "Parameter") and self.layout != "jagged":
-            parts.append(self.cls)
-        return "".join(f" {part}" for part in parts)
+    def look(self) -> str:
+        """`f32[2,3]`, followed by what sets the tensor apart from a plain one."""
+        return tensor_text(self)
 
     def __repr__(self) -> str:
         name = f" {self.name}" if self.name else ""
-        return f"<Value {self}{name}>"
+        return f"<Value {self.look}{name}>"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Bundle:
+        return bundle(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The facts as plain data."""
@@ -215,7 +201,7 @@ class Event:
 
     __slots__ = (
         "_lazy", "_made", "address", "call", "duration", "error", "id", "kind", "module", "name",
-        "parent", "phase", "rank", "reconstructed", "row", "start", "step", "thread",
+        "parent", "phase", "prefix", "rank", "reconstructed", "row", "start", "step", "thread",
     )  # fmt: skip
 
     row: int
@@ -227,6 +213,7 @@ class Event:
     module: str | None
     call: int
     step: int
+    prefix: str
     phase: str
     rank: int
     thread: str
@@ -302,6 +289,7 @@ class Event:
             "module": self.module,
             "call": self.call,
             "step": self.step,
+            "prefix": self.prefix,
             "phase": self.phase,
             "rank": self.rank,
             "thread": self.thread,

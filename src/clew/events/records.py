@@ -13,8 +13,10 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-KINDS = ("module", "op", "note", "step")
-MODULE, OP, NOTE, STEP = range(4)
+KINDS = ("module", "op", "note", "step", "variable", "tap", "grad", "prefix")
+MODULE, OP, NOTE, STEP, VARIABLE, TAP, GRADIENT, PREFIX = range(8)
+# Kinds whose subject is a `Label`.
+LABELLED = (VARIABLE, TAP, GRADIENT, PREFIX)
 
 PHASES = ("forward", "backward", "recompute", "optimizer", "data")
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, DATA = range(5)
@@ -23,7 +25,8 @@ FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, DATA = range(5)
 MODES = ("train", "eval")
 TRAIN, EVAL = MODES
 
-# Fields of an event. SUBJECT is the op, the `ModuleName` of a module, or a `Note`. NODE is a
+# Fields of an event. SUBJECT is the op, the `ModuleName` of a module, a `Note`, a `Step` or a
+# `Label`. NODE is a
 # `StackNode`; PARENT the id of the enclosing module call or -1. NUMBER is the call index of a
 # module, and for an op its autograd number (see `capture.ops`). ARGS, KWARGS and OUT are the
 # arguments and result as lists, dicts, constants and tokens. ERROR is None or the text of the
@@ -83,6 +86,34 @@ class Note(str):
 
 class Step(int):
     """The subject of a step event: the number of the step that begins."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """The subject of an event that is one named value: a variable, a tap, a gradient.
+
+    `stem` is its address without call and role. `module` is the path of the module it belongs to,
+    None where the call it happens in says so. `file` and `package` say whose variable it is when
+    the stem begins with a file.
+    """
+
+    kind: int
+    stem: str
+    name: str
+    role: str | None = None
+    module: str | None = None
+    file: str | None = None
+    package: str | None = None
+
+    def address(self, call: int) -> str:
+        """The address of the label's n-th event."""
+        return f"{self.stem}#{call}" + (f":{self.role}" if self.role else "")
+
+
+class Shape(tuple[int, ...]):
+    """The token of a value that is no tensor: equal to its shape, identical only to itself."""
 
     __slots__ = ()
 

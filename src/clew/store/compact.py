@@ -33,6 +33,7 @@ from clew.events.records import (
     Batch,
     Extra,
     Kept,
+    Label,
     Note,
     Step,
     UnknownShape,
@@ -77,6 +78,7 @@ class Tables:
     def __init__(self) -> None:
         self.ops = Table()
         self.notes = Table()
+        self.labels = Table()
         self.errors = Table()
         self.metas = Table()
         self.templates = Table()
@@ -183,7 +185,10 @@ class Compactor(Tables):
         template = self.templates.number(tuple(key), lambda: _template(args, kwargs, out))
         if self._heads:
             inputs = [self._as_of(value, event) for value in inputs]
-        if self._written:
+            if type(subject) is Label:
+                # It was looked at, not made.
+                outputs = [self._as_of(value, event) for value in outputs]
+        if self._written and type(subject) is not Label:
             for value in outputs:
                 write = self._written.pop(value, None)
                 if write is not None:
@@ -222,6 +227,8 @@ class Compactor(Tables):
             return NOTE, self.notes.number(subject, lambda: str(subject))
         if type(subject) is Step:
             return STEP, int(subject)
+        if type(subject) is Label:
+            return subject.kind, self.labels.number(subject, lambda: subject)
         index = getattr(subject, "index", None)
         if isinstance(index, int):
             return MODULE, index

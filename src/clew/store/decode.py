@@ -18,6 +18,9 @@ _NUMPY = {
     "uint16", "uint8", "complex64", "complex128",
 }  # fmt: skip
 
+# Python objects that are no arrays.
+PYTHON = frozenset({"str", "bytes", "int", "none"})
+
 _LARGEST_DENSE = 1 << 32
 
 # (exponent bits, mantissa bits, bias, has infinities, NaN patterns of the low seven bits)
@@ -40,6 +43,8 @@ def decode(payload: Payload | None, form: str) -> Any:
             from clew.store.as_torch import to_tensor
 
             return to_tensor(payload)
+        if form == "object":
+            return to_object(payload)
         return to_array(payload)
     except ClewError:
         raise
@@ -51,12 +56,29 @@ def decode(payload: Payload | None, form: str) -> Any:
         ) from broken
 
 
+def to_object(payload: Payload) -> Any:
+    """A payload as the Python object it was, an array where it was one."""
+    data = bytes(payload.data) if payload.dtype in PYTHON else b""
+    if payload.dtype == "str":
+        return data.decode("utf-8", "surrogatepass")
+    if payload.dtype == "int":
+        return int(data, 16)
+    if payload.dtype == "none":
+        return None
+    if payload.dtype == "bytes":
+        return data
+    array = to_array(payload)
+    return array if array.ndim else array.item()
+
+
 def to_array(payload: Payload) -> np.ndarray[Any, Any]:
     """A payload as a NumPy array of its own; sparse ones dense, quantised ones dequantised."""
     if payload.dtype == PARTS:
         return _from_parts(payload)
     if any(type(size) is not int or size < 0 for size in payload.shape):
         raise ValueError("no array has such a shape")
+    if payload.dtype in PYTHON:
+        return np.asarray(to_object(payload), dtype=None if payload.dtype == "str" else object)
     raw = np.frombuffer(payload.data, dtype=np.uint8)
     array: np.ndarray[Any, Any]
     if payload.dtype == "bool":
@@ -74,6 +96,11 @@ def to_array(payload: Payload) -> np.ndarray[Any, Any]:
         exponents = np.ldexp(np.ones(256, dtype=np.float64), np.arange(256) - 127)
         exponents[255] = np.nan
         array = exponents.astype(np.float32)[raw]
+    elif payload.dtype.startswith("numpy:"):
+        dtype = np.dtype(payload.dtype.removeprefix("numpy:"))
+        if dtype.hasobject:
+            raise ValueError("objects are no data")
+        array = raw.view(dtype) if dtype.itemsize else np.zeros(payload.shape, dtype)
     else:
         raise ClewError(
             f"there is no NumPy form of {payload.dtype}; Value.tensor() gives it as torch has it"

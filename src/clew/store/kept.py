@@ -24,7 +24,7 @@ from clew.events.model import Gap
 from clew.events.records import Kept, Payload
 from clew.store.parts import Footer, Stretch, read_group
 from clew.store.schema import STAT_NAMES
-from clew.store.shards import read_range, shard_size
+from clew.store.shards import LocalShards, Shards
 
 _PLACE = ("data_dtype", "data_shape", "data_of", "shard", "offset", "length", "checksum")
 # Bytes of inline data kept at hand.
@@ -71,9 +71,15 @@ class KeptOnDisk(Mapping[int, Kept]):
     """What was kept of values, by their numbers."""
 
     def __init__(
-        self, folder: Path, numbers: Ints, rows: pa.Table, stretches: list[Stretch]
+        self,
+        folder: Path,
+        numbers: Ints,
+        rows: pa.Table,
+        stretches: list[Stretch],
+        shards: Shards | None = None,
     ) -> None:
         self._folder = folder
+        self._shards = LocalShards(folder) if shards is None else shards
         self._columns = {
             name: Column(rows[name]) for name in KEPT_COLUMNS if rows[name].null_count < len(rows)
         }
@@ -123,7 +129,7 @@ class KeptOnDisk(Mapping[int, Kept]):
         lost = 0
         for shard in np.unique(shards).tolist():
             mine = shards == shard
-            size = shard_size(self._folder, shard)
+            size = self._shards.size(shard)
             lost += int(((offsets[mine] > size) | (lengths[mine] > size - offsets[mine])).sum())
         if not lost:
             return []
@@ -147,7 +153,7 @@ class KeptOnDisk(Mapping[int, Kept]):
             if shard is None:
                 data = self._inline(row)
             else:
-                data = read_range(self._folder, shard, self._field("offset", row), length)
+                data = self._shards.read(shard, self._field("offset", row), length)
             sound = len(data) == length and checksum(data) == self._field("checksum", row)
         except Exception:
             # Whatever a reader of foreign bytes may raise.

@@ -16,7 +16,18 @@ import numpy as np
 
 from clew.events.columns import IN, OUT, Columns, Ints, Place, Tensor
 from clew.events.model import Event, Events, Source, Stats, Value, Values
-from clew.events.records import BACKWARD, KINDS, MODULE, NOTE, OP, PHASES, STEP, Unseen
+from clew.events.records import (
+    BACKWARD,
+    KINDS,
+    LABELLED,
+    MODULE,
+    NOTE,
+    OP,
+    PHASES,
+    PREFIX,
+    STEP,
+    Unseen,
+)
 from clew.store.decode import decode
 
 
@@ -138,9 +149,10 @@ class Reader:
         """The index of each event among those of the same kind and name."""
         c = self.columns
         result: Ints = c.number.copy()
-        ops = np.flatnonzero(c.kind == OP)
-        order = ops[np.argsort(c.subject[ops], kind="stable")]
-        names = c.subject[order]
+        counted = np.flatnonzero(np.isin(c.kind, (OP, *LABELLED)))
+        names = c.subject[counted] * len(KINDS) + c.kind[counted]
+        order = np.argsort(names, kind="stable")
+        order, names = counted[order], names[order]
         starts = np.flatnonzero(np.r_[True, names[1:] != names[:-1]]) if len(order) else order
         sizes = np.diff(np.r_[starts, len(order)])
         result[order] = np.arange(len(order)) - np.repeat(starts, sizes)
@@ -155,6 +167,8 @@ class Reader:
             return c.modules[subject].cls
         if kind == OP:
             return c.ops[subject]
+        if kind in LABELLED:
+            return c.labels[subject].name
         return c.notes[subject] if kind == NOTE else "step"
 
     def event(self, row: int) -> Event:
@@ -170,6 +184,10 @@ class Reader:
         else:
             module = self.module_path(row)
             address = f"op:{name}#{call}" if kind == OP else name
+            if kind in LABELLED:
+                label = c.labels[int(c.subject[row])]
+                address = label.stem if kind == PREFIX else label.address(call)
+                module = module if label.module is None else label.module
         end = int(c.end[row])
         start = int(c.start[row])
         parent = int(c.parent[row])
@@ -195,6 +213,7 @@ class Reader:
             module=module,
             call=call,
             step=int(c.step[row]),
+            prefix=self._prefix(row),
             phase=PHASES[int(self.phase[row])],
             rank=c.rank,
             thread=c.threads[thread] if thread < len(c.threads) else str(thread),
@@ -203,6 +222,17 @@ class Reader:
             error=c.errors[error] if error >= 0 else None,
             reconstructed=end < 0 and self._is_reconstructed(row),
         )
+
+    def _prefix(self, row: int) -> str:
+        """The name of the stretch of the run that an event lies in."""
+        at = int(np.searchsorted(self._prefix_rows, row, "right"))
+        if not at:
+            return ""
+        return self.columns.labels[int(self.columns.subject[self._prefix_rows[at - 1]])].stem
+
+    @cached_property
+    def _prefix_rows(self) -> Ints:
+        return self.rows(PREFIX)
 
     def end(self, row: int) -> int:
         """When an event ended; for a call past the hooks, when the last thing in it did."""

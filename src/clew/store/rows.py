@@ -14,7 +14,7 @@ from typing import Any
 
 from clew.events.columns import IN, OUT, Leaf, Meta, ModuleRow, Place, Symbol, Template, Tensor
 from clew.events.model import Gap
-from clew.events.records import MODES, PHASES, Unseen
+from clew.events.records import LABELLED, MODES, PHASES, Label, Unseen
 
 _LARGEST = (1 << 63) - 1
 _MOST_THREADS = 1 << 16
@@ -26,7 +26,7 @@ def dump(row: Any) -> str:
     """One row as JSON."""
     if isinstance(row, Template):
         data: Any = [[leaf.role, leaf.path, _dump_constant(leaf.constant)] for leaf in row.leaves]
-    elif isinstance(row, (Meta, Place, ModuleRow, Gap)):
+    elif isinstance(row, (Meta, Place, ModuleRow, Gap, Label)):
         data = astuple(row)
     else:
         data = row
@@ -84,6 +84,14 @@ def load_module(text: str) -> ModuleRow:
     return ModuleRow(_name(path), _name(cls), _integer(number), bool(wrapper))
 
 
+def load_label(text: str) -> Label:
+    """The name of a variable, tap or gradient from its row."""
+    kind, stem, name, *rest = _listed(from_json(text), 7)
+    if kind not in LABELLED:
+        raise ValueError(f"events of kind {kind!r} have no label")
+    return Label(kind, _name(stem), _name(name), *(r if r is None else _name(r) for r in rest))
+
+
 def load_gap(text: str) -> Gap:
     """A gap from its row."""
     return Gap(*map(_text, _listed(from_json(text), 4)))
@@ -130,7 +138,7 @@ def load_facts(text: str) -> dict[str, Any]:
 LOADERS: dict[str, Callable[[str], Any]] = {
     "op": load_name, "note": load_name, "value_name": load_text, "thread": load_text,
     "meta": load_meta, "template": load_template, "place": load_place, "module": load_module,
-    "parameter": load_parameter, "gap": load_gap, "mode": load_mode,
+    "parameter": load_parameter, "gap": load_gap, "label": load_label, "mode": load_mode,
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from clew.events.columns import VALUE_COLUMNS, Ints, Meta, ModuleRow, Place, Template
 from clew.events.model import Gap
-from clew.events.records import MODULE, NOTE, OP
+from clew.events.records import LABELLED, MODULE, NOTE, OP, Label
 
 _LOST = "?"
 _UNKNOWN_META = Meta("unknown", None, None, "", "strided", "Tensor", None, None)
@@ -21,7 +21,9 @@ _UNKNOWN_PLACE = Place(-1, "", "", 0, 0, 0, 0, True, 0, 0)
 _EMPTY = Template(())
 # Calls nested deeper than Python itself can call.
 _DEEPEST = 256
-_SUBJECTS = {MODULE: "module", OP: "op", NOTE: "note"}
+_SUBJECTS = {MODULE: "module", OP: "op", NOTE: "note", **dict.fromkeys(LABELLED, "label")}
+_LOST_MODULE = ModuleRow(_LOST, _LOST, -1, False)
+_LOST_LABEL = Label(LABELLED[0], _LOST, _LOST)
 
 
 class Sound:
@@ -33,7 +35,8 @@ class Sound:
         self.rows = {
             "op": self._listed(tables, "op", _LOST),
             "note": self._listed(tables, "note", _LOST),
-            "module": self._listed(tables, "module", ModuleRow(_LOST, _LOST, -1, False)),
+            "label": self._listed(tables, "label", _LOST_LABEL),
+            "module": self._listed(tables, "module", _LOST_MODULE),
             "place": self._listed(tables, "place", _UNKNOWN_PLACE),
             "template": self._listed(tables, "template", _EMPTY),
             "meta": self._listed(tables, "meta", _UNKNOWN_META),
@@ -149,7 +152,7 @@ class Sound:
         astray = (columns["kind"] == kind) & ((subject < 0) | (subject >= len(rows)))
         if astray.any():
             subject[astray] = len(rows)
-            rows.append(ModuleRow(_LOST, _LOST, -1, False) if kind == MODULE else _LOST)
+            rows.append({"module": _LOST_MODULE, "label": _LOST_LABEL}.get(table, _LOST))
             self._lose(f"{table} names of events", int(astray.sum()))
 
     def _fit_tensors(self, columns: dict[str, Ints]) -> None:

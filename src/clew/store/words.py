@@ -14,7 +14,18 @@ from typing import Any
 
 from clew.events.columns import IN, ModuleRow, Place
 from clew.events.model import short_dtype
-from clew.events.records import BACKWARD, KINDS, MODULE, NOTE, OP, PHASES, STEP, Kept
+from clew.events.records import (
+    BACKWARD,
+    KINDS,
+    LABELLED,
+    MODULE,
+    NOTE,
+    OP,
+    PHASES,
+    PREFIX,
+    STEP,
+    Kept,
+)
 from clew.store.compact import Part, Tables
 
 _MOST_REMEMBERED = 1_000_000
@@ -37,7 +48,8 @@ class Words:
         self._calls: dict[int, int] = {}
         # autograd number -> (module, place) of the forward op that read it first
         self._forward: dict[int, tuple[str | None, int]] = {}
-        self._op_calls: Counter[int] = Counter()
+        # (kind, subject) -> events of it so far
+        self._calls_of: Counter[tuple[int, int]] = Counter()
         # (id of the event that begins a step, number of the step)
         self._steps: list[tuple[int, int]] = []
         # Where the tensors of the part at hand begin.
@@ -99,13 +111,17 @@ class Words:
             name, module, call = self.modules[subject].cls, self.modules[subject].path, number
             address = f"{module}#{call}"
         elif kind == OP:
-            name, call = self._tables.ops.rows[subject], self._op_calls[subject]
-            self._op_calls[subject] += 1
+            name, call = self._tables.ops.rows[subject], self._counted(kind, subject)
             address = f"op:{name}#{call}"
             if place.phase == BACKWARD:
                 module, source = self._forward.get(number + 1, (module, source))
             elif number not in self._forward:
                 self._forward[number] = (module, source)
+        elif kind in LABELLED:
+            label = self._tables.labels.rows[subject]
+            name, call = label.name, self._counted(kind, subject)
+            module = module if label.module is None else label.module
+            address = label.stem if kind == PREFIX else label.address(call)
         else:
             name = self._tables.notes.rows[subject] if kind == NOTE else "step"
             address = name
@@ -118,6 +134,10 @@ class Words:
         if user is not None:
             rows["file"][row], rows["line"][row] = user.file, user.line
             rows["function"][row] = user.function
+
+    def _counted(self, kind: int, subject: int) -> int:
+        self._calls_of[kind, subject] += 1
+        return self._calls_of[kind, subject] - 1
 
     def _step_of(self, event: int) -> int:
         at = bisect_right(self._steps, (event, 1 << 63))

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TextIO
 
 from clew.events.columns import Meta
-from clew.events.model import short_dtype
+from clew.events.looks import tensor_text
 
 WIDE = 120
 NARROWEST = 40
@@ -166,19 +166,7 @@ def _scaled(number: float, units: tuple[str, ...], base: int) -> str:
 @lru_cache(maxsize=4096)
 def meta_text(meta: Meta) -> str:
     """A tensor as `f32[2,3]`, followed by what sets it apart from a plain one."""
-    if meta.shape is None:
-        shape = "?"
-    else:
-        shape = ",".join("?" if size < 0 else str(size) for size in meta.shape)
-    parts = [f"{short_dtype(meta.dtype)}[{shape}]"]
-    if meta.layout not in ("strided", ""):
-        parts.append(meta.layout)
-    if meta.local_shape is not None:
-        local = ",".join(map(str, meta.local_shape))
-        parts.append(f"local [{local}] {meta.placements}")
-    elif meta.cls not in ("Tensor", "Parameter") and meta.layout != "jagged":
-        parts.append(meta.cls)
-    return " ".join(parts)
+    return tensor_text(meta)
 
 
 def short_op(name: str) -> str:

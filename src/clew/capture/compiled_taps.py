@@ -1,0 +1,58 @@
+"""Taps inside compiled code: an operator with a side effect, which no graph breaks at.
+
+Imported by `tap` while Dynamo traces it, so that programs that compile nothing do not pay for it.
+At run time the operator hands the tensor to whoever listens then.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, library, ops
+
+from clew.capture import taps, variables
+from clew.capture.torch_compat import register_effect
+
+_LIBRARY = library.Library("clew", "FRAGMENT")
+_LIBRARY.define("tap(Tensor value, str name, str module, str reduce) -> ()")
+_LIBRARY.define("bound(Tensor value, int plan, str name, int line, str module, bool always) -> ()")
+_LIBRARY.define("tap_missed(str name) -> ()")
+
+
+def _tap(value: Tensor, name: str, module: str, reduce: str) -> None:
+    for listener in list(taps._listeners):
+        listener.tapped(name, value.detach(), module, reduce or None, None)
+
+
+def _bound(value: Tensor, plan: int, name: str, line: int, module: str, always: bool) -> None:
+    found = variables.plans.get(plan)
+    if found is not None:
+        found.compiled(value.detach(), name, line, module, always)
+
+
+def _missed(name: str) -> None:
+    for listener in list(taps._listeners):
+        listener.missed(name)
+
+
+for _name, _function in (("tap", _tap), ("bound", _bound), ("tap_missed", _missed)):
+    _LIBRARY.impl(_name, _function, "CompositeExplicitAutograd")
+    library.register_fake(f"clew::{_name}", lambda *args: None, lib=_LIBRARY)
+    register_effect(f"clew::{_name}")
+
+
+def tap(name: str, value: Any, module: str, reduce: str) -> None:
+    """Record a tensor when the compiled code runs; traced by Dynamo."""
+    if isinstance(value, Tensor):
+        ops.clew.tap(value, name, module, reduce)
+    else:
+        ops.clew.tap_missed(name)
+
+
+def bound(value: Any, plan: int, name: str, line: int, owner: Any, always: bool) -> None:
+    """Record a variable when the compiled code runs; traced by Dynamo."""
+    if isinstance(value, Tensor):
+        path = "" if owner is None else taps._paths.get(id(owner), "")
+        ops.clew.bound(value, plan, name, line, path, always)
+    elif always:
+        ops.clew.tap_missed(name)

@@ -1,0 +1,336 @@
+"""Find functions by name: `dataset.py:get_item`, `mypkg.data:Dataset.get_item`, a module's method.
+
+In: a file or module and segments, or an object and segments. Out: the functions they name, and the
+segments left over for a variable. Looks through decorators. Must not know: how they are followed.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+import types
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any
+
+from clew.address import (
+    Segment,
+    compile_pattern,
+    has_wildcard,
+    join,
+    matches_file,
+    nearest,
+    segment_matches,
+)
+from clew.errors import NoMatch
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A function, and what of the address is left for a variable in it: `("cache", "k", 0)`.
+
+    With `inner` it is the function that holds the definition of the one that was named.
+    """
+
+    function: FunctionType
+    rest: tuple[Segment, ...] = ()
+    inner: str = ""
+
+
+def resolve(where: str | None, segments: Sequence[Segment]) -> list[Found]:
+    """Find the functions of a file or module that the first segments name.
+
+    All functions that exist are looked at, so decorators, aliases and re-definitions hide nothing.
+    Of two ways to read the segments the one with the longer function name is taken.
+    """
+    here = list(_functions_in(where))
+    found: list[tuple[int, Found]] = []
+    for function in here:
+        for path, inner in _definitions(function):
+            for taken in _match(path, segments):
+                rest = tuple(segments[taken:])
+                found.append((taken, Found(function, rest, ".".join(inner))))
+    longest = max((taken for taken, _ in found), default=0)
+    kept = [match for taken, match in found if taken == longest or _is_open(segments)]
+    return _holding(kept)
+
+
+def _is_open(segments: Sequence[Segment]) -> bool:
+    return any(segment == "**" for segment in segments)
+
+
+def _holding(found: list[Found]) -> list[Found]:
+    """Leave out functions without the variable, where only a pattern led to them."""
+    holding = [match for match in found if not match.rest or _has_variable(match)]
+    return holding or found
+
+
+def _has_variable(match: Found) -> bool:
+    names = variables(match.function, match.inner)
+    return any(segment_matches(match.rest[0], name) for name in names)
+
+
+def variables(function: FunctionType, inner: str = "") -> list[str]:
+    """The names a function can bind or read: parameters, locals, closure and global names."""
+    code = function.__code__
+    if inner:
+        found = [nested for nested, path in inner_codes(code) if path == inner]
+        if not found:
+            return []
+        code = found[0]
+    own = (*code.co_varnames, *code.co_cellvars, *code.co_freevars, *code.co_names)
+    return [name for name in dict.fromkeys(own) if not name.startswith("__clew_")]
+
+
+def missing(where: str | None, segments: Sequence[Segment]) -> NoMatch:
+    """Say that no function, or no variable of it, has this name, with the nearest that exist."""
+    written = join(segments)
+    if where is None:
+        return NoMatch(written, _nearest_functions(None, segments), "the functions that exist")
+    text = f"{where}:{written}"
+    if not any(True for _ in _functions_in(where)):
+        files = [name for name in _places() if name]
+        return NoMatch(text, nearest(where, files), "the files and modules that are loaded")
+    found = resolve(where, segments)
+    if found and found[0].rest:
+        names = [n for match in found for n in variables(match.function, match.inner)]
+        function = join(segments[: len(segments) - len(found[0].rest)])
+        return NoMatch(text, nearest(str(found[0].rest[0]), names), f"the variables of {function}")
+    return NoMatch(text, _nearest_functions(where, segments), f"the functions of {where}")
+
+
+def _nearest_functions(where: str | None, segments: Sequence[Segment]) -> list[str]:
+    paths = {".".join(path) for f in _functions_in(where) for path, _ in _definitions(f)}
+    found: list[str] = []
+    for cut in (len(segments), len(segments) - 1):
+        found += nearest(join(segments[:cut]), paths, 3)
+    return list(dict.fromkeys(found))[:5]
+
+
+def _places() -> list[str]:
+    found: list[str] = []
+    for name, module in list(sys.modules.items()):
+        found.append(name)
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str):
+            found.append(file.rpartition("/")[2])
+    return found
+
+
+def _functions_in(where: str | None) -> Iterator[FunctionType]:
+    is_file = where is not None and (where.endswith(".py") or "/" in where)
+    in_module = compile_pattern(where) if where is not None and not is_file else None
+    files: dict[str, bool] = {}
+    for function in gc.get_objects():
+        if type(function) is not FunctionType:
+            continue
+        file = function.__code__.co_filename
+        if is_file and where is not None:
+            known = files.get(file)
+            if known is None:
+                known = files[file] = matches_file(where, file)
+            if known:
+                yield function
+        elif in_module is None or in_module(str(function.__globals__.get("__name__", ""))):
+            yield function
+
+
+def _definitions(function: FunctionType) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Name a function, and those defined in it: the whole path, and the part inside."""
+    path = _path(function)
+    yield path, ()
+    if "<locals>" not in function.__qualname__:
+        for _, inner in _inner_codes(function.__code__):
+            yield (*path, *inner), inner
+
+
+def _path(function: FunctionType) -> tuple[str, ...]:
+    """The names of the classes and functions around a function, and its own.
+
+    A wrapper may have been given another function's name; its code has not.
+    """
+    qualname = getattr(function.__code__, "co_qualname", function.__qualname__)
+    parts = [part for part in qualname.split(".") if part != "<locals>"]
+    return (*parts[:-1], function.__code__.co_name)
+
+
+def inner_codes(code: CodeType) -> Iterator[tuple[CodeType, str]]:
+    """Yield the code of each function defined inside another, and its dotted path from there."""
+    return ((found, ".".join(path)) for found, path in _inner_codes(code))
+
+
+def _inner_codes(code: CodeType) -> Iterator[tuple[CodeType, tuple[str, ...]]]:
+    """Yield the code of each function defined inside, and its path from here."""
+    for const in code.co_consts:
+        if not isinstance(const, CodeType):
+            continue
+        if const.co_name.startswith("<generic parameters"):
+            yield from _inner_codes(const)
+        elif not const.co_name.startswith("<"):
+            if not _is_class_body(const):
+                yield const, (const.co_name,)
+            for inner, path in _inner_codes(const):
+                yield inner, (const.co_name, *path)
+
+
+def _is_class_body(code: CodeType) -> bool:
+    return "__module__" in code.co_names and "__qualname__" in code.co_names
+
+
+def _match(path: Sequence[str], segments: Sequence[Segment]) -> Iterator[int]:
+    """Yield how many segments name the whole path, in each way that is possible."""
+    if not path:
+        yield 0
+        while segments and segments[0] == "**":
+            segments = segments[1:]
+        return
+    if not segments:
+        return
+    if segments[0] == "**":
+        for taken in _match(path, segments[1:]):
+            yield taken + 1
+        for taken in _match(path[1:], segments):
+            yield max(taken, 1)
+    elif segment_matches(segments[0], path[0]):
+        for taken in _match(path[1:], segments[1:]):
+            yield taken + 1
+
+
+# Methods of an object
+
+
+def methods(owner: object, segments: Sequence[Segment]) -> list[Found]:
+    """Find the methods of an object or class that the first segment names.
+
+    What the object itself overrides comes first, then its class and the classes that inherits.
+    """
+    if not segments or not isinstance(segments[0], str):
+        return []
+    wanted, rest = segments[0], tuple(segments[1:])
+    if not has_wildcard(wanted):
+        attribute = _static(owner, str(wanted))
+        found = [Found(function, rest) for function in unwrap(attribute, str(wanted))]
+        return [inner for match in found for inner in _into_inner(match)]
+    names = [name for name in _method_names(owner) if segment_matches(wanted, name)]
+    found = [
+        Found(function, rest) for name in names for function in unwrap(_static(owner, name), name)
+    ]
+    return [match for match in found if not rest or _has_variable(match)]
+
+
+def _into_inner(match: Found) -> list[Found]:
+    """Take `forward.inner.x` as the variable of a function inside, if there is such a function."""
+    best = [match]
+    for _, path in _inner_codes(match.function.__code__):
+        if tuple(str(part) for part in match.rest[: len(path)]) == path:
+            best = [Found(match.function, match.rest[len(path) :], ".".join(path))]
+            best += [Found(f, best[0].rest) for f in _existing_inner(match.function, path)]
+    return best
+
+
+def _existing_inner(outer: FunctionType, path: tuple[str, ...]) -> list[FunctionType]:
+    codes = [code for code, inner in _inner_codes(outer.__code__) if inner == path]
+    return [
+        found
+        for code in codes
+        for found in gc.get_referrers(code)
+        if isinstance(found, FunctionType) and found.__code__ is code
+    ]
+
+
+def _static(owner: object, name: str) -> object:
+    """Look an attribute up without running any code."""
+    own = owner.__dict__ if isinstance(owner, type) else _instance_dict(owner)
+    if name in own:
+        return own[name]
+    for base in (owner if isinstance(owner, type) else type(owner)).__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return None
+
+
+def _instance_dict(owner: object) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        return {}
+    return found
+
+
+def _method_names(owner: object) -> list[str]:
+    cls = owner if isinstance(owner, type) else type(owner)
+    own = {} if isinstance(owner, type) else _instance_dict(owner)
+    names = dict.fromkeys(name for name in own if unwrap(own[name], name))
+    for base in cls.__mro__:
+        names |= dict.fromkeys(name for name in base.__dict__ if unwrap(base.__dict__[name], name))
+    return [name for name in names if not name.startswith("__")]
+
+
+# Through decorators
+
+
+def unwrap(found: object, name: str = "") -> list[FunctionType]:
+    """Follow decorators to the function that was decorated; empty if there is no Python function.
+
+    A wrapper that does not say what it wraps is searched for a function called `name`.
+    """
+    seen: set[int] = set()
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        inner = _wrapped(found)
+        if inner is not None:
+            found = inner
+            continue
+        if isinstance(found, FunctionType):
+            return [_hidden(found, name) or found]
+        if _is_plain_callable(found):
+            found = _static(type(found), "__call__")
+            continue
+        return []
+    return []
+
+
+def _wrapped(found: object) -> object:
+    if isinstance(found, staticmethod | classmethod | types.MethodType):
+        return found.__func__
+    if isinstance(found, property):
+        return found.fget
+    if isinstance(found, functools.partial | functools.partialmethod | functools.cached_property):
+        return found.func
+    if isinstance(found, type):
+        return None
+    return _instance_dict(found).get("__wrapped__")
+
+
+def _is_plain_callable(found: object) -> bool:
+    return not isinstance(found, type) and isinstance(
+        _static(type(found), "__call__"), FunctionType
+    )
+
+
+def _hidden(wrapper: FunctionType, name: str) -> FunctionType | None:
+    """Look for the function of this name in what an opaque wrapper closes over."""
+    if not name or wrapper.__code__.co_name == name or not wrapper.__closure__:
+        return None
+    pending: list[Any] = list(_cells(wrapper))
+    seen: set[int] = set()
+    while pending:
+        found = pending.pop(0)
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        for function in unwrap(found):
+            if function.__code__.co_name == name:
+                return function
+            pending.extend(_cells(function))
+    return None
+
+
+def _cells(function: FunctionType) -> Iterable[object]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:
+            pass  # a name that has no value yet

@@ -1,0 +1,214 @@
+"""Gradients, parameters, buffers and optimizer state, by address.
+
+In come addresses with a role (`fc:grad`, `fc.weight:grad`, `fc.weight:param`, …), out go events.
+Hooks are put on exactly the tensors that are named and taken away again; nothing here keeps a
+tensor or a graph alive. A value is recorded when it has changed since it was recorded last.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from clew.address import Address, compile_pattern
+from clew.capture.changes import look
+from clew.capture.recording import Recording
+from clew.capture.structure import tensors_in
+from clew.capture.torch_compat import unobserved, without_modes
+from clew.events.model import Gap
+from clew.events.records import GRADIENT, VARIABLE, Label
+
+# Roles of a module call whose gradients are followed, and of tensors a module owns.
+CALL_ROLES = ("grad", "grad_in")
+TENSOR_ROLES = ("grad", "param", "buffer", "update", "state")
+_NO_STEP = "no optimizer made a step with it"
+_MISSING = dict.fromkeys(CALL_ROLES, "no gradient arrived for it")
+
+
+class GradSource:
+    """Follows the gradients, parameters and buffers that were asked for."""
+
+    def __init__(
+        self, recording: Recording, addresses: Iterable[Address], on_gap: Callable[[Gap], Any]
+    ) -> None:
+        self._recording = recording
+        paths = [a for a in addresses if a.kind == "path"]
+        self._calls = [a for a in paths if a.role in CALL_ROLES]
+        self._wanted = [(a, compile_pattern(a.path)) for a in paths if a.role in TENSOR_ROLES]
+        self._on_gap = on_gap
+        self.matched: set[str] = set()
+        # Paths and roles of which there is an event.
+        self._recorded: set[tuple[str, str]] = set()
+        # id of a parameter or buffer -> (the tensor, weakly, its path, the roles asked for)
+        self._followed: dict[int, tuple[Callable[[], Any], str, frozenset[str]]] = {}
+        # (path, role) -> how it looked when it was recorded last
+        self._looks: dict[tuple[str, str], Any] = {}
+        self._before: dict[int, Tensor] = {}
+        self._handles: list[Any] = []
+
+    def start(self) -> None:
+        """Put the hooks in place."""
+        self._handles = [
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
+        modules = self._recording.modules
+        modules.on_tensor = self._follow
+        for path, tensor in modules.tensors():
+            self._follow(path, tensor)
+
+    def stop(self) -> None:
+        """Take every hook away."""
+        self.look_around()
+        self._recording.modules.on_tensor = lambda path, tensor: None
+        self._tell_missing()
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._before = [], {}
+        self._followed.clear()
+
+    def _tell_missing(self) -> None:
+        """Tell of addresses that name something of which nothing came."""
+        for address in (*self._calls, *(a for a, _ in self._wanted)):
+            matcher, role = compile_pattern(address.path), str(address.role)
+            if address.text in self.matched and not any(
+                role == told and matcher(path) for path, told in self._recorded
+            ):
+                why = _MISSING.get(role, _NO_STEP)
+                self._on_gap(Gap("an address to capture", address.text, why,
+                                 "run that part of the training inside the block"))  # fmt: skip
+
+    def look_around(self) -> None:
+        """Record parameters and buffers that have changed, at the end of a step."""
+        for reference, path, roles in list(self._followed.values()):
+            tensor = reference()
+            if tensor is not None:
+                self._record_own(path, tensor, roles)
+
+    def left(self, module: nn.Module) -> None:
+        """A module call is over, which may have written to its buffers."""
+        for buffer in module._buffers.values():
+            found = self._followed.get(id(buffer))
+            if found is not None and found[0]() is buffer:
+                self._record_own(found[1], buffer, found[2])
+
+    def call_roles(self, paths: list[str], call: int) -> frozenset[str]:
+        """Which gradients of a module call are followed: `grad`, `grad_in`."""
+        found = [
+            address
+            for address in self._calls
+            if address.call in (None, call) and any(map(compile_pattern(address.path), paths))
+        ]
+        self.matched.update(address.text for address in found)
+        return frozenset(str(address.role) for address in found)
+
+    def follow_call(self, path: str, role: str, value: Any) -> None:
+        """Record the gradients of tensors that go into a module call or come out of it."""
+        label = Label(GRADIENT, path, path.rpartition(".")[2], role, path)
+
+        def follow(place: str, tensor: Tensor) -> None:
+            def arrived(gradient: Tensor) -> None:
+                self._named(label, {place: gradient} if place else gradient)
+
+            tensor.register_hook(arrived)
+
+        for place, tensor in tensors_in(value):
+            if tensor.requires_grad:
+                follow(place, tensor)
+
+    def _follow(self, path: str, tensor: Tensor) -> None:
+        """Follow a parameter or buffer that has a name, if it was asked for."""
+        known = self._followed.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            return
+        roles = set()
+        for address, matcher in self._wanted:
+            if matcher(path) and _has(tensor, str(address.role)):
+                roles.add(str(address.role))
+                self.matched.add(address.text)
+        if not roles:
+            return
+        self._followed[id(tensor)] = (weakref.ref(tensor), path, frozenset(roles))
+        if "grad" in roles and tensor.requires_grad and tensor.is_leaf:
+            hook = _accumulated(weakref.ref(self), path)
+            self._handles.append(tensor.register_post_accumulate_grad_hook(hook))
+        self._record_own(path, tensor, frozenset(roles))
+
+    def _record_own(self, path: str, tensor: Tensor, roles: frozenset[str]) -> None:
+        for role in roles & {"param", "buffer"}:
+            self.record(path, role, tensor)
+
+    def record(self, path: str, role: str, value: Any) -> None:
+        """Record what a tensor's name and role stand for, if it has changed."""
+        try:
+            now = look(value).same
+            if self._looks.get((path, role)) == now:
+                return
+            self._looks[path, role] = now
+        except Exception as fault:
+            self._recording.on_fault(fault, f"{path}:{role}")
+            return
+        owner, _, name = path.rpartition(".")
+        kind = GRADIENT if role == "grad" else VARIABLE
+        self._named(Label(kind, path, name, role, owner), value)
+
+    def _named(self, label: Label, value: Any) -> None:
+        self._recorded.add((label.stem, str(label.role)))
+        try:
+            self._recording.named(label, value, sys._getframe(1))
+        except Exception as fault:
+            self._recording.on_fault(fault, f"{label.stem}:{label.role}")
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        for parameter, path, roles in self._of(optimizer):
+            if "grad" in roles and parameter.grad is not None:
+                # What the step will use: reduced over ranks, clipped.
+                self.record(path, "grad", parameter.grad)
+            if "update" in roles:
+                with unobserved(), torch.no_grad(), without_modes():
+                    self._before[id(parameter)] = parameter.clone()
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        for parameter, path, roles in self._of(optimizer):
+            before = self._before.pop(id(parameter), None)
+            if before is not None:
+                with unobserved(), torch.no_grad(), without_modes():
+                    update = parameter - before
+                self.record(path, "update", update)
+            self._record_own(path, parameter, roles)
+            if "state" in roles and parameter in optimizer.state:
+                self.record(path, "state", dict(optimizer.state[parameter]))
+
+    def _of(self, optimizer: Optimizer) -> list[tuple[Tensor, str, frozenset[str]]]:
+        found = []
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                followed = self._followed.get(id(parameter))
+                if followed is not None and followed[0]() is parameter:
+                    found.append((parameter, followed[1], followed[2]))
+        return found
+
+
+def _accumulated(source: Callable[[], GradSource | None], path: str) -> Callable[[Tensor], None]:
+    def hook(parameter: Tensor) -> None:
+        owner = source()
+        if owner is not None and parameter.grad is not None:
+            owner.record(path, "grad", parameter.grad)
+
+    return hook
+
+
+def _has(tensor: Tensor, role: str) -> bool:
+    if role == "buffer":
+        return not isinstance(tensor, nn.Parameter)
+    return isinstance(tensor, nn.Parameter)

@@ -1,0 +1,114 @@
+"""Values that are no tensors: NumPy arrays, numbers, text, None, and objects by their type.
+
+In comes a live value, out goes a token whose facts are appended like those of a tensor. Arrays
+are copied, objects are never called, printed or kept. Must not import torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from clew.capture.budget import Budget
+from clew.events.records import Extra, Kept, Payload, Shape, Token
+from clew.events.statistics import NUMERIC_KINDS, Numbers, array_statistics
+
+# Kinds of NumPy dtypes whose elements are bytes with a meaning of their own.
+_OTHER_KINDS = "USMmV"
+_SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
+
+
+def record(value: Any, values: list[Any], kept: list[Any], full: bool, budget: Budget) -> Token:
+    """The token of a value as it is now; with `full` its data is kept, as far as there is room."""
+    if isinstance(value, np.ndarray):
+        token, facts = Shape(value.shape), (value.strides, str(value.dtype), "cpu", "ndarray")
+    else:
+        token, facts = Shape(), ((), _python_dtype(value), "", type(value).__name__)
+    stride, dtype, device, cls = facts
+    if isinstance(value, np.ndarray) and value.itemsize:
+        stride = tuple(s // value.itemsize for s in stride)
+    extra = Extra("strided", cls, None, None)
+    values.extend((token, 0, None, stride, dtype, device, extra, False, -1, None))
+    if not budget.is_over():
+        payload = _payload(value) if full else None
+        if payload is not None and not budget.has_room(_count(value), len(payload.data)):
+            payload = None
+        if payload is None:
+            if _is_array(value):
+                kept.append((token, Kept(array_statistics(value), None)))
+        elif _is_array(value):
+            # Whoever the records are handed to takes the statistics, of the copy.
+            kept.append((token, partial(_with_statistics, payload, value.dtype.newbyteorder("<"))))
+        else:
+            kept.append((token, Kept(None, payload)))
+    return token
+
+
+def _with_statistics(payload: Payload, dtype: np.dtype[Any]) -> Kept:
+    return Kept(array_statistics(np.frombuffer(payload.data, dtype)), payload)
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray)
+
+
+def _count(value: Any) -> int:
+    return int(value.size) if _is_array(value) else 1
+
+
+def _python_dtype(value: Any) -> str:
+    if isinstance(value, np.generic):
+        return str(value.dtype)
+    if type(value) is int and not _SMALLEST <= value <= _LARGEST:
+        return "int"
+    known = {bool: "bool", int: "int64", float: "float64", complex: "complex128",
+             str: "str", bytes: "bytes", type(None): "none"}  # fmt: skip
+    return known.get(type(value), "object")
+
+
+def _payload(value: Any) -> Payload | None:
+    """The data of a value, None where it has none that is bytes."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return array_payload(np.asarray(value))
+    dtype = _python_dtype(value)
+    if dtype in ("bool", "int64", "float64", "complex128"):
+        return Payload(dtype, (), np.array(value, dtype=dtype).tobytes())
+    if dtype == "str":
+        return Payload("str", (), value.encode("utf-8", "surrogatepass"))
+    if dtype in ("bytes", "none"):
+        return Payload(dtype, (), value or b"")
+    return Payload("int", (), hex(value).encode()) if dtype == "int" else None
+
+
+def array_payload(array: Numbers) -> Payload | None:
+    """A copy of an array's own elements in row-major order, None for objects."""
+    if array.dtype.hasobject:
+        return None
+    little = array.dtype.newbyteorder("<")
+    name = array.dtype.name
+    if array.dtype.kind not in NUMERIC_KINDS or array.dtype.itemsize > 16 or name == "float128":
+        name = f"numpy:{little.str}"
+        if array.dtype.kind not in (*_OTHER_KINDS, *NUMERIC_KINDS) or array.dtype.names:
+            return None
+    return Payload(name, array.shape, np.ascontiguousarray(array, dtype=little).tobytes())
+
+
+class NoTensors:
+    """The table of tensors of a recording where there is no torch."""
+
+    def __init__(self, name_of: Callable[[Any], str | None]) -> None:
+        self.values: list[Any] = []
+        self.live: dict[int, Any] = {}
+
+    def forget(self, tensor: Any) -> None:
+        """Nothing is held."""
+
+    def sweep(self) -> list[Token]:
+        """No tensor remains."""
+        return []
+
+    def release(self) -> None:
+        """Nothing is held."""

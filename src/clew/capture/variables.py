@@ -1,0 +1,359 @@
+"""Local variables by address: which functions to follow, and what is recorded of their variables.
+
+In come addresses (`layers.*.forward.attn`, `data.py:load.video`), out go variable events: one after
+every binding of a name, one after every statement that changed the value in place. The functions
+are followed by `capture.frames`; their code is theirs again when the recording stops.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+from clew.address import Address, Segment, compile_pattern, segment_matches
+from clew.capture.changes import Look, look
+from clew.capture.frames import Installed, Site, Target, hooks, instrument
+from clew.capture.frames.functions import Found, methods, missing, resolve, variables
+from clew.capture.frames.paths import follow
+from clew.capture.named import Named
+from clew.capture.recording import Recording, Where
+from clew.events.model import Gap
+from clew.events.records import VARIABLE, Label
+
+RETURN = "return"
+# The object that instrumented code calls lies between the program's frame and ours.
+_BETWEEN = hooks.__file__
+
+
+@dataclass(slots=True)
+class Wanted:
+    """What an address asks of one function: a variable, and a path inside it.
+
+    `stem` is the function as an address names it. `owners` are the modules whose method it is, by
+    id, with the path of each; None for any caller.
+    """
+
+    address: Address
+    name: Segment
+    rest: tuple[Segment, ...]
+    stem: str
+    owners: dict[int, str] | None
+    ran: bool = False
+
+
+class VariableSource:
+    """Follows the variables that were asked for."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        addresses: Iterable[Address],
+        named: Named,
+        on_gap: Callable[[Gap], Any],
+        is_compiling: Callable[[], bool] | None = None,
+    ) -> None:
+        self._recording = recording
+        self._addresses = [a for a in addresses if a.role is None and a.kind in _KINDS]
+        self._named = named
+        self._on_gap = on_gap
+        self._is_compiling = is_compiling
+        self._plans: dict[tuple[int, str], Plan] = {}
+        self._running = False
+        self.matched: set[str] = set()
+
+    def start(self) -> None:
+        """Follow the functions that exist by now, and those of modules as they are met."""
+        self._running = True
+        for address in self._addresses:
+            if address.kind == "function":
+                self._follow_function(address)
+        modules = self._recording.modules
+        modules.on_module = self._met
+        for entry in list(modules.entries.values()):
+            module = entry.ref()
+            for path in entry.paths if module is not None else ():
+                self._met(path, module)
+        for plan in self._plans.values():
+            plan.install()
+
+    def stop(self) -> None:
+        """Give the functions their own code back, and tell what never ran."""
+        self._running = False
+        self._recording.modules.on_module = lambda path, module: None
+        for plan in self._plans.values():
+            plan.uninstall()
+            self._recording.stacks.let_go(plan.codes)
+            plan.codes = []
+        for wanted in [w for plan in self._plans.values() for w in plan.wanted]:
+            if not any(w.ran for p in self._plans.values() for w in p.wanted
+                       if w.address is wanted.address):  # fmt: skip
+                self._on_gap(_never_ran(wanted.address))
+
+    def candidates(self, address: Address) -> list[str]:
+        """The variables an address may have meant: those of the methods it leads to."""
+        found = []
+        for entry in list(self._recording.modules.entries.values()):
+            for path in entry.paths:
+                for name, rest in address.splits():
+                    if len(rest) > 1 and compile_pattern(name)(path):
+                        for match in methods(entry.ref(), rest[:1]):
+                            stem = _joined(path, _stem(match, True))
+                            found += [f"{stem}.{v}" for v in variables(match.function)]
+        return found
+
+    def _follow_function(self, address: Address) -> None:
+        found = resolve(address.path, address.segments)
+        found = [match for match in found if not match.rest or _has_variable(match)]
+        for match in found:
+            self._plan(match, address, None)
+        if not found:
+            self.matched.add(address.text)
+            why = str(missing(address.path, address.segments))
+            self._on_gap(
+                Gap("an address to capture", address.text, why,
+                    "import the module first, or name a function that exists")
+            )  # fmt: skip
+
+    def _met(self, path: str, module: Any) -> None:
+        """Follow the methods of a module that has just got a name, as far as they are wanted."""
+        for address in self._addresses:
+            if address.kind != "path":
+                continue
+            for name, rest in address.splits():
+                if rest and compile_pattern(name)(path):
+                    self._follow_methods(address, path, module, rest)
+
+    def _follow_methods(
+        self, address: Address, path: str, module: Any, rest: tuple[Segment, ...]
+    ) -> None:
+        for match in methods(module, rest):
+            if not match.rest or _has_variable(match):
+                self._plan(match, address, {id(module): path})
+
+    def _plan(self, match: Found, address: Address, owners: dict[int, str] | None) -> None:
+        self.matched.add(address.text)
+        plan = self._plans.get((id(match.function), match.inner))
+        if plan is None:
+            plan = Plan(self, match.function, match.inner)
+            self._plans[id(match.function), match.inner] = plan
+        name, rest = (match.rest[0], match.rest[1:]) if match.rest else (RETURN, ())
+        changed = plan.add(Wanted(address, name, rest, _stem(match, owners is not None), owners))
+        if changed and self._running:
+            plan.install()
+
+
+_KINDS = ("path", "function")
+_numbers = itertools.count()
+# Plans that compiled code may call, by their numbers.
+plans: dict[int, Plan] = {}
+
+
+@dataclass(slots=True)
+class _Call:
+    """One call of a followed function: how its variables looked when last recorded."""
+
+    looks: dict[str, Look] = field(default_factory=dict)
+
+
+class Plan:
+    """What is followed in one function; a `Probe` of `capture.frames`."""
+
+    def __init__(self, source: VariableSource, function: FunctionType, inner: str) -> None:
+        self.number = next(_numbers)
+        self.is_compiling = source._is_compiling or _not_compiling
+        self._source = source
+        self._recording = source._recording
+        self._function = function
+        self._inner = inner
+        self._installed: Installed | None = None
+        self._calls: dict[int, _Call] = {}
+        self.wanted: list[Wanted] = []
+        # The code the function has had while it was followed.
+        self.codes: list[CodeType] = []
+
+    def add(self, wanted: Wanted) -> bool:
+        """Want something more; whether other names than before are to be followed."""
+        for known in self.wanted:
+            if (known.address, known.name, known.rest) == (
+                wanted.address, wanted.name, wanted.rest,
+            ):  # fmt: skip
+                if known.owners is not None and wanted.owners is not None:
+                    known.owners.update(wanted.owners)
+                return False
+        self.wanted.append(wanted)
+        return True
+
+    def install(self) -> None:
+        """Follow the function, by everything that is wanted now."""
+        self.uninstall()
+        target = Target(
+            self._function,
+            lambda name: any(segment_matches(w.name, name) for w in self.wanted),
+            returns=any(w.name == RETURN for w in self.wanted),
+            polls=True,
+            inner=self._inner,
+        )
+        self._installed = instrument([target], self, compiling=self._source._is_compiling)
+        plans[self.number] = self
+        self.codes += hooks.code_tree(self._function.__code__)
+        for function, why in self._installed.unseen:
+            self._source._on_gap(
+                Gap("variables", function.__qualname__, why, "tap the value instead: clew.tap")
+            )
+
+    def uninstall(self) -> None:
+        """Give the function its own code back."""
+        if self._installed is not None:
+            self.codes += hooks.code_tree(self._function.__code__)
+            self._installed.uninstall()
+            self._installed = None
+            del plans[self.number]
+        self._calls.clear()
+
+    # What instrumented code calls.
+
+    def entered(self, site: Site, owner: object) -> None:
+        self._calls[id(_user_frame())] = _Call()
+
+    def left(self, site: Site, owner: object) -> None:
+        self._calls.pop(id(_user_frame()), None)
+
+    def bound(self, site: Site, value: object, owner: object) -> None:
+        if self.is_compiling():
+            _bound_compiled(value, self.number, site.name, site.line, owner, True)
+        else:
+            self._seen(site, site.name, value, owner, always=True)
+
+    def polled(self, site: Site, value: object, owner: object) -> None:
+        if self.is_compiling():
+            _bound_compiled(value, self.number, site.name, site.line, owner, False)
+        else:
+            self._seen(site, site.name, value, owner, always=False)
+
+    def returned(self, site: Site, value: object, owner: object) -> None:
+        if self.is_compiling():
+            _bound_compiled(value, self.number, RETURN, site.line, owner, True)
+        else:
+            self._seen(site, RETURN, value, owner, always=True)
+
+    def yielded(self, site: Site, value: object, owner: object) -> None:
+        self._seen(site, RETURN, value, owner, always=True)
+
+    def deleted(self, site: Site, owner: object) -> None:
+        call = self._calls.get(id(_user_frame()))
+        if call is not None:
+            call.looks.clear()
+
+    def resumed(self, site: Site, owner: object) -> None: ...
+
+    def raised(self, site: Site, error: BaseException, owner: object) -> None: ...
+
+    def line(self, site: Site, owner: object) -> None: ...
+
+    def compiled(self, value: object, name: str, line: int, path: str, always: bool) -> None:
+        """A variable of compiled code has a value; called as that code runs."""
+        call = self._calls.setdefault(-1, _Call())
+        where = (self._function.__code__, line)
+        for wanted in self.wanted:
+            mine = wanted.owners is None or path in wanted.owners.values()
+            if mine and segment_matches(wanted.name, name) and not wanted.rest:
+                owner = "" if wanted.owners is None else path
+                self._record(wanted, owner, name, value, always, call, where)
+
+    def _seen(self, site: Site, name: str, value: object, owner: object, always: bool) -> None:
+        try:
+            frame = _user_frame()
+            call = self._calls.setdefault(id(frame), _Call())
+            for wanted in self.wanted:
+                if segment_matches(wanted.name, name):
+                    path = "" if wanted.owners is None else wanted.owners.get(id(owner))
+                    if path is not None:
+                        self._record(wanted, path, name, value, always, call, frame)
+        except Exception as fault:
+            self._recording.on_fault(fault, f"{site.function}.{name}")
+
+    def _record(
+        self, wanted: Wanted, path: str, name: str, value: object, always: bool, call: _Call,
+        where: Where,
+    ) -> None:  # fmt: skip
+        wanted.ran = True
+        walk = follow(value, wanted.rest) if wanted.rest else None
+        for inside, found in walk.places if walk is not None else (("", value),):
+            variable = f"{name}{inside}" if inside.startswith("[") else _joined(name, inside)
+            stem = _joined(_joined(path, wanted.stem), variable)
+            now = look(found)
+            before = call.looks.get(stem)
+            if not always and before is not None and before.same == now.same:
+                continue
+            call.looks[stem] = now
+            self._emit(wanted, path, stem, variable, found, where)
+        if walk is not None and walk.cut is not None:
+            self._source._on_gap(Gap("places of a variable", wanted.address.text, walk.cut,
+                                     "name fewer of them"))  # fmt: skip
+
+    def _emit(
+        self, wanted: Wanted, path: str, stem: str, variable: str, value: object, where: Where
+    ) -> None:
+        if wanted.owners is not None:
+            label = Label(VARIABLE, stem, variable, module=path)
+        else:
+            code = self._function.__code__
+            package = str(self._function.__globals__.get("__name__", ""))
+            label = Label(VARIABLE, stem, variable, file=code.co_filename, package=package)
+        self._source._named.record(label, value, where, wanted.address)
+
+
+def _bound_compiled(
+    value: Any, plan: int, name: str, line: int, owner: object, always: bool
+) -> None:
+    """What Dynamo traces instead of recording; it runs this import as it traces."""
+    from clew.capture import compiled_taps
+
+    compiled_taps.bound(value, plan, name, line, owner, always)
+
+
+def _not_compiling() -> bool:
+    return False
+
+
+def _user_frame() -> FrameType:
+    """The frame of the program's own function that is being followed."""
+    frame = sys._getframe(2)
+    while frame.f_code.co_filename in (__file__, _BETWEEN) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def _has_variable(match: Found) -> bool:
+    name = match.rest[0]
+    names = (*variables(match.function, match.inner), RETURN)
+    return any(segment_matches(name, known) for known in names)
+
+
+def _stem(match: Found, is_method: bool) -> str:
+    """What comes before a variable: `forward`, `forward.inner`, `data.py:Dataset.load`."""
+    code = match.function.__code__
+    if is_method:
+        return _joined(code.co_name, match.inner)
+    qualname = getattr(code, "co_qualname", match.function.__qualname__).replace(".<locals>", "")
+    return f"{os.path.basename(code.co_filename)}:{_joined(qualname, match.inner)}"
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path and name else path or name
+
+
+def _never_ran(address: Address) -> Gap:
+    return Gap(
+        "an address to capture",
+        address.text,
+        "its function was found, and never called, or never with this variable; a fused fast path "
+        "or code that was compiled before the trace goes past it",
+        "call it inside the block; for compiled code, compile inside the block or use "
+        "clew.trace(compiled='eager')",
+    )

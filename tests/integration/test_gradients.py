@@ -1,0 +1,176 @@
+"""Gradients, parameters, buffers and optimizer state by address."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+import clew
+from clew.errors import NotRecorded
+from tests.outcomes import faults
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def train(model: nn.Module, steps: int, t: clew.Trace | None = None) -> list[Tensor]:
+    """Gradients of the first weight, as each step used them."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    used = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        x = torch.arange(15.0).reshape(5, 3) ** 2 % (step + 5)
+        model(x).pow(2).mean().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        used.append(next(model.parameters()).grad.clone())  # type: ignore[union-attr]
+        optimizer.step()
+        if t is not None:
+            t.step()  # type: ignore[attr-defined]
+    return used
+
+
+EVERYTHING = [
+    "0.weight:grad", "**:param", "1.running_*:buffer", "0.weight:update", "0.weight:state",
+    "2:grad", "0:grad_in",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("level", ["modules", "ops"])
+def test_following_changes_nothing(level: str) -> None:
+    plain, followed = net(), net()
+    expected = train(plain, 3)
+    with clew.trace(followed, level=level, capture=EVERYTHING) as t:
+        used = train(followed, 3, t)
+    assert faults(t) == []
+    for one, other in zip(expected, used, strict=True):
+        assert torch.equal(one, other)
+    for one, other in zip(plain.state_dict().values(), followed.state_dict().values(), strict=True):
+        assert torch.equal(one, other)
+    parameter = followed[0].weight
+    assert not parameter._post_accumulate_grad_hooks
+    assert not _global_optimizer_pre_hooks
+    assert not _global_optimizer_post_hooks
+
+
+def test_the_gradient_of_a_parameter_as_it_arrives_and_as_it_is_used() -> None:
+    model = net()
+    with clew.trace(model, capture=["0.weight:grad"]) as t:
+        used = train(model, 2, t)
+    events = list(t["0.weight:grad"])
+    assert [e.phase for e in events] == ["backward", "optimizer"] * 2
+    assert [e.step for e in events] == [0, 0, 1, 1]
+    assert np.array_equal(events[1].outputs[""].array(), used[0])
+    assert np.array_equal(events[3].outputs[""].array(), used[1])
+    # Before it was clipped.
+    assert np.linalg.norm(events[0].outputs[""].array()) > np.linalg.norm(used[0])
+    assert (events[0].kind, events[0].name, events[0].module) == ("grad", "weight", "0")
+
+
+def test_parameters_updates_and_state_per_step(tmp_path: Path) -> None:
+    model = net()
+    before = model[0].weight.detach().clone()
+    out = tmp_path / "run.clew"
+    wanted = ["0.weight:param", "0.weight:update", "0.weight:state"]
+    with clew.trace(model, out=out, capture=wanted) as t:
+        train(model, 2, t)
+    trace = clew.load(out)
+    weights = trace.series("0.weight:param").stack()
+    updates = trace.series("0.weight:update").stack()
+    assert np.array_equal(weights[0], before)
+    assert np.array_equal(weights[-1], model[0].weight.detach())
+    assert np.allclose(weights[1:] - weights[:-1], updates)
+    averages = trace.series("0.weight:state.exp_avg")
+    assert averages.stack().shape == (2, 4, 3)
+    assert averages.steps == [0, 1]
+    assert trace["0.weight#1:state.step"].value == 2
+
+
+def test_a_buffer_that_no_version_tells_of() -> None:
+    model = net()
+    with clew.trace(model, capture=["1.running_mean:buffer"]) as t:
+        model(torch.randn(5, 3))
+        model.eval()
+        model(torch.randn(5, 3))
+    first, second = t.series("1.running_mean:buffer").values
+    assert first.array().tolist() == [0, 0, 0, 0]
+    assert np.array_equal(second.array(), model[1].running_mean)
+
+
+def test_gradients_of_inputs_and_outputs_of_modules() -> None:
+    class Pair(nn.Module):
+        def forward(self, x: Tensor, *, scale: Tensor) -> dict[str, Tensor]:
+            return {"a": x * scale, "b": x.detach()}
+
+    model, x = Pair(), torch.ones(2, requires_grad=True)
+    scale = torch.tensor([2.0, 3.0], requires_grad=True)
+    with clew.trace(model, capture=[":grad", ":grad_in"]) as t:
+        (model(x, scale=scale)["a"] * 5).sum().backward()
+    assert t[":grad.a"].value.tolist() == [5, 5]
+    assert next(e.outputs for e in t[":grad"]).keys() == {"a"}
+    assert t[":grad_in.0"].value.tolist() == [10, 15]
+    found = {path for e in t[":grad_in"] for path in e.outputs}
+    assert found == {"0", "scale"}
+
+
+class Mark:
+    """Something a graph holds."""
+
+
+class Marked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, marks: weakref.WeakSet[Mark]) -> Tensor:
+        ctx.mark = Mark()
+        marks.add(ctx.mark)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad, None
+
+
+def test_nothing_is_kept_alive() -> None:
+    model = net()
+    x = torch.ones(5, 3, requires_grad=True)
+    with clew.trace(model, capture=["2:grad", "0:grad_in", "0.weight:grad"]) as t:
+        y = model(x)
+        # Alive for as long as the graph is.
+        marks: weakref.WeakSet[Mark] = weakref.WeakSet()
+        y = Marked.apply(y, marks)
+        assert len(marks) == 1
+        del y
+        gc.collect()
+        assert len(marks) == 0
+        model(x).sum().backward()
+    reference = weakref.ref(model)
+    del model
+    gc.collect()
+    assert reference() is None
+    assert len(t["2:grad"]) == 1
+
+
+def test_an_address_that_names_nothing_is_said() -> None:
+    model = net()
+    with clew.trace(model, capture=["0.wait:param", "9:grad"]) as t:
+        model(torch.ones(5, 3))
+    texts = [str(gap) for gap in t.coverage]
+    assert any("0.wait:param" in text and "0.weight" in text for text in texts)
+    assert any("9:grad" in text for text in texts)
+    with pytest.raises(NotRecorded, match=r"clew.trace\(capture=\['0.weight:grad'\]\)"):
+        t["0.weight:grad"]
+
+
+def test_models_named_only_when_they_run() -> None:
+    model = net()
+    with clew.trace(capture=["Sequential.0.weight:grad"]) as t:
+        model(torch.ones(5, 3)).sum().backward()
+    assert np.array_equal(t["Sequential.0.weight:grad"].value, model[0].weight.grad)
