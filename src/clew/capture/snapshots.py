@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from clew.capture.statistics import statistics_of_copy
-from clew.capture.torch_compat import is_transformed
+from clew.capture.torch_compat import has_memory, is_transformed, is_zero_tensor
 from clew.events.records import Payload, pack
 from clew.events.statistics import Statistics
 
@@ -72,10 +72,11 @@ def is_plain(tensor: Tensor) -> bool:
     return (
         type(tensor) in (Tensor, torch.nn.Parameter)
         and tensor.layout is torch.strided
-        and tensor.is_contiguous()
         and tensor.is_cpu
-        and not (tensor.is_nested or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
-        and not is_transformed(tensor)
+        and not (tensor.is_nested or tensor.is_quantized or is_transformed(tensor))
+        and tensor.is_contiguous()
+        and not (tensor.is_conj() or tensor.is_neg())
+        and has_memory(tensor)
     )
 
 
@@ -110,6 +111,10 @@ def elements_of(tensor: Tensor) -> Tensor | None:
         local = local.dequantize()
     elif local.layout is not torch.strided:
         local = local.to_dense()
+    elif is_zero_tensor(local):
+        local = torch.zeros(local.shape, dtype=local.dtype)
+    elif not has_memory(local):
+        return None
     return local.detach().resolve_conj().resolve_neg()
 
 
