@@ -14,7 +14,7 @@ from clew.events.settings import Limits
 
 # Data handed to the sink at a time: what waits in memory is a few times this, however large or
 # many the tensors of a step are.
-_BATCH_BYTES = 32 << 20
+_BATCH_BYTES = 16 << 20
 
 # What is not kept, by the limit that was reached.
 _LIMITED = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -57,9 +58,13 @@ class Snapshot:
 
 def snapshot(elements: Tensor) -> Snapshot:
     """A copy of an ordinary tensor's elements; to be called where autograd and modes are off."""
-    copy = torch.empty(elements.shape, dtype=elements.dtype, device="cpu").copy_(elements)
-    data = copy.reshape(-1).view(torch.uint8).numpy() if copy.numel() else b""
-    return Snapshot(data, copy.dtype)
+    size = elements.numel() * elements.element_size()
+    if not size:
+        return Snapshot(b"", elements.dtype)
+    # NumPy's memory comes in large pages where there are any, which are there much sooner.
+    data = np.empty(size, dtype=np.uint8)
+    torch.from_numpy(data).view(elements.dtype).view(elements.shape).copy_(elements)
+    return Snapshot(data, elements.dtype)
 
 
 def small_snapshot(tensor: Tensor, size: int) -> Snapshot:
