@@ -172,3 +172,12 @@ def test_boxes_without_links_stand_in_several_rows() -> None:
     picture = lay_out([Box(f"b{n}", 40, 20) for n in range(25)], [])
     assert len({rect.y for rect in picture.boxes.values()}) == 5
     assert lay_out([], []).boxes == {}
+
+
+def test_boxes_of_a_row_keep_their_distance() -> None:
+    boxes = [Box(name, 60, 20) for name in "abcd"]
+    space = Spacing(boxes=31)
+    picture = lay_out(boxes, [Link("a", other) for other in "bcd"], space=space)
+    b, c, d = sorted((picture.boxes[name] for name in "bcd"), key=lambda rect: rect.x)
+    assert c.x - b.right >= 31
+    assert d.x - c.right >= 31

@@ -215,6 +215,15 @@ def test_two_probes_end_in_any_order() -> None:
         assert function.__code__ is before
 
 
+def test_two_targets_on_one_function_are_told_once() -> None:
+    function = program("def f(x):\n    y = x\n    return y")["f"]
+    seen = Seen()
+    targets = [Target(function, wanting("y")), Target(function, wanting("y", "x"), returns=True)]
+    with instrument(targets, seen):
+        function(1)
+    assert seen.kinds() == ["entered", "param", "bound", "returned", "left"]
+
+
 def test_a_function_somebody_else_changed_meanwhile_is_left_alone() -> None:
     function = program("def f():\n    y = 1\n    return y")["f"]
     other = program("def f():\n    return 5")["f"].__code__

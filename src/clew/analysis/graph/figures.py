@@ -87,7 +87,7 @@ class Figures:
         return sum(end - int(start[row]) for row, end in zip(rows, ends, strict=True)) / 1e9
 
     def _looks(self, row: int, role: str) -> tuple[str, ...]:
-        return tuple(str(value) for value in self._reader.values_of(row, role).values())
+        return tuple(value.look for value in self._reader.values_of(row, role).values())
 
     def _given(self, rows: Iterable[int]) -> list[int]:
         return [v for r in rows for leaf, v in self._reader.leaf_values(r) if leaf.role == OUT]

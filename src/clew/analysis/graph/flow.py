@@ -66,12 +66,17 @@ class Flow:
             kind = self._structure.kind[row]
             if kind == OP_EVENT and begins:
                 self._pass_op(row)
-            elif kind == MODULE and begins and row not in self._structure.kids:
+            elif kind == MODULE and begins and not self._saw_inside(row):
                 self._take(row, self._values(row, IN))
             elif kind == MODULE and not begins:
                 self._leave(row)
                 if row in tops:
                     self._left.update(dict.fromkeys(self._values(row, OUT), row))
+
+    def _saw_inside(self, row: int) -> bool:
+        """Whether calls or ops were seen in a call, whose inputs then are what those took."""
+        kids = self._structure.kids.get(row, ())
+        return any(self._structure.kind[kid] in (MODULE, OP_EVENT) for kid in kids)
 
     def _values(self, row: int, role: str) -> list[int]:
         return [value for leaf, value in self.reader.leaf_values(row) if leaf.role == role]
@@ -198,7 +203,7 @@ class Flow:
         """What a value looks like."""
         meta = int(self.reader.columns.meta[value])
         if meta not in self._texts:
-            self._texts[meta] = str(self.reader.value(value))
+            self._texts[meta] = self.reader.value(value).look
         return self._texts[meta]
 
     def edges(self) -> list[Edge]:

@@ -7,11 +7,10 @@ Must not know: how it is learned that an instruction runs.
 
 from __future__ import annotations
 
-import ctypes
 import dis
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, TypeAlias
@@ -40,16 +39,9 @@ class CodeMap:
     """The instructions of one code object, as far as its variables are concerned."""
 
     __slots__ = (
-        "begins",
-        "code",
-        "following",
-        "globals",
-        "origin",
-        "owner",
-        "params",
-        "steps",
+        "begins", "code", "following", "globals", "origin", "owner", "params", "steps", "targets",
         "yields",
-    )
+    )  # fmt: skip
 
     def __init__(self, code: CodeType, origin: CodeType | None = None) -> None:
         self.code = code
@@ -58,6 +50,7 @@ class CodeMap:
         listed = list(dis.get_instructions(code))
         self.steps: dict[int, Step] = {}
         self.following: dict[int, tuple[int, ...]] = {}
+        self.targets = {one.offset for one in listed if one.is_jump_target}
         self.globals: set[str] = set()
         # Offsets where a call begins (before 3.11: none), and where a generator hands out a value.
         self.begins: set[int] = set()
@@ -179,21 +172,16 @@ def _positions(instruction: Any, line: int) -> Positions:
 # Values
 
 
-def read_locals(frame: FrameType) -> dict[str, Any]:
-    """The values of a frame's variables now, without leaving a trace on the frame."""
+def read_locals(frame: FrameType) -> Mapping[str, Any]:
+    """The values of a frame's variables now; read it at once and do not keep it."""
     found = frame.f_locals
-    if _write_back is None or not frame.f_code.co_flags & _OPTIMIZED:
+    if not _CLEARED or not frame.f_code.co_flags & _OPTIMIZED:
         return found
     copied = dict(found)
-    # The frame remembers that its locals were read, and a debugger's next event would write what
-    # was read into the variables, however old. Writing it now, unchanged, makes it forget.
-    _write_back(frame, 0)
     found.clear()
     return copied
 
 
-_write_back: Any = None
-if (3, 11) <= sys.version_info < (3, 13):
-    _write_back = ctypes.pythonapi.PyFrame_LocalsToFast
-    _write_back.argtypes = [ctypes.py_object, ctypes.c_int]
-    _write_back.restype = None
+# The frame keeps this dict, and with it every value in it. From 3.13 on it is a view. Before 3.12
+# we run inside a trace function, after which Python writes the dict back into the variables.
+_CLEARED = (3, 12) <= sys.version_info < (3, 13)

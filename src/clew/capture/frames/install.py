@@ -146,7 +146,7 @@ class Installed:
     def _add(self, targets: Iterable[Target]) -> None:
         touched: dict[int, _State] = {}
         codes: set[int] = set()
-        for target in targets:
+        for target in _merged(targets):
             try:
                 state = _state(target.function)
             except NoSource as reason:
@@ -197,6 +197,25 @@ class Installed:
                     )  # fmt: skip
 
 
+def _merged(targets: Iterable[Target]) -> list[Target]:
+    """Make one target of those on the same function, so that each thing is told once."""
+    grouped: dict[tuple[int, str], list[Target]] = {}
+    for target in targets:
+        grouped.setdefault((id(target.function), target.inner), []).append(target)
+    return [group[0] if len(group) == 1 else _union(group) for group in grouped.values()]
+
+
+def _union(group: list[Target]) -> Target:
+    return Target(
+        group[0].function,
+        lambda name: any(target.wanted(name) for target in group),
+        returns=any(target.returns for target in group),
+        lines=any(target.lines for target in group),
+        polls=any(target.polls for target in group),
+        inner=group[0].inner,
+    )
+
+
 def _codes(code: CodeType, inner: str) -> list[CodeType]:
     return [code] if not inner else [found for found, path in inner_codes(code) if path == inner]
 
@@ -213,6 +232,8 @@ def instrument(
     targets: Iterable[Target], probe: Probe, *, compiling: Callable[[], bool] | None = None
 ) -> Installed:
     """Tell `probe` what happens in the targets until `uninstall`.
+
+    Several targets on one function are one: what any of them asks for is told once.
 
     With `compiling` (torch.compiler.is_compiling), functions get a second body that is taken where
     it says yes: one without `try`, which tells bindings, polls of names surely bound and returns,

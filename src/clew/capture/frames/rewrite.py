@@ -15,7 +15,7 @@ from typing import Any
 
 from clew.capture.frames import emit
 from clew.capture.frames.emit import Use
-from clew.capture.frames.scope import DEFS, Def, is_declaration
+from clew.capture.frames.scope import DEFS, Def, deleted_names, is_declaration, stored_names
 from clew.capture.frames.statements import Statements
 from clew.capture.frames.telling import Block
 
@@ -38,6 +38,7 @@ def rewrite(
     first = 1 if ast.get_docstring(node, clean=False) is not None else 0
     head, body = node.body[:first], node.body[first:]
     at = next((part for part in body if not is_declaration(part)), node.body[0])
+    names = {name for part in body for name in stored_names(part) | deleted_names(part)}
     bare = Statements(node, code, qualname, own, guards=False)
     followed = Statements(node, code, qualname, own, guards=care == GUARDED)
     compiled = [use for use in own if use.hooks.may_compile]
@@ -50,12 +51,12 @@ def rewrite(
         body = [emit.place(branch, at)]
     else:
         body = followed.call(body, at)
-    node.body = [*head, _in_order(code, at), *body]
+    node.body = [*head, _in_order(names, code, at), *body]
 
 
-def _in_order(code: CodeType, at: ast.stmt) -> ast.stmt:
+def _in_order(names: set[str], code: CodeType, at: ast.stmt) -> ast.stmt:
     """Name the variables in their old order, which is that of `locals()`, in code never made."""
-    loads: Block = [ast.Expr(emit.load(name)) for name in code.co_varnames]
+    loads: Block = [ast.Expr(emit.load(name)) for name in code.co_varnames if name in names]
     found: ast.stmt = emit.place(ast.If(ast.Constant(0), loads or [ast.Pass()], []), at)
     return found
 

@@ -168,8 +168,7 @@ class FollowingCalls(Following):
         found: list[tuple[CodeType, int]] = []
         for code, watch in list(self._known.values()):
             if watch is not None:
-                lines = {watch.map.steps[o].at[0] for o in watch.spent if o in watch.map.steps}
-                lines |= {code.co_firstlineno} if watch.is_over() else set()
+                lines = watch.spent_lines() | ({code.co_firstlineno} if watch.is_over() else set())
                 found += [(code, line) for line in sorted(lines)]
         return found
 

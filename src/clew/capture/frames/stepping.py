@@ -6,7 +6,8 @@ probe that rewritten code makes. Keeps neither frames nor values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from types import CodeType, FrameType
 
 from clew.capture.frames.bytecode import CodeMap, Step, read_locals
@@ -53,7 +54,9 @@ class Watch:
         self.spent: set[int] = set()
         self._wanted = {name: bool(wanted(name)) for name in self._names()}
         self._steps = {at: step for at, step in self.map.steps.items() if self._matters(step)}
-        # Bindings are told at the instruction after, where the name has its value.
+        # Bindings are told at the instruction after, where the name has its value. Where that may
+        # be reached in another way, the binding itself has to be seen first.
+        self._done = {after[0]: step for step, after in self._certain()}
         self._after = {o for at in self._steps for o in self.map.following.get(at, ())}
         self._hits: dict[int, int] = {}
         self.calls: dict[int, _Call] = {}
@@ -71,6 +74,27 @@ class Watch:
         return any(self._wanted[name] for name in names) or bool(
             step.line and (self.lines or self.polls)
         )
+
+    def _certain(self) -> list[tuple[Step, tuple[int, ...]]]:
+        """The bindings that surely ran when the instruction after them does."""
+        found: list[tuple[Step, tuple[int, ...]]] = []
+        for at, step in list(self._steps.items()):
+            after = self.map.following.get(at, ())
+            if (
+                (step.bound or step.deleted)
+                and len(after) == 1
+                and after[0] not in self.map.targets
+            ):
+                found.append((step, after))
+                del self._steps[at]
+                if step.line and (self.lines or self.polls):
+                    self._steps[at] = replace(step, bound=(), deleted=())
+        return found
+
+    def spent_lines(self) -> set[int]:
+        """The lines at which the budget ran out."""
+        steps = [self._done.get(o) or self._steps.get(o) for o in self.spent]
+        return {step.at[0] for step in steps if step is not None}
 
     def follows(self, frame: FrameType) -> bool:
         return self.only is None or self.only == id(frame)
@@ -98,8 +122,8 @@ class Watch:
 
     def step(self, frame: FrameType, offset: int) -> bool:
         """An instruction is about to run; tell whether it is worth being told again."""
-        step = self._steps.get(offset)
-        if step is None and offset not in self._after:
+        step, done = self._steps.get(offset), self._done.get(offset)
+        if step is None and done is None and offset not in self._after:
             return False
         if not self.follows(frame):
             return True
@@ -109,6 +133,8 @@ class Watch:
         if call.pending is not None:
             pending, call.pending = call.pending, None
             self._tell_step(frame, pending)
+        if done is not None and offset not in self.spent:
+            self._tell_step(frame, done)
         if step is not None and offset not in self.spent:
             if step.line:
                 self._tell_line(frame, call, step)
@@ -195,7 +221,7 @@ class Watch:
             self.probe.line(self._site("line", "", self.map.whole(step.line)), owner)
 
     def _poll(
-        self, values: dict[str, object], owner: object, line: int, skip: tuple[str, ...]
+        self, values: Mapping[str, object], owner: object, line: int, skip: tuple[str, ...]
     ) -> None:
         for name, wanted in self._wanted.items():
             if wanted and name not in skip and name in values:
@@ -203,7 +229,7 @@ class Watch:
                     self._site("poll", name, self.map.whole(line)), values[name], owner
                 )
 
-    def _values(self, frame: FrameType) -> tuple[dict[str, object], object]:
+    def _values(self, frame: FrameType) -> tuple[Mapping[str, object], object]:
         values = read_locals(frame)
         return values, values.get(self.map.owner) if self.map.owner else None
 

@@ -19,6 +19,8 @@ from clew.capture.frames.stepping import Watch
 _lock = threading.RLock()
 _watches: dict[int, list[Watch]] = {}
 _callers: list[Callable[[CodeType, FrameType], bool]] = []
+_POP_EXCEPT = dis.opmap.get("POP_EXCEPT")
+_RERAISE = dis.opmap.get("RERAISE")
 _RETURN = dis.opmap.get("RETURN_VALUE")
 _YIELD = dis.opmap.get("YIELD_VALUE")
 _YIELD_FROM = dis.opmap.get("YIELD_FROM", -1)
@@ -82,18 +84,23 @@ class _Local:
         return self.trace
 
     def told(self, frame: FrameType, event: str, arg: Any) -> None:
-        watches = list(_watches.get(id(frame.f_code), ()))
         if event == "exception":
+            # Remembered, as nothing tells of it again when it leaves after a `finally`.
             self.error = arg[1]
-            return
-        error, self.error = self.error, None
-        for watch in watches:
+        elif event == "return" or _is_handled(frame):
+            error, self.error = self.error, None
+        for watch in list(_watches.get(id(frame.f_code), ())):
             if event == "opcode":
                 watch.step(frame, frame.f_lasti)
             elif event == "call":
                 _begin(watch, frame)
             elif event == "return":
                 _end(watch, frame, arg, error)
+
+
+def _is_handled(frame: FrameType) -> bool:
+    """Tell whether a handler comes to its end, and not to raise again what it handled."""
+    return _opcode(frame) == _POP_EXCEPT and _opcode(frame, 2) != _RERAISE
 
 
 def _begin(watch: Watch, frame: FrameType) -> None:

@@ -64,12 +64,12 @@ SCALE = tuple(
     Paint(fill, line, dark, dark_line)
     for fill, line, dark, dark_line in (
         ("#f8fafc", "#94a3b8", "#27303b", "#7b8a9d"),
-        ("#fff3dc", "#c79a4b", "#3a3020", "#a98d5b"),
-        ("#ffe6b8", "#cf8d2c", "#4d3a1a", "#c39a4d"),
-        ("#ffd08a", "#d17a17", "#654414", "#dba340"),
-        ("#ffb35c", "#cc5f0c", "#824a0f", "#efa23a"),
-        ("#ff8f45", "#b94309", "#a24a10", "#ffa351"),
-        ("#f96b3b", "#98290b", "#c04a1a", "#ffb08a"),
+        ("#fff6e3", "#c79a4b", "#352d20", "#a98d5b"),
+        ("#ffebc8", "#cf8d2c", "#45361b", "#c39a4d"),
+        ("#ffdca6", "#d17a17", "#593e16", "#dba340"),
+        ("#ffca86", "#cc5f0c", "#6f4312", "#efa23a"),
+        ("#ffb56c", "#b94309", "#874413", "#ffa351"),
+        ("#ff9e5c", "#98290b", "#9e4216", "#ffb08a"),
     )
 )
 

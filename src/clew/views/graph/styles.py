@@ -12,7 +12,7 @@ FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-ser
 _COLORS = (
     (".paper", "fill", "#ffffff", "#0f141a"),
     ("text,tspan", "fill", "#1e293b", "#e2e8f0"),
-    (".small,.op-text,.io-text", "fill", "#56657a", "#a3b1c2"),
+    (".small,.op-text,.io-text", "fill", "#475569", "#b4c0cf"),
     (".times", "fill", "#c2410c", "#fb923c"),
     (".label", "fill", "#64748b", "#93a1b5"),
     (".write-label", "fill", "#be3b0c", "#fb923c"),

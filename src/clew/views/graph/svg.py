@@ -88,7 +88,7 @@ class Drawing:
             Link(
                 edge.source,
                 edge.target,
-                (text_width(text, LABEL) + 10, 12.0) if text else None,
+                (text_width(text, LABEL) + 10, 14.0 if self._right else 12.0) if text else None,
                 _lane(edge),
                 minor=edge.kind == BACKWARD,
             )
@@ -242,7 +242,7 @@ class Drawing:
         if not text or route.label is None:
             return stub
         rect = route.label
-        x, y = (rect.x + 5, rect.y + 9) if self._right else (rect.x + 5, rect.y + 9.5)
+        x, y = (rect.x + 5, rect.y + 8.5) if self._right else (rect.x + 5, rect.y + 9.5)
         css = f"label {edge.kind}-label"
         return f'{stub}<text class="{css}" x="{_n(x)}" y="{_n(y)}">{escape(text)}</text>'
 

@@ -218,10 +218,6 @@ class _Nested:
             if piece in frame.stubs:
                 route.points.clear()
                 route.stub = self._real(_moved(frame.stubs[piece], x, y))
-            if piece[0][0] == ENTRY:
-                points.insert(0, (points[0][0], corners[name][1]))
-            if piece[1][0] == EXIT:
-                points.append((points[-1][0], corners[name][1] + frame.size[1]))
             route.points += points
             if label is not None:
                 route.label = self._real(_moved(label, x, y))
