@@ -150,6 +150,15 @@ def test_compression_shuffle_and_dtypes(tmp_path: Path) -> None:
         assert file[":out.scalar"]["values"].compression is None
 
 
+def test_a_value_that_a_dtype_would_spoil_is_left_out_and_said(tmp_path: Path) -> None:
+    out = clew.Hdf5(tmp_path / "run.h5", dtypes={"int64": "int32"})
+    with pytest.warns(clew.ClewWarning, match=r"holds np.int64.1099511627776., which int32 cannot hold"):
+        t = record(out)
+    assert ":out.big" not in series_in(tmp_path / "run.h5")
+    assert len(series_in(tmp_path / "run.h5")["fc"]) == 4
+    assert t[":out.big"].values[3].array()[0] == 2**40
+
+
 def test_wrong_settings_are_refused_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(ClewError, match="compression='zip' is not one of None, 'gzip', 'lzf'"):
         clew.Hdf5("run.h5", compression="zip")
@@ -240,7 +249,7 @@ class Growing(torch.nn.Module):
 NURSERY = (
     GROWING
     + """
-import json, os, random, select, signal, struct, sys, time
+import json, os, random, signal, struct, sys, time
 torch.set_num_threads(1)
 def program(path, pipe, steps=1_000_000):
     net = Growing()
@@ -265,11 +274,13 @@ for number in range(kills):
         finally:
             os._exit(1)
     os.close(writable)
-    select.select([readable], [], [])
-    time.sleep(chance.uniform(0, 0.4))
+    acknowledged = b""
+    for _ in range(chance.randrange(1, 20)):
+        acknowledged += os.read(readable, 8)
+    # Anywhere in the work of the next steps.
+    time.sleep(chance.uniform(0, 0.05))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    acknowledged = b""
     while piece := os.read(readable, 1 << 16):
         acknowledged += piece
     os.close(readable)
