@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from clew.address import Address, matches, matches_op
-from clew.capture import changes
+from clew.capture import changes, seen
 from clew.capture.budget import Budget
 from clew.capture.changes import Look, content_hash
 from clew.capture.snapshots import (
@@ -205,7 +205,8 @@ def look_at(tensor: Tensor) -> Look:
     """A tensor as it is now: by its elements if they are few, or if no version tells of writes."""
     with unobserved(), without_modes():
         version = version_of(tensor)
-        if type(tensor) in PLAIN and tensor.layout is torch.strided and tensor.device == _CPU:
+        plain = type(tensor) in PLAIN and not tensor.is_nested
+        if plain and tensor.layout is torch.strided and tensor.device == _CPU:
             facts = (
                 tuple(tensor.shape),
                 tensor.dtype,
@@ -234,3 +235,17 @@ def _content(tensor: Tensor, size: int) -> int:
 
 
 changes.learn(look_at)
+
+
+def small_elements(tensor: Tensor, most: int) -> Any:
+    """The elements of a tensor that has at most so many, as nested lists; None for any other."""
+    with unobserved(), torch.no_grad(), without_modes():
+        elements = elements_of(tensor)
+        if elements is None or elements.numel() > most:
+            return None
+        if elements.dtype.is_floating_point and elements.element_size() == 1:
+            elements = elements.to(torch.float32)
+        return elements.cpu().tolist()
+
+
+seen.learn(small_elements)

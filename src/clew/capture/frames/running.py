@@ -294,3 +294,9 @@ def follow_calls(
         _driver.add_caller(following.called)
         undo.pop_all()
     return following
+
+
+def join_thread() -> Callable[[], None]:
+    """Follow what is followed on this thread too; the result ends that."""
+    leave: Callable[[], None] = _driver.join_thread()
+    return leave
