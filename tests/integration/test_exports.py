@@ -466,7 +466,7 @@ def test_parquet_is_one_table_of_all_ranks(full: clew.Trace, tmp_path: Path) -> 
     for row, event in zip(table.itertuples(), full.events, strict=True):
         assert (row.rank, row.id, row.address) == (event.rank, event.id, event.address)
         assert row.end >= row.start
-        assert list(row.outputs) == [str(v) for v in event.outputs.values()]
+        assert list(row.outputs) == [v.look for v in event.outputs.values()]
     odd = table[(table.kind == "module") & (table.module == "")]
     assert (odd.nan == 1).all()
     assert (odd.inf == 1).all()

@@ -12,7 +12,7 @@ import math
 import threading
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from clew.capture import plain
 from clew.capture.budget import Budget
@@ -20,10 +20,10 @@ from clew.capture.changes import look
 from clew.capture.names import ModuleName, ModuleTable
 from clew.capture.sources import (
     MACHINERY,
+    Position,
     StackNode,
     StackTree,
     first_argument,
-    instruction_at,
     read_locals,
 )
 from clew.capture.structure import describe, is_tensor
@@ -66,9 +66,17 @@ INPUTS: Final = 7
 NAMED: Final = 8
 Call = tuple[int, StackNode, int, "ModuleName | None", int, int, int, Any, Any]
 
-# Where a value was named: a frame, a line of code that runs compiled, a line of a function with
-# the frame that called it, or no line of Python.
-Where: TypeAlias = FrameType | tuple[CodeType, int] | tuple[CodeType, int, FrameType | None] | None
+
+class At(NamedTuple):
+    """A line of a function: in a frame, or below the place a frame, or the open call, is at."""
+
+    frame: FrameType | None
+    position: Position
+    below: bool
+
+
+# Where a value was named; None if no line of Python did.
+Where: TypeAlias = FrameType | At | None
 
 _STACKS = StackTree()
 
@@ -379,13 +387,12 @@ class Recording:
             return -1
         top = lane.stack[-1]
         node, parent = top[NODE], top[ID]
-        if isinstance(where, tuple):
-            code, line = where[:2]
-            if len(where) == 3:
-                node, parent = lane.place(where[2])
-            node = self.stacks.child(node, code, instruction_at(code, line))
-        elif where is not None:
-            node, parent = lane.place(where)
+        frame = where.frame if isinstance(where, At) else where
+        if frame is not None:
+            node, parent = lane.place(frame)
+        if isinstance(where, At):
+            above = node if where.below or node.parent is None else node.parent
+            node = self.stacks.below(above, where.position)
         event, now = next(self.ids), self.clock()
         begun = now if start is None else start
         self.push((event, label, node, parent, begun, now, -1, [], None, out, None))

@@ -32,7 +32,7 @@ from clew.capture.snapshots import (
 )
 from clew.capture.statistics import statistics
 from clew.capture.tensors import PLAIN, odd_facts, version_of
-from clew.capture.torch_compat import unobserved, without_modes
+from clew.capture.torch_compat import has_memory, unobserved, without_modes
 from clew.events.model import Gap
 from clew.events.records import Kept, Token
 
@@ -216,7 +216,8 @@ def look_at(tensor: Tensor) -> Look:
             )
             memory = (id(tensor), version, tensor.data_ptr())
             size = tensor.numel() * tensor.element_size()
-            if size <= _FEW_BYTES or version is None or not tensor.untyped_storage().resizable():
+            tells = version is not None and tensor.untyped_storage().resizable()
+            if (size <= _FEW_BYTES or not tells) and has_memory(tensor):
                 return Look("Tensor", facts, memory, _content(tensor, size))
             return Look("Tensor", facts, memory, memory)
         shape, stride, device, extra = odd_facts(tensor)

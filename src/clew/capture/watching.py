@@ -24,9 +24,10 @@ from clew.capture.frames import FollowingCalls, Site, follow_calls
 from clew.capture.frames.bytecode import read_locals
 from clew.capture.frames.functions import unwrap
 from clew.capture.frames.paths import follow
-from clew.capture.recording import Recording, error_text
+from clew.capture.recording import At, Recording, error_text
 from clew.capture.scope import Scope, is_library
 from clew.capture.seen import differences, holds_arrays, is_array, see, see_items
+from clew.capture.sources import position_of
 from clew.capture.structure import CONSTANTS, describe
 from clew.capture.wishes import RETURN, TOP_LEVEL, Function, Wishes, join_names, parts_of
 from clew.events.model import Gap
@@ -447,7 +448,9 @@ class WatchSource:
             file = where.code.co_filename
             label = Label(VARIABLE, stem, variable, file=file, package=where.package)
         line, caller = at
-        self.recording.told(label, out, (where.code, line, caller), start)
+        self.recording.told(
+            label, out, At(caller, position_of(where.code, line), below=True), start
+        )
 
     def _returned(self, call: _Call, frame: FrameType, site: Site, value: Any) -> None:
         out, seen = self._described(value, look(value))

@@ -51,7 +51,8 @@ def matching(
 ) -> Iterator[tuple[str, nn.Module]]:
     """Modules of some classes whose path has one of the names in it, and none of the excluded."""
     wanted = None if target_names is None else list(target_names)
-    for name, module in model.named_modules():
+    modules: list[tuple[str, nn.Module]] = list(model.named_modules())
+    for name, module in modules:
         path = name or "root"
         if not isinstance(module, tuple(target_classes)):
             continue
