@@ -230,4 +230,4 @@ def test_a_trace_of_a_watch_prints_its_variables() -> None:
     work()
     text = str(work.watch.trace)  # type: ignore[attr-defined]
     assert "work.x  ×2  np.f64[3] → np.i64[3]" in text
-    assert repr(work.watch.trace) == "<Trace of a watch, 3 values of variables>"  # type: ignore[attr-defined]
+    assert repr(work.watch.trace) == "<Trace of a watch, 2 values of variables>"  # type: ignore[attr-defined]

@@ -110,6 +110,9 @@ class WatchSource:
         self._numbers = itertools.count()
         self._following: FollowingCalls | None = None
         self._met: set[str] = set()
+        # Code -> whether it has a watched variable, and objects that watched variables hold.
+        self._concerned: dict[int, tuple[CodeType, bool]] = {}
+        self._objects: set[int] = set()
         # Names that some call has for what its caller watches.
         self._aliases: set[str] = set()
         self._block: int | None = None
@@ -134,9 +137,7 @@ class WatchSource:
         call = self._open(frame, frame.f_code, None, begun=False)
         call.quiet = quiet
         self._block = id(frame)
-        self._following = follow_calls(
-            frame, self._scope, _any, self, lines=self._wants.lines, budget=self._wants.budget
-        )
+        self._following = self._follow(frame)
         if not quiet:
             self._emit("enter", call, frame.f_lineno or 0)
         self._guarded(call, "", lambda: self._look_around(call, frame))
@@ -153,9 +154,27 @@ class WatchSource:
         """Follow a function and everything it calls."""
         self._older = {thread.ident for thread in threading.enumerate()}
         self._roots = {found.__code__ for found in unwrap(function)}
-        self._following = follow_calls(
-            function, self._scope, _any, self, lines=self._wants.lines, budget=self._wants.budget
-        )
+        self._following = self._follow(function)
+
+    def _follow(self, root: Callable[..., object] | FrameType) -> FollowingCalls:
+        wants = self._wants
+        # Every line and every array is to be seen, or only functions with certain variables.
+        all_of_it = wants.lines or wants.names.everything
+        return follow_calls(
+            root, self._scope, _any, self, lines=wants.lines, budget=wants.budget,
+            worthwhile=None if all_of_it else self._worthwhile,
+        )  # fmt: skip
+
+    def _worthwhile(self, code: CodeType, frame: FrameType) -> bool:
+        """Whether a function has a watched variable, by its names or by what it is given."""
+        known = self._concerned.get(id(code))
+        if known is None:
+            known = self._concerned[id(code)] = (code, self._wants.names.concern(code))
+        if known[1] or not self._objects:
+            return known[1]
+        count = code.co_argcount + code.co_kwonlyargcount
+        given = read_locals(frame)
+        return any(id(given.get(name)) in self._objects for name in code.co_varnames[:count])
 
     def stop(self) -> None:
         """Follow nothing any more, and say what was asked for and never seen."""
@@ -403,6 +422,7 @@ class WatchSource:
             call.told[variable] = (now, seen)
             if not path and _is_followed(found):
                 call.objects[id(found)] = call.aliases.get(name, name)
+                self._objects.add(id(found))
             if self._wants.on_change and before is not None and not changes:
                 continue
             self._record(call, variable, out, at)
@@ -453,6 +473,9 @@ class WatchSource:
         )
 
     def _returned(self, call: _Call, frame: FrameType, site: Site, value: Any) -> None:
+        if not call.told and not holds_arrays(value):
+            call.result = (_glimpse(value), site.line)
+            return
         out, seen = self._described(value, look(value))
         call.result = (seen, site.line)
         self._record(call, RETURN, out, (site.line, frame.f_back), call.start)
