@@ -16,6 +16,14 @@ from clew.views.text.watch import WatchText
 from tests.golden import watched
 
 Golden = Callable[[str, str], None]
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As wide as ever, whatever the terminal."""
+    monkeypatch.setenv("COLUMNS", "120")
+
+
 TIME = re.compile(r"\b\d[\d.]* (?:ns|µs|ms|s|min)\b")
 CALLER = re.compile(r" ← .*")
 

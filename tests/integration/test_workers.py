@@ -128,8 +128,8 @@ def test_what_a_killed_worker_had_done_is_there(method: str) -> None:
         with pytest.raises(RuntimeError, match="exited unexpectedly|killed by signal"):
             list(loader(Videos(deadly=(3,)), method))
     seen = samples(list(t[CAPTURED]))
+    # The same worker's own; how far the other one came by then is chance.
     assert "worker1.sample2" in seen
-    assert "worker0.sample0" in seen
 
 
 def test_workers_that_persist_record_over_several_passes_and_stop_with_the_trace() -> None:
