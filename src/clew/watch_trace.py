@@ -24,6 +24,7 @@ from clew.session import recorded_columns, surroundings, warn
 from clew.store.memory import MemoryStore
 from clew.store.reader import Reader
 from clew.traces import Trace
+from clew.views.text.watch import variables_text
 
 if TYPE_CHECKING:
     from clew.capture.handover import Inbox, WorkerSink
@@ -126,6 +127,9 @@ class WatchTrace(Trace):
             self._faulted = True
             _log.debug("a fault while watching %s", where, exc_info=fault)
             warn(f"Clew could not watch {where}: {text}; the program goes on")
+
+    def __str__(self) -> str:
+        return variables_text(self._current_reader())
 
     def __repr__(self) -> str:
         count = len(self.variables)

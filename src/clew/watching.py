@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 VALUES = ("meta", "stats", "full")
-BUDGET = 10_000
+# How often one line is followed: where variables are named, and where all are followed.
+BUDGET_NAMED, BUDGET = 10_000, 1_000
 
 
 def watch(
@@ -46,7 +47,7 @@ def watch(
     scope: Iterable[str] = (),
     depth: int | None = None,
     repeats: int = 3,
-    budget: int = BUDGET,
+    budget: int | None = None,
 ) -> Watch:
     """Print and record each change of the named variables, in a function and what it calls.
 
@@ -75,7 +76,8 @@ def watch(
     if values not in VALUES:
         options = ", ".join(map(repr, VALUES))
         raise ClewError(f"values={values!r} is not one of {options}")
-    wants = Wants(Wishes(names), values, lines, stack, on_change, depth, budget)
+    most = (BUDGET_NAMED if names else BUDGET) if budget is None else budget
+    wants = Wants(Wishes(names), values, lines, stack, on_change, depth, most)
     only = (scope,) if isinstance(scope, str) else tuple(scope)
     return Watch(wants, only, output_for(out, repeats, stack))
 

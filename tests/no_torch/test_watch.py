@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 import subprocess
 import sys
 import threading
@@ -155,3 +156,78 @@ def test_another_trace_function_goes_on() -> None:
         sys.settrace(before)
     assert seen.count("line") == 2
     assert looks(watched.watch.trace, "x") == ["np.f64[2]"]  # type: ignore[attr-defined]
+
+
+def test_what_clew_itself_calls_is_not_followed() -> None:
+    stream = io.StringIO()
+    values = np.ones(3)
+    with clew.watch(out=stream):
+        values = values + 1
+    assert "▶" not in stream.getvalue()
+
+
+def test_a_handler_of_the_program_is_not_followed() -> None:
+    lines: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            values = np.ones(2)
+            lines.append(f"{len(values)} {record.getMessage()}")
+
+    logger = logging.getLogger("watched.handler")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.addHandler(Handler())
+
+    @clew.watch(out=logger)
+    def work() -> Any:
+        x = np.ones(2)
+        return x
+
+    work()
+    assert len(lines) == 3
+
+
+def test_a_new_array_in_the_place_of_an_old_one_is_not_called_written() -> None:
+    stream = io.StringIO()
+
+    @clew.watch("x", out=stream, repeats=20)
+    def work() -> Any:
+        x = np.zeros(20)
+        for n in range(5):
+            x = x + n
+        return x
+
+    work()
+    assert "✎" not in stream.getvalue()
+
+
+def test_depth_says_how_far_to_go() -> None:
+    def second() -> Any:
+        x = np.ones(3)
+        return x
+
+    def first() -> Any:
+        x = np.ones(2)
+        return x, second()
+
+    @clew.watch("x", out=False, depth=1)
+    def work() -> Any:
+        x = np.ones(1)
+        return x, first()
+
+    work()
+    assert looks(work.watch.trace, "x") == ["np.f64[1]", "np.f64[2]"]  # type: ignore[attr-defined]
+
+
+def test_a_trace_of_a_watch_prints_its_variables() -> None:
+    @clew.watch("x", out=False)
+    def work() -> None:
+        x: Any = np.ones(3)
+        x = x.astype(int)
+        del x
+
+    work()
+    text = str(work.watch.trace)  # type: ignore[attr-defined]
+    assert "work.x  ×2  np.f64[3] → np.i64[3]" in text
+    assert repr(work.watch.trace) == "<Trace of a watch, 2 values of variables>"  # type: ignore[attr-defined]

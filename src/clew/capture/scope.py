@@ -64,10 +64,10 @@ def _is_made(code: CodeType) -> bool:
 
     The methods of dataclasses and named tuples have no file.
     """
-    name = code.co_name
+    name, made = code.co_name, code.co_filename == "<string>"
     if name.startswith("<"):
-        return name != "<lambda>"
-    return code.co_filename == "<string>" and name.startswith("__")
+        return made or name != "<lambda>"
+    return made and name.startswith("__")
 
 
 def _package_folder(file: str) -> str:

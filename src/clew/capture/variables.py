@@ -13,18 +13,20 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import CodeType, FrameType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clew.address import Address, Segment, compile_pattern, segment_matches
 from clew.capture.changes import Look, look
 from clew.capture.frames import Installed, Site, Target, hooks, instrument
 from clew.capture.frames.functions import Found, methods, missing, resolve, variables
 from clew.capture.frames.paths import follow
-from clew.capture.named import Named
 from clew.capture.recording import At, Recording, Where
 from clew.capture.sources import MACHINERY, position_of
 from clew.events.model import Gap
 from clew.events.records import VARIABLE, Label
+
+if TYPE_CHECKING:
+    from clew.capture.named import Named
 
 RETURN = "return"
 # What calls a probe lies between the program's frame and ours.

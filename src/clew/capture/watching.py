@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -37,6 +37,12 @@ from clew.events.watched import OTHER, Happening, Seen, WatchedCall, What
 
 # Ours, between the program's frame and a probe.
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+# Those of ours that call the program's functions on its behalf.
+_BETWEEN = (
+    _OURS + "watching.py",
+    _OURS + "session.py",
+    os.path.join(os.path.dirname(__file__), "workers.py"),
+)
 _CHAIN = 3
 _LONGEST_TEXT = 1000
 _GENERATOR_ENDS = (GeneratorExit, StopIteration, StopAsyncIteration)
@@ -104,6 +110,9 @@ class WatchSource:
         self._numbers = itertools.count()
         self._following: FollowingCalls | None = None
         self._met: set[str] = set()
+        # Code -> whether it has a watched variable, and objects that watched variables hold.
+        self._concerned: dict[int, tuple[CodeType, bool]] = {}
+        self._objects: set[int] = set()
         # Names that some call has for what its caller watches.
         self._aliases: set[str] = set()
         self._block: int | None = None
@@ -128,9 +137,7 @@ class WatchSource:
         call = self._open(frame, frame.f_code, None, begun=False)
         call.quiet = quiet
         self._block = id(frame)
-        self._following = follow_calls(
-            frame, self._scope, _any, self, lines=self._wants.lines, budget=self._wants.budget
-        )
+        self._following = self._follow(frame)
         if not quiet:
             self._emit("enter", call, frame.f_lineno or 0)
         self._guarded(call, "", lambda: self._look_around(call, frame))
@@ -147,9 +154,27 @@ class WatchSource:
         """Follow a function and everything it calls."""
         self._older = {thread.ident for thread in threading.enumerate()}
         self._roots = {found.__code__ for found in unwrap(function)}
-        self._following = follow_calls(
-            function, self._scope, _any, self, lines=self._wants.lines, budget=self._wants.budget
-        )
+        self._following = self._follow(function)
+
+    def _follow(self, root: Callable[..., object] | FrameType) -> FollowingCalls:
+        wants = self._wants
+        # Every line and every array is to be seen, or only functions with certain variables.
+        all_of_it = wants.lines or wants.names.everything
+        return follow_calls(
+            root, self._scope, _any, self, lines=wants.lines, budget=wants.budget,
+            worthwhile=None if all_of_it else self._worthwhile,
+        )  # fmt: skip
+
+    def _worthwhile(self, code: CodeType, frame: FrameType) -> bool:
+        """Whether a function has a watched variable, by its names or by what it is given."""
+        known = self._concerned.get(id(code))
+        if known is None:
+            known = self._concerned[id(code)] = (code, self._wants.names.concern(code))
+        if known[1] or not self._objects:
+            return known[1]
+        count = code.co_argcount + code.co_kwonlyargcount
+        given = read_locals(frame)
+        return any(id(given.get(name)) in self._objects for name in code.co_varnames[:count])
 
     def stop(self) -> None:
         """Follow nothing any more, and say what was asked for and never seen."""
@@ -197,8 +222,14 @@ class WatchSource:
 
     def entered(self, site: Site, owner: object) -> None:
         frame = _user_frame()
-        parent = self._parent(frame.f_back)
-        if parent is None and not self._is_top(site.code):
+        try:
+            self._entered(frame, site, owner)
+        except Exception as fault:
+            self.recording.on_fault(fault, site.function)
+
+    def _entered(self, frame: FrameType, site: Site, owner: object) -> None:
+        parent, own = self._parent(frame.f_back)
+        if own or (parent is None and not self._is_top(site.code)):
             return
         depth = 0 if parent is None else parent.info.depth + (not parent.quiet)
         if self._wants.depth is not None and depth > self._wants.depth:
@@ -271,14 +302,17 @@ class WatchSource:
 
     # Calls
 
-    def _parent(self, frame: FrameType | None) -> _Call | None:
-        """The innermost watched call on a stack."""
+    def _parent(self, frame: FrameType | None) -> tuple[_Call | None, bool]:
+        """The innermost watched call on a stack, and whether it is Clew that calls from there."""
         while frame is not None:
             call = self._calls.get(id(frame))
             if call is not None:
-                return call
+                return call, False
+            file = frame.f_code.co_filename
+            if file.startswith(_OURS) and file not in _BETWEEN:
+                return None, True
             frame = frame.f_back
-        return None
+        return None, False
 
     def _is_top(self, code: CodeType) -> bool:
         """Whether a call is watched that nothing watched has made."""
@@ -295,8 +329,7 @@ class WatchSource:
     ) -> _Call:
         package = str(frame.f_globals.get("__name__", ""))
         where = Function(code, parts_of(code, owner), package, self._path_of(owner))
-        alone = parent is None or parent.quiet
-        most = sys.maxsize if self._wants.stack else _CHAIN
+        alone = (parent is None or parent.quiet) and where.parts != TOP_LEVEL
         info = WatchedCall(
             number=next(self._numbers),
             parent=None if parent is None or parent.quiet else parent.info.number,
@@ -304,7 +337,7 @@ class WatchSource:
             function=_name(where),
             file=code.co_filename,
             line=(frame.f_lineno or 0) if not begun else code.co_firstlineno,
-            chain=tuple(_chain(frame.f_back, most)) if alone else (),
+            chain=tuple(_chain(frame.f_back, self._wants.stack)) if alone else (),
             begun=begun,
             worker=self._worker(),
         )
@@ -377,7 +410,9 @@ class WatchSource:
             now = look(found)
             told = call.told.get(variable)
             same = told is not None and told[0].same == now.same
-            if same and (self._wants.on_change or not always):
+            if told is not None and same and (self._wants.on_change or not always):
+                if told[0].memory != now.memory:  # an equal one: the other may be gone
+                    call.told[variable] = (now, replace(told[1], memory=now.memory))
                 continue
             out, seen = self._described(found, now)
             before = None if told is None else told[1]
@@ -387,6 +422,7 @@ class WatchSource:
             call.told[variable] = (now, seen)
             if not path and _is_followed(found):
                 call.objects[id(found)] = call.aliases.get(name, name)
+                self._objects.add(id(found))
             if self._wants.on_change and before is not None and not changes:
                 continue
             self._record(call, variable, out, at)
@@ -437,6 +473,9 @@ class WatchSource:
         )
 
     def _returned(self, call: _Call, frame: FrameType, site: Site, value: Any) -> None:
+        if not call.told and not holds_arrays(value):
+            call.result = (_glimpse(value), site.line)
+            return
         out, seen = self._described(value, look(value))
         call.result = (seen, site.line)
         self._record(call, RETURN, out, (site.line, frame.f_back), call.start)
@@ -449,8 +488,11 @@ class WatchSource:
     def _emit(self, what: What, call: _Call, line: int, **facts: Any) -> None:
         if self._tell is None or call.quiet:
             return
-        source = linecache.getline(call.info.file, line, None).strip()
-        self._tell(Happening(what, call.info, line, source=source, **facts))
+        try:
+            source = linecache.getline(call.info.file, line, None).strip()
+            self._tell(Happening(what, call.info, line, source=source, **facts))
+        except Exception as fault:
+            self.recording.on_fault(fault, call.info.function)
 
 
 def _is_followed(value: Any) -> bool:
@@ -482,17 +524,19 @@ def _name(where: Function) -> str:
     return "top level" if where.parts == TOP_LEVEL else ".".join(where.parts[-2:])
 
 
-def _chain(frame: FrameType | None, left: int) -> Iterator[str]:
-    """Who called, nearest first, as many as are wanted."""
-    while frame is not None and left:
+def _chain(frame: FrameType | None, whole: bool) -> Iterator[str]:
+    """Who called, nearest first: the whole stack, or a few functions of the program itself."""
+    count = 0
+    while frame is not None and (whole or count < _CHAIN):
         code = frame.f_code
-        hidden = code.co_filename.startswith((_OURS, "<frozen ")) or (
-            left <= _CHAIN and is_library(code.co_filename)
-        )
-        if not hidden:
-            left -= 1
-            name = "" if code.co_name == "<module>" else f" {code.co_name}"
+        top = code.co_name == "<module>"
+        ours = code.co_filename.startswith((_OURS, "<frozen "))
+        if not ours and (whole or not is_library(code.co_filename)):
+            count += 1
+            name = "" if top else f" {code.co_name}"
             yield f"{os.path.basename(code.co_filename)}:{frame.f_lineno}{name}"
+            if top and not whole:
+                return  # whoever runs the program
         frame = frame.f_back
 
 

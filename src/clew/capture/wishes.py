@@ -6,6 +6,7 @@ In come the names a user gave (`video`, `self.cache.k`, `data.py:load.video`,
 
 from __future__ import annotations
 
+import dis
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -67,9 +68,13 @@ class Wishes:
         known = self._possible.get(name)
         if known is None:
             known = self._possible[name] = any(
-                len(a.segments) > 1 or segment_matches(a.segments[0], name) for a in self.addresses
+                segment_matches(segment, name) for a in self.addresses for segment in a.segments
             )
         return known
+
+    def concern(self, code: CodeType) -> bool:
+        """Whether a function can have one of them, by what is written in it."""
+        return any(_may_hold(address, code) for address in self.addresses)
 
     def paths(self, where: Function, name: str) -> Paths:
         """The paths to look at inside a variable of a function; `()` is the value itself."""
@@ -100,6 +105,21 @@ def _parsed(name: str) -> Address:
             "write a name such as 'video', 'self.cache.k' or 'data.py:load.video'"
         )
     return address
+
+
+_STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
+
+
+def _may_hold(address: Address, code: CodeType) -> bool:
+    if address.kind == "function":
+        is_file = address.path.endswith(".py") or "/" in address.path
+        if is_file and not matches_file(address.path, code.co_filename):
+            return False
+        return any(segment_matches(segment, code.co_name) for segment in address.segments)
+    names = [*code.co_varnames, *code.co_cellvars, *code.co_freevars]
+    if _STORE_GLOBAL in code.co_code[::2]:
+        names += code.co_names
+    return any(segment_matches(segment, name) for segment in address.segments for name in names)
 
 
 def _rests(address: Address, where: Function, name: str) -> list[tuple[Segment, ...]]:
