@@ -22,17 +22,10 @@ _SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
 
 def record(value: Any, values: list[Any], kept: list[Any], full: bool, budget: Budget) -> Token:
     """The token of a value as it is now; with `full` its data is kept, as far as there is room."""
-    if isinstance(value, np.ndarray):
-        token, facts = Shape(value.shape), (value.strides, str(value.dtype), "cpu", "ndarray")
-    else:
-        token, facts = Shape(), ((), _python_dtype(value), "", type(value).__name__)
-    stride, dtype, device, cls = facts
-    if isinstance(value, np.ndarray) and value.itemsize:
-        stride = tuple(s // value.itemsize for s in stride)
-    extra = Extra("strided", cls, None, None)
+    token, stride, dtype, device, extra = facts_of(value)
     values.extend((token, 0, None, stride, dtype, device, extra, False, -1, None))
     if not budget.is_over():
-        payload = _payload(value) if full else None
+        payload = payload_of(value) if full else None
         if payload is not None and not budget.has_room(_count(value), len(payload.data)):
             payload = None
         # Where the data is kept, statistics are made of it when somebody needs them.
@@ -40,6 +33,18 @@ def record(value: Any, values: list[Any], kept: list[Any], full: bool, budget: B
         if stats is not None or payload is not None:
             kept.append((token, Kept(stats, payload)))
     return token
+
+
+def facts_of(value: Any) -> tuple[Shape, tuple[int, ...], str, str, Extra]:
+    """A new token for a value, its stride, dtype and device, and what it is."""
+    if not isinstance(value, np.ndarray):
+        extra = Extra("strided", type(value).__name__, None, None)
+        return Shape(), (), _python_dtype(value), "", extra
+    stride: tuple[int, ...] = value.strides
+    if value.itemsize:
+        stride = tuple(s // value.itemsize for s in stride)
+    extra = Extra("strided", "ndarray", None, None)
+    return Shape(value.shape), stride, str(value.dtype), "cpu", extra
 
 
 def _is_array(value: Any) -> bool:
@@ -60,7 +65,7 @@ def _python_dtype(value: Any) -> str:
     return known.get(type(value), "object")
 
 
-def _payload(value: Any) -> Payload | None:
+def payload_of(value: Any) -> Payload | None:
     """The data of a value, None where it has none that is bytes."""
     if isinstance(value, (np.ndarray, np.generic)):
         return array_payload(np.asarray(value))

@@ -21,7 +21,7 @@ from clew.capture import changes
 from clew.capture.budget import Budget
 from clew.capture.changes import Look, content_hash
 from clew.capture.tensors import PLAIN, odd_facts, version_of
-from clew.capture.torch_compat import is_transformed, unobserved, without_modes
+from clew.capture.torch_compat import is_transformed, local_part, unobserved, without_modes
 from clew.events.digest import checksum
 from clew.events.model import Gap
 from clew.events.records import Kept, Payload, Token, pack
@@ -146,6 +146,15 @@ class Keeper:
         self._on_gap(Gap(what.replace("torch.", ""), "", why, "only their metadata is recorded"))
 
 
+def payload_of(tensor: Tensor) -> Payload | None:
+    """A copy of the data of a tensor, None if it has none of its own."""
+    with unobserved(), torch.no_grad(), without_modes():
+        elements = _elements(tensor)
+        if elements is None:
+            return None
+        return _parts(tensor, elements) or as_payload(snapshot(elements))
+
+
 def _is_dense(tensor: Tensor) -> bool:
     """Whether a tensor's elements fill a stretch of memory, each once."""
     if tensor.layout is not torch.strided or tensor.is_quantized:
@@ -164,7 +173,7 @@ def _elements(tensor: Tensor) -> Tensor | None:
 
     Those of a sparse tensor are its stored values, those of a quantised one the numbers it means.
     """
-    local = getattr(tensor, "_local_tensor", tensor)
+    local = local_part(tensor)
     if local.device.type == "meta" or local.is_nested or is_transformed(local):
         return None
     if type(local) not in (Tensor, torch.nn.Parameter):
@@ -198,7 +207,7 @@ def _kept(tensor: Tensor, elements: Tensor, full: bool) -> Kept:
 
 def _parts(tensor: Tensor, elements: Tensor) -> Payload | None:
     """The data of a tensor made of several arrays (sparse, quantised), None for any other."""
-    local = getattr(tensor, "_local_tensor", tensor)
+    local = local_part(tensor)
     parts: dict[str, Tensor]
     facts: dict[str, Any] = {}
     if local.layout is torch.sparse_coo:
