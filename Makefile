@@ -4,9 +4,10 @@ PYTHON ?= python3
 WORKERS ?= 2
 BIN := .venv/bin
 READY := .venv/.ready
+NODE_READY := viewer/node_modules/.ready
 PIP_INSTALL := $(BIN)/python -m pip install -qq --constraint constraints.txt
 
-.PHONY: setup demo test bench lint viewer docs clean
+.PHONY: setup demo test bench lint viewer viewer-check browser docs clean
 
 setup: $(READY)
 
@@ -23,11 +24,12 @@ demo: setup
 	@$(BIN)/python examples/demo.py
 
 # The big run comes last, so that its count is the last line.
-test: setup
+test: setup browser
 	@scripts/test_no_torch.sh
+	@scripts/test_s3.sh
 	@$(BIN)/python -m pytest -q -n $(WORKERS)
 
-bench: setup
+bench: setup browser
 	@$(BIN)/python -m bench
 
 lint: setup
@@ -36,13 +38,24 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-viewer:
-	@if test -f viewer/package.json; then cd viewer && npm ci && npm run build; \
-	else echo "viewer/ has no sources yet, so there is nothing to build."; fi
+viewer: $(NODE_READY)
+	@cd viewer && npm run --silent build
+
+viewer-check: $(NODE_READY)
+	@cd viewer && npm run --silent check-built
+
+# Nothing of these packages is in what users install; their install scripts are not needed.
+$(NODE_READY): viewer/package.json viewer/package-lock.json
+	@command -v npm >/dev/null || { echo "Node 20 or later with npm is needed to build and test the viewer"; exit 1; }
+	@cd viewer && npm ci --silent --ignore-scripts
+	@touch $@
+
+browser: $(NODE_READY)
+	@scripts/browser.sh
 
 docs: setup
 	@$(BIN)/python -m pytest -q tests/docs
 
 clean:
-	rm -rf .venv .venv-3.* build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-3.* viewer/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import clew
-from bench import subjects, workloads
+from bench import pictures, subjects, workloads
+from bench import storing as store
 from bench.timing import Effort, best_times
 from bench.workloads import Workload
 
@@ -51,6 +53,9 @@ class Plan:
     import_rounds: int
     layers: int
     events: int
+    large_tensors: int
+    small_tensors: int
+    report_events: int
 
 
 FULL = Plan(
@@ -59,6 +64,9 @@ FULL = Plan(
     import_rounds=12,
     layers=12,
     events=1_000_000,
+    large_tensors=64,
+    small_tensors=20_000,
+    report_events=100_000,
 )
 QUICK = Plan(
     small=Effort(rounds=2, seconds=0.2),
@@ -66,6 +74,9 @@ QUICK = Plan(
     import_rounds=2,
     layers=1,
     events=60_000,
+    large_tensors=8,
+    small_tensors=500,
+    report_events=5_000,
 )
 
 EMPTY_MODE = "empty dispatch mode"
@@ -77,8 +88,12 @@ def all_rows(plan: Plan) -> Iterator[Row]:
     """Every row, in the order of the table."""
     yield from recording(plan)
     yield from values(plan)
+    yield from storing(plan)
+    yield from reading(plan)
     yield from importing(plan)
+    yield from drawing(plan)
     yield from million(plan)
+    yield from viewer(plan)
 
 
 def recording(plan: Plan) -> Iterator[Row]:
@@ -149,6 +164,43 @@ def values(plan: Plan) -> Iterator[Row]:
         )  # fmt: skip
 
 
+def storing(plan: Plan) -> Iterator[Row]:
+    """Streaming data to disk against writing the same bytes, and the forward meanwhile."""
+    kinds = {
+        "large": (f"{plan.large_tensors} × 4 MB", store.large_tensors(plan.large_tensors)),
+        "small": (f"{plan.small_tensors:,} × 1–4 KB", store.small_tensors(plan.small_tensors)),
+    }
+    for kind, (on, tensors) in kinds.items():
+        times = best_times(store.writers(tensors), plan.large, time.perf_counter_ns)
+        rows = [
+            # At least 0.6 of the throughput.
+            ("clew", 'values="full", out=', 1 / 0.6 if kind == "large" else None),
+            ("torch.save", "  torch.save, a file a tensor", None),
+            ("h5py", "  h5py, a dataset a tensor", None),
+        ]
+        for name, what, goal in rows:
+            yield _ratio(
+                f"store.{kind}.{name}", what, on, "write()", times["write()"], times[name], goal
+            )
+    work = workloads.wide_encoder(plan.layers)
+    for level, goal in (("modules", 1.3), ("ops", None)):
+        untraced, traced = store.stall(work, level, plan.large)
+        yield _ratio(
+            f"store.stall.{level}", f'forward, level="{level}", values="full", out=', work.name,
+            UNTRACED, untraced, traced, goal,
+        )  # fmt: skip
+
+
+def reading(plan: Plan) -> Iterator[Row]:
+    """How long it takes to read one value of a trace on disk."""
+    kinds = {"4 MB": store.large_tensors(16), "1–4 KB": store.small_tensors(plan.small_tensors)}
+    for size, tensors in kinds.items():
+        for name, seconds in store.reading(tensors, plan.small):
+            what = "one value read" if name == "clew" else f"  {name}"
+            key = f"store.read.{'large' if size == '4 MB' else 'small'}.{name}"
+            yield Row(key, what, size, "", seconds * 1e6, "µs")
+
+
 def importing(plan: Plan) -> Iterator[Row]:
     """Import times, each in fresh interpreters."""
     statements = {
@@ -176,6 +228,19 @@ def _import_seconds(statement: str) -> float:
     return int(_output("-c", program)) / 1e9
 
 
+def drawing(plan: Plan) -> Iterator[Row]:
+    """Graphs: large layouts by themselves, and a model from its trace to the picture."""
+    for count in (1_000, 10_000):
+        seconds = pictures.layout_seconds(count)
+        yield Row(
+            f"graph.layout_{count}", "layout of a graph", f"{count:,} nodes", "", seconds, "s"
+        )
+    work = workloads.gpt2(plan.layers)
+    for how, seconds in pictures.drawing_seconds(work).items():
+        what = f"graph to SVG, {how}" if how == "folded" else f"  {how}, every op"
+        yield Row(f"graph.{how}", what, work.name, "", seconds, "s")
+
+
 def million(plan: Plan) -> Iterator[Row]:
     """Memory and time per event of a long recording, in a process of its own."""
     found = json.loads(_output("-m", "bench.million", str(plan.events)))
@@ -196,6 +261,17 @@ def million(plan: Plan) -> Iterator[Row]:
     for key, what, floor, end, beginning in growth:
         yield Row(key, what, on, floor, found[end] / found[beginning], "×", 1.2)
     yield Row("time.read", "made ready to read, once", on, "", found["reading"], "µs per event")
+
+
+def viewer(plan: Plan) -> Iterator[Row]:
+    """A report in a real browser: how soon it can be used, how large it is, how it scrolls."""
+    found = json.loads(_output("-m", "bench.viewer", str(plan.report_events)))
+    on = f"{found['events']:,} events with statistics"
+    yield Row("viewer.ready", "HTML report usable after", on, "", found["ready"], "ms", 2000)
+    yield Row("viewer.size", "  its file", on, "", found["megabytes"], "MB", 10)
+    yield Row("viewer.scroll", "  slowest step of scrolling", on, "", found["scroll"], "ms", 50)
+    yield Row("viewer.open", "  every node opened in", on, "", found["opened"], "ms")
+    yield Row("viewer.write", "  written in", on, "", found["written"] * 1e3, "ms")
 
 
 def _output(*arguments: str) -> str:

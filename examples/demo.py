@@ -27,6 +27,7 @@ NEXT = """\
     clew.trace(model, values="stats")              min, max, mean, NaN counts of every tensor
     clew.trace(model, capture=["blocks.*.attn"])   keep what these return: t["blocks.0.attn"].value
     clew.trace(model, live=True)                   print while it runs
+    clew html run.clew                             the same page from a saved trace
 
 docs/getting-started.md goes on from here; docs/addresses.md has the whole address language."""
 
@@ -51,6 +52,12 @@ def main() -> None:
     for question in QUESTIONS:
         print(f">>> {question}")
         print(repr(eval(question, {"t": t})))
+    heading("Look at it: open this file in a browser")
+    # A second step with numbers: statistics of every tensor, the data of a few.
+    with clew.trace(model, values="stats", capture=["blocks.*.attn", "op:_softmax", "head"]) as t:
+        loss_of(model, tokens, targets).backward()
+        optimizer.step()
+    print(t.html("demo.html"))
     heading("Try next")
     print(NEXT)
 

@@ -20,6 +20,7 @@ _HOME = {
     "Callbacks": "clew.callbacks",
     "ClewError": "clew.errors",
     "ClewWarning": "clew.errors",
+    "Hdf5": "clew.events.outputs",
     "Limits": "clew.events.settings",
     "Trace": "clew.traces",
     "load": "clew.traces",
@@ -33,6 +34,7 @@ __all__ = [
     "Callbacks",
     "ClewError",
     "ClewWarning",
+    "Hdf5",
     "Limits",
     "Trace",
     "__version__",
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from clew.callbacks import Callbacks
     from clew.capture.taps import prefix, tap
     from clew.errors import ClewError, ClewWarning
+    from clew.events.outputs import Hdf5
     from clew.events.settings import Limits, schedule
     from clew.session import trace
     from clew.traces import Trace, load

@@ -29,12 +29,16 @@ from clew.analysis.crash import crash_note, failing_event
 from clew.callbacks import Callbacks, reducer
 from clew.errors import ClewError, ClewWarning, MissingDependency, TraceStateError
 from clew.events.columns import Columns, ModuleRow, Place
+from clew.events.live import Listener
 from clew.events.model import Gap
+from clew.events.outputs import Hdf5, as_hdf5
 from clew.events.records import Sink, Step
 from clew.events.settings import Limits, Schedule
 from clew.store.memory import MemoryStore
 from clew.store.reader import Reader
+from clew.store.remote import is_url
 from clew.traces import Trace
+from clew.views.text.live import LivePrinter
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
     from clew.capture.recording import Lane
     from clew.capture.variables import VariableSource
     from clew.store.disk import DiskStore, Surroundings
+    from clew.views.export.hdf5_store import Hdf5Store
 
 _log = logging.getLogger("clew")
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -94,9 +99,9 @@ def trace(
     capture: Iterable[str] = (),
     callbacks: Mapping[str, Callbacks] | None = None,
     gather: int | None = None,
-    live: bool = False,
+    live: bool | Listener = False,
     compiled: str = "opaque",
-    out: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | Hdf5 | None = None,
     exist: str = "new",
     schedule: Schedule | None = None,
     limits: Limits | None = None,
@@ -110,7 +115,8 @@ def trace(
     `"meta"`, `"stats"` or `"full"`; `capture` lists addresses kept in full whatever it says.
     `callbacks` maps addresses to `Callbacks`: what to keep of their values, or to make of them.
     `gather=N` brings the values of both to rank 0 every N steps, while the program runs.
-    `live` prints each event as it happens. `compiled="eager"` opens compiled regions up.
+    `live` prints each event as it happens, or tells a `clew.events.live.Listener` of it.
+    `compiled="eager"` opens compiled regions up.
     `out` streams the trace to a folder while the program runs; a folder that is taken is left
     alone and the run gets one of its own, unless `exist="replace"`. `schedule` records only some
     steps, `limits` says where to hold back. `redact` leaves source text out.
@@ -138,9 +144,10 @@ def trace(
     models = _models(model, torch.nn.Module)
     addresses = [parse(text) for text in ([capture] if isinstance(capture, str) else capture)]
     followed = _followed(callbacks, gather)
-    place = None if out is None else Path(out)
+    place = as_hdf5(out) or out
+    listener = (LivePrinter(sys.stdout) if live else None) if isinstance(live, bool) else live
     settings = Settings(
-        level, values, addresses, followed, gather, live, compiled, place, exist, schedule,
+        level, values, addresses, followed, gather, listener, compiled, place, exist, schedule,
         limits or Limits(), redact, name,
     )  # fmt: skip
     return Tracer(models, settings)
@@ -200,9 +207,9 @@ class Settings:
     capture: list[Address]
     followed: dict[str, tuple[Address, Callbacks]]
     gather: int | None
-    live: bool
+    live: Listener | None
     compiled: str
-    out: Path | None
+    out: str | os.PathLike[str] | Hdf5 | None
     exist: str
     schedule: Schedule | None
     limits: Limits
@@ -324,10 +331,9 @@ class Tracer(Trace):
         _active.append(self)
 
     @property
-    def path(self) -> Path | None:
-        """The folder the trace is streamed to, None if it is kept in memory."""
-        disk = None if self._session is None else self._session.disk
-        return None if disk is None else disk.folder.parent
+    def path(self) -> Path | str | None:
+        """The folder, URL or HDF5 file that is written, None if all is kept in memory."""
+        return None if self._session is None else self._session.path
 
     def _current_readers(self) -> list[Reader]:
         if self._session is None:
@@ -372,6 +378,7 @@ class Session:
         from clew.capture.budget import Budget
         from clew.capture.gather import Gather
         from clew.capture.grads import GradSource
+        from clew.capture.live import LiveFeed
         from clew.capture.named import Named, TapSource, Treated
         from clew.capture.recording import Recording
         from clew.capture.steps import Steps
@@ -399,11 +406,15 @@ class Session:
         self._main = 0
         self._error: BaseException | None = None
         self.crash_text: str | None = None
-        self.store = MemoryStore()
+        self.store: MemoryStore | Hdf5Store = MemoryStore()
         self.disk: DiskStore | None = None
+        # Whatever has a thread that writes: `disk`, or an HDF5 file that `store` has.
+        self._writer: DiskStore | None = None
         sink: Sink = self.store
-        if settings.out is not None:
-            sink = self.disk = self._open_disk(settings.out, settings.exist)
+        if isinstance(settings.out, Hdf5):
+            sink = self.store = self._writer = self._open_hdf5(settings.out, settings.exist)
+        elif settings.out is not None:
+            sink = self.disk = self._writer = self._open_disk(settings.out, settings.exist)
         most_events = math.inf if settings.limits.events is None else settings.limits.events
         budget = Budget(settings.limits, self._gap)
         self.recording = Recording(sink, time.perf_counter_ns, TensorTable, budget, most_events)
@@ -415,11 +426,8 @@ class Session:
             known = len(names)
             self.recording.modules.register(model, path)
             self._given[path] = names[known:]
-        if settings.live:
-            from clew.capture.live import LiveFeed
-            from clew.views.text.live import LivePrinter
-
-            feed = LiveFeed(self.recording, LivePrinter(sys.stdout))
+        if settings.live is not None:
+            feed = LiveFeed(self.recording, settings.live)
             self.recording.listen(feed.entered, feed.ended)
         # Without a model it shows only as it runs what is a module and what a variable.
         kept = [a for a in settings.capture if a.text not in settings.followed]
@@ -489,7 +497,7 @@ class Session:
 
     def stop(self) -> None:
         """Take everything away and hand over the rest."""
-        if self.disk is None:
+        if self._writer is None:
             # torch.distributed may have come up since the start, and may be gone afterwards.
             self._rank, self._size = _rank_and_size((self._rank, self._size))
         lane = self.recording.lanes.get(self._main)
@@ -508,8 +516,8 @@ class Session:
         self._check_models_ran()
         self._named.tell_missing()
         self._check_captured()
-        if self.disk is not None:
-            self.disk.close()
+        if self._writer is not None:
+            self._writer.close()
 
     def failed_to_start(self, fault: BaseException) -> None:
         """Undo what was installed and say so; the program runs on, unrecorded."""
@@ -521,8 +529,8 @@ class Session:
     def abandon(self) -> None:
         """Stop in a process that inherited the recording by a fork."""
         self.recording.halt()
-        if self.disk is not None:
-            self.disk.abandon()
+        if self._writer is not None:
+            self._writer.abandon()
         for undo in reversed(self._undo):
             undo()
         self._undo = []
@@ -547,7 +555,7 @@ class Session:
         self._follow_schedule()
         if not self._paused:
             self.recording.mark(Step(number))
-        if self.disk is not None:
+        if self._writer is not None:
             self.recording.drain()
         return number
 
@@ -592,8 +600,8 @@ class Session:
         if self._undo:
             self.recording.drain()
             self._reader = None
-            if self.disk is not None:
-                self.disk.flush()
+            if self._writer is not None:
+                self._writer.flush()
 
     def crashed(self, error: BaseException) -> None:
         """Record the exception that ends the block, and tell the user where it came from."""
@@ -610,9 +618,7 @@ class Session:
         self.flush()
         if self._reader is None:
             if self.disk is not None:
-                from clew.store.folder import read_rank
-
-                columns = read_rank(self.disk.folder)
+                columns = self.disk.read()
                 # What went wrong since, the writing itself too, is not in the files.
                 columns.gaps += [g for g in self._gaps.values() if g not in columns.gaps]
                 self._reader = Reader(columns)
@@ -620,12 +626,28 @@ class Session:
                 self._reader = Reader(self._columns())
         return self._reader
 
-    def _open_disk(self, out: Path, exist: str) -> DiskStore:
+    def _open_disk(self, out: str | os.PathLike[str], exist: str) -> DiskStore:
         from clew.store.disk import DiskStore
         from clew.store.save import claim
 
-        folder = claim(out, self._rank, exist, self._environment(), self._size)
+        if isinstance(out, str) and is_url(out):
+            from clew.store.remote_store import RemoteStore, claim_remote
+
+            place = claim_remote(out, self._rank, exist, self._environment(), self._size)
+            return RemoteStore(*place, self._rank, self._around, self._trouble)
+        folder = claim(Path(out), self._rank, exist, self._environment(), self._size)
         return DiskStore(folder, self._rank, self._around, self._trouble)
+
+    def _open_hdf5(self, out: Hdf5, exist: str) -> Hdf5Store:
+        from clew.views.export.hdf5_store import open_hdf5
+
+        environment = self._environment()
+        return open_hdf5(out, self._rank, exist, environment, self._around, self._trouble)
+
+    @property
+    def path(self) -> Path | str | None:
+        """What is written to."""
+        return None if self._writer is None else self._writer.place
 
     def _around(self, nodes: list[Any]) -> Surroundings:
         from clew.store.disk import Surroundings

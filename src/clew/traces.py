@@ -20,8 +20,13 @@ from clew.errors import MissingDependency
 from clew.events.model import Crash, Events, Gap, joined
 from clew.events.records import MODULE, OP, VARIABLE
 from clew.store.reader import Reader
+from clew.store.remote import is_url
 from clew.views.export.formats import Exported, export
+from clew.views.graph.view import GraphView, graph_view
+from clew.views.html.report import EVENTS, Report, Side, write_report
+from clew.views.notebook import trace_bundle
 from clew.views.text.code import CodeView, code_view
+from clew.views.text.style import Style
 from clew.views.text.table import TableView, table_view
 from clew.views.text.tree import TreeView, tree_view
 
@@ -136,6 +141,35 @@ class Trace:
         events = None if address is None else list(self[address])
         return code_view(reader, events, succinct=succinct, color=color)
 
+    def graph(
+        self,
+        address: str | None = None,
+        *,
+        depth: int | None = None,
+        fold: bool = True,
+        ops: str | None = None,
+        prune: bool | str | Sequence[str] = False,
+        squash: str | None = None,
+        edges: str = "data",
+        backward: bool = False,
+        step: int | None = None,
+        direction: str = "down",
+        color: str = "class",
+        show: Sequence[str] = ("params", "time"),
+        theme: str = "auto",
+        engine: str = "clew",
+    ) -> GraphView:
+        """What flowed from module to module, to be drawn: `t.graph(depth=2).svg("g.svg")`.
+
+        All of the run, or the calls that an address names.
+        """
+        rows = None if address is None else [event.row for event in self[address]]
+        return graph_view(
+            self._current_reader(), rows, depth=depth, fold=fold, ops=ops, prune=prune,
+            squash=squash, edges=edges, backward=backward, step=step, direction=direction,
+            color=color, show=show, theme=theme, engine=engine,
+        )  # fmt: skip
+
     def table(self) -> TableView:
         """One row per event; `str()` of it is the text."""
         return table_view(self._current_reader())
@@ -148,18 +182,42 @@ class Trace:
             raise MissingDependency("Trace.to_pandas", "pandas", "clew[pandas]") from missing
         return pandas.DataFrame(self.table().columns())
 
-    def save(self, path: str | os.PathLike[str], *, exist: str = "new") -> Path:
-        """Write the trace into a folder; the folder, which is another if `path` is taken."""
+    def save(self, path: str | os.PathLike[str], *, exist: str = "new") -> Path | str:
+        """Write the trace into a folder; the folder, which is another if `path` is taken.
+
+        A URL such as `s3://bucket/run.clew` is reached through fsspec.
+        """
         from clew.store.save import save
 
         columns = [reader.columns for reader in self._current_readers()]
+        if isinstance(path, str) and is_url(path):
+            from clew.store.remote_store import save_remote
+
+            return save_remote(columns, path, exist)
         return save(columns, Path(path), exist)
 
     def export(
         self, fmt: str, path: str | os.PathLike[str], *, exist: str = "error", **options: Any
     ) -> Exported:
-        """Write the trace for other tools: chrome, csv, hdf5, json, parquet, pt or zarr."""
+        """Write the trace for other tools: chrome, csv, dot, hdf5, json, model_explorer …"""
         return export(self._current_readers(), fmt, Path(path), exist, options)
+
+    def html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        title: str | None = None,
+        events: int = EVENTS,
+        redact: bool = False,
+        exist: str = "replace",
+    ) -> Report:
+        """Write the trace and a viewer for it into one HTML file, which needs no network.
+
+        Past `events` events the middle is left out, and the page says so. `redact` leaves out
+        source text, full paths and facts about the machine.
+        """
+        side = self._side(title or str(self.env.get("name") or Path(path).stem))
+        return write_report(side, Path(path), events=events, redact=redact, exist=exist)
 
     def to_dict(self) -> dict[str, Any]:
         """The trace as plain data."""
@@ -168,6 +226,13 @@ class Trace:
             "coverage": [str(gap) for gap in self.coverage],
             "events": [event.to_dict() for event in self.events],
         }
+
+    def _side(self, name: str) -> Side:
+        return Side(self._current_readers(), self.coverage, name)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        text = self.tree().text(Style())
+        return trace_bundle(text, self._side(str(self.env.get("name") or "trace")))
 
     def __str__(self) -> str:
         return str(self.tree())
@@ -184,7 +249,14 @@ class Trace:
 
 
 def load(path: str | os.PathLike[str]) -> Trace:
-    """Open a saved trace, whole, still growing or left behind by a kill; every rank of it."""
+    """Open a saved trace, whole, still growing or left behind by a kill; every rank of it.
+
+    A URL such as `s3://bucket/run.clew` is reached through fsspec.
+    """
     from clew.store.folder import open_folder
 
+    if isinstance(path, str) and is_url(path):
+        from clew.store.remote_folder import open_remote
+
+        return Trace(open_remote(path))
     return Trace(open_folder(Path(path)))

@@ -103,10 +103,10 @@ def test_the_same_value_captured_in_many_steps_is_stored_once(tmp_path: Path) ->
 def test_other_content_with_the_same_checksum_is_not_merged(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from clew.capture import values
-    from clew.store import compact, kept
+    from clew.capture import statistics
+    from clew.store import kept
 
-    for module in (values, contents, compact, kept):
+    for module in (statistics, contents, kept):
         monkeypatch.setattr(module, "checksum", lambda data: 7)
 
     def program() -> None:
@@ -188,13 +188,14 @@ def test_what_waits_to_be_written_is_bounded(
 
     monkeypatch.setattr(budget, "_BATCH_BYTES", 1 << 20)
     sizes = []
-    extend = disk.DiskStore.extend
+    write_values = disk.TraceFiles.write_values
 
-    def watched(self: Any, batch: Any) -> None:
-        sizes.append(sum(len(k.payload.data) for _, k in batch.kept if k.payload is not None))
-        extend(self, batch)
+    def watched(self: Any, part: Any) -> None:
+        payloads = [kept.payload for kept in part.kept.values()]
+        sizes.append(sum(len(p.data) for p in payloads if p is not None))
+        write_values(self, part)
 
-    monkeypatch.setattr(disk.DiskStore, "extend", watched)
+    monkeypatch.setattr(disk.TraceFiles, "write_values", watched)
     layer = nn.Linear(64, 64)
     for level in ("ops", "modules"):
         sizes.clear()

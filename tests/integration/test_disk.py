@@ -342,7 +342,7 @@ def test_event_parts_open_with_pandas(tmp_path: Path) -> None:
     for name in ("kind", "name", "address", "module", "step", "phase", "thread"):
         column = [None if pandas.isna(x) else x for x in table[name]]
         assert column == [getattr(e, name) for e in t.events], name
-    outputs = [[str(v) for v in e.outputs.values()] for e in t.events]
+    outputs = [[v.look for v in e.outputs.values()] for e in t.events]
     assert [list(x) for x in table["outputs"]] == outputs
     lines = [None if e.source is None else e.source.line for e in t.events]
     assert [None if pandas.isna(x) else int(x) for x in table["line"]] == lines

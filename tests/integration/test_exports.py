@@ -410,7 +410,7 @@ def test_a_failed_replacement_keeps_the_old_file(full: clew.Trace, tmp_path: Pat
 
 
 def test_wrong_words_are_answered_with_the_right_ones(full: clew.Trace, tmp_path: Path) -> None:
-    with pytest.raises(ClewError, match="no export format 'h5'; there are chrome, csv, hdf5"):
+    with pytest.raises(ClewError, match="no export format 'h5'; there are chrome, csv, dot, hdf5"):
         full.export("h5", tmp_path / "x")
     with pytest.raises(ClewError, match="the csv export has no option 'dtype'; it has none"):
         full.export("csv", tmp_path / "x", dtype="float32")
@@ -466,7 +466,7 @@ def test_parquet_is_one_table_of_all_ranks(full: clew.Trace, tmp_path: Path) -> 
     for row, event in zip(table.itertuples(), full.events, strict=True):
         assert (row.rank, row.id, row.address) == (event.rank, event.id, event.address)
         assert row.end >= row.start
-        assert list(row.outputs) == [str(v) for v in event.outputs.values()]
+        assert list(row.outputs) == [v.look for v in event.outputs.values()]
     odd = table[(table.kind == "module") & (table.module == "")]
     assert (odd.nan == 1).all()
     assert (odd.inf == 1).all()

@@ -122,7 +122,7 @@ def test_containers_are_opened_and_objects_named() -> None:
     with clew.trace() as t:
         clew.tap("all", {"a": [torch.ones(2), 7], "b": Odd(), "c": items, "d": {1}})
     outputs = t["all"].one.outputs
-    assert {path: str(value) for path, value in outputs.items()} == {
+    assert {path: value.look for path, value in outputs.items()} == {
         "a.0": "f32[2]", "a.1": "int", "b": "Odd", "c": "list_iterator", "d": "set",
     }  # fmt: skip
     assert next(items) == 1

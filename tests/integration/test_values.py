@@ -478,6 +478,36 @@ def test_every_module_output_is_what_the_model_computed(name: str) -> None:
             assert torch.equal(event.outputs[path].tensor(), tensor), (event, path)
 
 
+@pytest.mark.parametrize("values", ["stats", "full"])
+def test_views_that_read_other_elements_have_their_own_statistics(values: str) -> None:
+    with clew.trace(values=values) as t:
+        x = torch.tensor([1.0, 2.0, 3.0, 4.0])
+        x[:2].as_strided((2,), (1,), 2)
+        x.view(torch.int32)
+        z = torch.tensor([1 + 5j])
+        z.conj().imag
+    (strided,) = t["op:aten.as_strided.default"].stats
+    assert (strided.min, strided.max) == (3, 4)
+    (as_ints,) = t["op:aten.view.dtype"].stats
+    assert as_ints.min == 0x3F800000
+    assert [s.min for s in t["op:aten._neg_view.default"].stats] == [-5]
+    assert t["op:aten._conj.default"].stats[0].min == -5
+
+
+def test_a_view_of_what_is_kept_is_not_copied_again() -> None:
+    with clew.trace(values="full") as t:
+        x = torch.arange(120_000.0)
+        x.view(300, 400)
+        x.view(400, 300).t()
+    arrays = [v.array() for v in t["op:aten.view.default"].values]
+    assert [a.shape for a in arrays] == [(300, 400), (400, 300)]
+    assert (t["op:aten.t.default"].values[0].array() == arrays[1].T).all()
+    kept = t._current_reader().columns.kept
+    made, three, four = (kept[v.number].payload for v in [
+        *t["op:aten.arange.default"].values, *t["op:aten.view.default"].values])  # fmt: skip
+    assert made.data is three.data is four.data
+
+
 def test_series_of_a_value_over_steps() -> None:
     model = nn.Linear(1, 1)
     nn.init.ones_(model.weight)

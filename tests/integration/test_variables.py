@@ -104,7 +104,7 @@ def test_parameters_return_values_and_attributes() -> None:
     assert t["blocks.1.forward.self.scale"].one.outputs[""].item() == 2.0
     output = t["blocks.0#0"].output
     assert t["blocks.0.forward.return"].one.outputs[""].digest == t["forward.x"].values[1].digest
-    assert str(output) == "f32[3,4]"
+    assert output.look == "f32[3,4]"
     assert [v.shape for v in t["forward.x"].values] == [(3, 4)] * 3
 
 
@@ -127,7 +127,7 @@ def test_paths_into_containers() -> None:
 def test_a_container_as_a_whole_has_all_its_leaves() -> None:
     t = record(["blocks.0.forward.cache"])
     first, second = t["blocks.0.forward.cache"]
-    assert {p: str(v) for p, v in first.outputs.items()} == {
+    assert {p: v.look for p, v in first.outputs.items()} == {
         "k.0": "f32[3,4]", "k.1": "f32[3,4]", "n": "int",
     }  # fmt: skip
     assert second.outputs["n"].item() == 2

@@ -358,7 +358,7 @@ def tails(draw: st.DrawFn) -> tuple[str, int | None, str | None, tuple[Segment, 
         text += f"#{call}"
     if role is not None:
         text += f":{role}"
-        if role not in ("param", "buffer"):
+        if role not in ("param", "buffer", "update"):
             field_text, field = draw(segment_lists(min_size=0))
             text += field_text if field_text.startswith(("['", '["')) else f".{field_text}"
             text = text.removesuffix(".") if not field else text

@@ -6,12 +6,14 @@ import contextlib
 import io
 import re
 import sys
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import clew
+from clew.events.live import Happening, LiveValue
 from clew.events.model import Gap, Source
 from clew.views.text.calls import CallTexts
 from clew.views.text.live import LivePrinter
@@ -353,22 +355,50 @@ def test_the_table_says_what_it_left_out() -> None:
 # The live log
 
 
+def happening(
+    kind: str, name: str, path: str | None, depth: int, inputs: list[Any], outputs: Any = None,
+    seconds: float | None = None, error: str | None = None, source: Source | None = None,
+) -> Happening:  # fmt: skip
+    stack = () if source is None else (source,)
+    return Happening(
+        kind,
+        name,
+        path,
+        depth,
+        inputs,
+        {},
+        outputs,
+        seconds,
+        error,
+        True,
+        lambda: stack,
+        lambda: None,
+    )
+
+
+def f32(*shape: int) -> LiveValue:
+    return LiveValue("float32", shape, "cpu", "strided", "Tensor", None, None)
+
+
 def test_the_live_log_nests_calls_and_ops_under_their_lines() -> None:
     stream = io.StringIO()
     log = LivePrinter(stream, color=False)
     line = Source("/a/net.py", 7, 7, 0, 0, "Net.forward", "y = self.fc(x) * 2")
-    log.enter(0, "", "Net", None, "f32[2,4]")
-    log.enter(1, "fc", "Linear", line, "f32[2,4]")
-    log.op(2, line, "addmm(f32[8]) -> f32[2,8]", None)
-    log.leave(1, "fc", "Linear", "f32[2,8]", 0.0012, None)
-    log.op(1, line, "mul.Tensor(f32[2,8], 2)", "RuntimeError: no\nmore")
-    log.leave(0, "", "Net", "", 0.5, "RuntimeError: no\nmore")
+    failed = "RuntimeError: no\nmore"
+    log.begins(happening("module", "Net", "", 0, [f32(2, 4)]))
+    log.begins(happening("module", "Linear", "fc", 1, [f32(2, 4)], source=line))
+    log.ends(happening("op", "aten.addmm.default", None, 2, [f32(8)], f32(2, 8), source=line))
+    log.ends(happening("module", "Linear", "fc", 1, [], f32(2, 8), 0.0012))
+    log.ends(happening("tap", "h", "", 1, [], f32(2, 8), source=line))
+    log.ends(happening("op", "aten.mul.Tensor", None, 1, [f32(2, 8), 2], error=failed, source=line))
+    log.ends(happening("module", "Net", "", 0, [], None, 0.5, failed))
     assert stream.getvalue().splitlines() == [
         "▸ Net(f32[2,4])",
         "│ y = self.fc(x) * 2  # net.py:7 in Net.forward",
         "│ │ ▸ fc Linear(f32[2,4])",
         "│ │ │ # addmm(f32[8]) -> f32[2,8]",
         "│ │ ◂ fc -> f32[2,8]  1.20 ms",
+        "│ │ h = f32[2,8]",
         "│ │ # ✗ mul.Tensor(f32[2,8], 2)  RuntimeError: no",
         "✗ Net RuntimeError: no  500 ms",
     ]
@@ -378,14 +408,14 @@ def test_the_live_log_never_raises() -> None:
     stream = io.StringIO()
     log = LivePrinter(stream)
     stream.close()
-    log.op(3, None, "relu(f32[2])", None)
-    log.leave(9, "x", "X", "", None, None)
-    log.enter(0, "x", "X", None, "")
+    log.ends(happening("op", "aten.relu.default", None, 3, [f32(2)]))
+    log.ends(happening("module", "X", "x", 9, []))
+    log.begins(happening("module", "X", "x", 0, []))
 
 
 def test_the_live_log_copes_with_calls_it_did_not_see_begin() -> None:
     stream = io.StringIO()
     log = LivePrinter(stream, color=False)
-    log.op(2, None, "relu(f32[2])", None)
-    log.leave(1, "a", "A", "f32[2]", 0.001, None)
+    log.ends(happening("op", "aten.relu.default", None, 2, [f32(2)]))
+    log.ends(happening("module", "A", "a", 1, [], f32(2), 0.001))
     assert stream.getvalue().splitlines() == ["# relu(f32[2])", "◂ a -> f32[2]  1.00 ms"]

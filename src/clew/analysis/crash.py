@@ -38,7 +38,7 @@ def crash_note(event: Event | None, text: str) -> str:
         lines.append(f"  at {event.source}: {event.source.text}")
     if event.inputs:
         named = (
-            f"{path} {value}" + (f" ({value.name})" if value.name else "")
+            f"{path} {value.look}" + (f" ({value.name})" if value.name else "")
             for path, value in event.inputs.items()
         )
         lines.append("  arguments: " + ", ".join(named))

@@ -106,12 +106,12 @@ class Folds:
     def twins(self, rows: list[int], within: tuple[Repeat, ...]) -> list[int]:
         """Rows of a first run with their like in all runs, of repeats given outermost first."""
         for repeat in reversed(within):
-            spans = self._spans(repeat)
+            spans = self.spans(repeat)
             at = np.searchsorted(spans[0], rows)
             rows = [int(span[i]) for span in spans for i in at if i < len(span)]
         return rows
 
-    def _spans(self, repeat: Repeat) -> list[Ints]:
+    def spans(self, repeat: Repeat) -> list[Ints]:
         """All events of each run, the same event at the same position."""
         if id(repeat) not in self._twins:
             subtree = self.structure.subtree

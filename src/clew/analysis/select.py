@@ -19,6 +19,7 @@ from clew.address import (
     parse,
 )
 from clew.errors import ClewError, NoMatch, NotRecorded
+from clew.events.display import Bundle, bundle
 from clew.events.labels import is_named
 from clew.events.model import Event, Source, Value, Values
 from clew.events.records import GRADIENT, MODULE, OP, PREFIX, RECOMPUTE, TAP, VARIABLE
@@ -104,6 +105,9 @@ class Selection(Sequence[Event]):
             return list(found.values())
         prefix = self._path + "."
         return [v for path, v in found.items() if path == self._path or path.startswith(prefix)]
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Bundle:
+        return bundle(self)
 
     def __repr__(self) -> str:
         return f"<Selection {self.address!r}: {_counted(self._events)}>"
@@ -264,14 +268,17 @@ def _ops(reader: Reader, address: Address) -> tuple[Any, list[str]]:
 
 def _lines(reader: Reader, address: Address) -> tuple[Any, list[str]]:
     rows, seen = [], set()
-    sources: dict[int, Source | None] = {}
+    sources: dict[tuple[int, int], Source | None] = {}
     for row in range(len(reader)):
         if reader.columns.kind[row] not in (MODULE, OP):
             continue
-        place = int(reader.columns.place[row])
-        if reader.forward_row[row] >= 0 or place not in sources:
-            sources[place] = reader.source(row)
-        source = sources[place]
+        # A backward op takes its line from its forward op, others called alike do not.
+        forward = int(reader.forward_row[row])
+        places = reader.columns.place
+        key = int(places[row]), int(places[forward]) if forward >= 0 else -1
+        if key not in sources:
+            sources[key] = reader.source(row)
+        source = sources[key]
         if source is None:
             continue
         seen.add(f"line:{source.file}:{source.line}")

@@ -15,7 +15,7 @@ import numpy as np
 
 from clew.capture import structure
 from clew.events.digest import checksum
-from clew.events.statistics import Array
+from clew.events.statistics import Numbers
 
 _MOST_LEAVES = 1000
 
@@ -97,7 +97,7 @@ def _keys(described: Any) -> Any:
     return tuple(map(_keys, described)) if isinstance(described, list) else None
 
 
-def array_hash(array: Array) -> int:
+def array_hash(array: Numbers) -> int:
     """A hash of an array's elements; for objects, of their identities."""
     if array.dtype.hasobject:
         if array.dtype.kind != "O":

@@ -80,7 +80,8 @@ def _hooks(
     entry_of = recording.modules.entries.get
     name_of = recording.modules.name_of
     tensors = recording.tensors
-    current = tensors.current
+    # Where ops are seen, a result is what some op made, unless values are kept of each version.
+    returned = tensors.credited if sees_ops and recording.keeper is None else tensors.current
     # Without ops to tell of writes, every use has to look at the tensor's version.
     live_get: Callable[..., Any] = tensors.live.get if sees_ops else lambda key: None
     known = tensors.known if sees_ops else tensors.current
@@ -203,10 +204,10 @@ def _hooks(
                 if held is not None and held[0]() is result:
                     out = held[1]
                 elif isinstance(result, Tensor):
-                    out = current(result, call[ID])
+                    out = returned(result, call[ID])
                 else:
                     event = call[ID]
-                    out = describe(result, lambda t: current(t, event))
+                    out = describe(result, lambda t: returned(t, event))
                 end_call(call, end, out, None)
             else:
                 # `_call_impl` runs the hook while it handles the exception of forward.

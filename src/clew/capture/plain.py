@@ -7,13 +7,14 @@ are copied, objects are never called, printed or kept. Must not import torch.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from clew.capture.budget import Budget
 from clew.events.records import Extra, Kept, Payload, Shape, Token
-from clew.events.statistics import NUMERIC_KINDS, Array, array_statistics
+from clew.events.statistics import NUMERIC_KINDS, Numbers, array_statistics
 
 # Kinds of NumPy dtypes whose elements are bytes with a meaning of their own.
 _OTHER_KINDS = "USMmV"
@@ -28,11 +29,19 @@ def record(value: Any, values: list[Any], kept: list[Any], full: bool, budget: B
         payload = payload_of(value) if full else None
         if payload is not None and not budget.has_room(_count(value), len(payload.data)):
             payload = None
-        # Where the data is kept, statistics are made of it when somebody needs them.
-        stats = array_statistics(value) if payload is None and _is_array(value) else None
-        if stats is not None or payload is not None:
-            kept.append((token, Kept(stats, payload)))
+        if payload is None:
+            if _is_array(value):
+                kept.append((token, Kept(array_statistics(value), None)))
+        elif _is_array(value):
+            # Whoever the records are handed to takes the statistics, of the copy.
+            kept.append((token, partial(_with_statistics, payload, value.dtype.newbyteorder("<"))))
+        else:
+            kept.append((token, Kept(None, payload)))
     return token
+
+
+def _with_statistics(payload: Payload, dtype: np.dtype[Any]) -> Kept:
+    return Kept(array_statistics(np.frombuffer(payload.data, dtype)), payload)
 
 
 def facts_of(value: Any) -> tuple[Shape, tuple[int, ...], str, str, Extra]:
@@ -79,7 +88,7 @@ def payload_of(value: Any) -> Payload | None:
     return Payload("int", (), hex(value).encode()) if dtype == "int" else None
 
 
-def array_payload(array: Array) -> Payload | None:
+def array_payload(array: Numbers) -> Payload | None:
     """A copy of an array's own elements in row-major order, None for objects."""
     if array.dtype.hasobject:
         return None

@@ -21,10 +21,10 @@ from clew.capture.changes import look
 from clew.capture.names import ModuleName, ModuleTable
 from clew.capture.sources import (
     MACHINERY,
+    Position,
     StackNode,
     StackTree,
     first_argument,
-    instruction_at,
     read_locals,
 )
 from clew.capture.structure import describe
@@ -34,7 +34,6 @@ from clew.events.records import (
     OPEN,
     RECOMPUTE,
     Batch,
-    Kept,
     Label,
     Note,
     Shape,
@@ -72,8 +71,8 @@ INPUTS: Final = 7
 NAMED: Final = 8
 Call = tuple[int, StackNode, int, "ModuleName | None", int, int, int, Any, Any]
 
-# Where a value was named: a frame, a line of code that runs compiled, or no line of Python.
-Where: TypeAlias = FrameType | tuple[CodeType, int] | None
+# Where a value was named: in a frame, at a position if that is known better, both or neither.
+Where: TypeAlias = FrameType | tuple[FrameType | None, Position] | None
 
 _STACKS = StackTree()
 
@@ -390,11 +389,13 @@ class Recording:
             return -1
         top = lane.stack[-1]
         node, parent = top[NODE], top[ID]
-        if isinstance(where, tuple):
-            code, line = where
-            node = self.stacks.child(node, code, instruction_at(code, line))
-        elif where is not None:
-            node, parent = lane.place(where)
+        frame, position = where if isinstance(where, tuple) else (where, None)
+        if frame is not None:
+            node, parent = lane.place(frame)
+        if position is not None:
+            # Compiled code has no frame: the place is below that of the call it runs in.
+            below = node if frame is not None else self.stacks.at(node, position)
+            node = self.stacks.at(below, position)
         out = self.described(value, full)
         event, now = next(self.ids), self.clock()
         self.push((event, label, node, parent, now, now, -1, [], None, out, None))
@@ -415,7 +416,7 @@ class Recording:
             )
             payload = leaf.payload
             if payload is not None and self.budget.has_room(prod(payload.shape), len(payload.data)):
-                self.kept.append((token, Kept(None, payload)))
+                self.kept.append((token, leaf.kept))
             out[leaf.path] = token
         now, root = self.clock(), lane.stack[0][NODE]
         whole = out[""] if list(out) == [""] else out

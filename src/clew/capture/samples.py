@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+import torch
+
 from clew.capture import plain
+from clew.capture.snapshots import Snapshot, elements_of, parts_of, snapshot
 from clew.capture.structure import describe
 from clew.capture.tensors import odd_facts
-from clew.capture.torch_compat import unobserved
-from clew.capture.values import payload_of
-from clew.events.records import GATHERED, SAVED, Extra, Label, Payload
+from clew.capture.torch_compat import unobserved, without_modes
+from clew.events.records import GATHERED, SAVED, Extra, Kept, Label, Payload
 
 # Makes a value of its payload: as a "tensor", an "array" or the Python "object" it was.
 Restore: TypeAlias = Callable[[Payload, str], Any]
@@ -32,6 +35,15 @@ class Leaf(NamedTuple):
     device: str
     extra: Extra
     payload: Payload | None
+
+    def kept(self) -> Kept:
+        """What is kept of it: the data and, where it is that of a tensor, statistics."""
+        payload = self.payload
+        dtype = getattr(torch, payload.dtype, None) if payload is not None else None
+        if payload is None or not isinstance(dtype, torch.dtype):
+            return Kept(None, payload)
+        data = np.frombuffer(payload.data, np.uint8)
+        return Kept(Snapshot(data, dtype).stats, payload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +123,17 @@ def _tensor(tensor: Any) -> Leaf:
         shape, stride, device, extra = odd_facts(tensor)
         dtype = str(tensor.dtype).replace("torch.", "")
     known = None if -1 in shape else tuple(shape)
-    return Leaf("", known, stride, dtype, str(device or ""), extra, payload_of(tensor))
+    return Leaf("", known, stride, dtype, str(device or ""), extra, _payload(tensor))
+
+
+def _payload(tensor: Any) -> Payload | None:
+    """A copy of the data of a tensor, None if it has none of its own."""
+    with unobserved(), torch.no_grad(), without_modes():
+        elements = elements_of(tensor)
+        if elements is None:
+            return None
+        whole = parts_of(tensor, elements)
+        return snapshot(elements).payload(tuple(elements.shape)) if whole is None else whole
 
 
 def _plain(value: Any) -> Leaf:

@@ -11,7 +11,7 @@ import os
 import sys
 from dataclasses import dataclass, field
 from types import CodeType, FrameType, TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 from clew.events.columns import Place
 from clew.events.records import FORWARD
@@ -29,14 +29,21 @@ class Machinery:
     hidden: set[int] = field(default_factory=set)
     # A frame of this code on the stack means this phase.
     phases: dict[CodeType, int] = field(default_factory=dict)
+    # Where code comes from that is not in any file, but was made by a compiler.
+    generated: tuple[str, ...] = ("<eval_with_key>",)
     # Folders of code that is not the user's.
     libraries: tuple[str, ...] = (
         os.path.dirname(os.path.dirname(__file__)) + os.sep,
         "<frozen ",
+        "<eval_with_key>",
     )
 
 
 MACHINERY = Machinery()
+
+
+# File, function, line, last line, column, last column.
+Position: TypeAlias = tuple[str, str, int, int, int, int]
 
 
 class StackNode:
@@ -60,7 +67,7 @@ class StackNode:
         self.phase = phase
         self.thread = thread
         # File, function and position, once the code is let go.
-        self.site: tuple[str, str, int, int, int, int] | None = None
+        self.site: Position | None = None
         # Children by (id(code), lasti), and shortcuts to descendants by the flattened chain of
         # those pairs, innermost first. Ids are safe as keys: nodes keep their code alive.
         self.kids: dict[tuple[int, ...], StackNode] = {}
@@ -91,6 +98,17 @@ class StackTree:
             node = self._add(parent, code, lasti, phase, parent.thread)
             parent.kids[key] = node
         return node
+
+    def at(self, node: StackNode, position: Position) -> StackNode:
+        """A node beside another one, for a position that no instruction has."""
+        above = node if node.parent is None else node.parent
+        key = (-1, hash(position))
+        found = above.kids.get(key)
+        if found is None:
+            found = self._add(above, None, -1, node.phase, node.thread)
+            found.site = position
+            above.kids[key] = found
+        return found
 
     def descend(self, base: StackNode, frames: list[FrameType]) -> StackNode:
         """The node reached from `base` through `frames`, given innermost first."""
@@ -147,8 +165,9 @@ def read_locals(frame: FrameType, names: tuple[str, ...]) -> list[Any]:
     """Values of some locals of a function's frame, None where unbound."""
     snapshot = frame.f_locals
     values = [snapshot.get(name) for name in names]
-    if _CLEAR_SNAPSHOT:
+    if _CLEAR_SNAPSHOT and sys.gettrace() is None:
         # Before 3.13 the frame keeps this dict, and with it every local, until it is read anew.
+        # Once a trace function returns, Python writes it back into the frame: then it must stay.
         snapshot.clear()
     return values
 
@@ -168,11 +187,6 @@ def boundary_of(frame: FrameType | None) -> int:
 _WITH_OPCODES = {"BEFORE_WITH", "SETUP_WITH", "LOAD_SPECIAL"}
 
 
-def instruction_at(code: CodeType, line: int) -> int:
-    """The first instruction of a line, the function's own first if the line has none."""
-    return next((start for start, _, found in code.co_lines() if found == line), 0)
-
-
 def places_of(nodes: list[StackNode]) -> list[Place]:
     """Rows for nodes, each of which comes after the one above it."""
     rows = {node.index: row for row, node in enumerate(nodes)}
@@ -187,7 +201,7 @@ def _place(node: StackNode, parent: int) -> Place:
     return Place(parent, *site, library, node.phase, node.thread)
 
 
-def _site(node: StackNode) -> tuple[str, str, int, int, int, int] | None:
+def _site(node: StackNode) -> Position | None:
     code = node.code
     if code is None:
         return None

@@ -36,8 +36,9 @@ class TensorTable:
         # Called with each new token and its tensor when more than facts is wanted.
         self.keep: Callable[[Token, Tensor, Any], None] | None = None
         self._name_of = name_of
-        # id(tensor) -> version its token stands for, for tensors met outside ops
-        self._versions: dict[int, int] = {}
+        # id(tensor) -> (its token, the version that stands for), for tensors met outside ops; the
+        # token tells it from one that lived at the same address before
+        self._versions: dict[int, tuple[Token, int]] = {}
         # address of a storage first met from outside -> (one tensor on it, its number)
         self._storages: dict[int, tuple[Callable[[], Tensor | None], int]] = {}
         self._numbers = itertools.count()
@@ -49,6 +50,14 @@ class TensorTable:
             return held[1]
         with unobserved():
             return self._adopt(tensor, -1)
+
+    def credited(self, tensor: Tensor, producer: int) -> Token:
+        """The token of a tensor that a call returned, credited to the call if nobody made it."""
+        held = self.live.get(id(tensor))
+        if held is not None and held[0]() is tensor:
+            return held[1]
+        with unobserved():
+            return self._adopt(tensor, producer)
 
     def current(self, tensor: Tensor, producer: int = -1) -> Token:
         """As `known`, for when no op tells of writes: a new token if the version has moved.
@@ -64,13 +73,21 @@ class TensorTable:
             token = self._adopt(tensor, producer)
         else:
             version = version_of(tensor)
-            if version is None or version == self._versions.get(id(tensor), 0):
+            if version is None or version == self._known_version(tensor, held[1], version):
                 return held[1]
             token = self.add(tensor, held[1], version, producer, tensor.requires_grad)
         version = version_of(tensor)
         if version:
-            self._versions[id(tensor)] = version
+            self._versions[id(tensor)] = (token, version)
         return token
+
+    def _known_version(self, tensor: Tensor, token: Token, now: int) -> int:
+        """The version a token stands for."""
+        known = self._versions.get(id(tensor))
+        if known is not None and known[0] is token:
+            return known[1]
+        # Straight from an op: a view has the version its memory had then, which nobody wrote down.
+        return now if tensor._is_view() else 0
 
     def _adopt(self, tensor: Tensor, producer: int) -> Token:
         """A token for a tensor met from outside. Flat, as it runs for every parameter."""
@@ -107,7 +124,7 @@ class TensorTable:
             # The view takes over the counter of what it views once the op is through.
             version = 0 if shared is None else version_of(base)
         token = self.add(tensor, shared, 0 if shared is None else None, producer, grad)
-        self._versions[id(tensor)] = version or 0
+        self._versions[id(tensor)] = (token, version or 0)
         return token
 
     def written(self, tensor: Tensor, producer: int, grad: bool) -> Token:
@@ -119,7 +136,7 @@ class TensorTable:
         version = WRITTEN if version is None else version + 1
         token = self.add(tensor, self.known(tensor), version, producer, grad)
         if version != WRITTEN:
-            self._versions[id(tensor)] = version
+            self._versions[id(tensor)] = (token, version)
         return token
 
     def renewed(self, tensor: Tensor) -> Token:
@@ -147,7 +164,7 @@ class TensorTable:
         )
         self.live[id(tensor)] = (ref(tensor), token)
         if self.keep is not None:
-            self._versions[id(tensor)] = version_of(tensor) or 0
+            self._versions[id(tensor)] = (token, version_of(tensor) or 0)
             is_view = isinstance(storage, tuple) and version is None
             self.keep(token, tensor, storage if is_view else None)
         return token

@@ -22,6 +22,7 @@ from clew.capture.frames.functions import Found, methods, missing, resolve, vari
 from clew.capture.frames.paths import follow
 from clew.capture.named import Named
 from clew.capture.recording import Recording, Where
+from clew.capture.sources import MACHINERY
 from clew.events.model import Gap
 from clew.events.records import VARIABLE, Label
 
@@ -132,6 +133,9 @@ class VariableSource:
         self, address: Address, path: str, module: Any, rest: tuple[Segment, ...]
     ) -> None:
         for match in methods(module, rest):
+            file = match.function.__code__.co_filename
+            if file.startswith(MACHINERY.generated):
+                continue
             if not match.rest or _has_variable(match):
                 self._plan(match, address, {id(module): path})
 
@@ -262,7 +266,9 @@ class Plan:
     def compiled(self, value: object, name: str, line: int, path: str, always: bool) -> None:
         """A variable of compiled code has a value; called as that code runs."""
         call = self._calls.setdefault(-1, _Call())
-        where = (self._function.__code__, line)
+        code = self._function.__code__
+        function = getattr(code, "co_qualname", code.co_name)
+        where = (None, (code.co_filename, function, line, line, 0, 0))
         call.told.clear()
         for wanted in self.wanted:
             mine = wanted.owners is None or path in wanted.owners.values()
@@ -275,11 +281,14 @@ class Plan:
             frame = _user_frame()
             call = self._calls.setdefault(id(frame), _Call())
             call.told.clear()
+            position = (
+                site.file, site.function, site.line, site.end_line, site.col, site.end_col,
+            )  # fmt: skip
             for wanted in self.wanted:
                 if segment_matches(wanted.name, name):
                     path = "" if wanted.owners is None else wanted.owners.get(id(owner))
                     if path is not None:
-                        self._record(wanted, path, name, value, always, call, frame)
+                        self._record(wanted, path, name, value, always, call, (frame, position))
         except Exception as fault:
             self._recording.on_fault(fault, f"{site.function}.{name}")
 

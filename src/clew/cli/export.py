@@ -7,19 +7,20 @@ import sys
 from typing import Any
 
 from clew.cli.output import emit, within
-from clew.cli.reading import add_command, add_rank, open_trace
+from clew.cli.reading import add_command, add_rank, open_trace, positive
 from clew.errors import ClewError
 from clew.views.export.formats import FORMATS
 
 # Passed on when given; what a format does not know, it refuses.
-_OPTIONS = ("addresses", "compression", "dtype", "labels", "ragged", "shuffle")
+_OPTIONS = ("addresses", "compression", "depth", "dtype", "labels", "ragged", "shuffle")
 _PROBLEMS = 10
 
 
 def add_parser(commands: Any) -> None:
     """Add the command to the command line."""
     more = (
-        "hdf5, zarr and pt hold the data that was kept; parquet, json, csv and chrome the events. "
+        "hdf5, zarr and pt hold the data that was kept; parquet, json, csv and chrome the events; "
+        "dot (for Netron, Graphviz) and model_explorer the graph. "
         "Exits with 1 if something had to be left out."
     )
     parser = add_command(commands, "export", run, "write the trace for other tools", more)
@@ -37,6 +38,10 @@ def add_parser(commands: Any) -> None:
     add("--compression", metavar="NAME", help="gzip or lzf (hdf5), zstd or gzip (zarr), or none")
     add("--shuffle", action="store_true", default=None, help="shuffle bytes before compressing")
     add("--labels", action="store_true", default=None, help="pt: steps, ranks and calls as well")
+    depth = "modules down to this depth"
+    parser.add_argument_group("dot and model_explorer").add_argument(
+        "--depth", type=positive, metavar="N", help=depth
+    )
     add_rank(parser)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections import Counter
 from datetime import datetime, timezone
 from pathlib import Path
@@ -43,25 +44,23 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _facts(path: str, trace: Trace) -> dict[str, Any]:
-    from clew.store.folder import read_manifest
-
     ranks = [_rank_facts(reader) for reader in trace._current_readers()]
     kinds: Counter[str] = Counter()
     for rank in ranks:
         kinds.update(rank["kinds"])
-    files = [file for file in Path(path).rglob("*") if file.is_file()]
+    manifest, files = _contents(path)
     return {
         "path": path,
         "environment": trace.env,
-        "world_size": read_manifest(Path(path)).get("world_size"),
+        "world_size": manifest.get("world_size"),
         "ranks": ranks,
         "steps": trace.steps,
         "modes": dict(Counter(trace.modes[s] for s in trace.steps if s in trace.modes)),
         "events": len(trace),
         "kinds": dict(kinds),
         "files": len(files),
-        "bytes": sum(file.stat().st_size for file in files),
-        "unsealed": sorted(str(f.relative_to(path)) for f in files if _is_live(f)),
+        "bytes": sum(files.values()),
+        "unsealed": sorted(name for name in files if name.endswith((".arrows", ".open"))),
         "crash": _crash(trace),
         "coverage": [
             {"what": gap.what, "where": gap.where, "why": gap.why, "remedy": gap.remedy}
@@ -83,8 +82,18 @@ def _rank_facts(reader: Reader) -> dict[str, Any]:
     }
 
 
-def _is_live(file: Path) -> bool:
-    return file.suffix in (".arrows", ".open")
+def _contents(path: str) -> tuple[dict[str, Any], dict[str, int]]:
+    """The manifest of a trace, and the sizes of its files."""
+    from clew.store.folder import read_manifest
+    from clew.store.remote import RemoteFolder, is_url
+    from clew.store.remote_folder import remote_contents
+
+    if is_url(path):
+        with tempfile.TemporaryDirectory() as here:
+            return remote_contents(RemoteFolder(path), Path(here))
+    files = [file for file in Path(path).rglob("*") if file.is_file()]
+    sizes = {str(file.relative_to(path)): file.stat().st_size for file in files}
+    return read_manifest(Path(path)), sizes
 
 
 def _modes(modes: dict[str, int]) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import clew
 from clew.cli.output import one_line
 
-COMMANDS = ("info", "show", "code", "value", "export", "recover")
+COMMANDS = ("info", "show", "code", "value", "graph", "html", "export", "recover")
 
 _FINE, _BROKEN, _INTERRUPTED = 0, 2, 130
 

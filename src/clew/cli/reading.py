@@ -19,7 +19,9 @@ def add_command(
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=what, description=f"{what[0].upper()}{what[1:]}. {more}".rstrip()
     )
-    parser.add_argument("trace", metavar="TRACE", help="the folder of a recorded trace, run.clew")
+    parser.add_argument(
+        "trace", metavar="TRACE", help="the folder of a recorded trace, run.clew, or its URL"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.set_defaults(run=run)
     return parser

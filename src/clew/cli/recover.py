@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from pathlib import Path
 from typing import Any
 
 from clew.cli.output import emit
@@ -24,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
         recover = importlib.import_module("clew.store.recover").recover
     except ModuleNotFoundError as missing:
         raise ClewError(f"cannot seal {args.trace}: this version reads it as it is") from missing
-    done: list[str] = recover(Path(args.trace))
+    done: list[str] = recover(args.trace)
     emit(
         args,
         lambda: {"path": args.trace, "done": done},

@@ -90,12 +90,12 @@ def _listed(event: Event, address: str, value: Value) -> tuple[str, ...]:
         "-" if value.stats is None else _number(getattr(value.stats, s)) for s in _LISTED_STATS
     ]
     source = "" if event.source is None else str(event.source)
-    return (address, str(value), str(event.step), str(event.rank), *stats, source)
+    return (address, value.look, str(event.step), str(event.rank), *stats, source)
 
 
 def _one(event: Event, address: str, value: Value, elements: int) -> list[str]:
     when = f"step {event.step}, rank {event.rank}, {event.phase}"
-    facts = [f"{address}  {value}  on {value.device}, {when}"]
+    facts = [f"{address}  {value.look}  on {value.device}, {when}"]
     if value.name:
         facts.append(f"  name    {value.name}")
     if event.source is not None:

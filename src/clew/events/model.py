@@ -8,76 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, overload
 
-from clew.errors import NotRecorded
+from clew.errors import ClewError, NotRecorded
+from clew.events.display import Bundle, bundle
+from clew.events.looks import is_python, numbers_text, tensor_text
+from clew.events.looks import short_dtype as short_dtype
 
 if TYPE_CHECKING:
     import numpy as np
-
-_SHORT_DTYPES = {
-    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16",
-    "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8",
-    "uint64": "u64", "uint32": "u32", "uint16": "u16", "uint8": "u8",
-    "bool": "b8", "complex128": "c128", "complex64": "c64", "complex32": "c32",
-}  # fmt: skip
-
-
-# Classes of values that are neither tensor nor array.
-_PYTHON = frozenset({"bool", "int", "float", "complex", "str", "bytes", "NoneType"})
-
-
-def short_dtype(dtype: str) -> str:
-    """`float32` as `f32`, `float8_e4m3fn` as `f8e4m3fn`; what has no short form as it is.
-
-    >>> short_dtype("bfloat16"), short_dtype("float8_e5m2"), short_dtype("quint8")
-    ('bf16', 'f8e5m2', 'quint8')
-    """
-    if dtype.startswith("float8_"):
-        return "f8" + dtype.removeprefix("float8_")
-    return _SHORT_DTYPES.get(dtype, dtype)
-
-
-class Looks(Protocol):
-    """What a value looks like."""
-
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...] | None: ...
-    @property
-    def layout(self) -> str: ...
-    @property
-    def cls(self) -> str: ...
-    @property
-    def placements(self) -> str | None: ...
-    @property
-    def local_shape(self) -> tuple[int, ...] | None: ...
-
-
-def looks(value: Looks) -> str:
-    """A tensor as `f32[2,3]`, an array as `np.f32[2,3]`, followed by what sets it apart.
-
-    Anything else is told by its type.
-    """
-    if value.shape is None:
-        shape = "?"
-    else:
-        shape = ",".join("?" if size < 0 else str(size) for size in value.shape)
-    text = f"{short_dtype(value.dtype)}[{shape}]"
-    if value.cls == "ndarray":
-        return f"np.{text}"
-    if value.cls in _PYTHON or value.dtype == "object":
-        return "None" if value.cls == "NoneType" else value.cls
-    parts = [text]
-    if value.layout not in ("strided", ""):
-        parts.append(value.layout)
-    if value.local_shape is not None:
-        local = ",".join(map(str, value.local_shape))
-        parts.append(f"local [{local}] {value.placements}")
-    elif value.cls not in ("Tensor", "Parameter") and value.layout != "jagged":
-        parts.append(value.cls)
-    return " ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,17 +130,34 @@ class Value:
         loaded = self._load(form)
         if loaded is None and not (form == "object" and self.dtype == "none"):
             raise NotRecorded(
-                f"the data of {self} was not kept; record it with clew.trace(values='full'), "
+                f"the data of {self.look} was not kept; record it with clew.trace(values='full'), "
                 "or name it in clew.trace(capture=[...])"
             )
         return loaded
 
     def __str__(self) -> str:
-        return looks(self)
+        """The look, and what was kept of the numbers; a constant as Python writes it."""
+        try:
+            if is_python(self):
+                return self.look if self.dtype == "object" else repr(self.item())
+            data = self._load("array")
+        except ClewError:
+            data = None
+        if data is not None and data.dtype.kind not in "biufc":
+            data = None
+        return f"{self.look} {numbers_text(self.stats, data)}".rstrip()
+
+    @property
+    def look(self) -> str:
+        """`f32[2,3]`, followed by what sets the tensor apart from a plain one."""
+        return tensor_text(self)
 
     def __repr__(self) -> str:
         name = f" {self.name}" if self.name else ""
-        return f"<Value {self}{name}>"
+        return f"<Value {self.look}{name}>"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Bundle:
+        return bundle(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The facts as plain data."""

@@ -181,7 +181,7 @@ class Batch:
 
     events: list[Any]
     values: list[Any]
-    # (token, what was kept of the value)
+    # (token, what was kept of the value, or a function that gives it)
     kept: list[Any] = field(default_factory=list)
     # Tokens that later batches may mention again.
     surviving: list[Any] = field(default_factory=list)

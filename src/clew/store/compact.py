@@ -23,7 +23,6 @@ from clew.events.columns import (
     Template,
     Tensor,
 )
-from clew.events.digest import checksum
 from clew.events.records import (
     EVENT_FIELDS,
     MODULE,
@@ -40,8 +39,6 @@ from clew.events.records import (
     UnknownShape,
     Unseen,
 )
-from clew.events.statistics import array_statistics
-from clew.store.decode import PYTHON, to_array
 
 # Constants that are kept as they are; anything else by its text.
 PLAIN_TYPES = (type(None), bool, int, float, complex, str)
@@ -118,7 +115,7 @@ class Compactor(Tables):
             self._add_event(batch.events[at : at + EVENT_FIELDS])
         # One whose value came with an earlier batch and is gone since has nobody to ask for it.
         known = [(self._numbers.get(id(token)), kept) for token, kept in batch.kept]
-        kept = {number: _completed(kept) for number, kept in known if number is not None}
+        kept = {n: made if isinstance(made, Kept) else made() for n, made in known if n is not None}
         self._forget(batch.surviving)
         return Part(self._taken(), kept)
 
@@ -274,16 +271,6 @@ class Compactor(Tables):
             renewed = self._append_value(storage, version, meta, grad, producer, name)
             self._renewed[value, head] = renewed
         return renewed
-
-
-def _completed(kept: Kept) -> Kept:
-    """What was kept with the statistics of its data, if capture left them to be made here."""
-    payload = kept.payload
-    if kept.stats is not None or payload is None or payload.dtype in PYTHON:
-        return kept
-    digest = checksum(payload.data) if len(payload.data) else 0
-    stats = array_statistics(to_array(payload), digest)
-    return Kept(stats, payload._replace(checksum=digest))
 
 
 def _meta(shape: Any, stride: Any, dtype: Any, device: Any, extra: Extra | None) -> Meta:

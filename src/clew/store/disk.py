@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from clew.events.columns import ModuleRow, Place
+from clew.events.columns import Columns, ModuleRow, Place
 from clew.events.model import Gap
 from clew.events.records import Batch, Kept, Payload
 from clew.store.compact import Compactor, Part, Tables
@@ -149,6 +149,10 @@ class TraceFiles:
         rows = _no_rows()
         _append(rows, "end", 0, to_json({"events": self._events, "values": self._values}))
         self._files["tables"].write(rows)
+        self.roll()
+
+    def roll(self) -> None:
+        """Seal what there is; more may follow, into new files."""
         self._shards.seal()
         for file in self._files.values():
             file.seal()
@@ -306,6 +310,17 @@ class DiskStore:
         self._seal()
         self._tell()
 
+    @property
+    def place(self) -> Path | str:
+        """The trace that is written."""
+        return self.folder.parent
+
+    def read(self) -> Columns:
+        """What was written, as far as it was."""
+        from clew.store.folder import read_rank
+
+        return read_rank(self.folder)
+
     def abandon(self) -> None:
         """Write nothing more: the thread that would is in another process."""
         self._failed = True
@@ -329,6 +344,7 @@ class DiskStore:
         while True:
             item = self._queue.get()
             if isinstance(item, threading.Event):
+                self._guarded(self._settle)
                 item.set()
             elif item is None:
                 return
@@ -353,6 +369,9 @@ class DiskStore:
         part = self._compactor.compact(batch)
         open_part = self._compactor.compact_open(batch.open_calls)
         self._files.write(part, open_part, self._around(self._compactor.nodes.rows))
+
+    def _settle(self) -> None:
+        """Make what was written last, on the writer's thread: in local files it does."""
 
     def _seal(self) -> None:
         if self._failed:

@@ -30,6 +30,7 @@ from clew.store.parts import read_table
 from clew.store.reader import Reader
 from clew.store.rows import LOADERS, load_facts, load_source
 from clew.store.schema import FORMAT
+from clew.store.shards import Shards
 from clew.store.sound import Sound
 
 _LARGEST_MANIFEST = 16 << 20
@@ -102,12 +103,12 @@ def open_folder(folder: Path) -> list[Reader]:
     if not ranks:
         raise BadTrace(f"{folder} holds no rank=* folder: nothing was recorded into it")
     alone = len(ranks) == 1
-    return [Reader(partial(_read_closed, path, alone)) for path in ranks.values()]
+    return [Reader(partial(read_closed, path, alone)) for path in ranks.values()]
 
 
-def _read_closed(folder: Path, alone: bool) -> Columns:
+def read_closed(folder: Path, alone: bool, shards: Shards | None = None) -> Columns:
     """The columns of a rank, with a gap where it stopped if it was not closed."""
-    columns, end = read_files(folder)
+    columns, end = read_files(folder, shards)
     if alone and not len(columns.id) and end.damage:
         listed = "; ".join(map(str, end.damage[:5]))
         raise BadTrace(f"nothing in {folder} can be read: {listed}")
@@ -120,10 +121,13 @@ def read_rank(folder: Path) -> Columns:
     return read_files(folder)[0]
 
 
-def read_files(folder: Path) -> tuple[Columns, Ending]:
-    """The columns of one rank's files, and what they say about their end."""
+def read_files(folder: Path, shards: Shards | None = None) -> tuple[Columns, Ending]:
+    """The columns of one rank's files, and what they say about their end.
+
+    Values are read from `shards`, from the folder itself if there are none.
+    """
     try:
-        return _read(folder)
+        return _read(folder, shards)
     except Exception as broken:
         # Bytes of strangers: whatever was not foreseen is the trace's fault, and said as such.
         raise BadTrace(f"{folder} is damaged: {type(broken).__name__}: {broken}") from broken
@@ -157,7 +161,7 @@ def _last(columns: Columns) -> str:
     return f"event {int(columns.id[-1])} of step {int(columns.step[-1])}"
 
 
-def _read(folder: Path) -> tuple[Columns, Ending]:
+def _read(folder: Path, shards: Shards | None) -> tuple[Columns, Ending]:
     gaps: list[Gap] = []
     # Events first: what they point at was written before them, so it is there by now.
     events, _ = read_table(folder, "events", _EVENT_COLUMNS, gaps)
@@ -171,7 +175,7 @@ def _read(folder: Path) -> tuple[Columns, Ending]:
     facts = {name: _ints(values[name])[is_fact] for name in _FACTS}
     whole = sound.values(facts.pop("value"), facts)
     columns, errors = _events(events, sound, whole)
-    kept = KeptOnDisk(folder, numbers, values, stretches)
+    kept = KeptOnDisk(folder, numbers, values, stretches, shards)
     damage = [*gaps, *sound.gaps, *kept.gaps()]
     threads = max((place.thread + 1 for place in sound.rows["place"]), default=0)
     return Columns(

@@ -22,11 +22,13 @@ from clew.events.columns import Ints
 from clew.events.digest import checksum
 from clew.events.model import Gap
 from clew.events.records import Kept, Payload
-from clew.store.parts import Stretch, read_group
+from clew.store.parts import Footer, Stretch, read_group
 from clew.store.schema import STAT_NAMES
-from clew.store.shards import read_range, shard_size
+from clew.store.shards import LocalShards, Shards
 
 _PLACE = ("data_dtype", "data_shape", "data_of", "shard", "offset", "length", "checksum")
+# Bytes of inline data kept at hand.
+_MOST_CACHED = 32 << 20
 KEPT_COLUMNS = [*STAT_NAMES, *_PLACE]
 
 
@@ -69,9 +71,15 @@ class KeptOnDisk(Mapping[int, Kept]):
     """What was kept of values, by their numbers."""
 
     def __init__(
-        self, folder: Path, numbers: Ints, rows: pa.Table, stretches: list[Stretch]
+        self,
+        folder: Path,
+        numbers: Ints,
+        rows: pa.Table,
+        stretches: list[Stretch],
+        shards: Shards | None = None,
     ) -> None:
         self._folder = folder
+        self._shards = LocalShards(folder) if shards is None else shards
         self._columns = {
             name: Column(rows[name]) for name in KEPT_COLUMNS if rows[name].null_count < len(rows)
         }
@@ -84,8 +92,9 @@ class KeptOnDisk(Mapping[int, Kept]):
         elsewhere = self._has("shard", len(rows)) | self._has("data_of", len(rows))
         inline = np.flatnonzero(has_data & ~elsewhere) if "data_of" in self._columns else kept[:0]
         self._inline_rows = dict(zip(numbers[inline].tolist(), inline.tolist(), strict=True))
-        # The inline data read last, as neighbours are asked for one after the other.
-        self._cached: tuple[str, int, Any] = ("", 0, [])
+        # The stretches of inline data read last, as neighbours are asked for one after the other.
+        self._cached: dict[tuple[str, int], Any] = {}
+        self._footers: dict[str, Footer] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -120,7 +129,7 @@ class KeptOnDisk(Mapping[int, Kept]):
         lost = 0
         for shard in np.unique(shards).tolist():
             mine = shards == shard
-            size = shard_size(self._folder, shard)
+            size = self._shards.size(shard)
             lost += int(((offsets[mine] > size) | (lengths[mine] > size - offsets[mine])).sum())
         if not lost:
             return []
@@ -144,7 +153,7 @@ class KeptOnDisk(Mapping[int, Kept]):
             if shard is None:
                 data = self._inline(row)
             else:
-                data = read_range(self._folder, shard, self._field("offset", row), length)
+                data = self._shards.read(shard, self._field("offset", row), length)
             sound = len(data) == length and checksum(data) == self._field("checksum", row)
         except Exception:
             # Whatever a reader of foreign bytes may raise.
@@ -163,9 +172,17 @@ class KeptOnDisk(Mapping[int, Kept]):
         at = bisect.bisect_right(self._starts, row) - 1
         stretch = self._stretches[at]
         inside = stretch.start + row - self._starts[at]
-        stem, start, column = self._cached
-        if stem != stretch.stem or not start <= inside < start + len(column):
-            start, column = read_group(self._folder, "values", "data", stretch.stem, inside)
-            self._cached = stretch.stem, start, column
-        data: bytes = column[inside - start].as_py()
-        return data
+        column = self._cached.pop((stretch.stem, stretch.start), None)
+        if column is None:
+            start, column = read_group(
+                self._folder, "values", "data", stretch.stem, inside, self._footers
+            )
+            if start != stretch.start:
+                # The part was sealed since its rows were read, with other stretches.
+                return bytes(column[inside - start].as_py())
+            while sum(c.nbytes for c in self._cached.values()) + column.nbytes > _MOST_CACHED:
+                if not self._cached:
+                    break
+                del self._cached[next(iter(self._cached))]
+        self._cached[stretch.stem, stretch.start] = column
+        return bytes(column[inside - stretch.start].as_py())

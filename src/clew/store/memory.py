@@ -31,9 +31,8 @@ class MemoryStore:
         """Every column, events in order of their ids, with rows for calls that are still open."""
         self._compact()
         part = self.tables.compact_open(open_calls)
-        # Values that were met only now have numbers of their own: they stay.
+        self.add_values(part)
         for name in VALUE_COLUMNS:
-            self._columns[name].append(part.columns[name])
             part.columns[name] = part.columns[name][:0]
         columns = in_order([self._whole(), part])
         if not open_calls:
@@ -44,11 +43,32 @@ class MemoryStore:
     def _compact(self) -> None:
         if self._pending is not None:
             batch, self._pending = self._pending, None
-            part = self.tables.compact(batch)
-            for number, kept in part.kept.items():
-                self.kept[number] = self._shared(kept)
-            for name, column in part.columns.items():
-                self._columns[name].append(column)
+            self.add(batch)
+
+    def add(self, batch: Batch) -> Part:
+        """Take over a batch at once; what it adds."""
+        part = self.tables.compact(batch)
+        for number, kept in part.kept.items():
+            self.kept[number] = self._shared(kept)
+        for name, column in part.columns.items():
+            self._columns[name].append(column)
+        return part
+
+    def add_values(self, part: Part) -> None:
+        """Keep the values of a part of open calls: they have numbers of their own."""
+        for name in VALUE_COLUMNS:
+            self._columns[name].append(part.columns[name])
+
+    def since(self, name: str, count: int) -> Ints:
+        """A column from its row `count` on."""
+        pieces: list[Ints] = []
+        missing = sum(map(len, self._columns[name])) - count
+        for column in reversed(self._columns[name]):
+            if missing <= 0:
+                break
+            pieces.insert(0, column[max(0, len(column) - missing) :])
+            missing -= len(column)
+        return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int64)
 
     def _shared(self, kept: Kept) -> Kept:
         if kept.payload is None:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +19,7 @@ import pyarrow.parquet as pq
 from clew.events.model import Gap
 from clew.store import live, pages
 from clew.store.files import opened
-from clew.store.schema import SCHEMAS, footer_name
+from clew.store.schema import SCHEMAS, UNFOLDED, footer_name
 
 # Text for each byte of the file it is in, and some to spare.
 _TEXT_PER_BYTE = 1000
@@ -85,15 +84,17 @@ def parts_of(folder: Path, table: str, damage: list[Gap]) -> dict[str, list[str]
 
 
 def read_group(
-    folder: Path, table: str, column: str, stem: str, row: int
+    folder: Path, table: str, column: str, stem: str, row: int, footers: dict[str, Footer]
 ) -> tuple[int, pa.ChunkedArray]:
     """One column of the rows around a row of a part, and the first of them.
 
-    Raises whatever Arrow or the system raise if it is not there.
+    `footers` remembers those of sealed parts, which take longer to read than a few rows. Raises
+    whatever Arrow or the system raise if it is not there.
     """
     start = 0
     try:
-        with sealed(folder / f"{stem}.parquet", table) as part:
+        with sealed(folder / f"{stem}.parquet", table, footers.get(stem)) as part:
+            footers[stem] = part.footer
             for group, count in enumerate(part.rows):
                 if row < start + count:
                     return start, part.read(group, [column])[column]
@@ -189,19 +190,34 @@ def live_rows(path: Path, table: str, columns: list[str]) -> Iterator[Piece]:
             start += message.rows
 
 
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """The footer of a sealed part: as Arrow has it, and as it was checked before."""
+
+    metadata: pq.FileMetaData
+    groups: list[pages.Group]
+
+
 class SealedPart:
     """A sealed part, opened with care."""
 
-    def __init__(self, path: Path, table: str, file: int, size: int) -> None:
+    def __init__(self, path: Path, table: str, file: int, size: int, footer: Footer | None) -> None:
         self._table = table
-        texts = [f.name for f in SCHEMAS[table] if f.type in _TEXT]
+        self.cut_short: Exception | None = None
+        if footer is None:
+            footer, self.cut_short = _footer(path)
+        self.footer = footer
+        texts = [f.name for f in SCHEMAS[table] if f.type in _TEXT and f.name != UNFOLDED]
         # Text stays folded until its length is known.
-        self.parquet, self.cut_short = _open(path, read_dictionary=texts)
-        self._budget = pages.Budget(file, size, self.parquet.metadata)
-        self.rows = [
-            self.parquet.metadata.row_group(group).num_rows
-            for group in range(self.parquet.num_row_groups)
-        ]
+        self.parquet = pq.ParquetFile(
+            str(path),
+            metadata=footer.metadata,
+            read_dictionary=texts,
+            page_checksum_verification=True,
+            pre_buffer=False,
+        )
+        self._budget = pages.Budget(file, size, footer.groups)
+        self.rows = [group.rows for group in footer.groups]
 
     def read(self, group: int, columns: list[str]) -> pa.Table:
         """Some columns of a row group; whatever Arrow raises if it is damaged."""
@@ -212,7 +228,7 @@ class SealedPart:
             raise ValueError(f"it lacks the column {', '.join(sorted(missing))}")
         rows.validate(full=True)
         text = sum(_unfolded(c) for c in rows.columns if pa.types.is_dictionary(c.type))
-        size = self.parquet.metadata.row_group(group).total_byte_size
+        size = self.footer.groups[group].size
         if text > _TEXT_PER_BYTE * size + _SPARE_TEXT:
             raise ValueError(f"its text would unfold to {text} bytes")
         wanted = pa.schema([SCHEMAS[self._table].field(name) for name in columns])
@@ -220,25 +236,31 @@ class SealedPart:
 
 
 @contextmanager
-def sealed(path: Path, table: str) -> Iterator[SealedPart]:
-    """A sealed part; one that is cut short is opened with the copy of its footer."""
+def sealed(path: Path, table: str, footer: Footer | None = None) -> Iterator[SealedPart]:
+    """A sealed part, with its footer if that is known.
+
+    One that is cut short is opened with the copy of its footer.
+    """
     with opened(path) as (file, size):
-        part = SealedPart(path, table, file, size)
+        part = SealedPart(path, table, file, size, footer)
         with part.parquet:
             yield part
 
 
-def _open(path: Path, **options: Any) -> tuple[pq.ParquetFile, Exception | None]:
-    """A Parquet file, and why it had to be opened with the copy of its footer, if it had to."""
-    options |= {"page_checksum_verification": True, "pre_buffer": False}
+def _footer(path: Path) -> tuple[Footer, Exception | None]:
+    """The footer of a part, and why it had to be taken from its copy, if it had to."""
     try:
-        return pq.ParquetFile(str(path), **options), None
+        return _read_footer(path), None
     except Exception as broken:
-        footer = path.with_name(footer_name(path.stem))
-        if not footer.is_file():
+        copy = path.with_name(footer_name(path.stem))
+        if not copy.is_file():
             raise
-        metadata = pq.read_metadata(str(footer))
-        return pq.ParquetFile(str(path), metadata=metadata, **options), broken
+        return _read_footer(copy), broken
+
+
+def _read_footer(path: Path) -> Footer:
+    groups = pages.read_groups(path)
+    return Footer(pq.read_metadata(str(path)), groups)
 
 
 def _unfolded(column: pa.ChunkedArray) -> int:

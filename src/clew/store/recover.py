@@ -31,6 +31,7 @@ from clew.store.folder import (
 from clew.store.live import LiveFile
 from clew.store.parts import parts_of, read_table
 from clew.store.processes import runs_here
+from clew.store.remote import is_url
 from clew.store.rows import dump, to_json
 from clew.store.save import manifest_of, write_manifest
 from clew.store.schema import SCHEMAS, part_name
@@ -45,6 +46,11 @@ def recover(path: str | os.PathLike[str]) -> list[str]:
 
     Raises ClewError if the run is still being written.
     """
+    if is_url(path):
+        raise ClewError(
+            f"{path} is not recovered in place: what is there was sealed before it was uploaded; "
+            "a copy of a folder that was not can be recovered once it is local"
+        )
     folder = Path(path)
     ranks = rank_folders(folder)
     if not (folder / "manifest.json").exists() and not ranks:

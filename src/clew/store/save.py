@@ -163,12 +163,13 @@ def _is_ours(folder: Path, manifest: dict[str, Any]) -> bool:
             return False
         write_manifest(folder, manifest)
     try:
-        return _same_job(read_manifest(folder), manifest)
+        return same_job(read_manifest(folder), manifest)
     except BadTrace:
         return False
 
 
-def _same_job(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def same_job(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two manifests are of ranks of one run."""
     return all(one.get(name) == other.get(name) for name in ("job", "world_size"))
 
 
@@ -178,7 +179,7 @@ def _make_way(folder: Path, rank: int, manifest: dict[str, Any]) -> None:
         return
     _check_replaceable(folder)
     ranks = rank_folders(folder)
-    if not _same_job(read_manifest(folder), manifest):
+    if not same_job(read_manifest(folder), manifest):
         # Ranks that the new run has are theirs to remove: they may be there already.
         for number in [n for n in ranks if n >= manifest["world_size"]]:
             shutil.rmtree(ranks[number])

@@ -83,6 +83,9 @@ VALUES = pa.schema(
 
 TABLES = pa.schema([("table", pa.string()), ("number", pa.int64()), ("row", pa.string())])
 
+# The column that holds data, whose cells are not written as references to repeated ones.
+UNFOLDED = "data"
+
 SCHEMAS = {"events": EVENTS, "values": VALUES, "tables": TABLES}
 
 STAT_NAMES = ("min", "max", "mean", "std", "norm", "nan", "inf", "zeros", "count", "digest")

@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 from clew.events.columns import Ints
 from clew.store.live import BrokenOff
 from clew.store.parts import Piece, live_rows, sealed_rows
-from clew.store.schema import SCHEMAS, footer_name
+from clew.store.schema import SCHEMAS, UNFOLDED, footer_name
 
 # Rows read together: enough to be quick, few enough that one value's data is little to read and
 # that a file cut short loses little.
 _GROUP_ROWS = 1 << 14
-_GROUP_BYTES = 4 << 20
+_GROUP_BYTES = 1 << 20
 
 
 def seal_part(
@@ -74,14 +74,18 @@ def _write(target: Path, table: str, pieces: Iterator[Piece], damage: list[Excep
     with pq.ParquetWriter(
         target,
         SCHEMAS[table],
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=[path for path in paths if path != "data"],
+        # Numbers hardly get smaller, and one value's data is then read without its neighbours'.
+        compression={path: "none" if path == UNFOLDED else "zstd" for path in paths},
+        compression_level={path: 1 for path in paths if path != UNFOLDED},
+        use_dictionary=[path for path in paths if path != UNFOLDED],
         write_page_checksum=True,
+        # For queries; the other tables are only ever read whole.
+        write_statistics=table == "events",
         store_schema=False,
     ) as writer:
         for group in _groups(pieces, damage):
-            writer.write_table(group, row_group_size=max(len(group), 1))
+            most = min(len(group), len(group) * _GROUP_BYTES // max(group.nbytes, 1))
+            writer.write_table(group, row_group_size=max(most, 1))
             rows += len(group)
     return rows
 

@@ -11,7 +11,7 @@ import json
 import os
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from clew.events.records import Payload
 from clew.store.files import opened, read_at, size_of, write_all
@@ -168,6 +168,31 @@ def read_range(folder: Path, shard: int, offset: int, length: int) -> bytes:
         except FileNotFoundError:
             continue
     raise OSError(f"shard {shard} has no bytes {offset} to {offset + length}")
+
+
+class Shards(Protocol):
+    """Where the bytes of values are read from."""
+
+    def size(self, shard: int) -> int:
+        """The size of a shard, 0 if there is none."""
+
+    def read(self, shard: int, offset: int, length: int) -> bytes:
+        """Bytes of a shard; OSError where they are not there."""
+
+
+class LocalShards:
+    """The shards of a local folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def size(self, shard: int) -> int:
+        """The size of a shard, 0 if there is none."""
+        return shard_size(self._folder, shard)
+
+    def read(self, shard: int, offset: int, length: int) -> bytes:
+        """Bytes of a shard; OSError where they are not there."""
+        return read_range(self._folder, shard, offset, length)
 
 
 def _names(shard: int) -> tuple[str, str, str]:

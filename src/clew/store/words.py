@@ -43,6 +43,8 @@ class Words:
         # Of every value so far, in as few bytes as it takes.
         self._metas = array("i")
         self._names = array("i")
+        # What each kind of tensor looks like, in words.
+        self._texts: list[str] = []
         # id of a module call -> row of its name
         self._calls: dict[int, int] = {}
         # autograd number -> (module, place) of the forward op that read it first
@@ -188,9 +190,11 @@ class Words:
         _spell_stats(rows, row, found)
 
     def _text(self, number: int) -> str:
-        meta = self._tables.metas.rows[self._metas[number]]
-        shape = "?" if meta.shape is None else ",".join(map(str, meta.shape))
-        return f"{short_dtype(meta.dtype)}[{shape}]"
+        known = self._metas[number]
+        for meta in self._tables.metas.rows[len(self._texts) : known + 1]:
+            shape = "?" if meta.shape is None else ",".join(map(str, meta.shape))
+            self._texts.append(f"{short_dtype(meta.dtype)}[{shape}]")
+        return self._texts[known]
 
 
 def _forget_half(known: dict[int, Any]) -> None:

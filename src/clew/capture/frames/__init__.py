@@ -7,6 +7,25 @@ Works with the standard library alone. Must not know: torch, events, or what a v
 from __future__ import annotations
 
 from clew.capture.frames.install import Installed, instrument
+from clew.capture.frames.running import (
+    Following,
+    FollowingCalls,
+    follow_calls,
+    follow_code,
+    follow_frame,
+)
 from clew.capture.frames.sites import Kind, Probe, Site, Target
 
-__all__ = ["Installed", "Kind", "Probe", "Site", "Target", "instrument"]
+__all__ = [
+    "Following",
+    "FollowingCalls",
+    "Installed",
+    "Kind",
+    "Probe",
+    "Site",
+    "Target",
+    "follow_calls",
+    "follow_code",
+    "follow_frame",
+    "instrument",
+]

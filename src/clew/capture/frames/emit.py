@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from clew.capture.frames.hooks import Hooks
+from clew.capture.frames.linetable import NOWHERE
 from clew.capture.frames.sites import Kind, Site, Target
 
 
@@ -60,18 +61,26 @@ def site(use: Use, at: Site) -> ast.expr:
     return ast.Subscript(of_hooks(use, "sites"), index, ast.Load())
 
 
+def sites(use: Use, of: list[Site]) -> ast.expr:
+    """Look several sites up at once."""
+    index = ast.Constant(use.hooks.group(of))
+    return ast.Subscript(of_hooks(use, "groups"), index, ast.Load())
+
+
 def call(use: Use, method: str, *arguments: ast.expr) -> ast.expr:
     return ast.Call(of_hooks(use, method), list(arguments), [])
 
 
 def place(node: Any, at: Any) -> Any:
-    """Give a new node, and the new ones below it, the position of `at`."""
+    """Put a new node, and the new ones below it, to where `at` begins; None is nowhere."""
+    line, col = (NOWHERE, 0) if at is None else (at.lineno, at.col_offset)
     pending = [node]
     while pending:
         part = pending.pop()
         if getattr(part, "lineno", None) is None:
             if "lineno" in part._attributes:
-                ast.copy_location(part, at)
+                part.lineno = part.end_lineno = line
+                part.col_offset = part.end_col_offset = col
             pending.extend(ast.iter_child_nodes(part))
     return node
 

@@ -74,17 +74,14 @@ def _has_variable(match: Found) -> bool:
 
 def variables(function: FunctionType, inner: str = "") -> list[str]:
     """The names a function can bind or read: parameters, locals, closure and global names."""
-    code: CodeType | None = function.__code__
-    for part in inner.split(".") if inner else ():
-        code = _nested(code, part) if code is not None else None
-    if code is None:
-        return []
+    code = function.__code__
+    if inner:
+        found = [nested for nested, path in inner_codes(code) if path == inner]
+        if not found:
+            return []
+        code = found[0]
     own = (*code.co_varnames, *code.co_cellvars, *code.co_freevars, *code.co_names)
     return [name for name in dict.fromkeys(own) if not name.startswith("__clew_")]
-
-
-def _nested(code: CodeType, name: str) -> CodeType | None:
-    return next((part for part, path in _inner_codes(code) if path == (name,)), None)
 
 
 def missing(where: str | None, segments: Sequence[Segment]) -> NoMatch:
@@ -157,6 +154,11 @@ def _path(function: FunctionType) -> tuple[str, ...]:
     qualname = getattr(function.__code__, "co_qualname", function.__qualname__)
     parts = [part for part in qualname.split(".") if part != "<locals>"]
     return (*parts[:-1], function.__code__.co_name)
+
+
+def inner_codes(code: CodeType) -> Iterator[tuple[CodeType, str]]:
+    """Yield the code of each function defined inside another, and its dotted path from there."""
+    return ((found, ".".join(path)) for found, path in _inner_codes(code))
 
 
 def _inner_codes(code: CodeType) -> Iterator[tuple[CodeType, tuple[str, ...]]]:

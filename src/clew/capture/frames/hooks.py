@@ -28,8 +28,8 @@ class Hooks:
 
     __slots__ = (
         "__weakref__", "_counts", "_indices", "_refs", "_salvaged", "any_error", "bound",
-        "compiling", "deleted", "entered", "left", "line", "may_compile", "name", "polled", "probe",
-        "returned", "sites", "unbound",
+        "compiling", "deleted", "entered", "groups", "left", "line", "may_compile", "name",
+        "polled", "probe", "returned", "sites", "unbound",
     )  # fmt: skip
 
     def __init__(self, probe: Probe, compiling: Callable[[], bool] | None = None) -> None:
@@ -39,6 +39,7 @@ class Hooks:
         self.any_error = BaseException
         self.unbound = NameError
         self.sites: list[Site] = []
+        self.groups: list[tuple[Site, ...]] = []
         self._indices: dict[object, int] = {}
         self._salvaged: dict[tuple[int, int], Site] = {}
         # By identity: references to equal code objects are equal.
@@ -80,6 +81,15 @@ class Hooks:
             found = self._indices[key] = len(self.sites)
             self.sites.append(site)
         return found
+
+    def group(self, sites: list[Site]) -> int:
+        """The place of several sites in the table of groups."""
+        self.groups.append(tuple(sites))
+        return len(self.groups) - 1
+
+    def polling(self, sites: tuple[Site, ...], owner: object, *values: object) -> None:
+        for site, value in zip(sites, values, strict=True):
+            self.polled(site, value, owner)
 
     # What the code calls inside an expression returns the value it was given.
 

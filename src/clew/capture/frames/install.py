@@ -13,18 +13,32 @@ from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType, TracebackType
 
 from clew.capture.frames.emit import Use
+from clew.capture.frames.functions import inner_codes
 from clew.capture.frames.hooks import Hooks, code_tree
-from clew.capture.frames.rewrite import rewrite
+from clew.capture.frames.linetable import is_fragile
+from clew.capture.frames.monitoring import Busy
+from clew.capture.frames.rewrite import BARE, GUARDED, UNGUARDED, rewrite
+from clew.capture.frames.running import (
+    Following,
+    follow_code,
+    follow_frame,
+    running_frames,
+)
 from clew.capture.frames.sites import Probe, Target
 from clew.capture.frames.source import Definition, NoSource, definition
 
 _lock = threading.RLock()
+_TOO_LARGE = "torch.compile could not split code this large"
+_PARTIAL = {
+    UNGUARDED: f"names that may have no value are not polled: {_TOO_LARGE}",
+    BARE: f"neither the beginning nor the end of its calls is told: {_TOO_LARGE}",
+}
 
 
 class _State:
     """One function while anybody follows it."""
 
-    __slots__ = ("definition", "function", "original", "ours", "uses")
+    __slots__ = ("care", "definition", "function", "original", "ours", "uses")
 
     def __init__(self, function: FunctionType, found: Definition) -> None:
         self.function = weakref.ref(function)
@@ -32,6 +46,7 @@ class _State:
         self.original = function.__code__
         self.ours: CodeType | None = None
         self.uses: list[Use] = []
+        self.care = GUARDED
 
     def apply(self) -> None:
         """Give the function the code its uses ask for, if nobody else has changed it since."""
@@ -48,9 +63,14 @@ class _State:
             _restore_inner(before, self.original)
 
     def _code(self, function: FunctionType) -> CodeType:
-        node = self.definition.parse()
-        rewrite(node, self.original, self.definition.qualname, self.uses)
-        code = self.definition.compile(node)
+        may_compile = any(use.hooks.may_compile for use in self.uses)
+        for care in (GUARDED, UNGUARDED, BARE):
+            node = self.definition.parse()
+            rewrite(node, self.original, self.definition.qualname, self.uses, care)
+            code = self.definition.compile(node)
+            if not (may_compile and is_fragile(code)):
+                break
+        self.care = care
         for hooks in {id(use.hooks): use.hooks for use in self.uses}.values():
             hooks.inject(function.__globals__, code)
         return code
@@ -82,12 +102,19 @@ _states: weakref.WeakKeyDictionary[FunctionType, _State] = weakref.WeakKeyDictio
 
 
 class Installed:
-    """What `instrument` put in place; `unseen` lists the functions it could not follow, and why."""
+    """What `instrument` put in place.
+
+    `fallbacks` lists functions that are followed without their source, at a higher cost, `partial`
+    those of which not everything is told, `unseen` those not followed at all; with the reasons.
+    """
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
         self._uses: list[tuple[_State, Use]] = []
+        self._followed: list[Following] = []
+        self.fallbacks: list[tuple[FunctionType, str]] = []
         self.unseen: list[tuple[FunctionType, str]] = []
+        self.partial: list[tuple[FunctionType, str]] = []
 
     def uninstall(self) -> None:
         """Put everything back; a second time does nothing."""
@@ -100,6 +127,9 @@ class Installed:
                 function = state.function()
                 if function is not None and not state.uses and _states.get(function) is state:
                     del _states[function]
+            followed, self._followed = self._followed, []
+            for following in followed:
+                following.stop()
             self._hooks.silence()
 
     def __enter__(self) -> Installed:
@@ -115,18 +145,79 @@ class Installed:
 
     def _add(self, targets: Iterable[Target]) -> None:
         touched: dict[int, _State] = {}
-        for target in targets:
+        codes: set[int] = set()
+        for target in _merged(targets):
             try:
                 state = _state(target.function)
             except NoSource as reason:
-                self.unseen.append((target.function, str(reason)))
+                self._follow_without_source(target, str(reason), codes)
                 continue
             use = Use(self._hooks, target)
             state.uses.append(use)
             self._uses.append((state, use))
             touched[id(state)] = state
         for state in touched.values():
+            running = (state.ours or state.original, state.original)
             state.apply()
+            function = state.function()
+            if state.care and function is not None:
+                self.partial.append((function, _PARTIAL[state.care]))
+            self._join_running(state, running)
+
+    def _follow_without_source(self, target: Target, reason: str, codes: set[int]) -> None:
+        function = target.function
+        for code in _codes(function.__code__, target.inner):
+            if id(code) in codes:
+                continue
+            codes.add(id(code))
+            try:
+                following = follow_code(
+                    code, target.wanted, self._hooks.probe,
+                    returns=target.returns, lines=target.lines, polls=target.polls,
+                )  # fmt: skip
+            except Busy as busy:
+                self.unseen.append((function, f"{reason}, and {busy}"))
+            else:
+                self._followed.append(following)
+                self.fallbacks.append((function, reason))
+
+    def _join_running(self, state: _State, running: tuple[CodeType, ...]) -> None:
+        """Follow calls that had begun: they keep the code they began with."""
+        for frame in running_frames():
+            if not any(frame.f_code is code for code in running):
+                continue
+            for found, use in self._uses:
+                if found is state and not use.inner:
+                    target = use.target
+                    self._followed.append(
+                        follow_frame(
+                            frame, target.wanted, self._hooks.probe,
+                            lines=target.lines, polls=target.polls, origin=state.original,
+                        )
+                    )  # fmt: skip
+
+
+def _merged(targets: Iterable[Target]) -> list[Target]:
+    """Make one target of those on the same function, so that each thing is told once."""
+    grouped: dict[tuple[int, str], list[Target]] = {}
+    for target in targets:
+        grouped.setdefault((id(target.function), target.inner), []).append(target)
+    return [group[0] if len(group) == 1 else _union(group) for group in grouped.values()]
+
+
+def _union(group: list[Target]) -> Target:
+    return Target(
+        group[0].function,
+        lambda name: any(target.wanted(name) for target in group),
+        returns=any(target.returns for target in group),
+        lines=any(target.lines for target in group),
+        polls=any(target.polls for target in group),
+        inner=group[0].inner,
+    )
+
+
+def _codes(code: CodeType, inner: str) -> list[CodeType]:
+    return [code] if not inner else [found for found, path in inner_codes(code) if path == inner]
 
 
 def _state(function: FunctionType) -> _State:
@@ -141,6 +232,8 @@ def instrument(
     targets: Iterable[Target], probe: Probe, *, compiling: Callable[[], bool] | None = None
 ) -> Installed:
     """Tell `probe` what happens in the targets until `uninstall`.
+
+    Several targets on one function are one: what any of them asks for is told once.
 
     With `compiling` (torch.compiler.is_compiling), functions get a second body that is taken where
     it says yes: one without `try`, which tells bindings, polls of names surely bound and returns,

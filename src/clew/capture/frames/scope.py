@@ -178,6 +178,13 @@ def has_effect(*nodes: ast.AST | None) -> bool:
     )
 
 
+def is_declaration(node: ast.stmt) -> bool:
+    """Tell whether a statement only speaks to the compiler, and no line of it runs."""
+    if isinstance(node, ast.AnnAssign):
+        return node.value is None and isinstance(node.target, ast.Name)
+    return isinstance(node, ast.Global | ast.Nonlocal)
+
+
 def parameters(node: Def) -> list[ast.arg]:
     """The parameters in the order of the signature."""
     args = node.args

@@ -9,10 +9,12 @@ from __future__ import annotations
 import __future__
 
 import ast
+import contextlib
 import inspect
 import linecache
 import sys
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -20,6 +22,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 from clew.capture.frames.hooks import code_tree
+from clew.capture.frames.linetable import settle
 
 Def: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -49,11 +52,12 @@ class Definition:
 
     def parse(self) -> Def:
         """A fresh tree of the definition, without what ran when the function was created."""
-        return _strip(_find(ast.parse(self.text), self.code))
+        with _silence():
+            return _strip(_find(ast.parse(self.text), self.code))
 
     def compile(self, node: Def) -> CodeType:
         """Compile an edited tree into code that can take the place of `code`."""
-        return _compile(node, self)
+        return settle(_compile(node, self))
 
 
 def definition(function: FunctionType) -> Definition:
@@ -73,6 +77,14 @@ def definition(function: FunctionType) -> Definition:
 
 
 _known: dict[tuple[CodeType, str, str], Definition] = {}
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """What is remarkable in the source was said when it was compiled first."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _read(code: CodeType, qualname: str, namespace: dict[str, Any]) -> Definition:
@@ -118,7 +130,8 @@ def _is_foreign(value: object, own: object) -> bool:
 def _imports(text: str) -> tuple[str, ...]:
     """The names a module's text imports outside its functions and classes."""
     found: dict[str, None] = {}
-    pending: list[ast.AST] = [ast.parse(text)]
+    with _silence():
+        pending: list[ast.AST] = [ast.parse(text)]
     while pending:
         node = pending.pop()
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -186,8 +199,7 @@ def _compile(node: Def, of: Definition) -> CodeType:
     if of.imports:
         outer.append(ast.Import([ast.alias(name) for name in of.imports]))
     _complete(outer, node)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what is remarkable in the source was said at import
+    with _silence():
         whole = compile(
             ast.Module(outer, type_ignores=[]),
             code.co_filename,
@@ -238,12 +250,12 @@ def _dig(code: CodeType) -> CodeType:
 
 
 def _renamed(code: CodeType, old: str, new: str) -> CodeType:
-    """Put the qualified name right, here and in nested code (3.10: in constants)."""
+    """Put the qualified name right, here, in nested code and in constants of classes."""
     consts = []
     for const in code.co_consts:
         if isinstance(const, CodeType):
             const = _renamed(const, old, new)
-        elif not _QUALNAME_IN_CODE and isinstance(const, str) and const.startswith(old):
+        elif isinstance(const, str) and const.startswith(old):
             const = new + const[len(old) :]
         consts.append(const)
     changes: dict[str, Any] = {"co_consts": tuple(consts)}

@@ -73,7 +73,7 @@ def write_series(arrays: Arrays, series: KeptSeries, dtype: Asked, ragged: str) 
     for address, values in series.items():
         readable = list(_readable(address, values, dtypes, left_out))
         if readable:
-            name = _unused(arrays.safe(address or "(root)"), names)
+            name = unused(arrays.safe(address or "(root)"), names)
             _write_address(arrays, name, address, readable, ragged)
             written += len(readable)
     return Contents(written, "value", len(names), tuple(left_out))
@@ -92,7 +92,7 @@ def _readable(
         yield Readable(value, recorded, dtypes.of(recorded, array.dtype), array.shape)
 
 
-def _unused(name: str, taken: set[str]) -> str:
+def unused(name: str, taken: set[str]) -> str:
     """The name, with a number if another address has the same after escaping."""
     number, free = 1, name
     while free in taken:
@@ -144,7 +144,7 @@ def _padded(shapes: list[Shape], ragged: str) -> bool:
 def _write_apart(arrays: Arrays, group: Any, address: str, items: list[Readable]) -> None:
     inner = arrays.group(group, "values", {})
     for index, item in enumerate(items):
-        chunks = _chunks(item.shape, item.dtype)
+        chunks = chunks_of(item.shape, item.dtype)
         target = arrays.array(inner, str(index), item.shape, item.dtype, chunks, item.recorded)
         target[...] = _data(item, item.dtype, address)
 
@@ -160,7 +160,7 @@ def _write_rows(
         _write_small(arrays, group, "lengths", lifted)
         _write_small(arrays, group, "ndims", [len(item.shape) for item in items])
     rows = max(1, min(len(items), _BLOCK // max(1, math.prod(size) * dtype.itemsize)))
-    chunks = (rows, *_chunks(size, dtype))
+    chunks = (rows, *chunks_of(size, dtype))
     target = arrays.array(group, "values", (len(items), *size), dtype, chunks, recorded)
     for start in range(0, len(items), rows):
         part = items[start : start + rows]
@@ -186,7 +186,7 @@ def _write_small(
     target[...] = data
 
 
-def _chunks(shape: Shape, dtype: DType) -> Shape:
+def chunks_of(shape: Shape, dtype: DType) -> Shape:
     """The chunk of one value: all of it, a part where it is large."""
     chunk = list(shape)
     for axis in range(len(chunk)):

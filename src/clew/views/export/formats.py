@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 FORMATS = {
     "chrome": "clew.views.export.chrome",
     "csv": "clew.views.export.csv_text",
+    "dot": "clew.views.export.dot_text",
     "hdf5": "clew.views.export.hdf5",
     "json": "clew.views.export.json_text",
+    "model_explorer": "clew.views.export.model_explorer",
     "parquet": "clew.views.export.parquet",
     "pt": "clew.views.export.torch_file",
     "zarr": "clew.views.export.zarr_folder",

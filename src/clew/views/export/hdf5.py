@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from clew.errors import ClewError, MissingDependency
+from clew.events.outputs import COMPRESSIONS
 from clew.store.reader import Reader
 from clew.views.export.arrays import FORMAT, VERSION, Shape, write_series
 from clew.views.export.dtypes import Asked, DType
 from clew.views.export.formats import Contents
 from clew.views.export.kept import kept_series
 
-COMPRESSIONS = (None, "gzip", "lzf")
 _LONGEST_NAME = 1000
 
 
@@ -81,8 +81,13 @@ class Hdf5Arrays:
         group.create_dataset(name, data=texts, dtype=self._h5py.string_dtype())
 
     def safe(self, name: str) -> str:
-        """The name with `/`, which makes groups in HDF5, written as `%2F`."""
-        return escaped(name, "/\0", _LONGEST_NAME)
+        """The name as that of a group."""
+        return safe_name(name)
+
+
+def safe_name(name: str) -> str:
+    """The name with `/`, which makes groups in HDF5, written as `%2F`."""
+    return escaped(name, "/\0", _LONGEST_NAME)
 
 
 def escaped(name: str, reserved: str, longest: int) -> str:

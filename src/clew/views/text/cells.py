@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from clew.analysis.fold import Folds
-from clew.events.columns import IN, OUT, ModuleRow
+from clew.analysis.parameters import Parameters
+from clew.events.columns import IN, OUT
 from clew.events.records import FORWARD, MODULE, OP, PHASES
 from clew.views.text.calls import CallTexts
 from clew.views.text.outline import CALL, FAILURE, REPEAT, VIEWS, Entry
@@ -261,40 +262,12 @@ class CellWriter:
         ]
         if role == OUT and not pairs and self._structure.kind[row] == MODULE:
             values = self._reader.values_of(row, role)
-            pairs = [(path, str(value)) for path, value in values.items()]
+            pairs = [(path, value.look) for path, value in values.items()]
         if role == OUT and any(path and not path[0].isdigit() for path, _ in pairs):
             rest = len(pairs) - _MOST_TENSORS
             more = [("", f"+{rest}")] if rest > 0 else []
             return [*pairs[:_MOST_TENSORS], *more]
         return [("" if path[:1].isdigit() else path, text) for path, text in pairs]
-
-
-class Parameters:
-    """How many parameters lie in each module, shared ones counted once."""
-
-    def __init__(self, modules: list[ModuleRow], parameters: list[tuple[str, int, int]]) -> None:
-        self._paths = {path for path, _, _ in parameters}
-        self.total = sum(size for _, _, size in parameters)
-        owned: Counter[int] = Counter()
-        for _, owner, size in parameters:
-            owned[modules[owner].number] += size
-        self._inside: dict[str, set[int]] = {}
-        for module in modules:
-            if owned[module.number]:
-                self._inside.setdefault("", set()).add(module.number)
-                path = module.path
-                while path:
-                    self._inside.setdefault(path, set()).add(module.number)
-                    path = path.rpartition(".")[0]
-        self._owned = owned
-
-    def has(self, path: str) -> bool:
-        """Whether a parameter goes by this path."""
-        return path in self._paths
-
-    def inside(self, path: str) -> int:
-        """The number of elements of all parameters in a module."""
-        return sum(self._owned[number] for number in self._inside.get(path, ()))
 
 
 def _tensors(pairs: list[tuple[str, str]], form: str, one: list[tuple[str, str]]) -> str:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import threading
 from typing import TextIO
 
+from clew.events.live import Happening, arguments_text, text_of
 from clew.events.model import Source
-from clew.views.text.style import Style, style_for, time_text
+from clew.views.text.style import Style, short_op, style_for, time_text
 
 _BAR = "│ "
 
@@ -38,56 +39,56 @@ class LivePrinter:
         self._first_thread = threading.get_ident()
         self._failed = False
 
-    def enter(
-        self, depth: int, path: str, cls: str, source: Source | None, inputs_text: str
-    ) -> None:
-        """A module call begins; `depth` is the number of calls around it."""
+    def begins(self, event: Happening) -> None:
+        """A module call begins."""
         try:
-            self._line(depth, source)
-            here = self._here
-            name = self._style.paint(path or cls, "bold")
-            shown = f"{name} {cls}" if path and path != cls else name
-            self._print(here.under[depth], f"▸ {shown}({inputs_text})")
+            depth, here = event.depth, self._here
+            self._line(depth, event.source)
+            name = self._style.paint(event.path or event.name, "bold")
+            named = event.path and event.path != event.name
+            shown = f"{name} {event.name}" if named else name
+            self._print(here.under[depth], f"▸ {shown}({arguments_text(event)})")
             self._keep(depth + 1)
             here.body.append(here.under[depth] + 1)
             here.under.append(here.under[depth] + 1)
             # Ops of torch's own modules have the line of the call.
-            here.line.append(here.line[depth] if source is not None else None)
+            here.line.append(here.line[depth] if event.source is not None else None)
         except Exception:
             self._failed = True
 
-    def leave(
-        self,
-        depth: int,
-        path: str,
-        cls: str,
-        outputs_text: str,
-        seconds: float | None,
-        error: str | None,
-    ) -> None:
-        """A module call ends, well or with an error."""
+    def ends(self, event: Happening) -> None:
+        """A module call or op ends, well or with an error, or a value got a name."""
         try:
-            self._keep(depth + 1)
-            name = path or cls
-            time = self._style.paint(f"  {time_text(seconds)}", "dim") if seconds else ""
-            if error is not None:
-                text = self._style.paint(f"✗ {name} {_first_line(error)}", "red", "bold")
-            else:
-                text = f"◂ {name}" + (f" -> {outputs_text}" if outputs_text else "")
-            self._print(self._here.under[depth], text + time)
+            if event.kind == "module":
+                self._leave(event)
+            elif event.kind == "op":
+                self._op(event)
+            elif event.kind != "note":
+                self._line(event.depth, event.source)
+                text = f"{event.name} = {text_of(event.outputs)}"
+                self._print(self._here.under[event.depth], text)
         except Exception:
             self._failed = True
 
-    def op(self, depth: int, source: Source | None, text: str, error: str | None) -> None:
-        """An op ran, or failed to."""
-        try:
-            self._line(depth, source)
-            shown = f"# {text}"
-            if error is not None:
-                shown = self._style.paint(f"# ✗ {text}  {_first_line(error)}", "red", "bold")
-            self._print(self._here.under[depth], shown)
-        except Exception:
-            self._failed = True
+    def _leave(self, event: Happening) -> None:
+        self._keep(event.depth + 1)
+        name, seconds, outputs = event.path or event.name, event.seconds, text_of(event.outputs)
+        time = self._style.paint(f"  {time_text(seconds)}", "dim") if seconds else ""
+        if event.error is not None:
+            text = self._style.paint(f"✗ {name} {_first_line(event.error)}", "red", "bold")
+        else:
+            text = f"◂ {name}" + (f" -> {outputs}" if outputs else "")
+        self._print(self._here.under[event.depth], text + time)
+
+    def _op(self, event: Happening) -> None:
+        self._line(event.depth, event.source)
+        outputs = text_of(event.outputs)
+        arrow = f" -> {outputs}" if outputs else ""
+        text = f"{short_op(event.name)}({arguments_text(event)}){arrow}"
+        shown = f"# {text}"
+        if event.error is not None:
+            shown = self._style.paint(f"# ✗ {text}  {_first_line(event.error)}", "red", "bold")
+        self._print(self._here.under[event.depth], shown)
 
     def _line(self, depth: int, source: Source | None) -> None:
         """Print the source line of what comes next, unless it was the last one printed."""

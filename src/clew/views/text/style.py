@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TextIO
 
 from clew.events.columns import Meta
-from clew.events.model import looks
+from clew.events.looks import tensor_text
 
 WIDE = 120
 NARROWEST = 40
@@ -166,7 +166,7 @@ def _scaled(number: float, units: tuple[str, ...], base: int) -> str:
 @lru_cache(maxsize=4096)
 def meta_text(meta: Meta) -> str:
     """A tensor as `f32[2,3]`, followed by what sets it apart from a plain one."""
-    return looks(meta)
+    return tensor_text(meta)
 
 
 def short_op(name: str) -> str:

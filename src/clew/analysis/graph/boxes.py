@@ -1,0 +1,251 @@
+"""Which boxes there are, and in which of them each event is drawn.
+
+In come folded calls and what the user wants to see of them; out come nodes that nest as the
+module calls do, and for each event its box. Of a repeat only the first run has boxes; the events
+of the others are drawn in those of their like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from clew.address import compile_pattern
+from clew.analysis.fold import Folds, Item, Repeat
+from clew.analysis.graph.model import CALL, OP, REPEAT, Node
+from clew.analysis.graph.ops import bare_name, is_minor, starts_backward
+from clew.events.columns import IN, OUT
+from clew.events.records import BACKWARD, MODULE, OPTIMIZER, RECOMPUTE
+from clew.events.records import OP as OP_EVENT
+from clew.store.reader import Reader
+
+BETWEEN, ALL_OPS, NO_OPS = "between", "all", "none"
+_ELSEWHERE = (BACKWARD, RECOMPUTE, OPTIMIZER)
+
+# The runs an event belongs to: (number of a repeat, which run of it), outermost first.
+Runs = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be seen: how deep, which ops, which calls not."""
+
+    depth: int | None = None
+    ops: str = BETWEEN
+    prune: bool | tuple[str, ...] = False
+
+
+@dataclass(slots=True)
+class Boxes:
+    """The nodes, and where each event is drawn: in the box of its like in a first run."""
+
+    nodes: dict[str, Node] = field(default_factory=dict)
+    # The event of each node in the first run; of a repeat, its first.
+    row_of: dict[str, int] = field(default_factory=dict)
+    # Events of later runs → their like in the first; all others stand for themselves.
+    like: dict[int, int] = field(default_factory=dict)
+    home: dict[int, str | None] = field(default_factory=dict)
+    runs: dict[int, Runs] = field(default_factory=dict)
+    tops: list[int] = field(default_factory=list)
+    # Calls drawn open, around what ran in them.
+    frames: set[str] = field(default_factory=set)
+
+    def box(self, row: int) -> str | None:
+        """The node in which an event is drawn, None if it is not: data goes through it."""
+        return self.home.get(self.like.get(row, row))
+
+
+class BoxMaker:
+    """Turns siblings into nodes, frame by frame."""
+
+    def __init__(self, folds: Folds, wanted: Wanted) -> None:
+        self._folds = folds
+        self._structure = folds.structure
+        self._reader = folds.structure.reader
+        self._wanted = wanted
+        self._pruned = _pruned_by_name(self._reader, wanted.prune)
+        self._repeats = 0
+        self.boxes = Boxes()
+
+    def add(self, rows: list[int], level: int = 0) -> None:
+        """Boxes for siblings that no frame contains."""
+        self.boxes.tops = rows
+        self._add_items(self._folds.fold(rows), None, level)
+
+    def _add_items(self, items: list[Item], parent: str | None, level: int) -> None:
+        for item in items:
+            if isinstance(item, Repeat):
+                self._add_repeat(item, parent, level)
+            elif self._structure.kind[item] == MODULE:
+                self._add_call(item, parent, level)
+            elif self._structure.kind[item] == OP_EVENT:
+                self._add_op(item, parent, level)
+
+    def _add_repeat(self, repeat: Repeat, parent: str | None, level: int) -> None:
+        number = self._repeats
+        self._repeats += 1
+        first = list(repeat.items)
+        shown = [item for item in first if isinstance(item, Repeat) or self._is_shown(item)]
+        alone = len(shown) == 1 and not isinstance(shown[0], Repeat)
+        frame = parent
+        if shown and not alone:
+            row = repeat.runs[0][0]
+            frame = f"r{int(self._reader.columns.id[row])}"
+            node = Node(frame, REPEAT, self._repeat_name(repeat), parent=parent, level=level)
+            self._put(node, row)
+        self._add_items(first, frame, level)
+        # A single call or op says itself how often it ran.
+        counted = frame if not alone else self.boxes.home.get(_row(shown[0]))
+        if counted is not None and counted != parent:
+            node = self.boxes.nodes[counted]
+            self.boxes.nodes[counted] = replace(node, count=repeat.count, exact=repeat.exact)
+        self._refer(repeat, number)
+
+    def _refer(self, repeat: Repeat, number: int) -> None:
+        """Let the events of later runs point to their like in the first."""
+        boxes = self.boxes
+        spans = [span.tolist() for span in self._folds.spans(repeat)]
+        inner = [boxes.runs.get(row, ()) for row in spans[0]]
+        first = [boxes.like.get(row, row) for row in spans[0]]
+        made: dict[Runs, Runs] = {}
+        for run, span in enumerate(spans):
+            made.clear()
+            for row, like, within in zip(span, first, inner, strict=False):
+                boxes.runs[row] = made.setdefault(within, ((number, run), *within))
+                if row != like:
+                    boxes.like[row] = like
+
+    def _repeat_name(self, repeat: Repeat) -> str:
+        step = self._reader.columns.step
+        steps = [int(step[run[0]]) for run in repeat.runs]
+        if steps == list(range(steps[0], steps[0] + len(steps))):
+            return f"steps {steps[0]} … {steps[-1]}"
+        calls = [row for row in repeat.runs[0] if self._structure.kind[row] == MODULE]
+        last = [row for row in repeat.runs[-1] if self._structure.kind[row] == MODULE]
+        if len(calls) == 1:
+            return name_range(self._structure.name(calls[0]), self._structure.name(last[0]))
+        return "repeated"
+
+    def _add_call(self, row: int, parent: str | None, level: int) -> None:
+        if not self._is_shown(row):
+            self._draw_inside(row, None)
+            return
+        structure = self._structure
+        module = self._reader.columns.modules[structure.subject[row]]
+        event = int(self._reader.columns.id[row])
+        name = structure.name(row) or module.cls or "(root)"
+        node = Node(
+            f"e{event}", CALL, name, module.cls, path=module.path, parent=parent, level=level
+        )
+        self._put(node, row)
+        if self._opens(row, level):
+            self.boxes.home[row] = node.id
+            self.boxes.frames.add(node.id)
+            self._add_items(self._folds.inside(row), node.id, level + 1)
+        else:
+            self._draw_inside(row, node.id)
+
+    def _add_op(self, row: int, parent: str | None, level: int) -> None:
+        if not self._is_shown(row):
+            self.boxes.home[row] = None
+            return
+        event = int(self._reader.columns.id[row])
+        name = self._reader.name(row)
+        node = Node(f"e{event}", OP, bare_name(name), name, parent=parent, level=level)
+        self._put(node, row)
+        self.boxes.home[row] = node.id
+
+    def _put(self, node: Node, row: int) -> None:
+        self.boxes.nodes[node.id] = node
+        self.boxes.row_of[node.id] = row
+
+    def _draw_inside(self, row: int, box: str | None) -> None:
+        """Draw a call and all that ran in it as one box, or not at all."""
+        for inner in self._structure.subtree(row):
+            self.boxes.home[inner] = box
+
+    def _opens(self, row: int, level: int) -> bool:
+        """Whether a call is drawn as a frame around what ran in it."""
+        if self._wanted.depth is not None and level >= self._wanted.depth:
+            return False
+        inside = self._structure.kids.get(row, [])
+        shown = [kid for kid in inside if self._is_shown(kid)]
+        calls = [kid for kid in shown if self._structure.kind[kid] == MODULE]
+        if calls or self._wanted.ops == ALL_OPS:
+            return bool(shown)
+        return bool(shown) and level == 0 and self._wanted.prune is not True
+
+    def _is_shown(self, row: int) -> bool:
+        structure = self._structure
+        if self._reader.columns.error[row] >= 0:
+            return True
+        if structure.kind[row] == MODULE:
+            if self._wanted.prune is True and structure.parent[row] >= 0:
+                return self._contains_calls(row)
+            return structure.subject[row] not in self._pruned
+        if structure.kind[row] != OP_EVENT or self._reader.phase[row] in _ELSEWHERE:
+            return False
+        if self._wanted.ops == BETWEEN:
+            return not is_minor(self._reader, row)
+        return self._wanted.ops == ALL_OPS
+
+    def _contains_calls(self, row: int) -> bool:
+        return any(self._structure.kind[kid] == MODULE for kid in self._structure.kids.get(row, ()))
+
+
+def _row(item: Item) -> int:
+    return item if isinstance(item, int) else item.runs[0][0]
+
+
+def top_rows(folds: Folds) -> list[int]:
+    """Calls and ops of the forward pass that no call contains."""
+    structure = folds.structure
+    reader = structure.reader
+    phase = reader.phase.tolist()
+    rows = [
+        row
+        for row in structure.kids.get(-1, [])
+        if (structure.kind[row] == MODULE and phase[row] != RECOMPUTE)
+        or (structure.kind[row] == OP_EVENT and phase[row] not in _ELSEWHERE)
+    ]
+    seeds = [r for r in rows if structure.kind[r] == OP_EVENT and starts_backward(reader, r)]
+    gradients = _only_for_gradients(reader, seeds, phase) if seeds else set()
+    return [row for row in rows if row not in gradients]
+
+
+def _only_for_gradients(reader: Reader, seeds: list[int], phase: list[int]) -> set[int]:
+    """Those of some ops whose results nothing but the backward pass takes."""
+    made = {v: row for row in seeds for leaf, v in reader.leaf_values(row) if leaf.role == OUT}
+    users: dict[int, set[bool]] = {}
+    for row in range(min(seeds), len(reader)):
+        for leaf, value in reader.leaf_values(row):
+            if leaf.role == IN and value in made:
+                users.setdefault(made[value], set()).add(phase[row] == BACKWARD)
+    return {row for row in seeds if users.get(row) == {True}}
+
+
+def _pruned_by_name(reader: Reader, prune: bool | tuple[str, ...]) -> set[int]:
+    """The modules that the user named, by class or path, as not to be shown."""
+    if isinstance(prune, bool):
+        return set()
+    tests: list[Callable[[str], bool]] = [compile_pattern(pattern) for pattern in prune]
+    return {
+        subject
+        for subject, module in enumerate(reader.columns.modules)
+        if any(test(module.cls) or test(module.path) for test in tests)
+    }
+
+
+def name_range(first: str, last: str) -> str:
+    """Two names that differ in an index as one.
+
+    >>> name_range("h.0", "h.11"), name_range("cell", "cell")
+    ('h.0 … 11', 'cell')
+    """
+    if first == last:
+        return first
+    left, right = first.split("."), last.split(".")
+    shared = 0
+    while shared < min(len(left), len(right)) - 1 and left[shared] == right[shared]:
+        shared += 1
+    return f"{first} … {'.'.join(right[shared:])}"

@@ -1,0 +1,138 @@
+"""From a reader to a graph: boxes, then edges between them, then what each box says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from clew.analysis.fold import Folds
+from clew.analysis.graph.boxes import ALL_OPS, BETWEEN, NO_OPS, Boxes, BoxMaker, Wanted, top_rows
+from clew.analysis.graph.figures import Figures
+from clew.analysis.graph.flow import Flow
+from clew.analysis.graph.gradients import gradient_edges
+from clew.analysis.graph.model import INPUT, REPEAT, Edge, Graph, Node, nested
+from clew.analysis.graph.order import containment, order_edges
+from clew.analysis.graph.squash import merged, merged_edges, squash
+from clew.errors import ClewError
+from clew.events.records import MODULE
+from clew.store.reader import Reader
+
+FLOW, CALLS, TREE = "data", "calls", "tree"
+_CHOICES = {
+    "ops": (None, BETWEEN, ALL_OPS, NO_OPS),
+    "squash": (None, "class", "name"),
+    "edges": (FLOW, CALLS, TREE),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What of a run to show.
+
+    `depth` counts modules below the outermost (None: all the way down). `ops`: those that run
+    `"between"` the calls of an open module, views and copies aside; `"all"`; or `"none"`. `prune`:
+    True leaves out calls without calls inside, names or patterns the modules they match, by class
+    or path; what they hand on is linked past them. `squash` makes one box of the calls in a module
+    that have one `"class"`, or one `"name"` but for its index. `edges`: what flowed (`"data"`),
+    what ran next (`"calls"`), or what contains what (`"tree"`). `sizes=False` folds runs of a loop
+    whose tensors differ in size. `step`: only what ran in this step.
+    """
+
+    depth: int | None = None
+    fold: bool = True
+    ops: str | None = None
+    prune: bool | tuple[str, ...] = False
+    squash: str | None = None
+    edges: str = FLOW
+    backward: bool = False
+    sizes: bool = True
+    step: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            given = getattr(self, name)
+            if given not in choices:
+                known = ", ".join(map(repr, choices))
+                raise ClewError(f"{name}={given!r} is not one of {known}")
+        if self.depth is not None and self.depth < 0:
+            raise ClewError(f"depth={self.depth!r} is not a number from 0 up, or None for all")
+
+
+def build(
+    reader: Reader,
+    options: Options,
+    roots: list[int] | None = None,
+    folds: Folds | None = None,
+) -> Graph:
+    """The graph of a run, or of some of its calls; `folds` saves folding the same run again."""
+    folds = folds or Folds(reader, options.fold, options.sizes)
+    ops = options.ops or (BETWEEN if options.edges == FLOW else NO_OPS)
+    maker = BoxMaker(folds, Wanted(options.depth, ops, options.prune))
+    maker.add(_in_step(reader, top_rows(folds) if roots is None else roots, options.step))
+    boxes = maker.boxes
+    edges, outside = _edges(folds, boxes, options)
+    rows = _rows(boxes)
+    nodes = boxes.nodes
+    if options.squash is not None:
+        becomes = squash(nodes, options.squash, everywhere=options.edges == TREE)
+        nodes, rows = merged(nodes, rows, becomes, options.squash)
+        edges = merged_edges(edges, becomes)
+    figures = Figures(folds)
+    filled = {name: figures.filled(node, rows[name]) for name, node in nodes.items()}
+    filled |= {n.id: _summed(n, filled) for n in filled.values() if n.kind == REPEAT}
+    if options.edges == TREE:
+        filled = {name: replace(node, parent=None) for name, node in filled.items()}
+    before = {node.id: node for node in outside if node.kind == INPUT}
+    after = {node.id: node for node in outside if node.kind != INPUT}
+    return Graph(_title(reader, boxes), nested(before | filled | after), tuple(edges))
+
+
+def _in_step(reader: Reader, rows: list[int], step: int | None) -> list[int]:
+    if step is None:
+        return rows
+    steps = reader.columns.step
+    found = [row for row in rows if steps[row] == step]
+    if not found:
+        there = sorted({int(steps[row]) for row in rows})
+        known = f"{there[0]} to {there[-1]}" if there else "none"
+        raise ClewError(f"nothing ran in step {step}; there are steps {known}")
+    return found
+
+
+def _edges(folds: Folds, boxes: Boxes, options: Options) -> tuple[list[Edge], list[Node]]:
+    """The edges of the wanted sort, and the nodes that stand for the world outside."""
+    if options.edges == TREE:
+        return containment(boxes.nodes), []
+    if options.edges == CALLS:
+        return order_edges(folds.structure, boxes), []
+    flow = Flow(folds.structure, boxes)
+    edges = flow.edges()
+    if options.backward:
+        edges += gradient_edges(flow)
+    return edges, list(flow.outside.values())
+
+
+def _rows(boxes: Boxes) -> dict[str, list[int]]:
+    """For each node the events it stands for, in all runs."""
+    like: dict[int, list[int]] = {}
+    for row, first in boxes.like.items():
+        like.setdefault(first, []).append(row)
+    return {name: sorted({row, *like.get(row, ())}) for name, row in boxes.row_of.items()}
+
+
+def _summed(repeat: Node, nodes: dict[str, Node]) -> Node:
+    """A repeat with the time, parameters and ops of what is directly in it."""
+    inside = [node for node in nodes.values() if node.parent == repeat.id]
+    times = [node.seconds for node in inside if node.seconds is not None]
+    return replace(
+        repeat,
+        seconds=sum(times) if len(times) == len(inside) else None,
+        parameters=sum(node.parameters for node in inside),
+        ops=sum(node.ops for node in inside),
+    )
+
+
+def _title(reader: Reader, boxes: Boxes) -> str:
+    c = reader.columns
+    roots = [c.modules[int(c.subject[r])] for r in boxes.tops if c.kind[r] == MODULE]
+    names = dict.fromkeys(module.path or module.cls for module in roots)
+    return str(c.environment.get("name") or ", ".join(names) or "ops")

@@ -1,0 +1,69 @@
+"""Calls that the user wants as one box: those of one class, or of one name but for its index."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from clew.analysis.graph.model import CALL, Edge, Node
+
+_INDEX = re.compile(r"\.?\d+")
+
+
+def bare(name: str) -> str:
+    """A name without its indices.
+
+    >>> bare("layers.0 … 11"), bare("linear1"), bare("0")
+    ('layers', 'linear', '0')
+    """
+    return _INDEX.sub("", name.partition(" …")[0]) or name
+
+
+def squash(nodes: dict[str, Node], by: str, everywhere: bool) -> dict[str, str]:
+    """For each node the one it becomes: among the calls in one frame, or among all."""
+    frames = {node.parent for node in nodes.values()}
+    first: dict[object, str] = {}
+    becomes: dict[str, str] = {}
+    for node in nodes.values():
+        where = None if everywhere or node.parent is None else becomes[node.parent]
+        what = node.cls if by == "class" else bare(node.name)
+        key = (where, what, node.id in frames) if node.kind == CALL else node.id
+        becomes[node.id] = first.setdefault(key, node.id)
+    return becomes
+
+
+def merged(
+    nodes: dict[str, Node], rows: dict[str, list[int]], becomes: dict[str, str], by: str
+) -> tuple[dict[str, Node], dict[str, list[int]]]:
+    """The nodes that are left, with the rows of those they swallowed."""
+    left: dict[str, Node] = {}
+    for node in nodes.values():
+        name = becomes[node.id]
+        if name == node.id:
+            parent = None if node.parent is None else becomes[node.parent]
+            left[name] = replace(node, parent=parent)
+        else:
+            before = left[name]
+            title = before.cls if by == "class" else bare(before.name)
+            exact = before.exact and node.exact
+            left[name] = replace(before, name=title, count=before.count + node.count, exact=exact)
+            rows[name] = rows[name] + rows.pop(node.id)
+    return left, rows
+
+
+def merged_edges(edges: list[Edge], becomes: dict[str, str]) -> list[Edge]:
+    """Edges between the nodes that are left, those of one kind between two as one."""
+    found: dict[tuple[str, str, str], Edge] = {}
+    for edge in edges:
+        source, target = (
+            becomes.get(edge.source, edge.source),
+            becomes.get(edge.target, edge.target),
+        )
+        if source == target:
+            continue
+        key = source, target, edge.kind
+        before = found.get(key)
+        labels = edge.labels if before is None else (*before.labels, *edge.labels)
+        count = edge.count + (0 if before is None else before.count)
+        found[key] = Edge(source, target, edge.kind, tuple(dict.fromkeys(labels)), count)
+    return list(found.values())

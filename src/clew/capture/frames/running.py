@@ -1,0 +1,296 @@
+"""Follow what cannot be rewritten: frames that run already, functions without source, callees.
+
+In: a frame, a code object, or a place in the call tree, and a probe. Out: a handle that stops it.
+Chooses `sys.monitoring` where there is one, and a trace function where there is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, FrameType, FunctionType, TracebackType
+
+from clew.capture.frames import monitoring, tracing
+from clew.capture.frames.functions import unwrap
+from clew.capture.frames.hooks import SILENT
+from clew.capture.frames.sites import Probe
+from clew.capture.frames.stepping import BUDGET, Watch
+
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+
+_driver = monitoring if monitoring.AVAILABLE else tracing
+
+
+class Following:
+    """Something followed; `stop` ends it, and a second time does nothing."""
+
+    def __init__(self) -> None:
+        self._watches: list[Watch] = []
+        self._leaves: list[Callable[[], None]] = []
+
+    def stop(self) -> None:
+        leaves, self._leaves = self._leaves, []
+        watches, self._watches = self._watches, []
+        for leave in leaves:
+            leave()
+        for watch in watches:
+            _driver.remove(watch)
+            watch.probe = SILENT
+
+    def __enter__(self) -> Following:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _add(self, watch: Watch, running: Iterable[FrameType] = ()) -> None:
+        """Begin to follow, also in frames that run the code already."""
+        frames = list(running)
+        for frame in frames:
+            watch.join(frame)
+        self._watches.append(watch)
+        _driver.add(watch)
+        if _driver is tracing:
+            self._leaves += [tracing.join(frame) for frame in frames]
+
+
+def follow_code(
+    code: CodeType,
+    wanted: Callable[[str], bool],
+    probe: Probe,
+    *,
+    returns: bool = False,
+    lines: bool = False,
+    polls: bool = False,
+) -> Following:
+    """Follow every call of a code object, also those that run already; no source is needed.
+
+    Before Python 3.12, of the calls that run already only those of this thread.
+    """
+    following = Following()
+    running = [frame for frame in running_frames() if frame.f_code is code]
+    following._add(Watch(code, wanted, probe, returns=returns, lines=lines, polls=polls), running)
+    del running
+    for part in _comprehensions(code):
+        # What `:=` binds in there is a name of the function around it.
+        bound = _outer_names(part, wanted)
+        following._add(Watch(part, bound, probe, origin=code, calls=False))
+    return following
+
+
+def running_frames() -> Iterator[FrameType]:
+    """The frames that run now and can be followed: before Python 3.12, those of this thread."""
+    here = threading.get_ident()
+    for thread, top in sys._current_frames().items():
+        frame: FrameType | None = top if thread == here or monitoring.AVAILABLE else None
+        while frame is not None:
+            yield frame
+            frame = frame.f_back
+
+
+def _comprehensions(code: CodeType) -> Iterator[CodeType]:
+    for const in code.co_consts:
+        if isinstance(const, CodeType) and const.co_name in _COMPREHENSIONS:
+            yield const
+            yield from _comprehensions(const)
+
+
+def _outer_names(code: CodeType, wanted: Callable[[str], bool]) -> Callable[[str], bool]:
+    return lambda name: name in code.co_freevars and wanted(name)
+
+
+def follow_frame(
+    frame: FrameType,
+    wanted: Callable[[str], bool],
+    probe: Probe,
+    *,
+    lines: bool = False,
+    polls: bool = True,
+    origin: CodeType | None = None,
+) -> Following:
+    """Follow one frame that runs already, from where it is, until `stop` or its end.
+
+    Before Python 3.12 it must be a frame of this thread. Tells no `entered` and no `left`.
+    """
+    following = Following()
+    _join(following, frame, wanted, probe, lines=lines, polls=polls, origin=origin)
+    return following
+
+
+def _join(
+    following: Following,
+    frame: FrameType,
+    wanted: Callable[[str], bool],
+    probe: Probe,
+    *,
+    lines: bool,
+    polls: bool,
+    budget: int | None = None,
+    origin: CodeType | None = None,
+) -> None:
+    watch = Watch(
+        frame.f_code, wanted, probe,
+        lines=lines, polls=polls, only=id(frame), budget=budget, origin=origin,
+    )  # fmt: skip
+    following._add(watch, [frame])
+
+
+class FollowingCalls(Following):
+    """The functions called below a place; `spent` lists the lines whose budget ran out."""
+
+    def __init__(
+        self,
+        in_scope: Callable[[CodeType], bool],
+        wanted: Callable[[str], bool],
+        probe: Probe,
+        budget: int,
+        lines: bool,
+    ) -> None:
+        super().__init__()
+        self.wanted = wanted
+        self.probe = probe
+        self.budget = budget
+        self.lines = lines
+        self.extent = _Extent()
+        self._in_scope = in_scope
+        self._known: dict[int, tuple[CodeType, _Callee | None]] = {}
+
+    @property
+    def spent(self) -> list[tuple[CodeType, int]]:
+        """Where something ran so often that it was no longer told: code and line."""
+        found: list[tuple[CodeType, int]] = []
+        for code, watch in list(self._known.values()):
+            if watch is not None:
+                lines = watch.spent_lines() | ({code.co_firstlineno} if watch.is_over() else set())
+                found += [(code, line) for line in sorted(lines)]
+        return found
+
+    def called(self, code: CodeType, frame: FrameType) -> bool:
+        """A call begins: watch its code if it is in scope. Tell whether to be asked again."""
+        known = self._known.get(id(code))
+        if known is None:
+            watch = _Callee(code, self) if self._in_scope(code) else None
+            known = self._known[id(code)] = (code, watch)
+            if watch is not None:
+                self._add(watch)
+        return known[1] is not None and not known[1].is_over()
+
+    def add_root(self, function: FunctionType) -> None:
+        code = function.__code__
+        watch = _Root(code, self)
+        self._known[id(code)] = (code, watch)
+        self._add(watch)
+
+    def stop(self) -> None:
+        _driver.remove_caller(self.called)
+        super().stop()
+        self.probe = SILENT
+
+
+class _Callee(Watch):
+    """A function in scope: its calls below the root, as often as the budget allows."""
+
+    def __init__(self, code: CodeType, of: FollowingCalls) -> None:
+        super().__init__(
+            code, of.wanted, of.probe,
+            returns=True, lines=of.lines, polls=True, budget=of.budget,
+        )  # fmt: skip
+        self._of = of
+        self._count = 0
+
+    def is_over(self) -> bool:
+        return self._count >= self._of.budget
+
+    def entered(self, frame: FrameType) -> bool:
+        if not self._of.extent.covers():
+            return True
+        if self.is_over():
+            return False
+        self._count += 1
+        return super().entered(frame)
+
+    def step(self, frame: FrameType, offset: int) -> bool:
+        return super().step(frame, offset) and not (self.is_over() and not self.calls)
+
+
+class _Root(_Callee):
+    """The function below which calls are followed: always told, and it opens the extent."""
+
+    def is_over(self) -> bool:
+        return False
+
+    def entered(self, frame: FrameType) -> bool:
+        self._of.extent.enter()
+        return super().entered(frame)
+
+    def returned(self, frame: FrameType, value: object) -> None:
+        super().returned(frame, value)
+        self._of.extent.leave()
+
+    def raised(self, frame: FrameType, error: BaseException) -> None:
+        super().raised(frame, error)
+        self._of.extent.leave()
+
+
+class _Extent:
+    """The stretch of the program below a place: its thread, and threads begun meanwhile."""
+
+    def __init__(self) -> None:
+        self._depth: dict[int, int] = {}
+        self._older: set[int] = set()
+
+    def enter(self) -> None:
+        if not self._depth:
+            # Not `ident`, which a new thread inherits from one that has ended.
+            self._older = {thread.native_id or 0 for thread in threading.enumerate()}
+        here = threading.get_ident()
+        self._depth[here] = self._depth.get(here, 0) + 1
+
+    def leave(self) -> None:
+        here = threading.get_ident()
+        left = self._depth.get(here, 1) - 1
+        if left:
+            self._depth[here] = left
+        else:
+            self._depth.pop(here, None)
+
+    def covers(self) -> bool:
+        here = threading.get_ident()
+        if here in self._depth or not self._depth:
+            return bool(self._depth)
+        return threading.get_native_id() not in self._older
+
+
+def follow_calls(
+    root: Callable[..., object] | FrameType,
+    in_scope: Callable[[CodeType], bool],
+    wanted: Callable[[str], bool],
+    probe: Probe,
+    *,
+    lines: bool = False,
+    budget: int = BUDGET,
+) -> FollowingCalls:
+    """Follow `root` and every function in scope that runs below it, with all that it binds.
+
+    From a frame, follow it to `stop`, and whatever is called meanwhile. What runs more often than
+    `budget` times at one place is not told there any more; `spent` lists those places.
+    """
+    following = FollowingCalls(in_scope, wanted, probe, budget, lines)
+    with contextlib.ExitStack() as undo:
+        undo.callback(following.stop)
+        if isinstance(root, FrameType):
+            following.extent.enter()
+            _join(following, root, wanted, probe, lines=lines, polls=True, budget=budget)
+        else:
+            for function in unwrap(root):
+                following.add_root(function)
+        _driver.add_caller(following.called)
+        undo.pop_all()
+    return following

@@ -1,0 +1,204 @@
+"""Learn what functions do from `sys.settrace` (before Python 3.12).
+
+In: watches on code objects, and who is asked about calls of other code. Out: their methods called.
+Whoever had set a trace function before is told everything as before, and finds it set afterwards.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import sys
+import threading
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+from clew.capture.frames.stepping import Watch
+
+_lock = threading.RLock()
+_watches: dict[int, list[Watch]] = {}
+_callers: list[Callable[[CodeType, FrameType], bool]] = []
+_POP_EXCEPT = dis.opmap.get("POP_EXCEPT")
+_RERAISE = dis.opmap.get("RERAISE")
+_RETURN = dis.opmap.get("RETURN_VALUE")
+_YIELD = dis.opmap.get("YIELD_VALUE")
+_YIELD_FROM = dis.opmap.get("YIELD_FROM", -1)
+_GENERATOR = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+class _Tracer:
+    """The trace function of this process while anything is watched."""
+
+    def __init__(self) -> None:
+        self.before = sys.gettrace()
+        self.before_threads = getattr(threading, "_trace_hook", None)
+        # The very object that is set: a bound method is made anew at each access.
+        self.function = self._called
+        self.thread = threading.get_ident()
+        self.active = True
+
+    def start(self) -> None:
+        sys.settrace(self.function)
+        threading.settrace(self._called_in_thread)
+
+    def stop(self) -> None:
+        self.active = False
+        if threading.get_ident() == self.thread and sys.gettrace() is self.function:
+            sys.settrace(self.before)
+        threading.settrace(self.before_threads)
+
+    def _called(self, frame: FrameType, event: str, arg: object) -> Any:
+        return self._choose(frame, event, arg, self.before)
+
+    def _called_in_thread(self, frame: FrameType, event: str, arg: object) -> Any:
+        return self._choose(frame, event, arg, self.before_threads)
+
+    def _choose(self, frame: FrameType, event: str, arg: object, before: Any) -> Any:
+        theirs = before(frame, event, arg) if before is not None else None
+        if not self.active:
+            return theirs
+        for asked in list(_callers):
+            asked(frame.f_code, frame)
+        if id(frame.f_code) not in _watches:
+            return theirs
+        ours = _Local(theirs)
+        ours.told(frame, "call", arg)
+        frame.f_trace_opcodes = True
+        return ours.trace
+
+
+class _Local:
+    """The trace function of one frame: tells the watches, and whoever else traces it."""
+
+    __slots__ = ("error", "theirs")
+
+    def __init__(self, theirs: Any) -> None:
+        self.theirs = theirs
+        self.error: BaseException | None = None
+
+    def trace(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if self.theirs is not None and event != "opcode":
+            self.theirs = self.theirs(frame, event, arg)
+        self.told(frame, event, arg)
+        return self.trace
+
+    def told(self, frame: FrameType, event: str, arg: Any) -> None:
+        if event == "exception":
+            # Remembered, as nothing tells of it again when it leaves after a `finally`.
+            self.error = arg[1]
+        elif event == "return" or _is_handled(frame):
+            error, self.error = self.error, None
+        for watch in list(_watches.get(id(frame.f_code), ())):
+            if event == "opcode":
+                watch.step(frame, frame.f_lasti)
+            elif event == "call":
+                _begin(watch, frame)
+            elif event == "return":
+                _end(watch, frame, arg, error)
+
+
+def _is_handled(frame: FrameType) -> bool:
+    """Tell whether a handler comes to its end, and not to raise again what it handled."""
+    return _opcode(frame) == _POP_EXCEPT and _opcode(frame, 2) != _RERAISE
+
+
+def _begin(watch: Watch, frame: FrameType) -> None:
+    if frame.f_lasti < 0 or frame.f_lasti in watch.map.begins:
+        watch.entered(frame)
+    else:
+        watch.resumed(frame, _yielded_before(watch, frame))
+
+
+def _yielded_before(watch: Watch, frame: FrameType) -> bool:
+    """Tell whether the frame goes on after a `yield`; from 3.11 on, not by an exception."""
+    at = frame.f_lasti if sys.version_info < (3, 11) else frame.f_lasti - 2
+    return at in watch.map.yields
+
+
+def _end(watch: Watch, frame: FrameType, value: object, error: BaseException | None) -> None:
+    if _suspends(frame) and not (value is None and error is not None):
+        watch.yielded(frame, frame.f_lasti, value)
+    elif _opcode(frame) == _RETURN:
+        watch.returned(frame, value)
+    else:
+        watch.raised(frame, error or GeneratorExit())
+
+
+def _opcode(frame: FrameType, ahead: int = 0) -> int | None:
+    code, at = frame.f_code.co_code, frame.f_lasti + ahead
+    return code[at] if 0 <= at < len(code) else None
+
+
+def _suspends(frame: FrameType) -> bool:
+    if not frame.f_code.co_flags & _GENERATOR:
+        return False
+    # 3.10 stops before the instruction that delegates, to come to it again.
+    return _opcode(frame) in (_YIELD, _YIELD_FROM) or _opcode(frame, 2) == _YIELD_FROM
+
+
+_tracer: _Tracer | None = None
+
+
+def _start() -> None:
+    global _tracer
+    if _tracer is None:
+        _tracer = _Tracer()
+        _tracer.start()
+
+
+def _stop_if_idle() -> None:
+    global _tracer
+    if _tracer is not None and not _watches and not _callers:
+        _tracer.stop()
+        _tracer = None
+
+
+def add(watch: Watch) -> None:
+    """Begin to tell a watch about its code, in calls that begin from now on."""
+    with _lock:
+        _watches.setdefault(id(watch.code), []).append(watch)
+        _start()
+
+
+def remove(watch: Watch) -> None:
+    with _lock:
+        watches = _watches.get(id(watch.code), [])
+        if watch in watches:
+            watches.remove(watch)
+        if not watches:
+            _watches.pop(id(watch.code), None)
+        _stop_if_idle()
+
+
+def add_caller(asked: Callable[[CodeType, FrameType], bool]) -> None:
+    """Ask about every call; the answer is for those who can switch calls off."""
+    with _lock:
+        _callers.append(asked)
+        _start()
+
+
+def remove_caller(asked: Callable[[CodeType, FrameType], bool]) -> None:
+    with _lock:
+        if asked in _callers:
+            _callers.remove(asked)
+        _stop_if_idle()
+
+
+def join(frame: FrameType) -> Callable[[], None]:
+    """Trace a frame of this thread that runs already; call the result, below it, to stop."""
+    opcodes, number = frame.f_trace_opcodes, id(frame)
+    ours = _Local(frame.f_trace)
+    frame.f_trace = ours.trace
+    frame.f_trace_opcodes = True
+
+    def leave() -> None:
+        # Looked for, not kept: a frame that is kept keeps all its variables.
+        found: FrameType | None = sys._getframe(1)
+        while found is not None and id(found) != number:
+            found = found.f_back
+        if found is not None and getattr(found.f_trace, "__self__", None) is ours:
+            found.f_trace = ours.theirs
+            found.f_trace_opcodes = opcodes
+
+    return leave

@@ -1,0 +1,139 @@
+"""Copies of tensors at a moment: their own elements, in row-major order.
+
+In comes a live tensor, out goes a `Snapshot`, or the payload of a tensor made of several arrays.
+A snapshot belongs to nobody else, so that its statistics can wait for another thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clew.capture.statistics import statistics_of_copy
+from clew.capture.torch_compat import is_transformed, local_part
+from clew.events.records import Payload, pack
+from clew.events.statistics import Statistics
+
+# Compressed sparse layouts, with the names of their two index parts.
+COMPRESSED = {
+    torch.sparse_csr: ("crow_indices", "col_indices"),
+    torch.sparse_csc: ("ccol_indices", "row_indices"),
+    torch.sparse_bsr: ("crow_indices", "col_indices"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices"),
+}
+
+
+# Contiguous tensors up to here are copied in one call, without a tensor for the copy.
+SMALL = 64 << 10
+
+
+class Snapshot:
+    """The elements of a tensor as they were; statistics are taken once, when they are asked for."""
+
+    __slots__ = ("_data", "_dtype", "_stats")
+
+    def __init__(self, data: Any, dtype: torch.dtype) -> None:
+        self._data = data
+        self._dtype = dtype
+        self._stats: Statistics | None = None
+
+    @property
+    def stats(self) -> Statistics:
+        """Statistics of the elements; they are of the very bytes that are kept."""
+        if self._stats is None:
+            self._stats = statistics_of_copy(self._data, self._dtype)
+        return self._stats
+
+    def payload(self, shape: tuple[int, ...]) -> Payload:
+        """The data of a tensor with these elements in a shape."""
+        known = None
+        if self._stats is not None and len(self._data):
+            known = int(str(self._stats["digest"]), 16)
+        return Payload(str(self._dtype).removeprefix("torch."), shape, self._data, known)
+
+
+def snapshot(elements: Tensor) -> Snapshot:
+    """A copy of an ordinary tensor's elements; to be called where autograd and modes are off."""
+    copy = torch.empty(elements.shape, dtype=elements.dtype, device="cpu").copy_(elements)
+    data = copy.reshape(-1).view(torch.uint8).numpy() if copy.numel() else b""
+    return Snapshot(data, copy.dtype)
+
+
+def small_snapshot(tensor: Tensor, size: int) -> Snapshot:
+    """A copy of a small tensor that is as plain as can be."""
+    return Snapshot(ctypes.string_at(tensor.data_ptr(), size), tensor.dtype)
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether the elements of a tensor are just the bytes where it begins."""
+    return (
+        type(tensor) in (Tensor, torch.nn.Parameter)
+        and tensor.layout is torch.strided
+        and tensor.is_contiguous()
+        and tensor.is_cpu
+        and not (tensor.is_nested or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+        and not is_transformed(tensor)
+    )
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether a tensor's elements fill a stretch of memory, each once."""
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        return False
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def elements_of(tensor: Tensor) -> Tensor | None:
+    """The elements of a tensor as an ordinary strided one, None if it has none to copy.
+
+    Those of a sparse tensor are its stored values, those of a quantised one the numbers it means.
+    """
+    local = local_part(tensor)
+    if local.device.type == "meta" or local.is_nested or is_transformed(local):
+        return None
+    if type(local) not in (Tensor, torch.nn.Parameter):
+        return None
+    if local.layout is torch.sparse_coo:
+        local = local._values()
+    elif local.layout in COMPRESSED:
+        local = local.values()
+    elif local.is_quantized:
+        local = local.dequantize()
+    elif local.layout is not torch.strided:
+        local = local.to_dense()
+    return local.detach().resolve_conj().resolve_neg()
+
+
+def parts_of(tensor: Tensor, elements: Tensor) -> Payload | None:
+    """The data of a tensor made of several arrays (sparse, quantised), None for any other."""
+    local = local_part(tensor)
+    parts: dict[str, Tensor]
+    facts: dict[str, Any] = {}
+    if local.layout is torch.sparse_coo:
+        parts = {"indices": local._indices(), "values": elements}
+    elif local.layout in COMPRESSED:
+        rows, columns = COMPRESSED[local.layout]
+        parts = {rows: getattr(local, rows)(), columns: getattr(local, columns)(),
+                 "values": elements}  # fmt: skip
+    elif local.is_quantized and local.qscheme() is torch.per_tensor_affine:
+        parts = {"integers": local.int_repr()}
+        facts = {"scale": local.q_scale(), "zero_point": local.q_zero_point()}
+    elif local.is_quantized:
+        parts = {"integers": local.int_repr(), "scales": local.q_per_channel_scales(),
+                 "zero_points": local.q_per_channel_zero_points()}  # fmt: skip
+        facts = {"axis": local.q_per_channel_axis()}
+    else:
+        return None
+    form = "quantized" if local.is_quantized else str(local.layout).replace("torch.", "")
+    facts["dtype"] = str(local.dtype).replace("torch.", "")
+    copies = {name: snapshot(part).payload(tuple(part.shape)) for name, part in parts.items()}
+    return pack(form, tuple(local.shape), facts, copies)

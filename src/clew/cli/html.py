@@ -1,0 +1,33 @@
+"""`clew html`: the trace and a viewer for it in one HTML file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from clew.cli.output import emit
+from clew.cli.reading import add_command, add_rank, open_trace, positive
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the command line."""
+    more = "It opens from disk, offline, in any browser. Exits with 1 if something did not fit."
+    parser = add_command(commands, "html", run, "write one HTML file to look at the trace", more)
+    parser.add_argument("-o", "--out", metavar="FILE", help="the file to write (TRACE.html)")
+    parser.add_argument("--title", help="what the page is called")
+    parser.add_argument("--events", type=positive, metavar="N", help="at most so many events")
+    parser.add_argument(
+        "--redact", action="store_true", help="leave out sources, paths and facts of the machine"
+    )
+    add_rank(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the page, and say where it is."""
+    trace = open_trace(args)
+    out = Path(args.out) if args.out else Path(args.trace.rstrip("/")).with_suffix(".html")
+    options = {} if args.events is None else {"events": args.events}
+    report = trace.html(out, title=args.title, redact=args.redact, **options)
+    emit(args, report.to_dict, lambda: str(report))
+    return 1 if report.left_out else 0

@@ -1,0 +1,168 @@
+"""torch-code-tracing's `TracingMode` on Clew: every op under the source lines that led to it.
+
+In come the events of a running trace, out go lines as that tool prints them. Unlike there, no
+frame is held, the op that fails is shown, and colour is left out where it is not wanted.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from clew.events.live import Happening, LiveValue
+from clew.events.model import Source, short_dtype
+from clew.session import Tracer, trace
+
+__all__ = ["DTYPE_ABBRS", "Trace", "TracingMode"]
+
+_CYAN, _DIM, _END = "\033[96m", "\033[2m", "\033[0m"
+_ESCAPES = re.compile("\033\\[[0-9;]*m")
+
+DTYPE_ABBRS = {
+    dtype: short_dtype(str(dtype).removeprefix("torch."))
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One op: what it was called with, and the lines that led to it, outermost first."""
+
+    op_str: str
+    stack: tuple[Source, ...]
+
+
+class TracingMode:
+    """Show each op, its shapes and its constants under the lines of code that ran it.
+
+    `quiet` prints nothing; `traces`, `print()` and `format()` have it all. `succinct` shows a line
+    once for all its ops in a row, otherwise once for each place in the line.
+    """
+
+    def __init__(self, *, quiet: bool = False, succinct: bool = True, color: bool = True) -> None:
+        self.traces: list[Trace] = []
+        self._quiet = quiet
+        self._succinct = succinct
+        self._color = color
+        self._shown: tuple[Source, ...] = ()
+        self._tracer: Tracer | None = None
+
+    def __enter__(self) -> TracingMode:
+        self._tracer = trace(live=self)
+        # The block is the caller's: lines above it are not part of what is traced.
+        self._tracer._start(sys._getframe(1))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._tracer is not None:
+            self._tracer.__exit__(*error)
+            self._tracer = None
+
+    def begins(self, event: Happening) -> None:
+        """Module calls are not shown."""
+
+    def ends(self, event: Happening) -> None:
+        """Take down an op, and print it."""
+        if event.kind != "op":
+            return
+        self.traces.append(Trace(_op_to_str(event), event.stack()))
+        if not self._quiet:
+            lines = _lines(self.traces[-1], self._shown, self._succinct)
+            self._shown = self.traces[-1].stack
+            sys.stdout.write(_finished(lines, self._color and _is_terminal()))
+
+    def print(self, *, succinct: bool = True) -> None:
+        """Print everything seen so far."""
+        sys.stdout.write(self.format(color=self._color and _is_terminal(), succinct=succinct))
+
+    def format(self, *, color: bool = False, succinct: bool = True) -> str:
+        """Everything seen so far as text."""
+        shown: tuple[Source, ...] = ()
+        text = ""
+        for found in self.traces:
+            text += _finished(_lines(found, shown, succinct), color)
+            shown = found.stack
+        return text
+
+
+def _is_terminal() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def _finished(lines: list[str], color: bool) -> str:
+    text = "".join(f"{line}\n" for line in lines)
+    return text if color else _ESCAPES.sub("", text)
+
+
+def _lines(found: Trace, shown: tuple[Source, ...], succinct: bool) -> list[str]:
+    """The lines that are new since the last op, and the op."""
+    same = 0
+    for mine, theirs in zip(found.stack, shown, strict=False):
+        if _place(mine, succinct) != _place(theirs, succinct):
+            break
+        same += 1
+    lines = []
+    for depth in range(same, len(found.stack)):
+        source = found.stack[depth]
+        where = f"# {source.file}:{source.line} in {_function(source)}:"
+        lines.append(f"{'│ ' * depth}{_marked(source)}  {_DIM}{where}{_END}")
+        if depth < len(found.stack) - 1:
+            lines.append(f"{'│ ' * (depth + 1)}⬇️")
+    lines.append(f"{'│ ' * len(found.stack)}# {found.op_str};")
+    return lines
+
+
+def _place(source: Source, succinct: bool) -> tuple[Any, ...]:
+    columns = () if succinct else (source.col, source.end_col)
+    return source.file, source.line, source.function, *columns
+
+
+def _function(source: Source) -> str:
+    return source.function.rpartition(".")[2] or source.function
+
+
+def _marked(source: Source) -> str:
+    """The source line with the part that runs in colour."""
+    if source.line != source.end_line or source.end_col <= source.col:
+        return source.text
+    raw = linecache.getline(source.file, source.line)
+    # Columns count from the start of the line, the text from its first letter.
+    start, end = (
+        column - (len(raw) - len(raw.lstrip())) for column in (source.col, source.end_col)
+    )
+    return f"{source.text[:start]}{_CYAN}{source.text[start:end]}{_END}{source.text[end:]}"
+
+
+def _op_to_str(event: Happening) -> str:
+    name = event.name.removeprefix("aten.").removesuffix(".default")
+    inputs = [*map(_arg_to_str, event.inputs)]
+    inputs += [f"{key}={_arg_to_str(value)}" for key, value in event.keywords.items()]
+    if event.error is not None:
+        outcome = f"!! {event.error.splitlines()[0]}"
+    else:
+        outcome = _result_to_str(event.outputs)
+    return f"{name}({', '.join(inputs)}) -> {outcome}"
+
+
+def _result_to_str(outputs: Any) -> str:
+    if isinstance(outputs, list):
+        return f"({', '.join(map(_arg_to_str, outputs))})"
+    return _arg_to_str(outputs)
+
+
+def _arg_to_str(value: Any) -> str:
+    if isinstance(value, LiveValue):
+        shape = "?" if value.shape is None else ", ".join(map(str, value.shape))
+        return f"{short_dtype(value.dtype)}[{shape}]"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_arg_to_str, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{k}: {_arg_to_str(v)}' for k, v in value.items())}}}"
+    return str(value)

@@ -1,0 +1,169 @@
+"""torchspy's `spy_save`: tensors from inside a model as `.pt` files, on Clew's taps.
+
+A tap reaches the saver of the innermost open `DebugContext`, on any thread. Whatever cannot be
+saved is logged; nothing is raised in the user's forward.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clew.callbacks import norm
+from clew.capture.taps import listen, tap
+from clew.compat.torchspy.base import BaseDebugger, Classes, logger
+
+_UNSAFE = re.compile(r"[^\w.\-+=@,#()\[\] ]")
+
+
+class TensorSaver(BaseDebugger):
+    """Saves tensors as `{name}.call{n}.pt`, counting the calls of each name.
+
+    A folder that has such files already is left as it is: the saver takes one of its own beside
+    it. Each process of a distributed run saves into a folder of its rank.
+    """
+
+    def __init__(self, output_dir: str | Path, enabled: bool = True) -> None:
+        super().__init__(_free(Path(output_dir)), enabled)
+        self.call_counts: defaultdict[str, int] = defaultdict(int)
+
+    def register_modules(
+        self,
+        model: nn.Module,
+        target_classes: Classes = (nn.Module,),
+        target_names: list[str] | None = None,
+        exclude_names: list[str] | None = None,
+    ) -> None:
+        """Know the paths of some modules of a model."""
+        self._register(model, target_classes, target_names, exclude_names)
+
+    def save(
+        self, name: str, tensor: Any, call_idx: int | None = None, norm_only: bool = False
+    ) -> None:
+        """Save a tensor, or tensors in containers; `norm_only` saves one norm per sample."""
+        if not self.enabled:
+            return
+        index = call_idx
+        if index is None:
+            index = self.call_counts[name]
+            self.call_counts[name] += 1
+        path = self.output_dir / f"{_safe(name)}.call{index}.pt"
+        try:
+            torch.save(_detached(tensor, norm_only), path)
+        except Exception as error:
+            logger.warning("Could not save %s: %s: %s", path.name, type(error).__name__, error)
+
+    def reset_counts(self) -> None:
+        """Count from 0 again; later saves replace earlier files of the same name."""
+        self.call_counts.clear()
+
+
+class DebugContext:
+    """Where `spy_save` saves to; contexts nest, and the innermost one counts."""
+
+    def __init__(
+        self, saver: TensorSaver, prefix: str = "", module_path_override: str | None = None
+    ) -> None:
+        self.saver = saver
+        self.prefix = prefix
+        self.module_path_override = module_path_override
+        self._end: Any = None
+
+    @property
+    def debugger(self) -> TensorSaver:
+        """The saver, by its older name."""
+        return self.saver
+
+    def __enter__(self) -> DebugContext:
+        _contexts.append(self)
+        self._end = listen(self, torch.compiler.is_compiling, self.saver.module_paths)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._end()
+        _contexts.remove(self)
+
+    def tapped(
+        self, name: str, value: Any, module: Any, reduce: Any, frame: FrameType | None
+    ) -> None:
+        """A value was tapped: save it, if this is the context it belongs to."""
+        if _contexts[-1] is not self:
+            return
+        path = self._path_of(module)
+        if path is None:
+            logger.warning("Module path unknown for %s. Skipping save of %r", module, name)
+            return
+        self.saver.save(".".join(part for part in (self.prefix, path, name) if part), value)
+
+    def _path_of(self, module: Any) -> str | None:
+        if self.module_path_override is not None:
+            return self.module_path_override
+        if module is None:
+            return "manual"
+        # Compiled code hands over the path itself.
+        path = module if isinstance(module, str) else self.saver.get_module_path(module)
+        return None if path in ("unknown", "") else path
+
+    def missed(self, name: str) -> None:
+        """A tap in compiled code was given something that is no tensor."""
+        logger.warning("%r is no tensor; inside compiled code only tensors can be saved", name)
+
+    def prefixed(self, prefix: str) -> None:
+        """Contexts have prefixes of their own."""
+
+
+_contexts: list[DebugContext] = []
+
+
+def get_debug_context() -> DebugContext | None:
+    """The innermost open context, None outside any."""
+    return _contexts[-1] if _contexts else None
+
+
+def spy_save(name: str, tensor: Any, module: nn.Module | None = None) -> None:
+    """Save a tensor if a `DebugContext` is open; nothing happens otherwise."""
+    tap(name, tensor, module)
+
+
+def _free(folder: Path) -> Path:
+    """The folder, or one beside it if it has saved tensors; below it, one for each rank."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        folder = folder / f"rank{distributed.get_rank()}"
+    free, number = folder, 1
+    while free.is_dir() and any(free.glob("*.call*.pt")):
+        number += 1
+        free = folder.with_name(f"{folder.name}-{number}")
+    if free != folder:
+        logger.warning("%s has saved tensors already; saving to %s", folder, free)
+    return free
+
+
+def _safe(name: str) -> str:
+    """A name that is one file: what a file system may trip over is written as %XX."""
+    safe = _UNSAFE.sub(lambda found: "".join(f"%{b:02X}" for b in found[0].encode()), name)
+    return safe.replace("..", "%2E%2E")[:200]
+
+
+def _detached(value: Any, norm_only: bool) -> Any:
+    """Copies of a value's own tensors, on the CPU."""
+    if isinstance(value, Tensor):
+        return _norms(value) if norm_only else value.detach().cpu().clone()
+    if isinstance(value, dict):
+        return {key: _detached(item, norm_only) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_detached(item, norm_only) for item in value]
+    return value
+
+
+def _norms(tensor: Tensor) -> Tensor:
+    """One norm per sample, the first axis being the samples; of a scalar its absolute value."""
+    samples = tensor.detach().reshape(tensor.shape[0] if tensor.dim() else 1, -1)
+    found: Tensor = norm(-1)(samples)
+    return found.cpu()

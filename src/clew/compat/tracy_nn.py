@@ -1,0 +1,229 @@
+"""Tracy NN's `Tracer` on Clew: modules and operations with their shapes, printed as they run.
+
+In come the events of a running trace, out go blocks as that tool prints them. Nothing is patched:
+every operation is seen, modules with children too, and each block stands under the module that
+ran it. Operands have the names they have in the source.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import linecache
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+from clew.events.live import Happening, LiveValue
+from clew.events.model import Source
+from clew.session import Tracer as _Tracer
+from clew.session import trace as _trace
+
+__all__ = ["Color", "TensorOpsTracer", "Tracer", "trace_model"]
+__version__ = "0.1.0"
+
+_RULE = "-" * 80
+# What is worth telling of a layer, by its class.
+_PARAMETERS = {
+    nn.Linear: ("in_features", "out_features"),
+    nn.Conv1d: ("in_channels", "out_channels", "kernel_size", "stride", "padding"),
+    nn.Conv2d: ("in_channels", "out_channels", "kernel_size", "stride", "padding"),
+    nn.Conv3d: ("in_channels", "out_channels", "kernel_size", "stride", "padding"),
+    nn.BatchNorm2d: ("num_features",),
+    nn.Dropout: ("p",),
+    nn.Embedding: ("num_embeddings", "embedding_dim"),
+    nn.LayerNorm: ("normalized_shape",),
+    nn.MultiheadAttention: ("embed_dim", "num_heads"),
+}
+_OPERATORS = {
+    ast.MatMult: "@", ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/",
+    ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
+}  # fmt: skip
+
+
+class Color:
+    """Escape codes; empty once `disable` was called, or where the output is no terminal."""
+
+    BLUE = "\033[94m"
+    CYAN = "\033[96m"
+    GREEN = "\033[92m"
+    YELLOW = "\033[93m"
+    RED = "\033[91m"
+    BOLD = "\033[1m"
+    DIM = "\033[2m"
+    END = "\033[0m"
+
+    @classmethod
+    def disable(cls) -> None:
+        """Print without colour from here on."""
+        for name in ("BLUE", "CYAN", "GREEN", "YELLOW", "RED", "BOLD", "DIM", "END"):
+            setattr(cls, name, "")
+
+
+class TensorOpsTracer:
+    """Prints operations; a `Tracer` has one."""
+
+    def __init__(self, color_class: type[Color] = Color) -> None:
+        self._color = color_class
+
+    def show(self, event: Happening) -> list[str]:
+        """An operation as a block of lines."""
+        color, source = self._color, event.source
+        where = f" @ [{_function(source)}]" if source is not None else ""
+        # What a library ran on behalf of a line has no names there.
+        line = source if event.is_direct else None
+        shown, names = _expression(line)
+        constants = ", ".join(_plain(v) for v in event.inputs if not _holds_tensor(v))
+        name = event.name.removeprefix("aten.").removesuffix(".default")
+        title = shown or f"Tensor.{name.partition('.')[0].rstrip('_') or name}({constants})"
+        lines = [f"{color.YELLOW}● {title}{color.END}{where}"]
+        tensors = [value for value in event.inputs if _holds_tensor(value)]
+        for number, value in enumerate(tensors):
+            label = names[number] if number < len(names) else "Input"
+            lines.append(f"├─ {label}: {_shown(value)}")
+        outcome = event.error.splitlines()[0] if event.error else _shown(event.outputs)
+        lines.append(f"└─ {'Error' if event.error else _target(line)}: {outcome}")
+        return lines
+
+
+class Tracer:
+    """Print the shapes that flow through a model, from `start` to `stop` or in a `with` block."""
+
+    def __init__(self, name: str = "Neural Network") -> None:
+        self.name = name
+        self.tensor_ops_tracer = TensorOpsTracer(Color)
+        self._tracer: _Tracer | None = None
+
+    def start(self, model: nn.Module) -> None:
+        """Begin to print what runs."""
+        if self._tracer is not None:
+            _print(f"{Color.RED}● Tracer {self.name} is already active{Color.END}")
+            return
+        _print(_RULE, f"{Color.BOLD}● TRACING {self.name} STARTED{Color.END}", _RULE)
+        self._tracer = _trace(model, live=self).start()
+
+    def stop(self) -> None:
+        """Stop printing."""
+        if self._tracer is None:
+            return
+        tracer, self._tracer = self._tracer, None
+        tracer.stop()
+        _print(_RULE, f"{Color.BOLD}● TRACING {self.name} COMPLETE{Color.END}", _RULE)
+
+    @contextlib.contextmanager
+    def trace(self, model: nn.Module) -> Iterator[Tracer]:
+        """Print what runs in the block."""
+        self.start(model)
+        try:
+            yield self
+        finally:
+            self.stop()
+
+    def __enter__(self) -> Tracer:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.stop()
+
+    def begins(self, event: Happening) -> None:
+        """A module is called."""
+        module = event.module()
+        details = _details(module)
+        title = f"{Color.GREEN}● {event.path or self.name} ({event.name}){Color.END}{details}"
+        arguments = [*event.inputs, *event.keywords.values()]
+        shown = ", ".join(_shown(value) for value in arguments if _holds_tensor(value)) or "N/A"
+        self._block(event.depth, [title, f"├─ Input: {shown}"])
+
+    def ends(self, event: Happening) -> None:
+        """A module call or an operation is over."""
+        if event.kind == "module":
+            outcome = event.error.splitlines()[0] if event.error else _shown(event.outputs)
+            label = "Error" if event.error else "Output"
+            self._block(event.depth, [f"└─ {label}: {outcome}", "│"])
+        elif event.kind == "op":
+            self._block(event.depth, [*self.tensor_ops_tracer.show(event), "│"])
+
+    def _block(self, depth: int, lines: list[str]) -> None:
+        _print(*("│  " * depth + line for line in lines))
+
+
+def trace_model(model: nn.Module, name: str = "Quick Trace") -> Tracer:
+    """A tracer with a name."""
+    return Tracer(name)
+
+
+def _print(*lines: str) -> None:
+    text = "".join(f"{line}\n" for line in lines)
+    if not sys.stdout.isatty():
+        for code in ("BLUE", "CYAN", "GREEN", "YELLOW", "RED", "BOLD", "DIM", "END"):
+            text = text.replace(getattr(Color, code) or "\0", "")
+    sys.stdout.write(text)
+
+
+def _details(module: Any) -> str:
+    for cls, names in _PARAMETERS.items():
+        if isinstance(module, cls):
+            return f" ({', '.join(f'{n}={getattr(module, n)}' for n in names)})"
+    return ""
+
+
+def _holds_tensor(value: Any) -> bool:
+    if isinstance(value, (list, dict)):
+        return any(map(_holds_tensor, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, LiveValue)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, LiveValue):
+        shape = "?" if value.shape is None else ", ".join(map(str, value.shape))
+        return f"{value.cls} [{shape}] torch.{value.dtype} @ {value.device}"
+    if isinstance(value, list):
+        return f"({', '.join(map(_shown, value))})"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_shown(item)}' for key, item in value.items())}}}"
+    return str(value)
+
+
+def _plain(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _function(source: Source) -> str:
+    return source.function.replace(".<locals>", "")
+
+
+def _segment(source: Source | None) -> ast.expr | None:
+    """The expression that ran, as Python reads it."""
+    if source is None or source.line != source.end_line or source.end_col <= source.col:
+        return None
+    line = linecache.getline(source.file, source.line).encode()
+    try:
+        return ast.parse(line[source.col : source.end_col].decode(), mode="eval").body
+    except (SyntaxError, UnicodeDecodeError):
+        return None
+
+
+def _expression(source: Source | None) -> tuple[str | None, list[str]]:
+    """An operator and the names of its operands as they stand in the source."""
+    found = _segment(source)
+    if isinstance(found, ast.BinOp) and type(found.op) in _OPERATORS:
+        left, right = ast.unparse(found.left), ast.unparse(found.right)
+        return f"{left} {_OPERATORS[type(found.op)]} {right}", [left, right]
+    return None, []
+
+
+def _target(source: Source | None) -> str:
+    """The name an operation's result is given, if it is the whole of an assignment."""
+    if source is None:
+        return "Output"
+    try:
+        [statement] = ast.parse(source.text).body
+    except (SyntaxError, ValueError):
+        return "Output"
+    found = _segment(source)
+    is_whole = isinstance(statement, ast.Assign) and found is not None
+    if is_whole and ast.dump(statement.value) == ast.dump(found):  # type: ignore[attr-defined,arg-type]
+        return ", ".join(ast.unparse(t) for t in statement.targets)  # type: ignore[attr-defined]
+    return "Output"

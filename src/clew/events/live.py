@@ -1,0 +1,86 @@
+"""What is happening now: the events of a running trace, told as they begin and end.
+
+`clew.trace(live=listener)` calls these on the program's own thread, so a listener should be quick.
+A `Happening` holds no tensor; its values have facts, not data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from clew.events.looks import tensor_text
+from clew.events.model import Source
+
+
+@dataclass(frozen=True, slots=True)
+class LiveValue:
+    """What a tensor or array looks like; its `str` is `f32[2,3]`."""
+
+    dtype: str
+    shape: tuple[int, ...] | None
+    device: str
+    layout: str
+    cls: str
+    placements: str | None
+    local_shape: tuple[int, ...] | None
+
+    def __str__(self) -> str:
+        return tensor_text(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """A module call, op, note or named value, at its beginning or its end.
+
+    `depth` is the number of module calls around it. `inputs` and `outputs` are nested lists and
+    dicts of `LiveValue`s and constants, as in the call; `keywords` are the arguments by name.
+    `seconds` is None at the beginning. `is_direct` tells whether a line of the program itself ran
+    it, not a library that such a line called. `stack` gives the program's lines that led here,
+    outermost first, without torch's own; `module` the module that is called, None for all else.
+    """
+
+    kind: str
+    name: str
+    path: str | None
+    depth: int
+    inputs: list[Any]
+    keywords: dict[str, Any]
+    outputs: Any
+    seconds: float | None
+    error: str | None
+    is_direct: bool
+    stack: Callable[[], tuple[Source, ...]]
+    module: Callable[[], Any]
+
+    @property
+    def source(self) -> Source | None:
+        """The innermost line of the program's own code."""
+        stack = self.stack()
+        return stack[-1] if stack else None
+
+
+class Listener(Protocol):
+    """Who wants to hear; what it raises ends the telling, not the program."""
+
+    def begins(self, event: Happening) -> None:
+        """A module call begins."""
+
+    def ends(self, event: Happening) -> None:
+        """A module call, op, note or named value is over."""
+
+
+def text_of(described: Any) -> str:
+    """Arguments or a result in words: `f32[2,3], [1, 2]`."""
+    if isinstance(described, list):
+        return "[" + ", ".join(map(text_of, described)) + "]"
+    if isinstance(described, dict):
+        return ", ".join(f"{key}: {text_of(item)}" for key, item in described.items())
+    return "" if described is None else str(described)
+
+
+def arguments_text(event: Happening) -> str:
+    """All arguments of a call in words."""
+    named = [f"{name}={text_of(value)}" for name, value in event.keywords.items()]
+    return ", ".join([*map(text_of, event.inputs), *named])

@@ -1,0 +1,142 @@
+"""How a tensor reads in one line: `f32[2,3]`, with its numbers where they are known.
+
+In come facts, statistics and data, out comes text. Every view names tensors this way.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clew.events.model import Stats
+
+_SHORT_DTYPES = {
+    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16",
+    "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8",
+    "uint64": "u64", "uint32": "u32", "uint16": "u16", "uint8": "u8",
+    "bool": "b8", "complex128": "c128", "complex64": "c64", "complex32": "c32",
+}  # fmt: skip
+_PYTHON = frozenset({"bool", "int", "float", "complex", "str", "bytes", "NoneType"})
+_BARS = "▁▂▃▄▅▆▇█"
+_ASCII_BARS = ".:-=+*#@"
+_BINS = 10
+# Enough to see where the numbers lie; more would be slow to print.
+_SAMPLE = 1 << 17
+
+
+def short_dtype(dtype: str) -> str:
+    """`float32` as `f32`, `float8_e4m3fn` as `f8e4m3fn`; what has no short form as it is.
+
+    >>> short_dtype("bfloat16"), short_dtype("float8_e5m2"), short_dtype("quint8")
+    ('bf16', 'f8e5m2', 'quint8')
+    """
+    if dtype.startswith("float8_"):
+        return "f8" + dtype.removeprefix("float8_")
+    return _SHORT_DTYPES.get(dtype, dtype)
+
+
+def tensor_text(meta: Any) -> str:
+    """A tensor as `f32[2,3]`, an array as `np.f32[2,3]`, followed by what sets it apart.
+
+    Anything else is told by its type. `meta` has the facts of a tensor as its attributes: a `Meta`
+    of the columns, or a `Value`.
+    """
+    if meta.shape is None:
+        shape = "?"
+    else:
+        shape = ",".join("?" if size < 0 else str(size) for size in meta.shape)
+    parts = [f"{short_dtype(meta.dtype)}[{shape}]"]
+    if meta.cls == "ndarray":
+        return f"np.{parts[0]}"
+    if is_python(meta):
+        return "None" if meta.cls == "NoneType" else str(meta.cls)
+    if meta.layout not in ("strided", ""):
+        parts.append(meta.layout)
+    if meta.local_shape is not None:
+        local = ",".join(map(str, meta.local_shape))
+        parts.append(f"local [{local}] {meta.placements}")
+    elif meta.cls not in ("Tensor", "Parameter") and meta.layout != "jagged":
+        parts.append(meta.cls)
+    return " ".join(parts)
+
+
+def is_python(meta: Any) -> bool:
+    """Whether a value is neither tensor nor array: a number, text, any object."""
+    return meta.cls in _PYTHON or meta.dtype == "object"
+
+
+def numbers_text(stats: Stats | None, array: Any) -> str:
+    """What is known of a tensor's numbers: a small histogram, range, mean, what is not finite.
+
+    >>> from clew.events.model import Stats
+    >>> numbers_text(Stats(-1.0, 2.0, 0.5, 1.0, 3.0, nan=2, inf=0, zeros=0, count=9), None)
+    '[-1, 2] μ 0.5 σ 1 NaN ×2'
+    """
+    if stats is None:
+        if array is None:
+            return ""
+        stats = stats_of(array)
+    parts = []
+    if array is not None and array.size > 1:
+        parts.append(_bars(array))
+    if stats.min is not None and stats.max is not None:
+        same = stats.min == stats.max
+        parts.append(
+            _number(stats.min) if same else f"[{_number(stats.min)}, {_number(stats.max)}]"
+        )
+        if not same and stats.mean is not None and stats.std is not None:
+            mu, sigma = ("μ", "σ") if _takes("μσ") else ("mean", "std")
+            parts.append(f"{mu} {_number(stats.mean)} {sigma} {_number(stats.std)}")
+    times = "×" if _takes("×") else "x"
+    parts += [f"{name} {times}{n:,}" for name, n in (("NaN", stats.nan), ("Inf", stats.inf)) if n]
+    return " ".join(filter(None, parts))
+
+
+def stats_of(array: Any) -> Stats:
+    """Statistics of data that was kept without any."""
+    import numpy as np
+
+    from clew.events.model import Stats
+
+    real = np.abs(array) if array.dtype.kind == "c" else array.astype(np.float64)
+    finite = real[np.isfinite(real)]
+    known = finite.size > 0
+    return Stats(
+        min=float(finite.min()) if known else None,
+        max=float(finite.max()) if known else None,
+        mean=float(finite.mean()) if known else None,
+        std=float(finite.std()) if known else None,
+        norm=float(np.sqrt((finite**2).sum())) if known else None,
+        nan=int(np.isnan(real).sum()),
+        inf=int(np.isinf(real).sum()),
+        zeros=int((real == 0).sum()),
+        count=int(real.size),
+    )
+
+
+def _bars(array: Any) -> str:
+    """A histogram of ten bars."""
+    import numpy as np
+
+    flat = array.reshape(-1)[:: max(1, array.size // _SAMPLE)]
+    flat = np.abs(flat) if flat.dtype.kind == "c" else flat.astype(np.float64)
+    flat = flat[np.isfinite(flat)]
+    if not flat.size or flat.min() == flat.max() or not np.isfinite(flat.max() - flat.min()):
+        return ""
+    bins = np.histogram(flat, _BINS)[0]
+    bars = _BARS if _takes(_BARS) else _ASCII_BARS
+    return "".join(bars[round(n / bins.max() * (len(bars) - 1))] for n in bins.tolist())
+
+
+def _takes(symbols: str) -> bool:
+    """Whether standard output, where text mostly goes, can show some symbols."""
+    try:
+        symbols.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except (UnicodeError, LookupError):
+        return False
+    return True
+
+
+def _number(number: float) -> str:
+    return f"{number:.3g}"

@@ -1,0 +1,1 @@
+"""Pictures of a graph: SVG, PNG, DOT and Mermaid."""

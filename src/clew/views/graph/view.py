@@ -1,0 +1,239 @@
+"""The graph of a trace as people hold it: pictures, text, data.
+
+In comes a `Reader`, out comes a `GraphView` with `.svg()`, `.png()`, `.dot()`, `.mermaid()`,
+`.json()`; `str()` is a list of the boxes with what each of them takes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from clew.analysis.fold import Folds
+from clew.analysis.graph import Graph, Options, build
+from clew.analysis.graph.model import BACKWARD, NEXT
+from clew.errors import ClewError
+from clew.store.reader import Reader
+from clew.views.export.text import as_json
+from clew.views.graph import words
+from clew.views.graph.choices import DIRECTIONS, ENGINES, FACTS, SUFFIXES, THEMES
+from clew.views.graph.dot import dot, netron_dot
+from clew.views.graph.graphviz import drawn_by_dot
+from clew.views.graph.mermaid import mermaid
+from clew.views.graph.png import png_bytes
+from clew.views.graph.svg import Drawing
+from clew.views.text.style import counted
+
+# How many boxes a picture has at the most when its depth is left open.
+READABLE = 48
+_DEEPEST = 12
+
+PathLike = str | os.PathLike[str]
+
+
+class GraphView:
+    """A graph that can be drawn, written and read."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        direction: str = "down",
+        color: str = "class",
+        show: Sequence[str] = words.SHOWN,
+        theme: str = "auto",
+        engine: str = "clew",
+    ) -> None:
+        _check("direction", direction, DIRECTIONS)
+        _check("theme", theme, THEMES)
+        _check("engine", engine, ENGINES)
+        for fact in show:
+            _check("show", fact, FACTS)
+        self.model = graph
+        self._direction = direction
+        self._color = color
+        self._show = tuple(show)
+        self._theme = theme
+        self._engine = engine
+
+    def svg(self, path: PathLike | None = None, *, theme: str | None = None) -> str:
+        """The picture as SVG, written to a file if one is named.
+
+        `theme` is `"light"`, `"dark"`, or `"auto"` for whichever the surroundings have.
+        """
+        if self._engine == "dot":
+            text = drawn_by_dot(self.dot(), "svg").decode()
+        else:
+            text = self._drawing(theme or self._theme).text()
+        return _written(text, path)
+
+    def png(
+        self,
+        path: PathLike,
+        *,
+        dpi: float = 192,
+        width: float | None = None,
+        height: float | None = None,
+        theme: str | None = None,
+    ) -> Path:
+        """Write the picture as PNG; `width` and `height`, in inches, say what it has to fit."""
+        theme = theme or self._theme
+        if self._engine == "dot":
+            fit = f"-Gsize={width or 1000},{height or 1000}!" if width or height else ""
+            data = drawn_by_dot(self.dot(), "png", f"-Gdpi={dpi}", *filter(None, [fit]))
+        else:
+            drawing = self._drawing("light" if theme == "auto" else theme)
+            data = png_bytes(drawing.text(), drawing.size, dpi, width, height)
+        Path(path).write_bytes(data)
+        return Path(path)
+
+    def dot(self, path: PathLike | None = None, *, netron: bool = False) -> str:
+        """The graph in the DOT language; with `netron` in the form that Netron reads best."""
+        return _written(netron_dot(self.model) if netron else dot(self.model, **self._looks), path)
+
+    def mermaid(self, path: PathLike | None = None) -> str:
+        """The graph as a Mermaid flowchart."""
+        return _written(mermaid(self.model, **self._looks), path)
+
+    def json(self, path: PathLike | None = None) -> str:
+        """The graph as data: nodes that nest, and edges."""
+        return _written(as_json(self.to_dict(), indent=1) + "\n", path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The graph as plain data."""
+        return self.model.to_dict()
+
+    def save(self, path: PathLike, **options: Any) -> Path:
+        """Write the graph in the form that the file's ending says."""
+        suffix = Path(path).suffix.lower()
+        writers = dict(
+            zip(SUFFIXES, (self.svg, self.png, self.dot, self.dot, self.mermaid, self.json),
+                strict=True)
+        )  # fmt: skip
+        if suffix not in writers:
+            raise ClewError(f"cannot tell from {path} what to write; end it in {_listed(SUFFIXES)}")
+        writers[suffix](path, **options)  # type: ignore[operator]
+        return Path(path)
+
+    @property
+    def _looks(self) -> dict[str, Any]:
+        return {"color": self._color, "direction": self._direction, "show": self._show}
+
+    def _drawing(self, theme: str) -> Drawing:
+        return Drawing(self.model, theme=theme, **self._looks)
+
+    @cached_property
+    def _text(self) -> str:
+        graph = self.model
+        names = {node.id: words.title(node) for node in graph.nodes}
+        taken: dict[str, list[str]] = {}
+        gradients: dict[str, list[str]] = {}
+        for edge in graph.edges:
+            if edge.kind != NEXT:
+                label = words.edge_label(edge)
+                source = names[edge.source] + (f" {label}" if label else "")
+                found = gradients if edge.kind == BACKWARD else taken
+                found.setdefault(edge.target, []).append(source)
+        depth: dict[str, int] = {}
+        nodes, edges = len(graph.nodes), len(graph.edges)
+        if not nodes:
+            return "nothing to draw: nothing was recorded, or all of it is left out"
+        lines = [f"{graph.title}: {counted(nodes, 'node')}, {counted(edges, 'edge')}"]
+        for node in graph.nodes:
+            depth[node.id] = 1 + depth[node.parent] if node.parent is not None else 0
+            said = [words.title(node), words.times(node), words.subtitle(node)]
+            sources = [
+                f"{mark} {', '.join(found[node.id])}"
+                for mark, found in (("←", taken), ("gradients ←", gradients))
+                if node.id in found
+            ]
+            text = "  ".join(filter(None, [*said, *sources]))
+            lines.append("  " * depth[node.id] + text)
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        nodes = counted(len(self.model.nodes), "node")
+        return f"<GraphView {self.model.title}: {nodes}; .svg('g.svg') draws it>"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        return {"image/svg+xml": self.svg(), "text/plain": str(self)}
+
+
+def graph_view(
+    reader: Reader,
+    roots: list[int] | None = None,
+    *,
+    depth: int | None = None,
+    fold: bool = True,
+    ops: str | None = None,
+    prune: bool | str | Sequence[str] = False,
+    squash: str | None = None,
+    edges: str = "data",
+    backward: bool = False,
+    step: int | None = None,
+    **looks: Any,
+) -> GraphView:
+    """The graph of a run, or of some of its calls; as deep as stays readable if not told."""
+    roots = None if roots is None else _outermost(reader, roots)
+    pruned = prune if isinstance(prune, bool) else (prune,) if isinstance(prune, str) else (*prune,)
+
+    folded = {sizes: Folds(reader, fold, sizes) for sizes in (True, False)}
+
+    def at(depth: int | None, sizes: bool = True) -> Graph:
+        options = Options(depth, fold, ops, pruned, squash, edges, backward, sizes, step)
+        return build(reader, options, roots, folded[sizes])
+
+    return GraphView(at(depth) if depth is not None else _readable(at, fold), **looks)
+
+
+def _outermost(reader: Reader, rows: list[int]) -> list[int]:
+    """Those of some events that lie in none of the others."""
+    parents = reader.parent_row
+    wanted = set(rows)
+    found = []
+    for row in sorted(wanted):
+        above = int(parents[row])
+        while above >= 0 and above not in wanted:
+            above = int(parents[above])
+        if above < 0:
+            found.append(row)
+    return found
+
+
+def _readable(at: Callable[..., Graph], fold: bool) -> Graph:
+    """The deepest graph that is not too much to look at."""
+    best: Graph | None = None
+    for depth in range(1, _DEEPEST + 1):
+        graph = at(depth)
+        if best is not None and len(graph.boxes) > READABLE:
+            break
+        if best is not None and len(graph.nodes) == len(best.nodes):
+            break
+        best = graph
+    assert best is not None
+    if fold and len(best.boxes) > READABLE:
+        # A loop whose tensors grow is folded only where showing each turn is too much.
+        shorter = at(1, False)
+        return shorter if len(shorter.boxes) < len(best.boxes) else best
+    return best
+
+
+def _check(name: str, given: str, known: Sequence[str]) -> None:
+    if given not in known:
+        raise ClewError(f"{name}={given!r} is not one of {_listed(known)}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))
+
+
+def _written(text: str, path: PathLike | None) -> str:
+    if path is not None:
+        Path(path).write_text(text, encoding="utf-8")
+    return text

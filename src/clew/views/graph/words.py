@@ -1,0 +1,100 @@
+"""What boxes and edges say: the words that all pictures of a graph share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from clew.analysis.graph.model import BACKWARD, CALL, DATA, NEXT, ORDER, WRITE, Edge, Node
+from clew.views.text.style import bytes_text, clipped, counted, short_number, time_text
+
+_LONGEST_NAME = 34
+_LONGEST_LABEL = 30
+_MOST_LABELS = 2
+
+SHOWN = ("params", "time")
+
+
+def title(node: Node) -> str:
+    """The name of a box."""
+    return clipped(node.name, _LONGEST_NAME)
+
+
+def times(node: Node) -> str:
+    """How often it ran, empty for once."""
+    return f"×{node.count}" if node.count > 1 else ""
+
+
+def subtitle(node: Node) -> str:
+    """The class of a module, where the name does not say it."""
+    return clipped(node.cls, _LONGEST_NAME) if node.kind == CALL and node.cls != node.name else ""
+
+
+def facts(node: Node, shown: tuple[str, ...] = SHOWN) -> str:
+    """Parameters, time and the like, of one run; `12 ×` before what each run has of its own."""
+    runs = max(len(node.events), 1)
+    each = f"{node.count} × " if node.count > 1 else ""
+    modules = max(node.modules, 1)
+    own = each if modules >= node.count else ""
+    texts = {
+        "params": f"{own}{short_number(node.parameters / modules)}" if node.parameters else "",
+        "time": "" if node.seconds is None else f"{each}{time_text(node.seconds / runs)}",
+        "ops": counted(node.ops, "op") if node.ops and node.kind == CALL else "",
+        "bytes": bytes_text(node.bytes) if node.bytes else "",
+    }
+    if not node.seconds:
+        texts["time"] = ""
+    return " · ".join(text for name, text in texts.items() if name in shown and text)
+
+
+def edge_label(edge: Edge) -> str:
+    """The looks of what an edge carries, shortened."""
+    if edge.kind == NEXT:
+        return ""
+    shown = [clipped(label, _LONGEST_LABEL) for label in edge.labels[:_MOST_LABELS]]
+    more = len(edge.labels) - len(shown)
+    text = ", ".join(shown) + (f", +{more}" if more else "")
+    if text and edge.count > len(edge.labels) and len(edge.labels) == 1:
+        text += f" ×{edge.count}"
+    return f"{text} in place".strip() if edge.kind == WRITE else text
+
+
+def joined(edges: list[Edge]) -> Edge:
+    """Edges that share a line as one."""
+    kinds = {edge.kind for edge in edges}
+    labels = dict.fromkeys(label for edge in edges for label in edge.labels)
+    kind = edges[0].kind if len(kinds) == 1 else DATA
+    return replace(
+        edges[0], kind=kind, labels=tuple(labels), count=max(edge.count for edge in edges)
+    )
+
+
+def description(node: Node) -> str:
+    """All that is known of a node, a line each, as a tooltip."""
+    runs = max(len(node.events), 1)
+    lines = [f"{node.path or node.name}{f' ({node.cls})' if node.cls else ''}"]
+    if runs > 1:
+        lines.append(f"runs: {runs}" + ("" if node.exact else ", sizes vary"))
+    if node.inputs:
+        lines.append(f"in: {', '.join(node.inputs)}")
+    if node.outputs:
+        lines.append(f"out: {', '.join(node.outputs)}")
+    if node.parameters:
+        lines.append(f"parameters: {node.parameters:,}")
+    if node.seconds:
+        lines.append(f"time: {time_text(node.seconds)}")
+    if node.ops > 1:
+        lines.append(f"ops: {node.ops:,}")
+    for name in ("nan", "inf"):
+        if node.stats and node.stats.get(name):
+            lines.append(f"{name}: {int(node.stats[name]):,}")
+    if node.source:
+        lines.append(node.source)
+    if node.error:
+        lines.append(f"error: {node.error}")
+    return "\n".join(lines)
+
+
+def edge_description(edge: Edge, names: dict[str, str]) -> str:
+    """What an edge carries from where to where."""
+    how = {WRITE: " (in place)", BACKWARD: " (gradient)", ORDER: " (order)"}.get(edge.kind, "")
+    return f"{names[edge.source]} → {names[edge.target]}{how}\n" + "\n".join(edge.labels)

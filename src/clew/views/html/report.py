@@ -1,0 +1,213 @@
+"""`Trace.html`: a trace and its viewer in one file that needs no network and no server.
+
+In come readers, out comes an HTML page: the built viewer (`assets/`, from `viewer/`), the payload,
+and a policy that forbids the page to load anything. A page may hold several traces; each has its
+own tables, so that they can be laid side by side.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import html
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clew.errors import ClewError
+from clew.events.columns import Ints
+from clew.events.model import Gap
+from clew.store.reader import Reader
+from clew.views.html import findings
+from clew.views.html.payload import Packer
+from clew.views.html.previews import Previews
+from clew.views.html.tables import Tables
+
+EVENTS = 200_000
+_ASSETS = Path(__file__).parent / "assets"
+_PRIVATE = ("name", "argv", "cwd", "host", "user", "platform")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One trace of a report: its ranks, what they did not see, and its name."""
+
+    readers: list[Reader]
+    coverage: Sequence[Gap]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A finished report; `left_out` says what did not fit."""
+
+    path: Path
+    events: int
+    size: int
+    left_out: tuple[str, ...] = field(default=())
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __str__(self) -> str:
+        text = f"{self.path}: {self.events:,} events, {self.size / 1e6:.1f} MB"
+        return "\n".join([text, *(f"left out: {what}" for what in self.left_out)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The facts as plain data."""
+        return {
+            "path": str(self.path),
+            "events": self.events,
+            "bytes": self.size,
+            "left_out": list(self.left_out),
+        }
+
+
+def write_report(side: Side, path: Path, *, events: int, redact: bool, exist: str) -> Report:
+    """Write the page aside, then move it to its path in one go."""
+    if exist not in ("replace", "error"):
+        raise ClewError(f"exist={exist!r} is not one of 'replace', 'error'")
+    if exist == "error" and os.path.lexists(path):
+        raise ClewError(f"{path} exists; choose another path, or say exist='replace'")
+    page, kept, left_out = report_page(side, events=events, redact=redact)
+    data = page.encode("utf-8", "backslashreplace")
+    aside = path.with_name(f".{uuid.uuid4().hex}-{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_bytes(data)
+        os.replace(aside, path)
+    except OSError as refused:
+        raise ClewError(f"cannot write {path}: {refused}") from refused
+    finally:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+    return Report(path, kept, len(data), tuple(left_out))
+
+
+def report_page(
+    side: Side, *, events: int = EVENTS, redact: bool = False
+) -> tuple[str, int, list[str]]:
+    """The page as text, how many events it holds, and what was left out."""
+    if events < 1:
+        raise ClewError(f"events={events}: a report holds at least one event")
+    main, values = Packer(), Packer()
+    head, kept, left_out = _trace(side, main, values, events, redact)
+    page = _page(side.name, main.text({"format": 1, "traces": [head]}), values.text({}))
+    return page, kept, left_out
+
+
+def _trace(
+    side: Side, main: Packer, values: Packer, events: int, redact: bool
+) -> tuple[dict[str, Any], int, list[str]]:
+    """The columns of one trace, its head, how many events it has and what was left out."""
+    readers = [reader for reader in side.readers if len(reader)]
+    if not readers:
+        raise ClewError("nothing was recorded, so there is nothing to look at; see t.coverage")
+    tables, previews = Tables(redact), Previews()
+    rows = findings.kept_rows(readers, events)
+    starts = [float(reader.columns.environment.get("time", 0.0)) for reader in readers]
+    places: dict[int, tuple[int, Ints]] = {}
+    for reader, mine, start in zip(readers, rows, starts, strict=True):
+        places[id(reader)] = tables.rows, mine
+        tables.add(reader, mine, round((start - min(starts)) * 1e9), previews)
+
+    def row_of(reader: Reader, row: int) -> int:
+        first, mine = places[id(reader)]
+        at = int(np.searchsorted(mine, row))
+        return first + at if at < len(mine) and mine[at] == row else -1
+
+    left_out = _left_out(readers, rows, previews, events)
+    head = {
+        **tables.pack(main, "0."),
+        "name": side.name,
+        "environment": _environment(readers[0], redact),
+        "redacted": redact,
+        "crashes": findings.crashes(readers, row_of),
+        "nonfinite": findings.nonfinite(readers, row_of),
+        "gaps": findings.gaps(side.coverage),
+        "left_out": left_out,
+    }
+    previews.pack(values, "0.")
+    return head, tables.rows, left_out
+
+
+def _left_out(
+    readers: list[Reader], rows: list[Ints], previews: Previews, events: int
+) -> list[str]:
+    total, kept = sum(map(len, readers)), sum(map(len, rows))
+    found = []
+    if kept < total:
+        steps = sorted(
+            {
+                int(step)
+                for reader, mine in zip(readers, rows, strict=True)
+                for step in np.unique(np.delete(reader.columns.step, mine))
+            }
+        )
+        between = f" of steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else ""
+        found.append(
+            f"{total - kept:,} of {total:,} events{between}, more than events={events:,}; "
+            f"t.html(path, events={total}) or `clew html --events {total}` takes all"
+        )
+    if previews.left_out:
+        found.append(
+            f"pictures of {previews.left_out:,} kept values, more than a report holds; "
+            "t[address].value has the data"
+        )
+    return found
+
+
+def _environment(reader: Reader, redact: bool) -> dict[str, Any]:
+    facts = {k: v for k, v in reader.columns.environment.items() if k not in ("clock", "crash")}
+    return {k: v for k, v in facts.items() if not (redact and k in _PRIVATE)}
+
+
+@lru_cache(maxsize=1)
+def _assets() -> tuple[str, str]:
+    """The built viewer: its script and its style sheet."""
+    found = []
+    for name in ("viewer.js", "viewer.css"):
+        try:
+            found.append((_ASSETS / name).read_text(encoding="utf-8").rstrip("\n"))
+        except OSError as missing:
+            raise ClewError(
+                f"the viewer is not built: {_ASSETS / name} is missing; "
+                "run `make viewer` in the repository, or install Clew again"
+            ) from missing
+    return found[0], found[1]
+
+
+def _page(title: str, data: str, values: str) -> str:
+    script, style = _assets()
+    policy = (
+        "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
+        f"script-src '{_hash(script)}'; style-src '{_hash(style)}'"
+    )
+    return (
+        "<!DOCTYPE html>\n"
+        '<html lang="en"><head><meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="referrer" content="no-referrer">\n'
+        f"<title>{html.escape(title)} · clew</title>\n"
+        f"<style>{style}</style></head>\n"
+        '<body><div id="app"><p class="opening">Opening the trace …</p>'
+        "<noscript>This report needs JavaScript, which runs in this file alone: it loads nothing "
+        "from anywhere.</noscript></div>\n"
+        f'<script type="text/plain" id="clew-values">{values}</script>\n'
+        f'<script type="text/plain" id="clew-data">{data}</script>\n'
+        f"<script>{script}</script>\n"
+        "</body></html>\n"
+    )
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return "sha256-" + base64.b64encode(digest).decode("ascii")

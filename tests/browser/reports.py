@@ -1,0 +1,130 @@
+"""The traces whose reports the browser opens: training, a crash, NaN, two ranks, many events."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import clew
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        weights = (q @ k.transpose(-2, -1)).softmax(-1)
+        return self.out(weights @ v)
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.attn = Attention(width)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.attn(self.norm(x))
+
+
+class Net(nn.Module):
+    def __init__(self, width: int = 8, layers: int = 3) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(16, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
+        self.head = nn.Linear(width, 16)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+TOKENS = torch.arange(12).reshape(2, 6)
+
+
+def training(steps: int = 2) -> clew.Trace:
+    """Steps of training, statistics of everything, the data of the attention."""
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with clew.trace(model, values="stats", capture=["blocks.*.attn", "op:_softmax"]) as t:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(TOKENS).logsumexp(-1).mean().backward()
+            optimizer.step()
+            t.step()
+    return t
+
+
+class Wrong(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Net()
+        self.last = nn.Linear(5, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.last(self.net(tokens))
+
+
+def crash() -> clew.Trace:
+    """A run that ends in an exception."""
+    model = Wrong()
+    try:
+        with clew.trace(model) as t:
+            model(TOKENS)
+    except RuntimeError:
+        return t
+    raise AssertionError("the model was meant to fail")
+
+
+def nonfinite() -> clew.Trace:
+    """A logarithm of numbers below zero."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    with clew.trace(model, values="full") as t:
+        (model(torch.ones(2, 4)) - 10).log().sum()
+    return t
+
+
+def two_ranks(folder: Path) -> clew.Trace:
+    """The same forward pass on two ranks."""
+    before = os.environ.get("RANK")
+    try:
+        for rank in range(2):
+            os.environ["RANK"] = str(rank)
+            model = Net(layers=1)
+            with clew.trace(model, values="stats", out=folder):
+                model(TOKENS)
+    finally:
+        os.environ.pop("RANK", None)
+        if before is not None:
+            os.environ["RANK"] = before
+    return clew.load(folder)
+
+
+def many(events: int) -> clew.Trace:
+    """Training steps until there are so many events."""
+    torch.manual_seed(0)
+    model = Net(layers=8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(TOKENS).logsumexp(-1).mean().backward()
+        optimizer.step()
+
+    step()
+    with clew.trace(model) as one:
+        step()
+    with clew.trace(model) as t:
+        for _ in range(events // len(one) + 1):
+            step()
+            t.step()
+    return t

@@ -1,0 +1,113 @@
+"""What notebooks are given: text, HTML without scripts of its own, the viewer where it fits."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import clew
+from clew.events.looks import numbers_text, stats_of
+from clew.views import notebook
+
+
+@pytest.fixture
+def trace() -> clew.Trace:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    with clew.trace(model, values="stats", capture=["0"], name="<small>") as t:
+        model(torch.randn(16, 4))
+    return t
+
+
+def outside_frames(page: str) -> str:
+    return re.sub(r"<iframe.*?</iframe>", "", page, flags=re.S)
+
+
+def test_trace_is_text_and_the_viewer(trace: clew.Trace) -> None:
+    bundle = trace._repr_mimebundle_()
+    assert bundle["text/plain"].splitlines()[0].startswith("<small>: 4 module calls")
+    assert "\x1b" not in bundle["text/plain"]
+    page = bundle["text/html"]
+    assert page.startswith('<iframe sandbox="allow-scripts" title="clew"')
+    assert "&lt;title&gt;&amp;lt;small&amp;gt; · clew" in page
+    static = outside_frames(page)
+    assert "script" not in static
+    assert "<details>" in static
+    assert "Linear" in static
+
+
+def test_large_trace_is_text_alone(trace: clew.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notebook, "_LARGEST", 1000)
+    page = trace._repr_mimebundle_()["text/html"]
+    assert "iframe" not in page
+    assert page.startswith("<details open>")
+    monkeypatch.setattr(notebook, "_EVENTS", 2)
+    assert "iframe" not in trace._repr_mimebundle_()["text/html"]
+
+
+def test_trace_that_holds_nothing_is_text() -> None:
+    with pytest.warns(clew.ClewWarning), clew.trace() as t:
+        pass
+    assert "iframe" not in t._repr_mimebundle_()["text/html"]
+
+
+def test_selection_is_a_table(trace: clew.Trace) -> None:
+    bundle = trace["*"]._repr_mimebundle_()
+    lines = bundle["text/plain"].splitlines()
+    assert lines[0] == "<Selection '*': 3 calls>"
+    assert lines[1].startswith("  0#0  f32[16,8]  [")
+    assert bundle["text/html"].count("<tr>") == 4
+    assert "<td" in bundle["text/html"]
+
+
+def test_long_selection_says_what_is_left_out() -> None:
+    model = nn.Linear(2, 2)
+    with clew.trace(model) as t:
+        for _ in range(40):
+            model(torch.ones(1, 2))
+    bundle = t[""]._repr_mimebundle_()
+    assert bundle["text/plain"].splitlines()[-1] == "  ... 10 more; take a part with [30:]"
+    assert "… 10 more" in bundle["text/html"]
+
+
+def test_value_is_a_line_and_a_histogram(trace: clew.Trace) -> None:
+    kept = trace["0"].output
+    bundle = kept._repr_mimebundle_()
+    assert bundle["text/plain"] == str(kept)
+    assert bundle["text/html"].count("<rect") == 32
+    without = trace["2"].output._repr_mimebundle_()
+    assert "<svg" not in without["text/html"]
+    assert "f32[16,2]" in without["text/html"]
+
+
+def test_value_prints_its_numbers(trace: clew.Trace) -> None:
+    kept, counted = trace["0"].output, trace["2"].output
+    assert re.fullmatch(r"f32\[16,8\] [▁▂▃▄▅▆▇█]{10} \[-\S+, \S+\] μ \S+ σ \S+", str(kept)), str(
+        kept
+    )
+    assert re.fullmatch(r"f32\[16,2\] \[-\S+, \S+\] μ \S+ σ \S+", str(counted)), str(counted)
+    assert repr(kept) == "<Value f32[16,8]>"
+    assert kept.look == "f32[16,8]"
+
+
+def test_value_of_metadata_alone_is_its_look() -> None:
+    with clew.trace() as t:
+        torch.ones(2, 3) + 1
+    assert str(t["op:add"].output) == "f32[2,3]"
+
+
+def test_what_is_not_finite_is_said() -> None:
+    array = np.array([1.0, np.nan, np.inf, 3.0])
+    assert numbers_text(None, array) == "█▁▁▁▁▁▁▁▁█ [1, 3] μ 2 σ 1 NaN ×1 Inf ×1"
+    assert numbers_text(None, np.full(3, np.nan)) == "NaN ×3"
+    assert numbers_text(None, np.zeros(4)) == "0"
+
+
+def test_statistics_of_kept_data() -> None:
+    found = stats_of(np.array([[0, 3], [4, 0]], dtype=np.int32))
+    assert (found.min, found.max, found.norm, found.zeros, found.count) == (0, 4, 5, 2, 4)
+    assert stats_of(np.array([3 + 4j])).max == 5

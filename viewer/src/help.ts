@@ -1,0 +1,34 @@
+// The list of keys.
+
+import { button, h, on } from "./dom.ts";
+
+const KEYS: [string, string][] = [
+  ["↑ ↓ ← →", "move, open and close; in the graph along the edges"],
+  ["/", "search for an address or any text"],
+  ["n  p", "next and previous match"],
+  ["[  ]", "the same call in other steps, ranks, rounds"],
+  ["u", "up to the call it ran in"],
+  ["*", "open one level more everywhere"],
+  ["Enter", "open or close the selected node"],
+  ["f", "graph: draw only the selected part"],
+  ["z  +  −", "timeline: zoom to the selection, in, out"],
+  ["1 … 5", "to the tree, graph, source, details, timeline"],
+  ["d", "dark or light"],
+  ["?", "this list"],
+];
+const ADDRESSES: [string, string][] = [
+  ["blocks.0.attn", "a module, every call"],
+  ["blocks.*.attn#2", "third call; * one segment, ** any number"],
+  ["blocks.0:in.mask", "a value by its place in the arguments"],
+  ["op:aten._softmax*", "operations by name"],
+  ["line:model.py:57", "what a source line ran"],
+];
+
+export function help(): HTMLDialogElement {
+  const table = (pairs: [string, string][]) => h("table", null, h("tbody", null, pairs.map(([key, text]) => h("tr", null, h("th", { scope: "row" }, h("kbd", null, key)), h("td", null, text)))));
+  const dialog = h("dialog.help", { label: "Keys" }, h("h2", null, "Keys"), table(KEYS), h("h2", null, "Search"), table(ADDRESSES),
+    h("p.dim", null, "The page's address follows the selection: copy it to link to what you see. Nothing is sent or loaded."),
+    button("Close", "Close", () => dialog.close(), "primary"));
+  on(dialog, "click", (event) => { if (event.target === dialog) dialog.close(); });
+  return dialog;
+}

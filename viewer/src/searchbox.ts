@@ -1,0 +1,114 @@
+// The search field: addresses as in Python, or any text; the rows found, one by one.
+
+import { search } from "./address.ts";
+import { h, on, replace } from "./dom.ts";
+import { count, whole } from "./format.ts";
+import type { View } from "./state.ts";
+
+const MOST_LISTED = 100;
+
+export class SearchBox {
+  readonly element: HTMLElement;
+  readonly input: HTMLInputElement;
+  private readonly list = h("ul.results", { role: "listbox", id: "results", hidden: true, label: "Events found" });
+  private readonly status = h("span.status", { role: "status", "aria-live": "polite" });
+  private rows: number[] = [];
+  private at = -1;
+  private timer = 0;
+
+  constructor(private readonly view: View, private readonly mark: (rows: Set<number>) => void, private readonly leave: () => void) {
+    this.input = h("input", {
+      type: "search", id: "search", placeholder: "Search: blocks.*.attn   op:softmax   line:model.py:57   any text", spellcheck: "false", autocomplete: "off",
+      role: "combobox", "aria-expanded": "false", "aria-controls": "results", label: "Search by address or text",
+    });
+    this.element = h("div.search", { role: "search" }, this.input, this.status, this.list);
+    on(this.input, "input", () => {
+      clearTimeout(this.timer);
+      this.timer = window.setTimeout(() => this.run(), 60);
+    });
+    on(this.input, "keydown", (event) => this.key(event));
+    on(this.input, "focus", () => this.open(this.rows.length > 0));
+    on(document, "pointerdown", (event) => {
+      if (!this.element.contains(event.target as Node)) this.open(false);
+    });
+    on(this.list, "click", (event) => {
+      const item = (event.target as Element).closest<HTMLElement>("[data-at]");
+      if (!item) return;
+      this.go(Number(item.dataset.at));
+      this.open(false);
+    });
+  }
+
+  get text(): string {
+    return this.input.value;
+  }
+
+  set(text: string): void {
+    this.input.value = text;
+    this.run();
+    this.open(false);
+  }
+
+  private run(): void {
+    const found = search(this.view.trace, this.input.value);
+    this.rows = found.rows;
+    this.at = -1;
+    this.mark(new Set(found.rows));
+    const asked = this.input.value.trim() !== "";
+    this.status.textContent = !asked ? "" : found.problem && !found.rows.length ? found.problem : found.rows.length ? count(found.rows.length, "match", "matches") : "no match";
+    this.element.classList.toggle("none", asked && !found.rows.length);
+    this.fill();
+    this.open(asked && found.rows.length > 0 && document.activeElement === this.input);
+  }
+
+  private fill(): void {
+    const { trace } = this.view;
+    const items = this.rows.slice(0, MOST_LISTED).map((row, at) => h("li", { role: "option", id: `found-${at}`, "data-at": at, "aria-selected": "false" },
+      h("b", null, trace.isModule(row) ? trace.module(row) || trace.eventName(row) : trace.label(row)),
+      h("span.dim", null, ` ${trace.isModule(row) ? trace.eventName(row) : (trace.module(row) ?? "")}`),
+      h("span.shape", null, trace.output(row)),
+      h("span.dim.where", null, [trace.steps.length > 1 && `step ${trace.step[row]}`, trace.ranks.length > 1 && `rank ${trace.rank[row]}`, trace.phase(row) !== "forward" && trace.phase(row), trace.siteText(row)].filter(Boolean).join(" · "))));
+    const rest = this.rows.length - MOST_LISTED;
+    replace(this.list, items, rest > 0 && h("li.dim", null, `… ${whole(rest)} more, n and p go through all`));
+  }
+
+  private open(wanted: boolean): void {
+    this.list.hidden = !wanted;
+    this.input.setAttribute("aria-expanded", String(wanted));
+  }
+
+  /** Go to the next match, or the one before. */
+  step(by: number): void {
+    if (!this.rows.length) return;
+    this.go((this.at + by + this.rows.length) % this.rows.length);
+  }
+
+  private go(at: number): void {
+    this.at = at;
+    this.view.choose(this.rows[at], "search");
+    this.status.textContent = `${whole(at + 1)} of ${count(this.rows.length, "match", "matches")}`;
+    for (const item of this.list.querySelectorAll("[aria-selected]")) item.setAttribute("aria-selected", "false");
+    const item = this.list.children[at];
+    if (at < MOST_LISTED && item) {
+      item.setAttribute("aria-selected", "true");
+      item.scrollIntoView({ block: "nearest" });
+      this.input.setAttribute("aria-activedescendant", item.id);
+    }
+  }
+
+  private key(event: KeyboardEvent): void {
+    event.stopPropagation();
+    if (event.key === "ArrowDown" || (event.key === "Enter" && !event.shiftKey)) {
+      clearTimeout(this.timer);
+      if (this.at < 0 && event.key === "Enter") this.run();
+      this.step(1);
+    } else if (event.key === "ArrowUp" || event.key === "Enter") this.step(-1);
+    else if (event.key === "Escape") {
+      if (!this.list.hidden) this.open(false);
+      else if (this.input.value) this.set("");
+      else this.leave();
+      if (this.list.hidden && !this.input.value) this.leave();
+    } else return;
+    event.preventDefault();
+  }
+}

@@ -1,0 +1,38 @@
+// What is selected, and who wants to know. One `View` per trace: panes of a second trace beside the
+// first would have a view of their own.
+
+import { Outline } from "./outline.ts";
+import type { Trace } from "./trace.ts";
+
+export type Listener = (from: string) => void;
+
+export class View {
+  readonly outline: Outline;
+  /** The selected node, -1 for none. */
+  selected = -1;
+  /** The value of the selected event that is looked at, -1 for its first result. */
+  value = -1;
+  private listeners: Listener[] = [];
+
+  constructor(readonly trace: Trace) {
+    this.outline = new Outline(trace);
+  }
+
+  onSelect(listener: Listener): void {
+    this.listeners.push(listener);
+  }
+
+  /** Select a node, and tell every pane; `from` names the pane that asks. */
+  choose(node: number, from: string, value = -1): void {
+    if (node === this.selected && value === this.value) return;
+    this.selected = node;
+    this.value = value;
+    for (const listener of this.listeners) listener(from);
+  }
+
+  /** The event that is selected, or the first of a selected group; -1 for none. */
+  get row(): number {
+    if (this.selected < 0) return -1;
+    return this.outline.firstRow(this.selected);
+  }
+}

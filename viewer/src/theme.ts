@@ -1,0 +1,9 @@
+// Dark or light: as the system says, until someone chooses.
+
+export function currentTheme(): string {
+  return document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+}
+
+export function nextTheme(): string {
+  return (document.documentElement.dataset.theme = currentTheme() === "dark" ? "light" : "dark");
+}
