@@ -27,7 +27,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values of one address in order of step and rank, with where each came from."""
+    """Values of one address rank by rank, with where each came from."""
 
     address: str
     values: list[Value]
@@ -132,7 +132,7 @@ def series(readers: list[Reader], text: str, mode: str | None) -> Series:
 
 
 def entries(readers: list[Reader], text: str) -> list[Entry]:
-    """The values an address stands for, in order of step and rank."""
+    """The values an address stands for, rank by rank."""
     address = parse(text)
     made = {stage: _made(readers, address, stage) for stage in (ENDED, REDUCED, COPIED, SAVED)}
     found = made[ENDED] or made[REDUCED]
@@ -145,7 +145,7 @@ def entries(readers: list[Reader], text: str) -> list[Entry]:
                 raise
         here = {entry.rank for entry in found}
         found = found + [entry for entry in made[COPIED] if entry.rank not in here]
-    return sorted(found, key=lambda e: (e.event.step, -1 if e.rank is None else e.rank))
+    return sorted(found, key=lambda entry: -1 if entry.rank is None else entry.rank)
 
 
 def _selected(readers: list[Reader], selection: Selection) -> list[Entry]:
