@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "Callbacks": "clew.callbacks",
     "ClewError": "clew.errors",
     "ClewWarning": "clew.errors",
     "Hdf5": "clew.events.outputs",
@@ -31,6 +32,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Callbacks",
     "ClewError",
     "ClewWarning",
     "Hdf5",
@@ -48,6 +50,7 @@ __all__ = [
 logging.getLogger("clew").addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
+    from clew.callbacks import Callbacks
     from clew.capture.taps import prefix, tap
     from clew.errors import ClewError, ClewWarning
     from clew.events.outputs import Hdf5

@@ -1,6 +1,7 @@
-"""Ready reductions for taps and callbacks: less than a whole value, or many values as one.
+"""What happens to the values of an address on their way, and ready reductions for it.
 
-Each works on tensors and on NumPy arrays, by the methods both have, so none of them needs torch.
+`Callbacks` says what to keep of a value, or to make of many. The reductions work on tensors and on
+NumPy arrays, by the methods both have, so nothing here needs torch.
 
 >>> import numpy as np
 >>> from clew import callbacks
@@ -13,6 +14,7 @@ Each works on tensors and on NumPy arrays, by the methods both have, so none of 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +23,61 @@ from clew.errors import ClewError
 
 Dims: TypeAlias = int | tuple[int, ...] | None
 Reduction: TypeAlias = Callable[[Any], Any]
+# Of the values of an address, those of a gather or of the whole run.
+Collection: TypeAlias = Callable[[list[Any]], Any]
+
+_ONLY = (None, "train", "eval")
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """What is made of the values of one address, and in which steps.
+
+    `save` gets each value as it is, on its rank, and returns what to record: a function, or the
+    name of a reduction. With `clew.trace(gather=N)`, `before_gather` gets the values of N steps on
+    each rank, and `after_gather` on rank 0 those of all ranks, rank by rank. `end` gets the whole
+    run's when the recording stops. A list they return is several values, anything else is one, and
+    None is none. One that fails is listed in `Trace.coverage`; what it was given is kept then.
+
+    `every=N` records the last of every N steps, `only` is `"train"` or `"eval"`; steps of either
+    kind are counted apart.
+
+    >>> import torch, clew
+    >>> model = torch.nn.Identity()
+    >>> with clew.trace(model, callbacks={"": clew.Callbacks(save="max", every=2)}) as t:
+    ...     for step in range(6):
+    ...         y = model(torch.arange(3.0) + step)
+    ...         step = t.step()
+    >>> t.series("").stack().tolist()
+    [3.0, 5.0, 7.0]
+    """
+
+    save: Reduction | str | None = None
+    before_gather: Collection | None = None
+    after_gather: Collection | None = None
+    end: Collection | None = None
+    every: int = 1
+    only: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.save, str):
+            object.__setattr__(self, "save", reducer(self.save))
+        for name in ("save", "before_gather", "after_gather", "end"):
+            function = getattr(self, name)
+            if function is not None and not callable(function):
+                raise ClewError(
+                    f"Callbacks({name}={function!r}): give a function of the value"
+                    f"{'s' if name != 'save' else ', or the name of a reduction'}"
+                )
+        if type(self.every) is not int or self.every < 1:
+            raise ClewError(f"Callbacks(every={self.every!r}): give a whole number, 1 or more")
+        if self.only not in _ONLY:
+            raise ClewError(f"Callbacks(only={self.only!r}): give 'train', 'eval' or None")
+
+    @property
+    def is_for_gather(self) -> bool:
+        """Whether there is something to do when values are gathered."""
+        return self.before_gather is not None or self.after_gather is not None
 
 
 def mean(dim: Dims = None) -> Reduction:

@@ -24,15 +24,15 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from clew import callbacks
 from clew.address import Address, compile_pattern, nearest, parse
 from clew.analysis.crash import crash_note, failing_event
+from clew.callbacks import Callbacks, reducer
 from clew.errors import ClewError, ClewWarning, MissingDependency, TraceStateError
 from clew.events.columns import Columns, ModuleRow, Place
 from clew.events.live import Listener
 from clew.events.model import Gap
 from clew.events.outputs import Hdf5, as_hdf5
-from clew.events.records import EVAL, TRAIN, Sink, Step
+from clew.events.records import Sink, Step
 from clew.events.settings import Limits, Schedule
 from clew.store.memory import MemoryStore
 from clew.store.reader import Reader
@@ -100,6 +100,8 @@ def trace(
     values: str = "meta",
     capture: Iterable[str] = (),
     watch: Iterable[str] = (),
+    callbacks: Mapping[str, Callbacks] | None = None,
+    gather: int | None = None,
     live: bool | Listener = False,
     compiled: str = "opaque",
     out: str | os.PathLike[str] | Hdf5 | None = None,
@@ -115,6 +117,8 @@ def trace(
     name each outermost module by its class. `level` is `"ops"` or `"modules"`. `values` is
     `"meta"`, `"stats"` or `"full"`; `capture` lists addresses kept in full whatever it says.
     `watch` names variables to follow through every function of the program that runs.
+    `callbacks` maps addresses to `Callbacks`: what to keep of their values, or to make of them.
+    `gather=N` brings the values of both to rank 0 every N steps, while the program runs.
     `live` prints each event as it happens, or tells a `clew.events.live.Listener` of it.
     `compiled="eager"` opens compiled regions up.
     `out` streams the trace to a folder while the program runs; a folder that is taken is left
@@ -143,13 +147,40 @@ def trace(
         raise MissingDependency("clew.trace", "torch", "clew[torch]") from missing
     models = _models(model, torch.nn.Module)
     addresses = [parse(text) for text in ([capture] if isinstance(capture, str) else capture)]
+    followed = _followed(callbacks, gather)
     place = as_hdf5(out) or out
     listener = (LivePrinter(sys.stdout) if live else None) if isinstance(live, bool) else live
     settings = Settings(
-        level, values, addresses, listener, compiled, place, exist, schedule, limits or Limits(),
-        redact, name, (watch,) if isinstance(watch, str) else tuple(watch),
+        level, values, addresses, followed, gather, listener, compiled, place, exist, schedule,
+        limits or Limits(), redact, name, (watch,) if isinstance(watch, str) else tuple(watch),
     )  # fmt: skip
     return Tracer(models, settings)
+
+
+def _followed(callbacks: Any, gather: Any) -> dict[str, tuple[Address, Callbacks]]:
+    """Addresses with callbacks, checked."""
+    if gather is not None and (type(gather) is not int or gather < 1):
+        raise ClewError(f"gather={gather!r}: give the number of steps between two gathers, or None")
+    if callbacks is not None and not isinstance(callbacks, Mapping):
+        raise ClewError(
+            f"callbacks is a {type(callbacks).__name__}; give a dict of address to clew.Callbacks"
+        )
+    found = {}
+    for text, given in (callbacks or {}).items():
+        if not isinstance(given, Callbacks):
+            raise ClewError(
+                f"callbacks[{text!r}] is a {type(given).__name__}; give clew.Callbacks(save=...)"
+            )
+        address = parse(text)
+        if address.kind == "line":
+            raise ClewError(f"callbacks[{text!r}]: a line has no value; name a variable of it")
+        if gather is None and given.is_for_gather:
+            raise ClewError(
+                f"callbacks[{text!r}] has before_gather or after_gather, and nothing is gathered; "
+                "say every how many steps: clew.trace(gather=N)"
+            )
+        found[text] = (address, given)
+    return found
 
 
 def _models(model: Any, module_class: type) -> dict[str, Any]:
@@ -178,6 +209,8 @@ class Settings:
     level: str
     values: str
     capture: list[Address]
+    followed: dict[str, tuple[Address, Callbacks]]
+    gather: int | None
     live: Listener | None
     compiled: str
     out: str | os.PathLike[str] | Hdf5 | None
@@ -187,6 +220,12 @@ class Settings:
     redact: bool
     name: str | None
     watch: tuple[str, ...] = ()
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Every address asked for, once."""
+        found = {address.text: address for address in self.capture}
+        return list((found | {text: a for text, (a, _) in self.followed.items()}).values())
 
 
 class Tracer(Trace):
@@ -342,23 +381,26 @@ class Session:
 
     def __init__(self, models: dict[str, nn.Module], settings: Settings) -> None:
         from clew.capture.budget import Budget
+        from clew.capture.gather import Gather
         from clew.capture.grads import GradSource
         from clew.capture.live import LiveFeed
-        from clew.capture.named import Named
+        from clew.capture.named import Named, TapSource, Treated
         from clew.capture.recording import Recording
+        from clew.capture.steps import Steps
         from clew.capture.tensors import TensorTable
         from clew.capture.torch_compat import is_compiling
         from clew.capture.values import Keeper
         from clew.capture.variables import VariableSource
         from clew.capture.workers import LoaderSource, WorkerPlan
+        from clew.store.decode import decode
 
         self._settings = settings
         self._roots = {path: type(model).__name__ for path, model in models.items()}
         self._sees_ops = settings.level == "ops"
         self._clock = time.perf_counter_ns()
         self._time = time.time()
-        self._step = 0
-        self._step_modes: dict[int, str] = {}
+        self._steps = Steps()
+        self._rank, self._size = _rank_and_size()
         self._reader: Reader | None = None
         self._gaps: dict[tuple[str, str], Gap] = {}
         self._faulted = False
@@ -394,25 +436,38 @@ class Session:
             feed = LiveFeed(self.recording, settings.live)
             self.recording.listen(feed.entered, feed.ended)
         # Without a model it shows only as it runs what is a module and what a variable.
-        calls = [a for a in settings.capture if not models or not self._may_be_variable(a)]
+        kept = [a for a in settings.capture if a.text not in settings.followed]
+        calls = [a for a in kept if not models or not self._may_be_variable(a)]
         keeper = Keeper(settings.values, calls, budget, self._gap, self.recording.kept)
-        self.recording.keep(keeper, every=settings.values != "meta" or keeper.is_asked)
-        self._matchers: list[Any] = [keeper]
-        if any(address.role in ROLES_BEYOND_CALLS for address in settings.capture):
-            grads = self.recording.grads = GradSource(self.recording, settings.capture, self._gap)
+        treated = [Treated(a, how, records=True) for a, how in settings.followed.values()]
+        if settings.gather is not None:
+            treated += [Treated(a, Callbacks(), records=False) for a in kept]
+        named = self._named = Named(self.recording, treated, self._steps, self._training, self._gap)
+        self._gather = Gather(
+            self.recording, settings.gather, self._steps, named.treatment_of, decode, self._gap,
+            self._trouble,
+        )  # fmt: skip
+        named.collect = self._gather.collect
+        if named.calls or named.ops:
+            self.recording.calls = named
+        every = settings.values != "meta" or keeper.is_asked or bool(named.ops)
+        self.recording.keep(keeper, every=every)
+        self._matchers: list[Any] = [keeper, named]
+        asked = settings.addresses
+        if any(address.role in ROLES_BEYOND_CALLS for address in asked):
+            grads = self.recording.grads = GradSource(self.recording, asked, named, self._gap)
             self._matchers.append(grads)
         self._variables: VariableSource | None = None
-        if any(self._may_be_variable(address) for address in settings.capture):
-            self._variables = VariableSource(
-                self.recording, settings.capture, Named(self.recording, self._gap), self._gap,
-                is_compiling,
-            )  # fmt: skip
+        if any(self._may_be_variable(address) for address in asked):
+            self._variables = VariableSource(self.recording, asked, named, self._gap, is_compiling)
             self._matchers.append(self._variables)
+        self._taps = TapSource(self.recording, named, reducer, asked, self._gap)
+        self._matchers.append(self._taps)
         self._watch = self._watch_source() if settings.watch else None
         self._workers = LoaderSource(
             self.recording,
             WorkerPlan(
-                capture=tuple(address.text for address in settings.capture),
+                capture=tuple(address.text for address in asked),
                 watch=settings.watch or None,
                 values=settings.values,
             ),
@@ -449,7 +504,6 @@ class Session:
         """Install everything."""
         from clew.capture.compiled import CompiledSource
         from clew.capture.modules import ModuleSource
-        from clew.capture.named import TapSource
         from clew.capture.sources import boundary_of
         from clew.capture.torch_compat import on_swap
 
@@ -462,8 +516,7 @@ class Session:
         lane = recording.lane(boundary_of(frame))
         modules = ModuleSource(recording, self._sees_ops, self._on_thread, self._on_idle)
         compiled = CompiledSource(recording, self._settings.compiled, self._gap)
-        taps = TapSource(recording, callbacks.reducer, self._gap)
-        self._sources = [modules, taps, self._workers]
+        self._sources = [modules, self._taps, self._workers]
         if recording.grads is not None:
             self._sources.insert(0, recording.grads)
         if self._variables is not None:
@@ -480,6 +533,9 @@ class Session:
 
     def stop(self) -> None:
         """Take everything away and hand over the rest."""
+        if self._writer is None:
+            # torch.distributed may have come up since the start, and may be gone afterwards.
+            self._rank, self._size = _rank_and_size((self._rank, self._size))
         lane = self.recording.lanes.get(self._main)
         if lane is not None:
             self._pop_mode(lane)
@@ -487,10 +543,15 @@ class Session:
             undo()
         self._undo = []
         self._workers.close()
+        try:
+            self._gather.finish(crashed=self.crash_text is not None)
+        except Exception as fault:
+            self._fault(fault, "gathered values")
         self.recording.close()
         self._reader = None
         self._check_anything_ran()
         self._check_models_ran()
+        self._named.tell_missing()
         self._check_captured()
         if self._watch is not None:
             self._watch.say_missed()
@@ -536,18 +597,19 @@ class Session:
         if self.recording.grads is not None and not self._paused:
             self.recording.grads.look_around()
         self._workers.merge()
-        self._step += 1
+        number = self._steps.begin()
+        self._gather.stepped()
         self._follow_schedule()
         if not self._paused:
-            self.recording.mark(Step(self._step))
+            self.recording.mark(Step(number))
         if self._writer is not None:
             self.recording.drain()
-        return self._step
+        return number
 
     def _follow_schedule(self) -> None:
         """Take the sources away for steps that are not recorded, and bring them back."""
         schedule = self._settings.schedule
-        pause = schedule is not None and not schedule(self._step)
+        pause = schedule is not None and not schedule(self._steps.number)
         if pause == self._paused:
             return
         self._paused = pause
@@ -616,20 +678,19 @@ class Session:
         from clew.store.disk import DiskStore
         from clew.store.save import claim
 
-        rank = _rank()
         if isinstance(out, str) and is_url(out):
             from clew.store.remote_store import RemoteStore, claim_remote
 
-            place = claim_remote(out, rank, exist, self._environment(), _world_size())
-            return RemoteStore(*place, rank, self._around, self._not_written)
-        folder = claim(Path(out), rank, exist, self._environment(), _world_size())
-        return DiskStore(folder, rank, self._around, self._not_written)
+            place = claim_remote(out, self._rank, exist, self._environment(), self._size)
+            return RemoteStore(*place, self._rank, self._around, self._trouble)
+        folder = claim(Path(out), self._rank, exist, self._environment(), self._size)
+        return DiskStore(folder, self._rank, self._around, self._trouble)
 
     def _open_hdf5(self, out: Hdf5, exist: str) -> Hdf5Store:
         from clew.views.export.hdf5_store import open_hdf5
 
         environment = self._environment()
-        return open_hdf5(out, _rank(), exist, environment, self._around, self._not_written)
+        return open_hdf5(out, self._rank, exist, environment, self._around, self._trouble)
 
     @property
     def path(self) -> Path | str | None:
@@ -645,7 +706,7 @@ class Session:
             self._module_rows(),
             list(recording.modules.parameters),
             list(recording.thread_names),
-            dict(self._step_modes),
+            dict(self._steps.modes),
             list(self._gaps.values()),
             (lambda file: None) if self._settings.redact else _source,
             self._environment(),
@@ -661,8 +722,8 @@ class Session:
 
     def _columns(self) -> Columns:
         return recorded_columns(
-            self.store, self.recording, self._step_modes, self._gaps.values(),
-            self._environment(), self._settings.redact,
+            self.store, self.recording, self._steps.modes, self._gaps.values(),
+            self._environment(), self._settings.redact, self._rank,
         )  # fmt: skip
 
     def _environment(self) -> dict[str, Any]:
@@ -697,11 +758,9 @@ class Session:
 
     def _on_idle(self, lane: Lane, module: nn.Module) -> None:
         """The outermost module call of a thread is over: leave no mode behind on it."""
-        if self._step not in self._step_modes:
-            # The model whose names are used says what the step is, else the first that runs.
-            given = next(iter(self._given.values()), None)
-            root = module if not given else given[0].entry.ref() or module
-            self._step_modes[self._step] = TRAIN if root.training else EVAL
+        if not self._steps.is_settled:
+            root = self._root()
+            self._steps.settle((module if root is None else root).training)
         if lane.ident != self._main:
             self._pop_mode(lane)
             if self._sees_ops:
@@ -715,6 +774,22 @@ class Session:
                     )
                 )
 
+    def _root(self) -> nn.Module | None:
+        """The model whose names are used, which says what kind of step one is."""
+        given = next(iter(self._given.values()), None)
+        return None if not given else given[0].entry.ref()
+
+    def _training(self) -> bool | None:
+        """Whether this is a train step, as far as that can be told while a model runs."""
+        if self._steps.is_settled:
+            return None
+        root = self._root()
+        running = self.recording.lane().outermost
+        root = running if root is None else root
+        if root is not None and running is not None:
+            self._steps.settle(root.training)
+        return None if root is None else root.training
+
     def _check_anything_ran(self) -> None:
         if not self._roots and self.recording.is_empty() and self._settings.schedule is None:
             gap = Gap("events", "", "nothing ran inside the trace that torch would show",
@@ -727,7 +802,7 @@ class Session:
         called = [name.path for name in modules.names if name.entry.calls]
         owned = [path for path, _ in modules.tensors()]
         matched = {text for source in self._matchers for text in source.matched}
-        for address in self._settings.capture:
+        for address in self._settings.addresses:
             if address.text not in matched:
                 among = owned if address.role in TENSOR_ROLES else called
                 if self._variables is not None:
@@ -759,7 +834,7 @@ class Session:
         self._reader = None
         return new
 
-    def _not_written(self, gap: Gap) -> None:
+    def _trouble(self, gap: Gap) -> None:
         if self._gap(gap):
             warn(str(gap))
 
@@ -781,6 +856,7 @@ def begin_worker(plan: WorkerPlan, sink: Sink) -> Recording:
     from clew.capture.named import Named, TapSource
     from clew.capture.recording import Recording
     from clew.capture.scope import Scope
+    from clew.capture.steps import Steps
     from clew.capture.tensors import TensorTable
     from clew.capture.values import Keeper
     from clew.capture.variables import VariableSource
@@ -793,10 +869,11 @@ def begin_worker(plan: WorkerPlan, sink: Sink) -> Recording:
     budget = Budget(Limits(), ignore)
     recording = Recording(sink, time.perf_counter_ns, TensorTable, budget)
     recording.keep(Keeper("meta", [], budget, ignore, recording.kept), every=False)
-    sources: list[Source] = [TapSource(recording, callbacks.reducer, ignore)]
     functions = [a for a in map(parse, plan.capture) if a.kind == "function"]
+    named = Named(recording, [], Steps(), lambda: None, ignore)
+    sources: list[Source] = [TapSource(recording, named, reducer, [], ignore)]
     if functions:
-        sources.append(VariableSource(recording, functions, Named(recording, ignore), ignore))
+        sources.append(VariableSource(recording, functions, named, ignore))
     if plan.watch is not None:
         values = "stats" if plan.values == "meta" else plan.values
         wants = Wants(Wishes(plan.watch), values, on_change=plan.on_change)
@@ -813,6 +890,7 @@ def recorded_columns(
     gaps: Iterable[Gap],
     environment: dict[str, Any],
     redact: bool = False,
+    rank: int | None = None,
 ) -> Columns:
     """Everything recorded so far, as columns."""
     from clew.capture.sources import places_of
@@ -837,7 +915,7 @@ def recorded_columns(
         modes=dict(modes),
         gaps=list(gaps),
         environment=environment,
-        rank=_rank(),
+        rank=_rank_and_size()[0] if rank is None else rank,
     )
 
 
@@ -894,20 +972,15 @@ def _add_note(error: BaseException, note: str) -> None:
         noted.__notes__ = [*getattr(error, "__notes__", []), note]
 
 
-def _rank() -> int:
+def _rank_and_size(known: tuple[int, int] | None = None) -> tuple[int, int]:
+    """This process among those of a distributed program; `known` if nothing tells now."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_rank())
-    rank = os.environ.get("RANK", "0")
-    return int(rank) if rank.isdigit() else 0
-
-
-def _world_size() -> int:
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_world_size())
-    size = os.environ.get("WORLD_SIZE", "1")
-    return int(size) if size.isdigit() else 1
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    if known is not None:
+        return known
+    rank, size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    return int(rank) if rank.isdigit() else 0, int(size) if size.isdigit() else 1
 
 
 def _source(file: str) -> str | None:

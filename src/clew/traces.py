@@ -125,7 +125,7 @@ class Trace:
 
         `mode` is `"train"` or `"eval"` for the values of such steps alone.
         """
-        return series(self._current_readers(), self[address], mode)
+        return series(self._current_readers(), address, mode)
 
     def tree(
         self, depth: int | None = None, fold: bool = True, rows: int | None = None

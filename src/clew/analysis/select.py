@@ -5,7 +5,7 @@ In come a `Reader` and an address, out comes a `Selection` or a `NoMatch` with t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -13,7 +13,6 @@ import numpy as np
 from clew.address import (
     Address,
     compile_pattern,
-    join,
     matches_file,
     matches_op,
     nearest,
@@ -21,8 +20,9 @@ from clew.address import (
 )
 from clew.errors import ClewError, NoMatch, NotRecorded
 from clew.events.display import Bundle, bundle
+from clew.events.labels import is_named
 from clew.events.model import Event, Source, Value, Values
-from clew.events.records import GRADIENT, MODULE, OP, PREFIX, RECOMPUTE, TAP, VARIABLE, Label
+from clew.events.records import GRADIENT, MODULE, OP, PREFIX, RECOMPUTE, TAP, VARIABLE
 from clew.store.reader import Reader
 
 _LISTED = 10
@@ -170,27 +170,11 @@ def _labelled(reader: Reader, address: Address) -> tuple[Any, list[str]]:
     c = reader.columns
     if address.role in ("in", "out"):
         return np.zeros(0, dtype=np.int64), []
-    matcher = compile_pattern(join(address.segments))
-    wanted = [n for n, label in enumerate(c.labels) if _is_named(label, address, matcher)]
+    wanted = [n for n, label in enumerate(c.labels) if is_named(address, label)]
     rows = np.flatnonzero(np.isin(c.kind, (VARIABLE, TAP, GRADIENT)) & np.isin(c.subject, wanted))
     if address.call is not None:
         rows = rows[reader.call_index[rows] == address.call]
     return rows, sorted({label.stem for label in c.labels if label.kind != PREFIX})
-
-
-def _is_named(label: Label, address: Address, matcher: Callable[[str], bool]) -> bool:
-    if label.role != address.role:
-        return False
-    if address.kind == "path":
-        return label.file is None and _names(matcher, label.stem)
-    if label.file is None or not _names(matcher, label.stem.partition(":")[2]):
-        return False
-    return label.package == address.path or matches_file(address.path, label.file)
-
-
-def _names(matcher: Callable[[str], bool], stem: str) -> bool:
-    """Whether a pattern names a stem; a function stands for what it returns."""
-    return matcher(stem) or (stem.endswith(".return") and matcher(stem.removesuffix(".return")))
 
 
 def _idle_modules(reader: Reader, address: Address) -> list[str]:

@@ -1,38 +1,83 @@
-"""A value over the run: one entry per event, with step, rank and source beside it."""
+"""A value over the run: one entry per event, with step, rank and source beside it.
+
+Where callbacks or a gather have made something of the values of an address, that is its series;
+what the program itself had is still in the events.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from clew import callbacks
-from clew.analysis.select import Selection
-from clew.errors import ClewError
-from clew.events.model import Source, Value
-from clew.events.records import MODES
+from clew.address import Address, parse
+from clew.analysis.select import Selection, select
+from clew.errors import ClewError, NoMatch, NotRecorded
+from clew.events.labels import is_made_of
+from clew.events.model import Event, Source, Value
+from clew.events.records import COPIED, ENDED, GATHERED, MODES, REDUCED, SAVED, Label
 from clew.store.reader import Reader
+
+Array: TypeAlias = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values of one address in order, with where each came from."""
+    """Values of one address rank by rank, with where each came from."""
 
     address: str
     values: list[Value]
     steps: list[int]
-    ranks: list[int]
+    # None for a value that was made of those of several ranks
+    ranks: list[int | None]
     sources: list[Source | None]
     # "train" or "eval", None for a step in which no model ran, and the number of the step among
     # those of its mode
     modes: list[str | None]
     counts: list[int | None]
 
-    def stack(self, pad: bool = False) -> np.ndarray[Any, Any]:
-        """All data in one array along a new first axis; `pad` fills ragged shapes with zeros."""
-        arrays = [value.array() for value in self.values]
+    def stack(self, pad: bool = False, by: str | None = None) -> Array:
+        """All data in one array along a new first axis; `pad` fills ragged shapes with zeros.
+
+        `by="rank"` puts an axis of the ranks before it, `by="step"` one of the steps.
+        """
+        if by is None:
+            return self._joined([value.array() for value in self.values], pad)
+        if by not in ("rank", "step"):
+            raise ClewError(f"stack(by={by!r}): give 'rank', 'step' or None")
+        groups = self.by_rank() if by == "rank" else self.by_step()
+        sizes = {key: len(group) for key, group in groups.items()}
+        if len(set(sizes.values())) > 1 and not pad:
+            listed = ", ".join(f"{by} {key} has {count}" for key, count in list(sizes.items())[:5])
+            raise ClewError(
+                f"{self.address!r} has uneven numbers of values ({listed}); "
+                "stack(pad=True) fills them up with zeros"
+            )
+        return self._joined([group.stack(pad) for group in groups.values()], pad)
+
+    def by_rank(self) -> dict[int | None, Series]:
+        """The values of each rank."""
+        return self._grouped(self.ranks)
+
+    def by_step(self) -> dict[int, Series]:
+        """The values of each step."""
+        return self._grouped(self.steps)
+
+    def _grouped(self, keys: Iterable[Any]) -> dict[Any, Series]:
+        rows: dict[Any, list[int]] = {}
+        for row, key in enumerate(keys):
+            rows.setdefault(key, []).append(row)
+        columns = [field.name for field in fields(self)][1:]
+        return {
+            key: Series(self.address, *([getattr(self, c)[n] for n in found] for c in columns))
+            for key, found in rows.items()
+        }
+
+    def _joined(self, arrays: list[Array], pad: bool) -> Array:
         shapes = {a.shape for a in arrays}
         if len(shapes) == 1:
             return np.stack(arrays)
@@ -51,34 +96,102 @@ class Series:
         return f"<Series {self.address!r}: {len(self)} values>"
 
 
-def series(readers: list[Reader], selection: Selection, mode: str | None) -> Series:
-    """The values of a selection as a series, only those of `mode` if one is given."""
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One value of a series, with the event and the reader it is from."""
+
+    value: Value
+    event: Event
+    rank: int | None
+    reader: Reader
+
+
+def series(readers: list[Reader], text: str, mode: str | None) -> Series:
+    """The values of an address as a series, only those of `mode` if one is given."""
     if mode not in (None, *MODES):
         raise ClewError(f"mode={mode!r} is not one of {', '.join(map(repr, MODES))}, None")
     counted = {reader.columns.rank: _counted(reader.columns.modes) for reader in readers}
-    pairs = [
-        (value, event, *counted[event.rank].get(event.step, (None, None)))
+    found = entries(readers, text)
+
+    def step_of(entry: Entry) -> tuple[str | None, int | None]:
+        # Of a copy from a rank that is not here, the rank it was gathered on knows.
+        of = counted.get(entry.event.rank, counted[entry.reader.columns.rank])
+        return of.get(entry.event.step, (None, None))
+
+    if mode is not None:
+        found = _of_mode(found, text, mode, lambda entry: step_of(entry)[0])
+    return Series(
+        text,
+        [entry.value for entry in found],
+        [entry.event.step for entry in found],
+        [entry.rank for entry in found],
+        [entry.event.source for entry in found],
+        [step_of(entry)[0] for entry in found],
+        [step_of(entry)[1] for entry in found],
+    )
+
+
+def entries(readers: list[Reader], text: str) -> list[Entry]:
+    """The values an address stands for, rank by rank."""
+    address = parse(text)
+    made = {stage: _made(readers, address, stage) for stage in (ENDED, REDUCED, COPIED, SAVED)}
+    found = made[ENDED] or made[REDUCED]
+    if not found:
+        found = made[SAVED]
+        try:
+            found = found or _selected(readers, select(readers, text))
+        except (NoMatch, NotRecorded):
+            if not made[COPIED]:
+                raise
+        here = {entry.rank for entry in found}
+        found = found + [entry for entry in made[COPIED] if entry.rank not in here]
+    return sorted(found, key=lambda entry: -1 if entry.rank is None else entry.rank)
+
+
+def _selected(readers: list[Reader], selection: Selection) -> list[Entry]:
+    by_rank = {reader.columns.rank: reader for reader in readers}
+    return [
+        Entry(value, event, event.rank, by_rank[event.rank])
         for event in selection
         for value in selection._values_of(event)
     ]
-    if mode is not None:
-        found = Counter(pair[2] for pair in pairs)
-        pairs = [pair for pair in pairs if pair[2] == mode]
-        if not pairs:
-            there = ", ".join(
-                f"{count} of {f'{m} steps' if m else 'steps in which no model ran'}"
-                for m, count in found.items()
-            )
-            raise ClewError(f"{selection.address!r} has no values of {mode} steps, only {there}")
-    return Series(
-        selection.address,
-        [value for value, *_ in pairs],
-        [event.step for _, event, *_ in pairs],
-        [event.rank for _, event, *_ in pairs],
-        [event.source for _, event, *_ in pairs],
-        [of for *_, of, _ in pairs],
-        [count for *_, count in pairs],
-    )
+
+
+def _made(readers: list[Reader], address: Address, stage: str) -> list[Entry]:
+    """What callbacks or a gather have made of the values of an address."""
+    found = []
+    for reader in readers:
+        c = reader.columns
+        labels: dict[int, Label] = {
+            n: label
+            for n, label in enumerate(c.labels)
+            if label.stage == stage and is_made_of(address, label)
+        }
+        if not labels:
+            continue
+        kinds = {label.kind for label in labels.values()}
+        rows = np.flatnonzero(np.isin(c.kind, list(kinds)) & np.isin(c.subject, list(labels)))
+        for row in rows.tolist():
+            label = labels[int(c.subject[row])]
+            event = reader.event(row)
+            if address.call in (None, event.call):
+                rank = label.rank if label.kind == GATHERED else c.rank
+                found += [Entry(v, event, rank, reader) for v in event.outputs.values()]
+    return found
+
+
+def _of_mode(
+    found: list[Entry], text: str, mode: str, mode_of: Callable[[Entry], str | None]
+) -> list[Entry]:
+    pairs = [(entry, mode_of(entry)) for entry in found]
+    wanted = [entry for entry, of in pairs if of == mode]
+    if not wanted:
+        there = ", ".join(
+            f"{count} of {f'{m} steps' if m else 'steps in which no model ran'}"
+            for m, count in Counter(of for _, of in pairs).items()
+        )
+        raise ClewError(f"{text!r} has no values of {mode} steps, only {there}")
+    return wanted
 
 
 def _counted(modes: dict[int, str]) -> dict[int, tuple[str, int]]:

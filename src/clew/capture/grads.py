@@ -22,9 +22,10 @@ from torch.optim.optimizer import (
 
 from clew.address import Address, compile_pattern
 from clew.capture.changes import look
+from clew.capture.named import Named
+from clew.capture.quiet import unseen
 from clew.capture.recording import Recording
 from clew.capture.structure import tensors_in
-from clew.capture.torch_compat import unobserved, without_modes
 from clew.events.model import Gap
 from clew.events.records import GRADIENT, VARIABLE, Label
 
@@ -39,9 +40,14 @@ class GradSource:
     """Follows the gradients, parameters and buffers that were asked for."""
 
     def __init__(
-        self, recording: Recording, addresses: Iterable[Address], on_gap: Callable[[Gap], Any]
+        self,
+        recording: Recording,
+        addresses: Iterable[Address],
+        named: Named,
+        on_gap: Callable[[Gap], Any],
     ) -> None:
         self._recording = recording
+        self._names = named
         paths = [a for a in addresses if a.kind == "path"]
         self._calls = [a for a in paths if a.role in CALL_ROLES]
         self._wanted = [(a, compile_pattern(a.path)) for a in paths if a.role in TENSOR_ROLES]
@@ -150,7 +156,13 @@ class GradSource:
 
     def record(self, path: str, role: str, value: Any) -> None:
         """Record what a tensor's name and role stand for, if it has changed."""
+        owner, _, name = path.rpartition(".")
+        kind = GRADIENT if role == "grad" else VARIABLE
+        label = Label(kind, path, name, role, owner)
+        self._recorded.add((path, role))
         try:
+            if not self._names.is_due(label):
+                return
             now = look(value).same
             if self._looks.get((path, role)) == now:
                 return
@@ -158,14 +170,12 @@ class GradSource:
         except Exception as fault:
             self._recording.on_fault(fault, f"{path}:{role}")
             return
-        owner, _, name = path.rpartition(".")
-        kind = GRADIENT if role == "grad" else VARIABLE
-        self._named(Label(kind, path, name, role, owner), value)
+        self._named(label, value)
 
     def _named(self, label: Label, value: Any) -> None:
         self._recorded.add((label.stem, str(label.role)))
         try:
-            self._recording.named(label, value, sys._getframe(1))
+            self._names.record(label, value, sys._getframe(1))
         except Exception as fault:
             self._recording.on_fault(fault, f"{label.stem}:{label.role}")
 
@@ -175,14 +185,14 @@ class GradSource:
                 # What the step will use: reduced over ranks, clipped.
                 self.record(path, "grad", parameter.grad)
             if "update" in roles:
-                with unobserved(), torch.no_grad(), without_modes():
+                with torch.no_grad(), unseen(parameter):
                     self._before[id(parameter)] = parameter.clone()
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         for parameter, path, roles in self._of(optimizer):
             before = self._before.pop(id(parameter), None)
             if before is not None:
-                with unobserved(), torch.no_grad(), without_modes():
+                with torch.no_grad(), unseen(parameter):
                     update = parameter - before
                 self.record(path, "update", update)
             self._record_own(path, parameter, roles)

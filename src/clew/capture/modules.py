@@ -89,6 +89,8 @@ def _hooks(
     keeper: Any = recording.keeper
     capturing = keeper is not None and bool(keeper.modules)
     grads = recording.grads
+    # Callbacks on values of calls.
+    named_values = recording.calls
 
     def keep_now(tensor: Tensor) -> Any:
         token = known(tensor)
@@ -171,6 +173,8 @@ def _hooks(
             )
             if on_enter is not None:
                 on_enter(lane, stack[-1])
+            if named_values is not None:
+                named_values.entered(stack[-1], args, kwargs)
         except Exception as fault:
             recording.on_fault(fault, "a module call")
 
@@ -187,6 +191,8 @@ def _hooks(
             if frame.f_code is CALL_FRAME:
                 if stack[-1][FRAME] != id(frame) and not lane.reopen(id(frame)):
                     return
+                if named_values is not None:
+                    named_values.left(stack[-1], result)
                 call = stack.pop()
                 if capturing:
                     called: Any = call[NAME]

@@ -1,38 +1,234 @@
-"""Named values on their way into a recording: taps, gradients, parameters.
+"""Named values on their way into a recording: variables, taps, gradients, values of calls.
 
 In come values and the names the program or an address gives them, out go events whose subject is
-a `Label`. A function that is to reduce a value runs unseen, and its failure costs nothing but a
-gap: the value itself is kept then.
+a `Label`. What callbacks are to make of them happens here, whatever kind of value it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
-from torch import nn, no_grad
+from torch import nn
 
-from clew.address import Address, Key, join
-from clew.capture.recording import NAME, NODE, Recording, Where
+from clew.address import Address, Key, compile_pattern, join, matches_op
+from clew.capture.names import ModuleEntry
+from clew.capture.quiet import Quiet
+from clew.capture.recording import NAME, NODE, NUMBER, Call, Recording, Where
+from clew.capture.steps import Steps
+from clew.capture.structure import describe
 from clew.capture.taps import current_prefix, listen
-from clew.capture.torch_compat import is_compiling, unobserved, without_modes
+from clew.capture.torch_compat import is_compiled, is_compiling
+from clew.events.labels import OP_STEM, is_made_of, is_named, role_of
 from clew.events.model import Gap
-from clew.events.records import PREFIX, TAP, Label
+from clew.events.records import PREFIX, RECOMPUTE, SAVED, TAP, VARIABLE, Label
+
+_ABSENT = object()
+
+
+class Treatment(Protocol):
+    """What is made of the values of an address; `clew.Callbacks` is one."""
+
+    @property
+    def save(self) -> Any: ...
+    @property
+    def before_gather(self) -> Any: ...
+    @property
+    def after_gather(self) -> Any: ...
+    @property
+    def end(self) -> Any: ...
+    @property
+    def every(self) -> int: ...
+    @property
+    def only(self) -> str | None: ...
+
+
+@dataclass(slots=True)
+class Treated:
+    """An address whose values are treated.
+
+    `records` says whether values of calls become events here; otherwise they are kept with the
+    call, and only collected.
+    """
+
+    address: Address
+    treatment: Treatment
+    records: bool
+    was_due: bool = False
 
 
 class Named:
-    """Records values by name, as the options of their addresses say."""
+    """Records values by name, as the callbacks of their addresses say."""
 
-    def __init__(self, recording: Recording, on_gap: Callable[[Gap], Any]) -> None:
-        self._recording = recording
-        self._on_gap = on_gap
-
-    def record(
-        self, label: Label, value: Any, where: Where, address: Address | None = None
+    def __init__(
+        self,
+        recording: Recording,
+        treated: Iterable[Treated],
+        steps: Steps,
+        training: Callable[[], bool | None],
+        on_gap: Callable[[Gap], Any],
     ) -> None:
-        """Record a value that has a name; `address` is what asked for it."""
-        self._recording.named(label, value, where)
+        self._recording = recording
+        self._treated = list(treated)
+        self._steps = steps
+        self._training = training
+        self._on_gap = on_gap
+        self._quiet = Quiet(recording, on_gap)
+        sided = [t for t in self._treated if t.address.role in (None, "in", "out")]
+        self.calls = [t for t in sided if t.address.kind == "path"]
+        self.ops = [t for t in sided if t.address.kind == "op"]
+        # Takes a value that is needed again, for a gather or at the end.
+        self.collect: Callable[[Label, Treatment, Any], None] = lambda label, how, value: None
+        self.matched: set[str] = set()
+        self._of_label: dict[Label, Treated | None] = {}
+        self._of_entry: dict[tuple[int, int], list[tuple[Treated, str]]] = {}
+        self._of_op: dict[int, list[Treated]] = {}
+        # Label -> the event it was recorded in last.
+        self._last: dict[Label, int] = {}
+
+    def record(self, label: Label, value: Any, where: Where) -> None:
+        """Record a value that has a name."""
+        treated = self.treated(label)
+        if treated is None:
+            self._recording.named(label, value, where)
+        elif self._is_due(treated):
+            value = self._saved(treated, label, value)
+            if value is not _ABSENT:
+                self._recording.named(label, value, where)
+                self.collect(label, treated.treatment, value)
+
+    def treated(self, label: Label) -> Treated | None:
+        """The first address with callbacks that names a label."""
+        if label not in self._of_label:
+            test = is_named if label.stage is None else is_made_of
+            found = next((t for t in self._treated if test(t.address, label)), None)
+            self._of_label[label] = found
+            if found is not None:
+                self.matched.add(found.address.text)
+        return self._of_label[label]
+
+    def treatment_of(self, label: Label) -> Treatment | None:
+        """What is made of the values of a label, None if nothing is."""
+        treated = self.treated(label)
+        return None if treated is None else treated.treatment
+
+    def is_due(self, label: Label) -> bool:
+        """Whether a value would be recorded if it came now."""
+        treated = self.treated(label)
+        return treated is None or self._is_due(treated)
+
+    def entered(self, call: Call, args: Any, kwargs: dict[str, Any]) -> None:
+        """A module call begins: record what callbacks want of its inputs."""
+        entry: ModuleEntry = call[NAME].entry  # type: ignore[union-attr]
+        module = entry.ref()
+        if entry.wrapper and module is not None and not is_compiled(module):
+            return  # the module inside gets them too
+        self._called(call, "in", _inputs(args, kwargs))
+
+    def left(self, call: Call, result: Any) -> None:
+        """A module call ends: record what callbacks want of its result."""
+        self._called(call, "out", result)
+
+    def ran(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """An op ran: record what callbacks want of it."""
+        found = self._of_op.get(id(func))
+        if found is None:
+            found = [t for t in self.ops if matches_op(t.address.path, str(func))]
+            self._of_op[id(func)] = found
+        for treated in found:
+            side = _inputs(args, kwargs or {}) if treated.address.role == "in" else out
+            self._value_of(treated, OP_STEM + str(func), str(func), None, side, -1)
+
+    def tell_missing(self) -> None:
+        """Tell of addresses whose values came only in steps that were not to be recorded."""
+        for treated in self._treated:
+            how = treated.treatment
+            if treated.address.text in self.matched and not treated.was_due:
+                only = f", only={how.only!r}" if how.only else ""
+                self._on_gap(
+                    Gap("an address to capture", treated.address.text,
+                        f"none of the steps in which it ran was due (every={how.every}{only})",
+                        "mark the steps with Trace.step(), or record more of them")
+                )  # fmt: skip
+
+    def _called(self, call: Call, side: str, value: Any) -> None:
+        name: Any = call[NAME]
+        entry: ModuleEntry = name.entry
+        if call[NODE].phase == RECOMPUTE:
+            return
+        key = name.index, len(entry.names)
+        if key not in self._of_entry:
+            paths = [name.path, *entry.paths]
+            named = [(t, filter(compile_pattern(t.address.path), paths)) for t in self.calls]
+            first = [(t, next(found, None)) for t, found in named]
+            self._of_entry[key] = [(t, path) for t, path in first if path is not None]
+        for treated, path in self._of_entry[key]:
+            address = treated.address
+            if (address.role or "out") == side and address.call in (None, call[NUMBER]):
+                inside = call[0] if entry.wrapper else -1
+                self._value_of(treated, path, path.rpartition(".")[2], path, value, inside)
+
+    def _value_of(
+        self, treated: Treated, stem: str, name: str, module: str | None, value: Any, inside: int
+    ) -> None:
+        """Record a side of a call; not if the call wraps another that has recorded it since."""
+        address = treated.address
+        label = Label(VARIABLE, stem, name, role_of(address), module, stage=SAVED)
+        if self._last.get(label, -1) > inside >= 0:
+            return
+        if address.field:
+            value = _at(value, [str(segment) for segment in address.field])
+            if value is _ABSENT:
+                return
+        self.matched.add(address.text)
+        if not self._is_due(treated):
+            return
+        value = self._saved(treated, label, value)
+        if value is not _ABSENT:
+            if treated.records:
+                self._last[label] = self._recording.named(label, value, None)
+            else:
+                self._last[label] = next(self._recording.ids)
+            self.collect(label, treated.treatment, value)
+
+    def _is_due(self, treated: Treated) -> bool:
+        how = treated.treatment
+        if self._recording.lane().stack[-1][NODE].phase == RECOMPUTE:
+            return False
+        due = self._steps.is_due(how.every, how.only, self._training())
+        treated.was_due = treated.was_due or due
+        return due
+
+    def _saved(self, treated: Treated, label: Label, value: Any) -> Any:
+        save = treated.treatment.save
+        if save is None:
+            return value
+        where = label.stem + (f":{label.role}" if label.role else "")
+        found = self._quiet.call(save, value, where, value)
+        return _ABSENT if found is None else found
+
+
+def _inputs(args: Any, kwargs: dict[str, Any]) -> Any:
+    """The inputs of a call by position and name; one alone as itself."""
+    given = {**{str(n): arg for n, arg in enumerate(args)}, **kwargs}
+    return next(iter(given.values())) if len(given) == 1 else given
+
+
+def _at(value: Any, path: list[str]) -> Any:
+    """What lies at a path inside a value, `_ABSENT` if nothing does."""
+    found: Any = describe(value, lambda tensor: tensor, 0, lambda leaf: leaf)
+    if path[0] == "0" and not isinstance(found, (list, dict)):
+        path = path[1:]  # one input or result alone
+    for key in path:
+        if isinstance(found, list) and key.isdigit() and int(key) < len(found):
+            found = found[int(key)]
+        elif isinstance(found, dict) and key in found:
+            found = found[key]
+        else:
+            return _ABSENT
+    return found
 
 
 class TapSource:
@@ -41,13 +237,21 @@ class TapSource:
     def __init__(
         self,
         recording: Recording,
+        named: Named,
         reducer: Callable[[str], Callable[[Any], Any]],
+        asked: Iterable[Address],
         on_gap: Callable[[Gap], Any],
     ) -> None:
         self._recording = recording
+        self._named = named
         self._reducer = reducer
+        self._asked = list(asked)
         self._on_gap = on_gap
+        self._quiet = Quiet(recording, on_gap)
+        self._met: set[Label] = set()
         self._end: Callable[[], None] = lambda: None
+        # Addresses that name a tap, which is recorded whether or not one does.
+        self.matched: set[str] = set()
 
     def start(self) -> None:
         """Listen from here on."""
@@ -67,8 +271,13 @@ class TapSource:
         try:
             stem, path = self._stem(name, module)
             if reduce is not None:
-                value = reduced(value, self._function(reduce), stem, self._on_gap)
-            self._recording.named(Label(TAP, stem, str(name), module=path), value, frame)
+                function = self._function(reduce)
+                value = self._quiet.call(function, value, stem, value)
+            label = Label(TAP, stem, str(name), module=path)
+            if label not in self._met:
+                self._met.add(label)
+                self.matched |= {a.text for a in self._asked if is_named(a, label)}
+            self._named.record(label, value, frame)
         except Exception as fault:
             self._recording.on_fault(fault, f"the tap {name!r}")
 
@@ -104,19 +313,3 @@ def stem_of(path: str | None, name: str) -> str:
     """The address of a named value of a module; a name that needs quotes gets them."""
     own = join([Key(name)])
     return own if not path else path + own if own.startswith("[") else f"{path}.{own}"
-
-
-def reduced(
-    value: Any, function: Callable[[Any], Any], where: str, on_gap: Callable[[Gap], Any]
-) -> Any:
-    """What a function makes of a value, the value itself if it fails."""
-    try:
-        with unobserved(), no_grad(), without_modes():
-            return function(value)
-    except Exception as error:
-        called = getattr(function, "__name__", type(function).__name__)
-        on_gap(
-            Gap("a reduced value", where, f"{called} raised {type(error).__name__}: {error}",
-                "the value itself was kept")
-        )  # fmt: skip
-        return value

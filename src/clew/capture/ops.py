@@ -101,7 +101,8 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
     clock = recording.clock
     push_event = recording.push
     batch_bits = recording.batch_bits
-    capturing = keeper is not None and bool(keeper.ops)
+    calls = recording.calls
+    capturing = keeper is not None and bool(keeper.ops or (calls is not None and calls.ops))
     facts_of = _FACTS
     last_number = next_autograd_number()
 

@@ -25,17 +25,10 @@ def record(
     value: Any, values: list[Any], kept: list[Any], full: bool, budget: Budget, stats: bool = True
 ) -> Token:
     """The token of a value as it is now; with `full` its data is kept, as far as there is room."""
-    if isinstance(value, np.ndarray):
-        token, facts = Shape(value.shape), (value.strides, str(value.dtype), "cpu", "ndarray")
-    else:
-        token, facts = Shape(), ((), _python_dtype(value), "", type(value).__name__)
-    stride, dtype, device, cls = facts
-    if isinstance(value, np.ndarray) and value.itemsize:
-        stride = tuple(s // value.itemsize for s in stride)
-    extra = Extra("strided", cls, None, None)
+    token, stride, dtype, device, extra = facts_of(value)
     values.extend((token, 0, None, stride, dtype, device, extra, False, -1, None))
     if not budget.is_over():
-        payload = _payload(value) if full else None
+        payload = payload_of(value) if full else None
         if payload is not None and not budget.has_room(_count(value), len(payload.data)):
             payload = None
         if payload is None:
@@ -51,6 +44,18 @@ def record(
 
 def _with_statistics(payload: Payload, dtype: np.dtype[Any]) -> Kept:
     return Kept(array_statistics(np.frombuffer(payload.data, dtype)), payload)
+
+
+def facts_of(value: Any) -> tuple[Shape, tuple[int, ...], str, str, Extra]:
+    """A new token for a value, its stride, dtype and device, and what it is."""
+    if not isinstance(value, np.ndarray):
+        extra = Extra("strided", type(value).__name__, None, None)
+        return Shape(), (), _python_dtype(value), "", extra
+    stride: tuple[int, ...] = value.strides
+    if value.itemsize:
+        stride = tuple(s // value.itemsize for s in stride)
+    extra = Extra("strided", "ndarray", None, None)
+    return Shape(value.shape), stride, str(value.dtype), "cpu", extra
 
 
 def _is_array(value: Any) -> bool:
@@ -71,7 +76,7 @@ def _python_dtype(value: Any) -> str:
     return known.get(type(value), "object")
 
 
-def _payload(value: Any) -> Payload | None:
+def payload_of(value: Any) -> Payload | None:
     """The data of a value, None where it has none that is bytes."""
     if isinstance(value, (np.ndarray, np.generic)):
         return array_payload(np.asarray(value))

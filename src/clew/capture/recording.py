@@ -11,6 +11,7 @@ import itertools
 import math
 import threading
 from collections.abc import Callable
+from math import prod
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -35,8 +36,10 @@ from clew.events.records import (
     Batch,
     Label,
     Note,
+    Shape,
     Sink,
     Token,
+    UnknownShape,
     Unseen,
 )
 
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from clew.capture.grads import GradSource
+    from clew.capture.named import Named
+    from clew.capture.samples import Sample
     from clew.capture.values import Keeper
 
 NO_FRAME = id(None)
@@ -114,6 +119,12 @@ class Lane:
         self.mute = False
         # Calls of `forward` in frames whose `f_trace` a debugger owns: id -> (call, lasti).
         self._debugged: dict[int, tuple[DirectCall, int]] = {}
+
+    @property
+    def outermost(self) -> nn.Module | None:
+        """The module whose call contains all others that are open."""
+        name = self.stack[1][NAME] if len(self.stack) > 1 else None
+        return None if name is None else name.entry.ref()
 
     def release(self) -> None:
         """Break the ring of references between a lane and its recording."""
@@ -305,6 +316,8 @@ class Recording:
         self.keeper: Keeper | None = None
         # Follows gradients, if some were asked for.
         self.grads: GradSource | None = None
+        # Applies callbacks to inputs and outputs of calls, if there are some.
+        self.calls: Named | None = None
         # Keeps the data of single values.
         self.snapshots: Keeper | None = None
         self.stacks = _STACKS
@@ -338,6 +351,8 @@ class Recording:
             describe(list(out) if isinstance(out, tuple) else out, keep)
         if "in" in roles:
             describe([list(args), kwargs], keep)
+        if self.calls is not None and self.calls.ops:
+            self.calls.ran(func, args, kwargs, out)
 
     def lane(self, boundary: int = NO_FRAME) -> Lane:
         """The lane of the running thread, opened if new."""
@@ -399,6 +414,28 @@ class Recording:
         if event & self.batch_bits == self.batch_bits or self.budget.is_full:
             self.drain()
         return event
+
+    def gathered(self, sample: Sample, stage: str) -> None:
+        """Record a value that was gathered, with the step and rank it is of."""
+        lane = self.lane()
+        if self.halted:
+            return
+        out: dict[str, Token] = {}
+        for leaf in sample.leaves:
+            token = UnknownShape([-1]) if leaf.shape is None else Shape(leaf.shape)
+            self.tensors.values.extend(
+                (token, 0, None, leaf.stride, leaf.dtype, leaf.device, leaf.extra, False, -1, None)
+            )
+            payload = leaf.payload
+            if payload is not None and self.budget.has_room(prod(payload.shape), len(payload.data)):
+                self.kept.append((token, leaf.kept))
+            out[leaf.path] = token
+        now, root = self.clock(), lane.stack[0][NODE]
+        whole = out[""] if list(out) == [""] else out
+        self.push(
+            (next(self.ids), sample.becomes(stage), root, -1, now, now, sample.step, [], None,
+             whole, None)
+        )  # fmt: skip
 
     def described(self, value: Any, full: bool) -> Any:
         """A value with tokens for everything in it, also for what is no tensor."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from clew.capture.statistics import statistics_of_copy
-from clew.capture.torch_compat import has_memory, is_transformed, is_zero_tensor
+from clew.capture.torch_compat import has_memory, is_transformed, is_zero_tensor, local_part
 from clew.events.records import Payload, pack
 from clew.events.statistics import Statistics
 
@@ -103,7 +103,7 @@ def elements_of(tensor: Tensor) -> Tensor | None:
 
     Those of a sparse tensor are its stored values, those of a quantised one the numbers it means.
     """
-    local = getattr(tensor, "_local_tensor", tensor)
+    local = local_part(tensor)
     if local.device.type == "meta" or local.is_nested or is_transformed(local):
         return None
     if type(local) not in (Tensor, torch.nn.Parameter):
@@ -125,7 +125,7 @@ def elements_of(tensor: Tensor) -> Tensor | None:
 
 def parts_of(tensor: Tensor, elements: Tensor) -> Payload | None:
     """The data of a tensor made of several arrays (sparse, quantised), None for any other."""
-    local = getattr(tensor, "_local_tensor", tensor)
+    local = local_part(tensor)
     parts: dict[str, Tensor]
     facts: dict[str, Any] = {}
     if local.layout is torch.sparse_coo:

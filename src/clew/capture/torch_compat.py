@@ -11,6 +11,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
+from datetime import timedelta
 from types import CodeType
 from typing import Any
 
@@ -19,7 +20,12 @@ import torch.nn.modules.module as nn_module
 from torch._C import _len_torch_dispatch_stack
 from torch.autograd.graph import _engine_run_backward
 from torch.utils import checkpoint
-from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _pop_mode,
+    _push_mode,
+)
 from torch.utils.data import dataloader
 
 from clew.capture.sources import MACHINERY
@@ -118,6 +124,48 @@ def register_effect(op: str) -> None:
 def without_modes() -> Any:
     """A context in which no dispatch mode, the user's or ours, sees what runs."""
     return torch._C._DisableTorchDispatch()
+
+
+def without_mode_stack() -> Any:
+    """A context without the modes of the stack; subclasses of tensors still dispatch.
+
+    Seen on 2.6 to 2.13.
+    """
+    return _disable_current_modes()
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """What a tensor has in this process: of a DTensor its shard, of any other all of it.
+
+    The result of a collective that may still run is waited for past its wrapper, which goes on
+    believing that it has to wait. Seen on 2.6 to 2.13.
+    """
+    local: Any = getattr(tensor, "_local_tensor", tensor)
+    if type(local).__name__ == "AsyncCollectiveTensor":
+        local = torch.ops._c10d_functional.wait_tensor(local.elem)
+    return local  # type: ignore[no-any-return]
+
+
+def own_group(rank: int, size: int, name: str) -> tuple[Any, Callable[[], Any], timedelta]:
+    """A store and a group of all ranks for Clew alone, and how long the program lets ranks wait.
+
+    The group is made past `new_group`, which counts groups to name them: the program's own get
+    the names they would have. Returns the store, a function that makes the group once all ranks
+    are there, and the timeout of the program's group. Seen on 2.6 to 2.13.
+    """
+    c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
+    store = c10d.PrefixStore(name, c10d._get_default_store())
+    try:
+        group = c10d._get_default_group()
+        backend = group._get_backend(torch.device(group._device_types[0]))
+        timeout: timedelta = backend.options._timeout
+    except Exception:
+        timeout = c10d.default_pg_timeout
+
+    def make() -> Any:
+        return c10d.ProcessGroupGloo(c10d.PrefixStore("group", store), rank, size, timeout)
+
+    return store, make, timeout
 
 
 def is_transformed(tensor: torch.Tensor) -> bool:

@@ -161,9 +161,13 @@ plans: dict[int, Plan] = {}
 
 @dataclass(slots=True)
 class _Call:
-    """One call of a followed function: how its variables looked when last recorded."""
+    """One call of a followed function: how its variables looked when last recorded.
+
+    `told` is what was recorded of the statement that runs now: two addresses may name it.
+    """
 
     looks: dict[str, Look] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)
 
 
 class Plan:
@@ -265,6 +269,7 @@ class Plan:
         """A variable of compiled code has a value; called as that code runs."""
         call = self._calls.setdefault(-1, _Call())
         where = At(None, position_of(self._function.__code__, line), below=True)
+        call.told.clear()
         for wanted in self.wanted:
             mine = wanted.owners is None or path in wanted.owners.values()
             if mine and segment_matches(wanted.name, name) and not wanted.rest:
@@ -275,6 +280,7 @@ class Plan:
         try:
             frame = _user_frame()
             call = self._calls.setdefault(id(frame), _Call())
+            call.told.clear()
             position = (
                 site.file, site.function, site.line, site.end_line, site.col, site.end_col,
             )  # fmt: skip
@@ -296,6 +302,9 @@ class Plan:
         for inside, found in walk.places if walk is not None else (("", value),):
             variable = f"{name}{inside}" if inside.startswith("[") else _joined(name, inside)
             stem = _joined(_joined(path, wanted.stem), variable)
+            if stem in call.told:
+                continue
+            call.told.add(stem)
             now = look(found)
             before = call.looks.get(stem)
             if not always and before is not None and before.same == now.same:
@@ -315,7 +324,7 @@ class Plan:
             code = self._function.__code__
             package = str(self._function.__globals__.get("__name__", ""))
             label = Label(VARIABLE, stem, variable, file=code.co_filename, package=package)
-        self._source._named.record(label, value, where, wanted.address)
+        self._source._named.record(label, value, where)
 
 
 def _bound_compiled(

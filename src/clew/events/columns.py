@@ -19,7 +19,7 @@ from clew.events.records import Kept, Label
 # Of the trace on disk. It counts up with every change that a reader of the version before would
 # misread or miss; a reader refuses what is newer than itself, and what is older than the oldest
 # version it still reads.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 OLDEST_VERSION = 2
 
 Ints = NDArray[np.int64]
@@ -117,7 +117,8 @@ class Columns:
     """A whole trace, or the part of it recorded so far."""
 
     # events; `number` is the call index of a module and the autograd number of an op, or, where
-    # a gradient is accumulated, -2 minus the number of the parameter's value
+    # a gradient is accumulated, -2 minus the number of the parameter's value; of a gathered value
+    # it is the step
     id: Ints
     kind: Ints
     subject: Ints

@@ -13,13 +13,19 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-KINDS = ("module", "op", "note", "step", "variable", "tap", "grad", "prefix")
-MODULE, OP, NOTE, STEP, VARIABLE, TAP, GRADIENT, PREFIX = range(8)
+KINDS = ("module", "op", "note", "step", "variable", "tap", "grad", "prefix", "gathered")
+MODULE, OP, NOTE, STEP, VARIABLE, TAP, GRADIENT, PREFIX, GATHERED = range(9)
 # Kinds whose subject is a `Label`.
-LABELLED = (VARIABLE, TAP, GRADIENT, PREFIX)
+LABELLED = (VARIABLE, TAP, GRADIENT, PREFIX, GATHERED)
 
 PHASES = ("forward", "backward", "recompute", "optimizer", "data")
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, DATA = range(5)
+
+# Where a value of a series comes from, if not straight from the program: what a callback kept of
+# an input or output of a call, a copy from another rank, what callbacks made of the values of
+# several steps or ranks, and of the whole run.
+STAGES = ("saved", "copied", "gathered", "end")
+SAVED, COPIED, REDUCED, ENDED = STAGES
 
 # What a step is, by the `training` of the model that runs in it.
 MODES = ("train", "eval")
@@ -28,7 +34,8 @@ TRAIN, EVAL = MODES
 # Fields of an event. SUBJECT is the op, the `ModuleName` of a module, a `Note`, a `Step` or a
 # `Label`. NODE is a
 # `StackNode`; PARENT the id of the enclosing module call or -1. NUMBER is the call index of a
-# module, and for an op its autograd number (see `capture.ops`). ARGS, KWARGS and OUT are the
+# module, for an op its autograd number (see `capture.ops`), and for a value that was gathered the
+# step it is of. ARGS, KWARGS and OUT are the
 # arguments and result as lists, dicts, constants and tokens. ERROR is None or the text of the
 # exception.
 ID, SUBJECT, NODE, PARENT, START, END, NUMBER, ARGS, KWARGS, OUT, ERROR = range(11)
@@ -96,7 +103,8 @@ class Label:
 
     `stem` is its address without call and role. `module` is the path of the module it belongs to,
     None where the call it happens in says so. `file` and `package` say whose variable it is when
-    the stem begins with a file.
+    the stem begins with a file. `stage` is one of STAGES or None, `rank` the rank a gathered value
+    is of, None if it is made of the values of several.
     """
 
     kind: int
@@ -106,6 +114,8 @@ class Label:
     module: str | None = None
     file: str | None = None
     package: str | None = None
+    stage: str | None = None
+    rank: int | None = None
 
     def address(self, call: int) -> str:
         """The address of the label's n-th event."""

@@ -18,6 +18,7 @@ from clew.events.columns import IN, OUT, Columns, Ints, Place, Tensor
 from clew.events.model import Event, Events, Source, Stats, Value, Values
 from clew.events.records import (
     BACKWARD,
+    GATHERED,
     KINDS,
     LABELLED,
     MODULE,
@@ -65,7 +66,8 @@ class Reader:
     def steps(self) -> list[int]:
         """The steps in which something was recorded; the mark that begins one is not enough."""
         c = self.columns
-        steps: list[int] = np.unique(c.step[c.kind != STEP]).tolist()
+        # What was gathered is of steps before.
+        steps: list[int] = np.unique(c.step[~np.isin(c.kind, (STEP, GATHERED))]).tolist()
         return steps
 
     def events(self, rows: Any, what: str) -> Events:
@@ -178,6 +180,7 @@ class Reader:
         call = int(self.call_index[row])
         name = self.name(row)
         module: str | None
+        step, rank = int(c.step[row]), c.rank
         if kind == MODULE:
             module = c.modules[int(c.subject[row])].path
             address = f"{module}#{call}"
@@ -188,6 +191,8 @@ class Reader:
                 label = c.labels[int(c.subject[row])]
                 address = label.stem if kind == PREFIX else label.address(call)
                 module = module if label.module is None else label.module
+                if kind == GATHERED:
+                    step, rank = int(c.number[row]), rank if label.rank is None else label.rank
         end = int(c.end[row])
         start = int(c.start[row])
         parent = int(c.parent[row])
@@ -212,10 +217,10 @@ class Reader:
             address=address,
             module=module,
             call=call,
-            step=int(c.step[row]),
+            step=step,
             prefix=self._prefix(row),
             phase=PHASES[int(self.phase[row])],
-            rank=c.rank,
+            rank=rank,
             thread=c.threads[thread] if thread < len(c.threads) else str(thread),
             start=(start - c.environment["clock"]) / 1e9,
             duration=(self.end(row) - start) / 1e9 if self.end(row) >= 0 else None,

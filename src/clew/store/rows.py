@@ -14,12 +14,14 @@ from typing import Any
 
 from clew.events.columns import IN, OUT, Leaf, Meta, ModuleRow, Place, Symbol, Template, Tensor
 from clew.events.model import Gap
-from clew.events.records import LABELLED, MODES, PHASES, Label, Unseen
+from clew.events.records import LABELLED, MODES, PHASES, STAGES, Label, Unseen
 
 _LARGEST = (1 << 63) - 1
 _MOST_THREADS = 1 << 16
 # Python reads only so many digits, and views count up the numbers in names.
 _LONGEST_NAME = 4000
+# Fields of a label before version 3, which has stage and rank.
+_LABEL_BEFORE_3 = 7
 
 
 def dump(row: Any) -> str:
@@ -86,10 +88,17 @@ def load_module(text: str) -> ModuleRow:
 
 def load_label(text: str) -> Label:
     """The name of a variable, tap or gradient from its row."""
-    kind, stem, name, *rest = _listed(from_json(text), 7)
-    if kind not in LABELLED:
-        raise ValueError(f"events of kind {kind!r} have no label")
-    return Label(kind, _name(stem), _name(name), *(r if r is None else _name(r) for r in rest))
+    listed = _listed(from_json(text))
+    if len(listed) == _LABEL_BEFORE_3:
+        listed = [*listed, None, None]
+    kind, stem, name, *rest, stage, rank = _listed(listed, 9)
+    if kind not in LABELLED or stage not in (None, *STAGES):
+        raise ValueError(f"events of kind {kind!r} and stage {stage!r:.40} have no label")
+    role, module, file, package = (r if r is None else _name(r) for r in rest)
+    return Label(
+        kind, _name(stem), _name(name), role, module, file, package, stage,
+        None if rank is None else _integer(rank),
+    )  # fmt: skip
 
 
 def load_gap(text: str) -> Gap:

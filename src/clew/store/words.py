@@ -16,6 +16,7 @@ from clew.events.columns import IN, ModuleRow, Place
 from clew.events.model import short_dtype
 from clew.events.records import (
     BACKWARD,
+    GATHERED,
     KINDS,
     LABELLED,
     MODULE,
@@ -122,11 +123,14 @@ class Words:
             name, call = label.name, self._counted(kind, subject)
             module = module if label.module is None else label.module
             address = label.stem if kind == PREFIX else label.address(call)
+            if kind == GATHERED and label.rank is not None:
+                rows["rank"][row] = label.rank
         else:
             name = self._tables.notes.rows[subject] if kind == NOTE else "step"
             address = name
         rows["name"][row], rows["address"][row], rows["call"][row] = name, address, call
-        rows["module"][row], rows["step"][row] = module, self._step_of(c["id"][row])
+        step = number if kind == GATHERED else self._step_of(c["id"][row])
+        rows["module"][row], rows["step"][row] = module, step
         rows["phase"][row] = PHASES[place.phase]
         known = place.thread < len(self.threads)
         rows["thread"][row] = self.threads[place.thread] if known else str(place.thread)

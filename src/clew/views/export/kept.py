@@ -18,7 +18,7 @@ from clew.analysis.select import select
 from clew.errors import BadTrace, NotRecorded
 from clew.events.columns import IN, OUT
 from clew.events.model import Event
-from clew.events.records import MODULE, OP, RECOMPUTE
+from clew.events.records import GATHERED, MODULE, OP, RECOMPUTE
 from clew.store.reader import Reader
 
 # Whose address a value goes under. The first two are exported always, an address of the others
@@ -130,12 +130,15 @@ def _with_data(reader: Reader) -> set[int]:
 
 
 def _passed_over(reader: Reader) -> set[int]:
-    """Calls that an address does not stand for: recomputed ones, and wrappers of what ran."""
+    """Events that an address does not stand for.
+
+    Recomputed calls, wrappers of what ran, and what was gathered, which the series' own ranks hold.
+    """
     c = reader.columns
     rows = [int(row) for row in reader.rows(MODULE)]
     modules = {row: c.modules[int(c.subject[row])] for row in rows}
     own = {m.path for m in modules.values() if not m.wrapper}
-    return {
+    return set(reader.rows(GATHERED).tolist()) | {
         row
         for row, module in modules.items()
         if reader.phase[row] == RECOMPUTE or (module.wrapper and module.path in own)
@@ -164,7 +167,10 @@ def _place(
 
 def address_of(event: Event, role: str, path: str) -> str:
     """The address of one input or output of an event, whatever its call."""
-    subject = event.address.rpartition("#")[0] if "#" in event.address else event.address
+    subject, counted, call = event.address.rpartition("#")
+    subject, own_role = (subject, call.partition(":")[2]) if counted else (event.address, "")
+    if own_role:  # a gradient, a parameter, what a callback kept of an input
+        return f"{subject}:{own_role}.{path}" if path else f"{subject}:{own_role}"
     if role == IN:
         return f"{subject}:in.{path}" if path else f"{subject}:in"
     return f"{subject}:out.{path}" if path else subject

@@ -189,7 +189,7 @@ class Tree:
             facts.append(f"{short_number(self._writer.parameters.total)} parameters")
         last = max(int(c.end.max()), int(c.start.max()))
         facts.append(time_text((last - int(c.start.min())) / 1e9))
-        steps = len(set(c.step[c.kind != STEP].tolist()))
+        steps = len(self._reader.steps)
         facts += [counted(steps, "step")] * (steps > 1) + [f"rank {c.rank}"] * (c.rank > 0)
         title = c.environment.get("name") or ", ".join(roots) or "no module called"
         text = _clipped(f"{title}: {', '.join(facts)}", style)

@@ -1,0 +1,167 @@
+"""The values of a run brought together: every few steps on rank 0, and once more at the end.
+
+In come values as they are recorded; every N steps callbacks make something of them, they go to
+rank 0, callbacks make something of those of all ranks, and the result is recorded there. Without
+ranks the same happens in one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from clew.capture.named import Treatment
+from clew.capture.quiet import Quiet
+from clew.capture.ranks import Ranks, RanksApart
+from clew.capture.recording import Recording
+from clew.capture.samples import Restore, Sample, from_bytes, leaves_of, to_bytes
+from clew.capture.steps import Steps
+from clew.events.model import Gap
+from clew.events.records import COPIED, ENDED, REDUCED, Label
+
+_FAILED = object()
+_OWN_PARTS = "each rank's own part has them: record with out= and load the folder"
+
+
+class Gather:
+    """Collects values, and brings them to rank 0 every so many steps if that was asked for."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        every: int | None,
+        steps: Steps,
+        treatment_of: Callable[[Label], Treatment | None],
+        restore: Restore,
+        on_gap: Callable[[Gap], Any],
+        on_trouble: Callable[[Gap], Any],
+    ) -> None:
+        self._recording = recording
+        self._every = every
+        self._steps = steps
+        self._treatment_of = treatment_of
+        self._restore = restore
+        self._on_gap = on_gap
+        self._on_trouble = on_trouble
+        self._quiet = Quiet(recording, on_gap)
+        self._ranks = Ranks()
+        self._is_apart = False
+        # Since the last gather; and what the end is to see.
+        self._window: list[Sample] = []
+        self._history: list[Sample] = []
+
+    def collect(self, label: Label, treatment: Treatment, value: Any) -> None:
+        """Take a copy of a value that was recorded, if it is needed again."""
+        if self._is_apart or (self._every is None and treatment.end is None):
+            return
+        sample = Sample(label, self._steps.number, self._ranks.rank, leaves_of(value))
+        (self._history if self._every is None else self._window).append(sample)
+
+    def stepped(self) -> None:
+        """A step is complete."""
+        if self._every is not None and self._steps.number % self._every == 0:
+            self._gather(is_last=False)
+
+    def finish(self, crashed: bool) -> None:
+        """Gather the rest and make the end of it; the recording is about to stop."""
+        if self._every is not None:
+            if crashed and self._ranks.size > 1:
+                # The others may never come: the exception must not wait for them.
+                self._apart("the recorded block ended with an exception on this rank")
+            while not self._gather(is_last=True):
+                pass  # others go on: they hand over what they have
+            self._ranks.part(in_peace=not self._is_apart)
+        for label, samples in _by_series(self._history).items():
+            treatment = self._treatment_of(label)
+            if treatment is not None and treatment.end is not None:
+                for made in self._made(treatment.end, samples) or ():
+                    self._recording.gathered(made, ENDED)
+        self._history.clear()
+
+    def _gather(self, is_last: bool) -> bool:
+        """Gather what has come since the last time; whether it was the last for all ranks."""
+        window, self._window = self._window, []
+        if self._is_apart:
+            return True
+        mine = [made for label, samples in _by_series(window).items()
+                for made in self._reduced(label, samples, "before_gather")]  # fmt: skip
+        is_root = self._ranks.rank == 0
+        head, data = (b"", b"") if is_root else to_bytes(mine)
+        try:
+            result = self._ranks.exchange(is_last, self._steps.number, head, data)
+        except RanksApart as apart:
+            self._apart(str(apart))
+            return True
+        if is_root:
+            others = [
+                sample
+                for rank, message in enumerate(result.messages)
+                if rank and message[0]
+                for sample in from_bytes(*message, rank)
+            ]
+            self._arrived([*mine, *others])
+        if all(result.is_last) and len(set(result.steps)) > 1:
+            made = ", ".join(f"rank {rank}: {n}" for rank, n in enumerate(result.steps))
+            self._on_gap(
+                Gap("steps", "", f"the ranks made uneven numbers of them ({made})",
+                    "nothing is lost; Series.stack(by=..., pad=True) fills up what is missing")
+            )  # fmt: skip
+        return all(result.is_last)
+
+    def _arrived(self, samples: list[Sample]) -> None:
+        """Record the values of all ranks, on rank 0."""
+        for label, found in _by_series(samples).items():
+            treatment = self._treatment_of(label)
+            if treatment is None:
+                continue
+            made = self._reduced(label, found, "after_gather")
+            is_reduced = treatment.before_gather or treatment.after_gather
+            for sample in made:
+                if is_reduced:
+                    self._recording.gathered(sample, REDUCED)
+                elif sample.rank != self._ranks.rank:  # our own are there already
+                    self._recording.gathered(sample, COPIED)
+            if treatment.end is not None:
+                self._history += made
+
+    def _reduced(self, label: Label, samples: list[Sample], which: str) -> list[Sample]:
+        function = getattr(self._treatment_of(label), which, None)
+        if function is None:
+            return samples
+        made = self._made(function, samples)
+        return samples if made is None else made
+
+    def _made(self, function: Callable[[Any], Any], samples: list[Sample]) -> list[Sample] | None:
+        """What a callback makes of the values of one series, None if it fails."""
+        values = [sample.value(self._restore) for sample in samples]
+        label = samples[0].label
+        where = label.stem + (f":{label.role}" if label.role else "")
+        result = self._quiet.call(function, values, where, _FAILED)
+        if result is _FAILED:
+            return None
+        items = [] if result is None else result if isinstance(result, list) else [result]
+        if len(items) == len(samples):
+            places = [(sample.step, sample.rank) for sample in samples]
+        else:
+            ranks = {sample.rank for sample in samples}
+            rank = ranks.pop() if len(ranks) == 1 else None
+            places = [(max(sample.step for sample in samples), rank)] * len(items)
+        return [
+            Sample(label, step, rank, leaves_of(item))
+            for item, (step, rank) in zip(items, places, strict=True)
+        ]
+
+    def _apart(self, why: str) -> None:
+        self._is_apart = True
+        self._ranks.part(in_peace=False)
+        self._on_trouble(
+            Gap("values of other ranks", f"step {self._steps.number}",
+                f"{why}; nothing is gathered from here on", _OWN_PARTS)
+        )  # fmt: skip
+
+
+def _by_series(samples: Iterable[Sample]) -> dict[Label, list[Sample]]:
+    found: dict[Label, list[Sample]] = {}
+    for sample in samples:
+        found.setdefault(sample.key, []).append(sample)
+    return found

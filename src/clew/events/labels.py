@@ -1,0 +1,57 @@
+"""Which labels an address names: the one rule that capture and analysis share.
+
+In come an `Address` and a `Label`, out comes yes or no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from clew.address import Address, compile_pattern, join, matches_file, matches_op
+from clew.events.records import Label
+
+OP_STEM = "op:"
+
+
+def is_named(address: Address, label: Label) -> bool:
+    """Whether an address names a variable, tap or gradient; its call index aside."""
+    if label.stage is not None or label.role != address.role:
+        return False
+    return _names_stem(address, label)
+
+
+def is_made_of(address: Address, label: Label) -> bool:
+    """Whether an address names what callbacks or a gather have made of its values."""
+    return (
+        label.stage is not None and label.role == role_of(address) and _names_stem(address, label)
+    )
+
+
+def role_of(address: Address) -> str | None:
+    """The side of a call that an address names, with the path inside; None for the whole result.
+
+    >>> from clew.address import parse
+    >>> role_of(parse("fc:in.mask")), role_of(parse("fc:out"))
+    ('in.mask', None)
+    """
+    if address.role not in ("in", "out"):
+        return address.role
+    role = ".".join([address.role, *map(str, address.field)])
+    return None if role == "out" else role
+
+
+def _names_stem(address: Address, label: Label) -> bool:
+    if address.kind == "op":
+        stem = label.stem
+        return stem.startswith(OP_STEM) and matches_op(address.path, stem.removeprefix(OP_STEM))
+    matcher = compile_pattern(join(address.segments))
+    if address.kind == "path":
+        return label.file is None and _matches(matcher, label.stem)
+    if label.file is None or not _matches(matcher, label.stem.partition(":")[2]):
+        return False
+    return label.package == address.path or matches_file(address.path, label.file)
+
+
+def _matches(matcher: Callable[[str], bool], stem: str) -> bool:
+    """Whether a pattern names a stem; a function stands for what it returns."""
+    return matcher(stem) or (stem.endswith(".return") and matcher(stem.removesuffix(".return")))
