@@ -16,23 +16,22 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from clew.address import nearest
 from clew.capture.changes import Look, look
+from clew.capture.describing import Describer, glimpse, is_equal
 from clew.capture.frames import FollowingCalls, Site, follow_calls
 from clew.capture.frames.bytecode import read_locals
 from clew.capture.frames.functions import unwrap
 from clew.capture.frames.paths import follow
 from clew.capture.recording import At, Recording, error_text
 from clew.capture.scope import Scope, is_library
-from clew.capture.seen import differences, holds_arrays, is_array, see, see_items
+from clew.capture.seen import differences, holds_arrays, is_array
 from clew.capture.sources import position_of
-from clew.capture.structure import CONSTANTS, describe
 from clew.capture.wishes import RETURN, TOP_LEVEL, Function, Wishes, join_names, parts_of
 from clew.events.model import Gap
-from clew.events.records import VARIABLE, Kept, Label, Token
-from clew.events.statistics import array_statistics
+from clew.events.records import VARIABLE, Label
 from clew.events.watched import OTHER, Happening, Seen, WatchedCall, What
 
 # Ours, between the program's frame and a probe.
@@ -44,7 +43,6 @@ _BETWEEN = (
     os.path.join(os.path.dirname(__file__), "workers.py"),
 )
 _CHAIN = 3
-_LONGEST_TEXT = 1000
 _GENERATOR_ENDS = (GeneratorExit, StopIteration, StopAsyncIteration)
 
 
@@ -59,13 +57,6 @@ class Wants:
     on_change: bool = True
     depth: int | None = None
     budget: int = 10_000
-
-
-class _Described(NamedTuple):
-    """A leaf of a value: what is recorded of it, and what is told."""
-
-    token: Token
-    seen: Seen
 
 
 @dataclass(slots=True)
@@ -99,6 +90,7 @@ class WatchSource:
     ) -> None:
         self.recording = recording
         self._wants = wants
+        self._describer = Describer(recording, wants.values)
         self._scope = scope
         self._tell = tell
         self.gap = on_gap
@@ -395,7 +387,7 @@ class WatchSource:
         """An argument that is not watched: what it looks like, without its numbers."""
         if self._tell is None:
             return
-        seen = _glimpse(value)
+        seen = glimpse(value)
         if seen.text is not None or seen.items or seen.kind != OTHER:
             self._emit("input", call, site.line, name=site.name, after=seen)
 
@@ -414,10 +406,10 @@ class WatchSource:
                 if told[0].memory != now.memory:  # an equal one: the other may be gone
                     call.told[variable] = (now, replace(told[1], memory=now.memory))
                 continue
-            out, seen = self._described(found, now)
+            out, seen = self._describer.described(found, now)
             before = None if told is None else told[1]
             changes = differences(before, seen)
-            if not changes and not same and not _is_equal(before, seen):
+            if not changes and not same and not is_equal(before, seen):
                 changes = ("values",)
             call.told[variable] = (now, seen)
             if not path and _is_followed(found):
@@ -429,32 +421,6 @@ class WatchSource:
             alias = call.aliases.get(name, "") if what == "input" else ""
             self._emit(what, call, at[0], name=variable, before=before, after=seen,
                        changes=changes, alias="" if alias == name else alias)  # fmt: skip
-
-    def _described(self, value: Any, now: Look) -> tuple[Any, Seen]:
-        """A value with tokens for what is in it, and what it looks like."""
-
-        def leaf(item: Any) -> _Described:
-            return self._leaf(item, now if item is value else look(item))
-
-        described = describe(value, leaf, 0, leaf)
-        if isinstance(described, _Described):
-            return described.token, described.seen
-        seen = see_items(value, _mapped(described, lambda d: d.seen), now)
-        return _mapped(described, lambda d: d.token), seen
-
-    def _leaf(self, item: Any, now: Look) -> _Described:
-        recording, wanted = self.recording, self._wants.values
-        stats = wanted != "meta"
-        at = len(recording.kept)
-        token = recording.leaf(item, wanted == "full" or _is_short(item), stats)
-        if not stats or not is_array(item):
-            return _Described(token, see(item, now))
-        found = next(
-            (k.stats for t, k in recording.kept[at:] if t is token and isinstance(k, Kept)), None
-        )
-        if found is None:
-            found = _numbers(recording, token, item)
-        return _Described(token, see(item, now, found))
 
     def _record(
         self, call: _Call, variable: str, out: Any, at: tuple[int, FrameType | None],
@@ -474,14 +440,14 @@ class WatchSource:
 
     def _returned(self, call: _Call, frame: FrameType, site: Site, value: Any) -> None:
         if not call.told and not holds_arrays(value):
-            call.result = (_glimpse(value), site.line)
+            call.result = (glimpse(value), site.line)
             return
-        out, seen = self._described(value, look(value))
+        out, seen = self._describer.described(value, look(value))
         call.result = (seen, site.line)
         self._record(call, RETURN, out, (site.line, frame.f_back), call.start)
 
     def _yielded(self, call: _Call, frame: FrameType, site: Site, value: Any) -> None:
-        out, seen = self._described(value, look(value))
+        out, seen = self._describer.described(value, look(value))
         self._record(call, RETURN, out, (site.line, frame.f_back))
         self._emit("yield", call, site.line, after=seen)
 
@@ -498,12 +464,6 @@ class WatchSource:
 def _is_followed(value: Any) -> bool:
     """Whether a value is followed under whatever name a function has for it."""
     return is_array(value) or isinstance(value, dict | list)
-
-
-def _is_short(value: Any) -> bool:
-    """Whether a value is one of Python's own that costs next to nothing to keep."""
-    cls = type(value)
-    return cls in CONSTANTS and (cls not in (str, bytes) or len(value) <= _LONGEST_TEXT)
 
 
 def _nowhere() -> None:
@@ -546,47 +506,3 @@ def _user_frame() -> FrameType:
     while frame.f_code.co_filename.startswith(_OURS) and frame.f_back is not None:
         frame = frame.f_back
     return frame
-
-
-def _glimpse(value: Any) -> Seen:
-    """A value without anything that takes time: an array without its numbers."""
-
-    def leaf(item: Any) -> Seen:
-        if is_array(item):
-            return see(item, look(item))
-        return see(item, Look(type(item).__name__, (), id(item), 0))
-
-    described = describe(value, leaf, 0, leaf)
-    if isinstance(described, Seen):
-        return described
-    return see_items(value, described, Look(type(value).__name__, (), id(value), 0))
-
-
-def _mapped(described: Any, part: Callable[[_Described], Any]) -> Any:
-    """The same nesting with one part of each leaf."""
-    if isinstance(described, _Described):
-        return part(described)
-    if isinstance(described, dict):
-        return {key: _mapped(item, part) for key, item in described.items()}
-    if isinstance(described, list):
-        return [_mapped(item, part) for item in described]
-    return described
-
-
-def _is_equal(before: Seen | None, after: Seen) -> bool:
-    """Whether two values that look alike are known to have the same content."""
-    old, new = (before.stats if before is not None else None) or {}, after.stats or {}
-    return "digest" in old and old["digest"] == new.get("digest")
-
-
-def _numbers(recording: Recording, token: Token, item: Any) -> dict[str, Any] | None:
-    """Statistics of an array whose data is kept, which get theirs only when it is stored."""
-    if hasattr(item, "__array_interface__") and not hasattr(item, "grad_fn"):
-        return array_statistics(item)
-    if recording.snapshots is None:
-        return None
-    at = len(recording.kept)
-    recording.snapshots.keep(token, item, False)
-    found = recording.kept[at:]
-    del recording.kept[at:]
-    return found[-1][1].stats if found else None
