@@ -28,12 +28,15 @@ def series(t, address):
 
 
 def test_each_rank_writes_its_own_part_and_they_are_merged(tmp_path: Path) -> None:
-    script = MODEL + """
+    script = (
+        MODEL
+        + """
 with clew.trace(ddp, capture=["0:in", "2.weight:grad"], out="run.clew") as t:
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
     train(t, 3, lambda step: optimizer.step())
 answer = [t.ranks, t.path.name]
 """
+    )
     assert answers(script, 4, tmp_path) == [[[rank], "run.clew"] for rank in range(4)]
     trace = clew.load(tmp_path / "run.clew")
     assert trace.ranks == [0, 1, 2, 3]
@@ -52,7 +55,9 @@ answer = [t.ranks, t.path.name]
 
 def test_readme_layouts_of_tensortracer(tmp_path: Path) -> None:
     """SEEDS 2.2.1: the shapes its README promises, with N steps, W ranks, a gather every G."""
-    script = MODEL + """
+    script = (
+        MODEL
+        + """
 how = {
     "0:in": Callbacks(before_gather=callbacks.stack_padded, after_gather=callbacks.stack_padded),
     "1": Callbacks(after_gather=callbacks.stack_padded),
@@ -68,6 +73,7 @@ if rank == 0:
     answer["values"] = t.series("0:in").stack()[:, :, :, 0, 0].tolist()
     t.save("run.clew")
 """
+    )
     first, second = answers(script, 2, tmp_path)
     assert first["gaps"] == second["gaps"] == []
     made = {"steps": [3, 7], "ranks": [None, None]}
@@ -86,7 +92,9 @@ if rank == 0:
 
 def test_the_tail_is_gathered_with_steps_and_ranks(tmp_path: Path) -> None:
     """SEEDS 2.2.6: 6 passes with a gather every 4 lose nothing, nor do intervals that differ."""
-    script = MODEL + """
+    script = (
+        MODEL
+        + """
 how = {"1": Callbacks(every=3), "2": Callbacks(save="norm")}
 with clew.trace(ddp, capture=["0:in", "0.weight:grad"], callbacks=how, gather=4) as t:
     train(t, 6)
@@ -98,6 +106,7 @@ answer["counts"] = t.series("2").counts
 answer["values"] = t.series("0:in").stack()[:, 0, 0].tolist()
 answer["kinds"] = sorted({event.kind for event in t.events})
 """
+    )
     first, second = answers(script, 2, tmp_path)
     both = {"steps": [*range(7)] * 2, "ranks": [0] * 7 + [1] * 7}
     assert first["0:in"] == {**both, "shape": [14, 5, 3]}
@@ -113,11 +122,14 @@ answer["kinds"] = sorted({event.kind for event in t.events})
 
 
 def test_copies_are_not_counted_twice_where_the_parts_are_merged(tmp_path: Path) -> None:
-    script = MODEL + """
+    script = (
+        MODEL
+        + """
 with clew.trace(ddp, capture=["2"], gather=2, out="run.clew") as t:
     train(t, 3)
 answer = series(t, "2")
 """
+    )
     first, _ = answers(script, 2, tmp_path)
     assert first["ranks"] == [0, 0, 0, 1, 1, 1]
     loaded = clew.load(tmp_path / "run.clew").series("2")
@@ -126,7 +138,9 @@ answer = series(t, "2")
 
 def test_odd_values_reach_rank_0_as_they_were(tmp_path: Path) -> None:
     """SEEDS 2.2.3 and 2.2.18: no pickles, no broadcast, nothing narrowed, ragged shapes as well."""
-    script = MODEL + """
+    script = (
+        MODEL
+        + """
 import numpy as np
 odd = [torch.tensor([2.0, 3.0], dtype=torch.bfloat16), torch.tensor([2**40 + rank]),
        torch.tensor(1e300, dtype=torch.float64), torch.tensor([1 + 2j]), 2**70, "text", None, 1.5,
@@ -145,6 +159,7 @@ if rank == 0:
               theirs.values[2].item(), str(theirs.values[3].item()), theirs.values[4].item(),
               theirs.values[5].item(), theirs.values[6].item()]
 """
+    )
     ours, theirs, *values = answers(script, 2, tmp_path)[0]
     assert values == [[2, 3], 2**40 + 1, 1e300, "[1.+2.j]", 2**70, "text", None]
     assert ours[:9] == theirs[:9]
@@ -238,7 +253,9 @@ answer = [raised, time.monotonic() - begin < 15, t.series("").ranks, str(t.cover
 
 def test_a_gather_leaves_the_program_alone(tmp_path: Path) -> None:
     """Gradients, random numbers, the program's groups and the threads of the process."""
-    script = MODEL + """
+    script = (
+        MODEL
+        + """
 import threading
 def run(tracing):
     torch.manual_seed(rank)
@@ -265,6 +282,7 @@ after = dist.new_group()
 answer = [plain[1:] == traced[1:], int(traced[0]) - int(plain[0]),
           int(after.group_name) - int(traced[0])]
 """
+    )
     assert answers(script, 2, tmp_path) == [[True, 1, 1]] * 2
 
 
