@@ -39,7 +39,8 @@ def main() -> None:
     print(table(rows))
     facts = "Python {python}, torch {torch}, Clew {clew}, one thread, {seconds:.0f} s"
     print("\n" + facts.format(**environment))
-    print("CPU time, the smallest of several runs, floor and subject in turn.")
+    print("CPU time, the smallest of several runs, floor and subject in turn;")
+    print("where data is stored against write(), wall-clock time.")
     if options.quick:
         print("A quick look: few runs, small models; take figures from a run without --quick.")
 

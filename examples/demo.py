@@ -26,6 +26,7 @@ NEXT = """\
     t.save("run.clew"), clew.load("run.clew")      keep it, read it elsewhere, without torch
     clew.trace(model, values="stats")              min, max, mean, NaN counts of every tensor
     clew.trace(model, capture=["blocks.*.attn"])   keep what these return: t["blocks.0.attn"].value
+    clew.trace(model, capture=["blocks.*.attn.forward.q", "head.weight:grad"])   locals, gradients
     clew.trace(model, live=True)                   print while it runs
     clew html run.clew                             the same page from a saved trace
 
@@ -52,7 +53,9 @@ def main() -> None:
     for question in QUESTIONS:
         print(f">>> {question}")
         print(repr(eval(question, {"t": t})))
-    heading("Look at it: open this file in a browser")
+    heading("Look at it: open these files in a browser")
+    t.graph(depth=2).svg("demo.svg")
+    print("demo.svg: what flows from module to module")
     # A second step with numbers: statistics of every tensor, the data of a few.
     with clew.trace(model, values="stats", capture=["blocks.*.attn", "op:_softmax", "head"]) as t:
         loss_of(model, tokens, targets).backward()

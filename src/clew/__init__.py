@@ -28,6 +28,7 @@ _HOME = {
     "schedule": "clew.events.settings",
     "tap": "clew.capture.taps",
     "trace": "clew.session",
+    "watch": "clew.watching",
 }
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "schedule",
     "tap",
     "trace",
+    "watch",
 ]
 
 logging.getLogger("clew").addHandler(logging.NullHandler())
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from clew.events.settings import Limits, schedule
     from clew.session import trace
     from clew.traces import Trace, load
+    from clew.watching import watch
 
 
 def __getattr__(name: str) -> Any:

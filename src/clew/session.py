@@ -44,8 +44,10 @@ if TYPE_CHECKING:
     from torch import nn
 
     from clew.capture.names import ModuleName
-    from clew.capture.recording import Lane
+    from clew.capture.recording import Lane, Recording
     from clew.capture.variables import VariableSource
+    from clew.capture.watching import WatchSource
+    from clew.capture.workers import WorkerPlan
     from clew.store.disk import DiskStore, Surroundings
     from clew.views.export.hdf5_store import Hdf5Store
 
@@ -97,6 +99,7 @@ def trace(
     level: str = "ops",
     values: str = "meta",
     capture: Iterable[str] = (),
+    watch: Iterable[str] = (),
     callbacks: Mapping[str, Callbacks] | None = None,
     gather: int | None = None,
     live: bool | Listener = False,
@@ -113,6 +116,7 @@ def trace(
     `model` says whose names the addresses use: a module, a dict of name to module, or None to
     name each outermost module by its class. `level` is `"ops"` or `"modules"`. `values` is
     `"meta"`, `"stats"` or `"full"`; `capture` lists addresses kept in full whatever it says.
+    `watch` names variables to follow through every function of the program that runs.
     `callbacks` maps addresses to `Callbacks`: what to keep of their values, or to make of them.
     `gather=N` brings the values of both to rank 0 every N steps, while the program runs.
     `live` prints each event as it happens, or tells a `clew.events.live.Listener` of it.
@@ -148,7 +152,7 @@ def trace(
     listener = (LivePrinter(sys.stdout) if live else None) if isinstance(live, bool) else live
     settings = Settings(
         level, values, addresses, followed, gather, listener, compiled, place, exist, schedule,
-        limits or Limits(), redact, name,
+        limits or Limits(), redact, name, (watch,) if isinstance(watch, str) else tuple(watch),
     )  # fmt: skip
     return Tracer(models, settings)
 
@@ -215,6 +219,7 @@ class Settings:
     limits: Limits
     redact: bool
     name: str | None
+    watch: tuple[str, ...] = ()
 
     @property
     def addresses(self) -> list[Address]:
@@ -257,7 +262,7 @@ class Tracer(Trace):
     def stop(self) -> Tracer:
         """Stop recording and take everything away that recording had installed."""
         if self._session is None or self._depth == 0:
-            _warn("stop() on a trace that is not recording: call start() first, or use `with`")
+            warn("stop() on a trace that is not recording: call start() first, or use `with`")
             return self
         self._depth -= 1
         if self._depth == 0:
@@ -316,7 +321,7 @@ class Tracer(Trace):
 
     def _start(self, frame: FrameType | None) -> None:
         if self._depth:
-            _warn("a trace that is already recording was entered again: it goes on as one")
+            warn("a trace that is already recording was entered again: it goes on as one")
             self._depth += 1
             return
         if self._session is None:
@@ -386,6 +391,7 @@ class Session:
         from clew.capture.torch_compat import is_compiling
         from clew.capture.values import Keeper
         from clew.capture.variables import VariableSource
+        from clew.capture.workers import LoaderSource, WorkerPlan
         from clew.store.decode import decode
 
         self._settings = settings
@@ -457,6 +463,33 @@ class Session:
             self._matchers.append(self._variables)
         self._taps = TapSource(self.recording, named, reducer, asked, self._gap)
         self._matchers.append(self._taps)
+        self._watch = self._watch_source() if settings.watch else None
+        self._workers = LoaderSource(
+            self.recording,
+            WorkerPlan(
+                capture=tuple(address.text for address in asked),
+                watch=settings.watch or None,
+                values=settings.values,
+            ),
+            begin_worker,
+            self._gap,
+        )
+
+    def _watch_source(self) -> WatchSource:
+        """Follows variables by name; told with the rest of what is live."""
+        from clew.capture.scope import Scope
+        from clew.capture.watching import Wants, WatchSource
+        from clew.capture.wishes import Wishes
+
+        kept = "full" if self._settings.values == "full" else "stats"
+        wants = Wants(Wishes(self._settings.watch), kept)
+        tell = None
+        if self._settings.live:
+            from clew.watch_output import output_for
+
+            output = output_for(None, 3, False)
+            tell = None if output is None else output.tell
+        return WatchSource(self.recording, wants, Scope(), tell, self._gap, everywhere=True)
 
     def _may_be_variable(self, address: Address) -> bool:
         """Whether an address may name a variable: it does if no module has its name."""
@@ -483,11 +516,14 @@ class Session:
         lane = recording.lane(boundary_of(frame))
         modules = ModuleSource(recording, self._sees_ops, self._on_thread, self._on_idle)
         compiled = CompiledSource(recording, self._settings.compiled, self._gap)
-        self._sources = [modules, self._taps]
+        self._sources = [modules, self._taps, self._workers]
         if recording.grads is not None:
             self._sources.insert(0, recording.grads)
         if self._variables is not None:
             self._sources.insert(0, self._variables)
+        if self._watch is not None:
+            # Last in, first out: nothing of the other sources is followed.
+            self._sources.append(self._watch)
         self._undo = [on_swap(recording.tensors.forget), compiled.stop, self._stop_sources]
         compiled.start()
         self._start_sources()
@@ -506,6 +542,7 @@ class Session:
         for undo in reversed(self._undo):
             undo()
         self._undo = []
+        self._workers.close()
         try:
             self._gather.finish(crashed=self.crash_text is not None)
         except Exception as fault:
@@ -516,8 +553,15 @@ class Session:
         self._check_models_ran()
         self._named.tell_missing()
         self._check_captured()
+        if self._watch is not None:
+            self._watch.say_missed()
         if self._writer is not None:
             self._writer.close()
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether events are recorded now: started, and not between two steps of a schedule."""
+        return bool(self._undo) and not self._paused and not self.recording.halted
 
     def failed_to_start(self, fault: BaseException) -> None:
         """Undo what was installed and say so; the program runs on, unrecorded."""
@@ -536,13 +580,15 @@ class Session:
         self._undo = []
 
     def forked(self) -> None:
-        """Say that another process runs unseen."""
+        """Say that another process runs unseen; workers of a DataLoader tell what they do."""
+        if self._workers.is_starting:
+            return
         self._gap(
             Gap(
                 "a forked process",
                 "",
-                "what runs in it, such as the workers of a DataLoader, is not recorded",
-                "use num_workers=0 while tracing, or open a clew.trace in the process",
+                "what runs in it is not recorded",
+                "open a clew.trace in the process",
             )
         )
 
@@ -550,6 +596,7 @@ class Session:
         """Begin the next step."""
         if self.recording.grads is not None and not self._paused:
             self.recording.grads.look_around()
+        self._workers.merge()
         number = self._steps.begin()
         self._gather.stepped()
         self._follow_schedule()
@@ -598,6 +645,7 @@ class Session:
     def flush(self) -> None:
         """Make everything so far readable."""
         if self._undo:
+            self._workers.merge()
             self.recording.drain()
             self._reader = None
             if self._writer is not None:
@@ -670,49 +718,17 @@ class Session:
         return places_of(nodes)
 
     def _module_rows(self) -> list[ModuleRow]:
-        return [
-            ModuleRow(n.path, n.cls, n.entry.number, n.entry.wrapper)
-            for n in list(self.recording.modules.names)
-        ]
+        return _module_rows(self.recording)
 
     def _columns(self) -> Columns:
-        store, recording = self.store, self.recording
-        arrays = store.arrays(recording.open_calls())
-        places = self._places(store.tables.nodes.rows)
-        return Columns(
-            **arrays,
-            ops=store.tables.ops.rows,
-            modules=self._module_rows(),
-            notes=store.tables.notes.rows,
-            labels=store.tables.labels.rows,
-            places=places,
-            templates=store.tables.templates.rows,
-            metas=store.tables.metas.rows,
-            errors=store.tables.errors.rows,
-            value_names=store.tables.value_names.rows,
-            parameters=list(recording.modules.parameters),
-            threads=list(recording.thread_names),
-            sources={} if self._settings.redact else _sources(places),
-            kept=store.kept,
-            modes=dict(self._steps.modes),
-            gaps=list(self._gaps.values()),
-            environment=self._environment(),
-            rank=self._rank,
-        )
+        return recorded_columns(
+            self.store, self.recording, self._steps.modes, self._gaps.values(),
+            self._environment(), self._settings.redact, self._rank,
+        )  # fmt: skip
 
     def _environment(self) -> dict[str, Any]:
-        import torch
-
-        from clew import __version__
-
         return {
-            "clew": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "platform": platform.platform(),
-            "name": self._settings.name,
-            "time": self._time,
-            "clock": self._clock,
+            **surroundings(self._settings.name, self._clock, self._time),
             "level": self._settings.level,
             "values": self._settings.values,
             "crash": self.crash_text,
@@ -779,7 +795,7 @@ class Session:
             gap = Gap("events", "", "nothing ran inside the trace that torch would show",
                       "run the model or the ops inside the block, on this thread")  # fmt: skip
             if self._gap(gap):
-                _warn(str(gap))
+                warn(str(gap))
 
     def _check_captured(self) -> None:
         modules = self.recording.modules
@@ -810,7 +826,7 @@ class Session:
                 "call this model object inside the block, or trace the one that runs",
             )
             if self._gap(gap):
-                _warn(str(gap))
+                warn(str(gap))
 
     def _gap(self, gap: Gap) -> bool:
         new = (gap.what, gap.where) not in self._gaps
@@ -820,7 +836,7 @@ class Session:
 
     def _trouble(self, gap: Gap) -> None:
         if self._gap(gap):
-            _warn(str(gap))
+            warn(str(gap))
 
     def _fault(self, fault: BaseException, where: str) -> None:
         """A failure of Clew's own: said once, noted, never raised."""
@@ -831,10 +847,111 @@ class Session:
         if not self._faulted:
             self._faulted = True
             _log.debug("a fault while recording %s", where, exc_info=fault)
-            _warn(f"Clew could not record {where}: {text}; the program goes on")
+            warn(f"Clew could not record {where}: {text}; the program goes on")
 
 
-def _warn(message: str) -> None:
+def begin_worker(plan: WorkerPlan, sink: Sink) -> Recording:
+    """Record in a worker of a DataLoader: taps, and the variables that the parent asks for."""
+    from clew.capture.budget import Budget
+    from clew.capture.named import Named, TapSource
+    from clew.capture.recording import Recording
+    from clew.capture.scope import Scope
+    from clew.capture.steps import Steps
+    from clew.capture.tensors import TensorTable
+    from clew.capture.values import Keeper
+    from clew.capture.variables import VariableSource
+    from clew.capture.watching import Wants, WatchSource
+    from clew.capture.wishes import Wishes
+
+    def ignore(gap: Gap) -> bool:
+        return False  # the parent tells what is not recorded in workers
+
+    budget = Budget(Limits(), ignore)
+    recording = Recording(sink, time.perf_counter_ns, TensorTable, budget)
+    recording.keep(Keeper("meta", [], budget, ignore, recording.kept), every=False)
+    functions = [a for a in map(parse, plan.capture) if a.kind == "function"]
+    named = Named(recording, [], Steps(), lambda: None, ignore)
+    sources: list[Source] = [TapSource(recording, named, reducer, [], ignore)]
+    if functions:
+        sources.append(VariableSource(recording, functions, named, ignore))
+    if plan.watch is not None:
+        values = "stats" if plan.values == "meta" else plan.values
+        wants = Wants(Wishes(plan.watch), values, on_change=plan.on_change)
+        sources.append(WatchSource(recording, wants, Scope(plan.scope), everywhere=True))
+    for source in sources:
+        source.start()
+    return recording
+
+
+def recorded_columns(
+    store: MemoryStore | Hdf5Store,
+    recording: Recording,
+    modes: dict[int, str],
+    gaps: Iterable[Gap],
+    environment: dict[str, Any],
+    redact: bool = False,
+    rank: int | None = None,
+) -> Columns:
+    """Everything recorded so far, as columns."""
+    from clew.capture.sources import places_of
+
+    arrays = store.arrays(recording.open_calls())
+    places = places_of(store.tables.nodes.rows)
+    return Columns(
+        **arrays,
+        ops=store.tables.ops.rows,
+        modules=_module_rows(recording),
+        notes=store.tables.notes.rows,
+        labels=store.tables.labels.rows,
+        places=places,
+        templates=store.tables.templates.rows,
+        metas=store.tables.metas.rows,
+        errors=store.tables.errors.rows,
+        value_names=store.tables.value_names.rows,
+        parameters=list(recording.modules.parameters),
+        threads=list(recording.thread_names),
+        sources={} if redact else _sources(places),
+        kept=store.kept,
+        modes=dict(modes),
+        gaps=list(gaps),
+        environment=environment,
+        rank=_rank_and_size()[0] if rank is None else rank,
+    )
+
+
+def surroundings(name: str | None, clock: int, began: float) -> dict[str, Any]:
+    """Where a recording is made."""
+    from clew import __version__
+
+    torch = sys.modules.get("torch")
+    return {
+        "clew": __version__,
+        "python": platform.python_version(),
+        "torch": getattr(torch, "__version__", None),
+        "platform": platform.platform(),
+        "name": name,
+        "time": began,
+        "clock": clock,
+    }
+
+
+def _module_rows(recording: Recording) -> list[ModuleRow]:
+    return [
+        ModuleRow(n.path, n.cls, n.entry.number, n.entry.wrapper)
+        for n in list(recording.modules.names)
+    ]
+
+
+def active_trace() -> tuple[Tracer, Recording, Callable[[Gap], Any]] | None:
+    """The innermost trace that records now, its recording, and who is told of gaps."""
+    for tracer in reversed(_active):
+        session = tracer._session
+        if session is not None and session.is_recording:
+            return tracer, session.recording, session._gap
+    return None
+
+
+def warn(message: str) -> None:
     """One warning, at the user's line; logged where warnings are errors."""
     level, frame = 1, sys._getframe(0)
     torch = sys.modules.get("torch")

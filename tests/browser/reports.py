@@ -64,6 +64,17 @@ def training(steps: int = 2) -> clew.Trace:
     return t
 
 
+def variables() -> clew.Trace:
+    """Locals of one method, a tap, a gradient."""
+    torch.manual_seed(0)
+    model = Net(layers=1)
+    wanted = ["blocks.0.attn.forward.*", "blocks.0.norm:grad"]
+    with clew.trace(model, values="stats", capture=wanted) as t:
+        loss = clew.tap("loss", model(TOKENS).logsumexp(-1).mean())
+        loss.backward()
+    return t
+
+
 class Wrong(nn.Module):
     def __init__(self) -> None:
         super().__init__()

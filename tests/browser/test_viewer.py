@@ -269,6 +269,24 @@ def test_ranks_lie_beside_each_other(page: Page, tmp_path: Path) -> None:
     assert "2 of 2 calls" in page.text(".history h4")
 
 
+def test_variables_taps_and_gradients_are_shown(page: Page, tmp_path: Path) -> None:
+    page.open(reports.variables().html(tmp_path / "r.html").path)
+    page.press("/")
+    page.type("blocks.0.attn.forward.weights")
+    page.until("document.querySelector('.search .status').textContent === '1 match'")
+    page.press("Enter")
+    assert page.text(TITLE) == "weights"
+    assert page.text(".details .badge") == "variable"
+    assert "weights ← " in page.text(LINE)
+    # The graph shows the op that made it.
+    page.until("document.querySelector('.graph .box.selected') !== null")
+    assert page.text(".graph .box.selected .title") == "_softmax"
+    page.until("document.querySelector('.details .histogram') !== null")
+    for address, kind in (("loss", "tap"), ("blocks.0.norm#0:grad", "grad")):
+        page.evaluate(f"location.hash = 'at=' + encodeURIComponent({address!r})")
+        page.until(f"document.querySelector('.details .badge').textContent === {kind!r}")
+
+
 def test_redacted_report_has_no_source(page: Page, tmp_path: Path) -> None:
     report = reports.training(1).html(tmp_path / "r.html", redact=True)
     page.open(report.path)

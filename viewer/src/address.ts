@@ -144,7 +144,7 @@ export function search(trace: Trace, text: string): Found {
     return { ...nothing, role, path, rows: ops(trace, test, call) };
   }
   const test = compile(parts.path);
-  const rows = test ? named(trace, test, parts.path, wanted, call) : [];
+  const rows = test ? named(trace, test, parts.path, call, role ? "" : (parts.role ?? "")) : [];
   if (rows.length) return { ...nothing, role, path, rows };
   return { ...nothing, rows: containing(trace, wanted), problem: test ? "" : "this pattern cannot be read" };
 }
@@ -168,20 +168,14 @@ function ops(trace: Trace, test: Test, call: number): number[] {
 }
 
 /** Module calls by their path, and whatever else has an address of its own. */
-function named(trace: Trace, test: Test, path: string, whole: string, call: number): number[] {
+function named(trace: Trace, test: Test, path: string, call: number, role: string): number[] {
   const cached = memo(test);
   const literal = call >= 0 && trace.params.has(`${path}#${call}`) ? `${path}#${call}` : null;
   const found: number[] = [];
   for (let row = 0; row < trace.rows; row++) {
-    if (trace.isOp(row)) continue;
-    if (trace.isModule(row)) {
-      const mine = trace.module(row) ?? "";
-      if (literal !== null ? mine === literal : cached(mine) && (call < 0 || trace.call(row) === call)) found.push(row);
-    } else if (trace.kind(row) !== "step") {
-      const address = trace.address(row);
-      const bare = address.replace(/#\d+$/, "");
-      if (address === whole || (cached(bare) && (call < 0 || trace.call(row) === call))) found.push(row);
-    }
+    if (trace.isOp(row) || trace.kind(row) === "step") continue;
+    const mine = TAIL.exec(trace.address(row))!.groups!;
+    if (literal !== null ? mine.path === literal : cached(mine.path) && (call < 0 || Number(mine.call) === call) && (mine.role ?? "") === role) found.push(row);
   }
   return found;
 }

@@ -66,7 +66,7 @@ export function histogram({ bins, low, high }: Preview): SVGElement {
       s("title", null, `${number(from)} to ${number(to)}: ${whole(n)}`));
   });
   const zero = low < 0 && high > 0 ? ((0 - low) / (high - low)) * width : -1;
-  return s("svg.histogram", { viewBox: `0 0 ${width} ${height}`, role: "img", label: `histogram from ${number(low)} to ${number(high)}` },
+  return s("svg.histogram", { viewBox: `0 0 ${width} ${height}`, role: "img", label: "histogram" },
     zero >= 0 && s("line.zero", { x1: zero, x2: zero, y1: 0, y2: height - 14 }), bars,
     s("text", { x: 0, y: height - 2 }, number(low)),
     zero > 30 && zero < width - 30 && s("text", { x: zero, y: height - 2, class: "mid" }, "0"),
@@ -80,7 +80,7 @@ export function range(stats: Stats): SVGElement | null {
   const width = 280;
   const x = (v: number) => 4 + ((Math.min(max, Math.max(min, v)) - min) / (max - min)) * (width - 8);
   const zero = min < 0 && max > 0;
-  return s("svg.range", { viewBox: `0 0 ${width} 34`, role: "img", label: `from ${number(min)} to ${number(max)}, mean ${number(mean)}, deviation ${number(std)}` },
+  return s("svg.range", { viewBox: `0 0 ${width} 34`, role: "img", label: `${number(min)} to ${number(max)}, mean ${number(mean)}` },
     s("line.whisker", { x1: x(min), x2: x(max), y1: 11, y2: 11 }),
     s("line.whisker", { x1: x(min), x2: x(min), y1: 6, y2: 16 }),
     s("line.whisker", { x1: x(max), x2: x(max), y1: 6, y2: 16 }),
@@ -98,12 +98,13 @@ function colour(cell: number, low: number, high: number, diverging: boolean): [n
   if (cell === 2) return [255, 230, 0];
   const at = (cell - BASE) / STEPS;
   if (!diverging) {
-    // From deep blue over green to yellow.
-    return [mix(at, 68, 33, 253), mix(at, 1, 145, 231), mix(at, 84, 140, 37)];
+    // From deep blue over green to yellow; small numbers, which are the most, told apart as well.
+    const lifted = at ** 0.5;
+    return [mix(lifted, 68, 33, 253), mix(lifted, 1, 145, 231), mix(lifted, 84, 140, 37)];
   }
   const value = low + at * (high - low);
   const size = Math.min(1, abs(value) / Math.max(abs(low), abs(high)));
-  const strong = Math.sqrt(size);
+  const strong = size ** 0.5;
   return value < 0
     ? [round(247 - 214 * strong), round(247 - 145 * strong), round(247 - 75 * strong)]
     : [round(247 - 69 * strong), round(247 - 223 * strong), round(247 - 204 * strong)];

@@ -115,8 +115,13 @@ export class Code {
     const shown = rows.filter((r) => trace.phase(r) !== "backward");
     const listed = shown.length ? shown : rows;
     const counts = new Map<string, number>();
+    const bound: string[] = [];
     let views = 0;
     for (const row of listed) {
+      if (!trace.isOp(row) && !trace.isModule(row)) {
+        if (trace.kind(row) !== "step") bound.push(trace.label(row));
+        continue;
+      }
       if (trace.isOp(row) && isView(trace.eventName(row)) && listed.length > 1) {
         views++;
         continue;
@@ -132,7 +137,7 @@ export class Code {
     const last = listed[listed.length - 1];
     const bad = listed.map((r) => trace.nonfinite(r)).find(Boolean);
     return {
-      text: parts.join(", "),
+      text: [bound, parts].filter((list) => list.length).map((list) => list.join(", ")).join(" ← "),
       result: failed !== undefined ? clip((trace.error(failed) ?? "").split("\n")[0], 160) : trace.output(last),
       look: failed !== undefined ? "failed" : bad ?? "",
       rows,
@@ -145,7 +150,7 @@ export class Code {
     const now = line >= this.current && line <= this.lastLine;
     const found = this.noteOf(line);
     element.className = "line" + (now ? " now" : "") + (found ? " ran" : "");
-    element.setAttribute("aria-selected", String(now));
+    element.ariaSelected = String(now);
     gutter.textContent = String(line);
     replace(text, this.pieces![index].map(({ text, look }) => (look ? h("span", { class: look }, text) : text)));
     if (!found) return replace(note);

@@ -103,7 +103,7 @@ export class Details {
       ["in", above >= 0 ? this.link(above, trace.module(above) || trace.eventName(above)) : ""],
       ["backward of", forward >= 0 ? this.link(forward) : ""],
       ["parameters", params ? short(params) : ""],
-      ["time", spent >= 0 ? `${time(spent)}, from ${time(trace.start[row])}` : "did not end"],
+      ["time", `${spent ? `${time(spent) || "did not end"}, from` : "at"} ${time(trace.start[row])}`],
       ["when", when.filter(Boolean).join(", ")],
       ["line", trace.siteText(row)],
     ]);
@@ -158,7 +158,7 @@ export class Details {
   }
 
   private async pictures(into: HTMLElement, at: number): Promise<void> {
-    this.reader ??= new PreviewReader(await this.values(), "0.");
+    this.reader ??= new PreviewReader(await this.values(), this.view.trace.prefix);
     const preview = this.reader.read(at);
     replace(into, histogram(preview), preview.rows === 1 ? preview.columns > 1 && line(preview) : heatMaps(preview), h("p.dim", null, shownText(preview)), exact(preview));
   }

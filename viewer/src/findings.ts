@@ -51,8 +51,8 @@ export class Findings {
       const open = this.shown !== key;
       this.shown = open ? key : "";
       this.more.hidden = !open;
-      for (const other of this.element.querySelectorAll("[aria-expanded]")) other.setAttribute("aria-expanded", "false");
-      chip.setAttribute("aria-expanded", String(open));
+      for (const other of this.element.querySelectorAll("[aria-expanded]")) other.ariaExpanded = "false";
+      chip.ariaExpanded = String(open);
       if (open) replace(this.more, h("ul", null, list()));
     } }, h("b", null, text), h("span", null, hint));
     return chip;
@@ -60,7 +60,7 @@ export class Findings {
 
   private fine(): HTMLElement {
     const { head } = this.view.trace;
-    const checked = ["no crash", head.nonfinite.known ? "no NaN or Inf" : "values not recorded, so NaN and Inf not checked", head.gaps.total ? "" : "no coverage gaps"];
+    const checked = ["no crash", head.nonfinite.known ? "no NaN or Inf" : "NaN and Inf not checked: no values recorded", head.gaps.total ? "" : "no coverage gaps"];
     return h("div.finding.fine", null, h("b", null, "✓ "), checked.filter(Boolean).join(" · "));
   }
 }

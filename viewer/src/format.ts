@@ -77,11 +77,13 @@ export function isView(name: string): boolean {
   return family(name) === "view";
 }
 
-/** One of seven hues for a class of modules: the same class always has the same. */
-export function hue(text: string): number {
-  let hash = 7;
-  for (let i = 0; i < text.length; i++) hash = (hash * 31 + text.charCodeAt(i)) >>> 0;
-  return hash % 7;
+const hues = new Map<string, number>();
+
+/** One of eight hues for a class of modules, dealt out in the order in which they are first asked for. */
+export function hue(cls: string): number {
+  let found = hues.get(cls);
+  if (found === undefined) hues.set(cls, (found = hues.size % 8));
+  return found;
 }
 
 export function clip(text: string, most: number): string {

@@ -50,7 +50,7 @@ export class Graph {
     this.scroller.append(this.canvas);
     this.element = h("section.pane.graphs", { label: "Graph" },
       h("header.bar", null, h("h2", null, "Graph"), this.crumbs, h("span.grow", null), this.facts,
-        h("label.check", { title: "Draw ops that only look at memory in another way" }, views, "views"),
+        h("label.check", { title: "Draw ops that only view memory" }, views, "views"),
         button("−", "Smaller", () => this.scale(this.zoom / 1.2)), button("+", "Larger", () => this.scale(this.zoom * 1.2)),
         button("⤢", "Fit the width", () => this.fit())),
       this.scroller);
@@ -116,7 +116,8 @@ export class Graph {
   /** Show the selection, opening what it lies in. */
   private follow(): void {
     this.pending = !this.scroller.clientHeight;
-    const { outline, selected } = this.view;
+    const { outline } = this.view;
+    const selected = this.shown;
     if (selected < 0 || this.pending) return;
     const path = outline.path(selected);
     if (this.scope >= 0 && !path.includes(this.scope)) {
@@ -131,6 +132,15 @@ export class Graph {
     if (changed) this.draw();
     this.highlight();
     this.reveal(selected);
+  }
+
+  /** The node to show for the selection: itself, or the op that made what it is about. */
+  private get shown(): number {
+    const { selected, outline, trace } = this.view;
+    if (selected < 0 || outline.isGroup(selected) || trace.isModule(selected) || trace.isOp(selected)) return selected;
+    const [value] = trace.valuesOf(selected, "out");
+    const producer = value === undefined ? -1 : trace.producer(value);
+    return producer < 0 || producer === selected ? trace.parent(selected) : producer;
   }
 
   private reveal(node: number): void {
@@ -155,12 +165,11 @@ export class Graph {
   private kidsOf(node: number): { nodes: number[]; before: number; after: number } {
     const { outline, trace } = this.view;
     let kids = Array.from(outline.kids(node));
-    if (!this.views) {
-      const path = this.view.selected >= 0 ? this.view.selected : -1;
-      kids = kids.filter((k) => outline.isGroup(k) || k === path || !trace.isOp(k) || !isView(trace.eventName(k)) || trace.failed(k));
-    }
+    // Variables, taps and the like stand for what an op made: it is the op that is drawn.
+    kids = kids.filter((k) => outline.isGroup(k) || trace.isModule(k) || k === this.shown
+      || (trace.isOp(k) && (this.views || trace.failed(k) || !isView(trace.eventName(k)))));
     if (kids.length <= MOST_KIDS) return { nodes: kids, before: 0, after: 0 };
-    const path = this.view.selected < 0 ? [] : outline.path(this.view.selected);
+    const path = this.shown < 0 ? [] : outline.path(this.shown);
     const wanted = kids.findIndex((k) => path.includes(k));
     const first = max(0, min(kids.length - MOST_KIDS, wanted - MOST_KIDS / 2));
     return { nodes: kids.slice(first, first + MOST_KIDS), before: first, after: kids.length - first - MOST_KIDS };
@@ -212,7 +221,7 @@ export class Graph {
       if (box) return box;
       if (tries < 12 && trace.isOp(producer) && isView(trace.eventName(producer))) {
         const taken = trace.valuesOf(producer, "in")[0];
-        if (taken !== undefined) return source(taken, tries + 1);
+        return taken === undefined ? undefined : source(taken, tries + 1);
       }
       return trace.valueName(value) ? undefined : null;
     };
@@ -404,7 +413,7 @@ export class Graph {
   }
 
   private highlight(): void {
-    const { selected } = this.view;
+    const selected = this.shown;
     for (const [node, { element }] of this.drawn) element.classList.toggle("selected", node === selected);
     for (const { flow, element } of this.flows) {
       const into = flow.b?.node === selected && selected >= 0;

@@ -8,7 +8,7 @@ const KEYS: [string, string][] = [
   ["n  p", "next and previous match"],
   ["[  ]", "the same call in other steps, ranks, rounds"],
   ["u", "up to the call it ran in"],
-  ["*", "open one level more everywhere"],
+  ["*", "open one level more"],
   ["Enter", "open or close the selected node"],
   ["f", "graph: draw only the selected part"],
   ["z  +  −", "timeline: zoom to the selection, in, out"],
@@ -17,8 +17,7 @@ const KEYS: [string, string][] = [
   ["?", "this list"],
 ];
 const ADDRESSES: [string, string][] = [
-  ["blocks.0.attn", "a module, every call"],
-  ["blocks.*.attn#2", "third call; * one segment, ** any number"],
+  ["blocks.*.attn#2", "a module's third call; ** any number of segments"],
   ["blocks.0:in.mask", "a value by its place in the arguments"],
   ["op:aten._softmax*", "operations by name"],
   ["line:model.py:57", "what a source line ran"],

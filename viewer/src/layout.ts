@@ -34,16 +34,22 @@ interface Slot {
   up: Slot[];
   down: Slot[];
   order: number;
+  /** The lane of the box's own edges on each level. */
+  lanes: Slot[];
+}
+
+function slot(box: number, width: number, order: number): Slot {
+  return { box, width, x: 0, up: [], down: [], order, lanes: [] };
 }
 
 /** Place boxes and edges; the size of the level. */
 export function layout(boxes: Box[], edges: Edge[]): { width: number; height: number } {
   const rowOf = rows(boxes, edges);
   const depth = boxes.length ? max(...rowOf) + 1 : 1;
-  const slots = boxes.map((box, i): Slot => ({ box: i, width: box.width, x: 0, up: [], down: [], order: i }));
+  const slots = boxes.map((box, i) => slot(i, box.width, i));
   const levels: Slot[][] = Array.from({ length: depth + 2 }, () => []);
-  const input: Slot = { box: IN, width: 0, x: 0, up: [], down: [], order: 0 };
-  const output: Slot = { box: OUT, width: 0, x: 0, up: [], down: [], order: 0 };
+  const input = slot(IN, 0, 0);
+  const output = slot(OUT, 0, 0);
   levels[0].push(input);
   levels[depth + 1].push(output);
   slots.forEach((slot, i) => levels[rowOf[i] + 1].push(slot));
@@ -108,16 +114,20 @@ function lanes(edge: Edge, slots: Slot[], rowOf: number[], levels: Slot[][], inp
   const last = edge.to === OUT ? levels.length - 1 : rowOf[edge.to] + 1;
   if (last <= first || last - first > LONGEST) return null;
   const way = [from];
+  const join = (next: Slot) => {
+    const above = way[way.length - 1];
+    way.push(next);
+    if (above.down.includes(next)) return;
+    above.down.push(next);
+    next.up.push(above);
+  };
   for (let level = first + 1; level < last; level++) {
-    const lane: Slot = { box: -3, width: LANE, x: 0, up: [], down: [], order: from.order + 0.5 };
-    levels[level].push(lane);
-    way.push(lane);
+    // All edges of one box share its lane, as far as they go.
+    let lane = from.lanes[level];
+    if (!lane) levels[level].push((lane = from.lanes[level] = slot(-3, LANE, from.order + 0.5)));
+    join(lane);
   }
-  way.push(to);
-  for (let i = 1; i < way.length; i++) {
-    way[i - 1].down.push(way[i]);
-    way[i].up.push(way[i - 1]);
-  }
+  join(to);
   return way;
 }
 

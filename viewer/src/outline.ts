@@ -125,7 +125,7 @@ export class Outline {
     }
     if (level === STEP) {
       if (t.steps.length > 1) {
-        return this.runs(rows, (r) => t.step[r]).filter((run) => run.some((r) => t.kind(r) !== "step")).map((run) =>
+        return this.runs(rows, (r) => t.step[r]).filter((run) => run.some((r) => t.isOp(r) || t.isModule(r))).map((run) =>
           this.add(parent, `step ${t.step[run[0]]}`, "step", run, PASS, 0));
       }
       level = PASS;
@@ -140,10 +140,12 @@ export class Outline {
     const own = parent >= 0 && !this.isGroup(parent) ? t.phase(parent) : "forward";
     // What is recomputed in the backward pass belongs to it.
     const phase = (r: number) => (t.phase(r) === "recompute" && own !== "recompute" ? "backward" : t.phase(r));
+    // Where a step begins and a prefix ends, nothing happens.
+    const bare = (r: number) => t.kind(r) === "step" || !t.label(r);
     const found: number[] = [];
-    for (const run of this.runs(rows, (r) => (t.kind(r) === "step" ? "step" : phase(r)))) {
+    for (const run of this.runs(rows, (r) => bare(r) || phase(r))) {
       const name = phase(run[0]);
-      if (t.kind(run[0]) === "step") continue;
+      if (bare(run[0])) continue;
       if (name === own || name === "forward" || run.length < FEWEST) found.push(...run);
       else found.push(this.add(parent, name, "pass", run, PART, 0));
     }

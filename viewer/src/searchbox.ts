@@ -74,7 +74,7 @@ export class SearchBox {
 
   private open(wanted: boolean): void {
     this.list.hidden = !wanted;
-    this.input.setAttribute("aria-expanded", String(wanted));
+    this.input.ariaExpanded = String(wanted);
   }
 
   /** Go to the next match, or the one before. */
@@ -87,10 +87,10 @@ export class SearchBox {
     this.at = at;
     this.view.choose(this.rows[at], "search");
     this.status.textContent = `${whole(at + 1)} of ${count(this.rows.length, "match", "matches")}`;
-    for (const item of this.list.querySelectorAll("[aria-selected]")) item.setAttribute("aria-selected", "false");
+    for (const item of this.list.querySelectorAll("[aria-selected]")) item.ariaSelected = "false";
     const item = this.list.children[at];
     if (at < MOST_LISTED && item) {
-      item.setAttribute("aria-selected", "true");
+      item.ariaSelected = "true";
       item.scrollIntoView({ block: "nearest" });
       this.input.setAttribute("aria-activedescendant", item.id);
     }

@@ -16,7 +16,7 @@ interface Lane {
 
 export class Timeline {
   readonly element: HTMLElement;
-  private readonly canvas = h("canvas", { tabindex: 0, id: "timeline", role: "img", label: "Timeline of calls and ops; left and right move, + and - zoom" });
+  private readonly canvas = h("canvas", { tabindex: 0, id: "timeline", role: "img", label: "Timeline: arrows move, + and - zoom" });
   private readonly holder = h("div.holder", null);
   private readonly hint = h("span.dim.clip", null);
   private lanes: Lane[] = [];

@@ -1,6 +1,6 @@
 // One trace of a report: columns of events and values, and the questions the panes ask of them.
 
-import { clip, shortOp } from "./format.ts";
+import { clip, hue, shortOp } from "./format.ts";
 import type { TraceHead } from "./head.ts";
 import type { Column, Payload } from "./payload.ts";
 
@@ -65,7 +65,7 @@ export class Trace {
   constructor(
     readonly head: TraceHead,
     private readonly payload: Payload,
-    private readonly prefix: string,
+    readonly prefix: string,
   ) {
     const c = (this.c = (name: string) => payload.column(prefix + name));
     this.rows = head.rows;
@@ -82,7 +82,10 @@ export class Trace {
     this.producerOf = c("producer");
     this.refs = c("refs");
     this.hasStats = c("stat.count").length > 0;
-    for (const [path, , params] of head.modules) this.params.set(path, params);
+    for (const [path, cls, params] of head.modules) {
+      this.params.set(path, params);
+      hue(cls);
+    }
     this.ranks = distinct(this.rank);
     this.steps = distinct(this.step.filter((_: number, row: number) => this.kindOf[row] < 2 || this.kind(row) !== "step") as Column);
     [this.kidFirst, this.kidList] = this.children();

@@ -30,7 +30,7 @@ export class Tree {
     on(this.list.element, "keydown", (event) => this.key(event));
     this.element = h("section.pane.tree", { label: "Tree" },
       h("header.bar", null, h("h2", null, "Calls"), h("span.grow", null),
-        button("⊞", "Open one level more everywhere (*)", () => this.openMore()),
+        button("⊞", "Open one level more (*)", () => this.openMore()),
         button("⊟", "Close everything", () => this.closeAll())),
       this.list.element);
     this.openFirst();
@@ -89,10 +89,9 @@ export class Tree {
     const hasKids = outline.hasKids(node);
     element.className = "row" + (selected ? " selected" : "") + (this.marked.has(node) ? " marked" : "");
     element.id = `node-${node}`;
-    element.setAttribute("aria-level", String(depth + 1));
-    element.setAttribute("aria-selected", String(selected));
-    if (hasKids) element.setAttribute("aria-expanded", String(this.open.has(node)));
-    else element.removeAttribute("aria-expanded");
+    element.ariaLevel = String(depth + 1);
+    element.ariaSelected = String(selected);
+    element.ariaExpanded = hasKids ? String(this.open.has(node)) : null;
     if (selected) this.list.element.setAttribute("aria-activedescendant", element.id);
     element.style.paddingLeft = `${6 + depth * 14}px`;
     twist.textContent = hasKids ? (this.open.has(node) ? "▾" : "▸") : "";
@@ -119,7 +118,7 @@ export class Tree {
       }
     }
     const duration = outline.duration(node);
-    spent.textContent = time(duration);
+    spent.textContent = duration ? time(duration) : "";
     const above = index && depth ? outline.duration(this.above(index)) : NaN;
     const share = above > 0 ? min(1, duration / above) : 0;
     spent.style.setProperty("--share", `${(100 * (share || 0)).toFixed(1)}%`);

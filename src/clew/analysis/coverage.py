@@ -23,6 +23,6 @@ def opaque_kernels(reader: Reader) -> list[Gap]:
             "a fused kernel ran in their place",
             "torch.backends.mha.set_fastpath_enabled(False) runs them one by one",
         )
-        for name in reader.columns.ops
+        for name in dict.fromkeys(reader.columns.ops)
         if any(matches_op(fused, name) for fused in _FUSED)
     ]

@@ -14,7 +14,15 @@ from clew.events.settings import Limits
 
 # Data handed to the sink at a time: what waits in memory is a few times this, however large or
 # many the tensors of a step are.
-_BATCH_BYTES = 32 << 20
+_BATCH_BYTES = 16 << 20
+
+# What is not kept, by the limit that was reached.
+_LIMITED = {
+    "bytes": "the data of values",
+    "elements": "the data of large values",
+    "sample": "the data of most values",
+    "seconds": "the data and statistics of values",
+}
 
 
 class Budget:
@@ -60,6 +68,6 @@ class Budget:
 
     def _limited(self, what: str, name: str) -> None:
         self._on_gap(
-            Gap("the data of values", "", f"the limit of {what} was reached",
+            Gap(_LIMITED[name], "", f"the limit of {what} was reached",
                 f"raise it with clew.trace(limits=Limits({name}=...))")
         )  # fmt: skip

@@ -21,7 +21,9 @@ _OTHER_KINDS = "USMmV"
 _SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
 
 
-def record(value: Any, values: list[Any], kept: list[Any], full: bool, budget: Budget) -> Token:
+def record(
+    value: Any, values: list[Any], kept: list[Any], full: bool, budget: Budget, stats: bool = True
+) -> Token:
     """The token of a value as it is now; with `full` its data is kept, as far as there is room."""
     token, stride, dtype, device, extra = facts_of(value)
     values.extend((token, 0, None, stride, dtype, device, extra, False, -1, None))
@@ -30,7 +32,7 @@ def record(value: Any, values: list[Any], kept: list[Any], full: bool, budget: B
         if payload is not None and not budget.has_room(_count(value), len(payload.data)):
             payload = None
         if payload is None:
-            if _is_array(value):
+            if stats and _is_array(value):
                 kept.append((token, Kept(array_statistics(value), None)))
         elif _is_array(value):
             # Whoever the records are handed to takes the statistics, of the copy.

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from math import prod
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from clew.capture import plain
 from clew.capture.budget import Budget
@@ -27,7 +27,7 @@ from clew.capture.sources import (
     first_argument,
     read_locals,
 )
-from clew.capture.structure import describe
+from clew.capture.structure import describe, is_tensor
 from clew.events.records import (
     BACKWARD,
     EVENT_FIELDS,
@@ -71,8 +71,17 @@ INPUTS: Final = 7
 NAMED: Final = 8
 Call = tuple[int, StackNode, int, "ModuleName | None", int, int, int, Any, Any]
 
-# Where a value was named: in a frame, at a position if that is known better, both or neither.
-Where: TypeAlias = FrameType | tuple[FrameType | None, Position] | None
+
+class At(NamedTuple):
+    """A line of a function: in a frame, or below the place a frame, or the open call, is at."""
+
+    frame: FrameType | None
+    position: Position
+    below: bool
+
+
+# Where a value was named; None if no line of Python did.
+Where: TypeAlias = FrameType | At | None
 
 _STACKS = StackTree()
 
@@ -384,21 +393,24 @@ class Recording:
 
     def named(self, label: Label, value: Any, where: Where, full: bool = True) -> int:
         """Record a value that has a name, as it is now; the event's id."""
+        return -1 if self.halted else self.told(label, self.described(value, full), where)
+
+    def told(self, label: Label, out: Any, where: Where, start: int | None = None) -> int:
+        """Record a described value that has a name; `start` is when what made it began."""
         lane = self.lane()
         if self.halted:
             return -1
         top = lane.stack[-1]
         node, parent = top[NODE], top[ID]
-        frame, position = where if isinstance(where, tuple) else (where, None)
+        frame = where.frame if isinstance(where, At) else where
         if frame is not None:
             node, parent = lane.place(frame)
-        if position is not None:
-            # Compiled code has no frame: the place is below that of the call it runs in.
-            below = node if frame is not None else self.stacks.at(node, position)
-            node = self.stacks.at(below, position)
-        out = self.described(value, full)
+        if isinstance(where, At):
+            above = node if where.below or node.parent is None else node.parent
+            node = self.stacks.below(above, where.position)
         event, now = next(self.ids), self.clock()
-        self.push((event, label, node, parent, now, now, -1, [], None, out, None))
+        begun = now if start is None else start
+        self.push((event, label, node, parent, begun, now, -1, [], None, out, None))
         if event & self.batch_bits == self.batch_bits or self.budget.is_full:
             self.drain()
         return event
@@ -427,15 +439,20 @@ class Recording:
 
     def described(self, value: Any, full: bool) -> Any:
         """A value with tokens for everything in it, also for what is no tensor."""
-        values, kept, budget = self.tensors.values, self.kept, self.budget
 
-        def keep(tensor: Tensor) -> Token:
-            token = self._token_of_content(tensor)
-            if self.snapshots is not None:
-                self.snapshots.keep(token, tensor, full)
-            return token
+        def keep(leaf: Any) -> Token:
+            return self.leaf(leaf, full)
 
-        return describe(value, keep, 0, lambda leaf: plain.record(leaf, values, kept, full, budget))
+        return describe(value, keep, 0, keep)
+
+    def leaf(self, value: Any, full: bool, stats: bool = True) -> Token:
+        """The token of a value that is no container; what is kept of it comes last in `kept`."""
+        if not is_tensor(value):
+            return plain.record(value, self.tensors.values, self.kept, full, self.budget, stats)
+        token = self._token_of_content(value)
+        if self.snapshots is not None and (full or stats):
+            self.snapshots.keep(token, value, full)
+        return token
 
     def _token_of_content(self, tensor: Tensor) -> Token:
         """The token of a tensor, a new one if it was written to and no version tells of it."""

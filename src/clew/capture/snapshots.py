@@ -9,11 +9,12 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from clew.capture.statistics import statistics_of_copy
-from clew.capture.torch_compat import is_transformed, local_part
+from clew.capture.torch_compat import has_memory, is_transformed, is_zero_tensor, local_part
 from clew.events.records import Payload, pack
 from clew.events.statistics import Statistics
 
@@ -57,9 +58,13 @@ class Snapshot:
 
 def snapshot(elements: Tensor) -> Snapshot:
     """A copy of an ordinary tensor's elements; to be called where autograd and modes are off."""
-    copy = torch.empty(elements.shape, dtype=elements.dtype, device="cpu").copy_(elements)
-    data = copy.reshape(-1).view(torch.uint8).numpy() if copy.numel() else b""
-    return Snapshot(data, copy.dtype)
+    size = elements.numel() * elements.element_size()
+    if not size:
+        return Snapshot(b"", elements.dtype)
+    # NumPy's memory comes in large pages where there are any, which are there much sooner.
+    data = np.empty(size, dtype=np.uint8)
+    torch.from_numpy(data).view(elements.dtype).view(elements.shape).copy_(elements)
+    return Snapshot(data, elements.dtype)
 
 
 def small_snapshot(tensor: Tensor, size: int) -> Snapshot:
@@ -72,10 +77,11 @@ def is_plain(tensor: Tensor) -> bool:
     return (
         type(tensor) in (Tensor, torch.nn.Parameter)
         and tensor.layout is torch.strided
-        and tensor.is_contiguous()
         and tensor.is_cpu
-        and not (tensor.is_nested or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
-        and not is_transformed(tensor)
+        and not (tensor.is_nested or tensor.is_quantized or is_transformed(tensor))
+        and tensor.is_contiguous()
+        and not (tensor.is_conj() or tensor.is_neg())
+        and has_memory(tensor)
     )
 
 
@@ -110,6 +116,10 @@ def elements_of(tensor: Tensor) -> Tensor | None:
         local = local.dequantize()
     elif local.layout is not torch.strided:
         local = local.to_dense()
+    elif is_zero_tensor(local):
+        local = torch.zeros(local.shape, dtype=local.dtype)
+    elif not has_memory(local):
+        return None
     return local.detach().resolve_conj().resolve_neg()
 
 

@@ -99,13 +99,12 @@ class StackTree:
             parent.kids[key] = node
         return node
 
-    def at(self, node: StackNode, position: Position) -> StackNode:
-        """A node beside another one, for a position that no instruction has."""
-        above = node if node.parent is None else node.parent
+    def below(self, above: StackNode, position: Position) -> StackNode:
+        """The node for a position that is told by itself, called from `above`."""
         key = (-1, hash(position))
         found = above.kids.get(key)
         if found is None:
-            found = self._add(above, None, -1, node.phase, node.thread)
+            found = self._add(above, None, -1, above.phase, above.thread)
             found.site = position
             above.kids[key] = found
         return found
@@ -185,6 +184,11 @@ def boundary_of(frame: FrameType | None) -> int:
 
 
 _WITH_OPCODES = {"BEFORE_WITH", "SETUP_WITH", "LOAD_SPECIAL"}
+
+
+def position_of(code: CodeType, line: int) -> Position:
+    """A line of a function as a position."""
+    return code.co_filename, getattr(code, "co_qualname", code.co_name), line, line, 0, 0
 
 
 def places_of(nodes: list[StackNode]) -> list[Place]:

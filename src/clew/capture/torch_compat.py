@@ -173,6 +173,29 @@ def is_transformed(tensor: torch.Tensor) -> bool:
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
+def is_zero_tensor(tensor: torch.Tensor) -> bool:
+    """Whether a tensor stands for zeros without having them, as autograd makes them."""
+    return bool(tensor._is_zerotensor())
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether the elements of a strided tensor are in memory.
+
+    FSDP and others give the memory of a tensor back that is still there.
+    """
+    if is_zero_tensor(tensor):
+        return False
+    if tensor.numel() == 0:
+        return True
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in pairs)
+    try:
+        there = tensor.untyped_storage().nbytes()
+    except (NotImplementedError, RuntimeError):  # a device that keeps no storages
+        return tensor.device.type != "cpu"
+    return (last + 1) * tensor.element_size() <= there
+
+
 _forgetters: list[Callable[[torch.Tensor], None]] = []
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from clew.address import Address, matches, matches_op
-from clew.capture import changes
+from clew.capture import changes, seen
 from clew.capture.budget import Budget
 from clew.capture.changes import Look, content_hash
 from clew.capture.snapshots import (
@@ -32,7 +32,7 @@ from clew.capture.snapshots import (
 )
 from clew.capture.statistics import statistics
 from clew.capture.tensors import PLAIN, odd_facts, version_of
-from clew.capture.torch_compat import unobserved, without_modes
+from clew.capture.torch_compat import has_memory, unobserved, without_modes
 from clew.events.model import Gap
 from clew.events.records import Kept, Token
 
@@ -205,7 +205,8 @@ def look_at(tensor: Tensor) -> Look:
     """A tensor as it is now: by its elements if they are few, or if no version tells of writes."""
     with unobserved(), without_modes():
         version = version_of(tensor)
-        if type(tensor) in PLAIN and tensor.layout is torch.strided and tensor.device == _CPU:
+        plain = type(tensor) in PLAIN and not tensor.is_nested
+        if plain and tensor.layout is torch.strided and tensor.device == _CPU:
             facts = (
                 tuple(tensor.shape),
                 tensor.dtype,
@@ -215,7 +216,8 @@ def look_at(tensor: Tensor) -> Look:
             )
             memory = (id(tensor), version, tensor.data_ptr())
             size = tensor.numel() * tensor.element_size()
-            if size <= _FEW_BYTES or version is None or not tensor.untyped_storage().resizable():
+            tells = version is not None and tensor.untyped_storage().resizable()
+            if (size <= _FEW_BYTES or not tells) and has_memory(tensor):
                 return Look("Tensor", facts, memory, _content(tensor, size))
             return Look("Tensor", facts, memory, memory)
         shape, stride, device, extra = odd_facts(tensor)
@@ -233,3 +235,17 @@ def _content(tensor: Tensor, size: int) -> int:
 
 
 changes.learn(look_at)
+
+
+def small_elements(tensor: Tensor, most: int) -> Any:
+    """The elements of a tensor that has at most so many, as nested lists; None for any other."""
+    with unobserved(), torch.no_grad(), without_modes():
+        elements = elements_of(tensor)
+        if elements is None or elements.numel() > most:
+            return None
+        if elements.dtype.is_floating_point and elements.element_size() == 1:
+            elements = elements.to(torch.float32)
+        return elements.cpu().tolist()
+
+
+seen.learn(small_elements)

@@ -13,22 +13,24 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import CodeType, FrameType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clew.address import Address, Segment, compile_pattern, segment_matches
 from clew.capture.changes import Look, look
 from clew.capture.frames import Installed, Site, Target, hooks, instrument
 from clew.capture.frames.functions import Found, methods, missing, resolve, variables
 from clew.capture.frames.paths import follow
-from clew.capture.named import Named
-from clew.capture.recording import Recording, Where
-from clew.capture.sources import MACHINERY
+from clew.capture.recording import At, Recording, Where
+from clew.capture.sources import MACHINERY, position_of
 from clew.events.model import Gap
 from clew.events.records import VARIABLE, Label
 
+if TYPE_CHECKING:
+    from clew.capture.named import Named
+
 RETURN = "return"
-# The object that instrumented code calls lies between the program's frame and ours.
-_BETWEEN = hooks.__file__
+# What calls a probe lies between the program's frame and ours.
+_BETWEEN = (os.path.dirname(hooks.__file__) + os.sep, __file__)
 
 
 @dataclass(slots=True)
@@ -266,9 +268,7 @@ class Plan:
     def compiled(self, value: object, name: str, line: int, path: str, always: bool) -> None:
         """A variable of compiled code has a value; called as that code runs."""
         call = self._calls.setdefault(-1, _Call())
-        code = self._function.__code__
-        function = getattr(code, "co_qualname", code.co_name)
-        where = (None, (code.co_filename, function, line, line, 0, 0))
+        where = At(None, position_of(self._function.__code__, line), below=True)
         call.told.clear()
         for wanted in self.wanted:
             mine = wanted.owners is None or path in wanted.owners.values()
@@ -284,11 +284,12 @@ class Plan:
             position = (
                 site.file, site.function, site.line, site.end_line, site.col, site.end_col,
             )  # fmt: skip
+            where = At(frame, position, below=False)
             for wanted in self.wanted:
                 if segment_matches(wanted.name, name):
                     path = "" if wanted.owners is None else wanted.owners.get(id(owner))
                     if path is not None:
-                        self._record(wanted, path, name, value, always, call, (frame, position))
+                        self._record(wanted, path, name, value, always, call, where)
         except Exception as fault:
             self._recording.on_fault(fault, f"{site.function}.{name}")
 
@@ -342,7 +343,7 @@ def _not_compiling() -> bool:
 def _user_frame() -> FrameType:
     """The frame of the program's own function that is being followed."""
     frame = sys._getframe(2)
-    while frame.f_code.co_filename in (__file__, _BETWEEN) and frame.f_back is not None:
+    while frame.f_code.co_filename.startswith(_BETWEEN) and frame.f_back is not None:
         frame = frame.f_back
     return frame
 

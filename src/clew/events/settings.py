@@ -12,8 +12,8 @@ class Limits:
     """Where recording holds back; what was left out is listed once in `coverage`.
 
     Past `bytes` of data, or `seconds` after the start, values keep only their metadata. A value
-    of more than `elements` elements keeps only its statistics. Of each address only every
-    `sample`-th value keeps its data. After `events` events nothing more is recorded.
+    of more than `elements` elements keeps only its statistics. Only every `sample`-th value keeps
+    its data. After `events` events nothing more is recorded.
 
     >>> Limits(bytes=1_000_000, elements=10_000)
     Limits(bytes=1000000, events=None, elements=10000, seconds=None, sample=1)

@@ -34,7 +34,8 @@ from clew.store.words import Words
 _INLINE = 8 << 10
 _ROLL_ROWS = 200_000
 _ROLL_BYTES = 64 << 20
-_QUEUE = 8
+# Batches that wait for the writer; more would only be memory that is not in the cache.
+_QUEUE = 4
 _PATIENCE = 1.0
 
 # Columns of rows to write.
@@ -350,6 +351,8 @@ class DiskStore:
                 return
             else:
                 self._guarded(functools.partial(self._write, item))
+            # Not held while the next is waited for.
+            del item
 
     def _guarded(self, work: Callable[[], None]) -> None:
         if self._failed:

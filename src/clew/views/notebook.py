@@ -43,7 +43,7 @@ def _frame(side: Side) -> str | None:
     if not 0 < sum(map(len, side.readers)) <= _EVENTS:
         return None
     try:
-        page, _, _ = report_page(side)
+        page, _, _ = report_page([side])
     except ClewError:
         return None
     if len(page) > _LARGEST:

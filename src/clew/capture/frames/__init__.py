@@ -13,6 +13,7 @@ from clew.capture.frames.running import (
     follow_calls,
     follow_code,
     follow_frame,
+    join_thread,
 )
 from clew.capture.frames.sites import Kind, Probe, Site, Target
 
@@ -28,4 +29,5 @@ __all__ = [
     "follow_code",
     "follow_frame",
     "instrument",
+    "join_thread",
 ]

@@ -152,8 +152,12 @@ class FollowingCalls(Following):
         probe: Probe,
         budget: int,
         lines: bool,
+        worthwhile: Callable[[CodeType, FrameType], bool] | None = None,
     ) -> None:
         super().__init__()
+        self._worthwhile = worthwhile
+        # How often code in scope was called in vain, until a call is worthwhile.
+        self._idle: dict[int, tuple[CodeType, int]] = {}
         self.wanted = wanted
         self.probe = probe
         self.budget = budget
@@ -176,7 +180,12 @@ class FollowingCalls(Following):
         """A call begins: watch its code if it is in scope. Tell whether to be asked again."""
         known = self._known.get(id(code))
         if known is None:
-            watch = _Callee(code, self) if self._in_scope(code) else None
+            in_scope = self._in_scope(code)
+            if in_scope and self._worthwhile is not None and not self._worthwhile(code, frame):
+                _, count = self._idle.get(id(code), (code, 0))
+                self._idle[id(code)] = (code, count + 1)
+                return count < self.budget
+            watch = _Callee(code, self) if in_scope else None
             known = self._known[id(code)] = (code, watch)
             if watch is not None:
                 self._add(watch)
@@ -276,13 +285,16 @@ def follow_calls(
     *,
     lines: bool = False,
     budget: int = BUDGET,
+    worthwhile: Callable[[CodeType, FrameType], bool] | None = None,
 ) -> FollowingCalls:
     """Follow `root` and every function in scope that runs below it, with all that it binds.
 
     From a frame, follow it to `stop`, and whatever is called meanwhile. What runs more often than
-    `budget` times at one place is not told there any more; `spent` lists those places.
+    `budget` times at one place is not told there any more; `spent` lists those places. Where only
+    some functions are of interest, `worthwhile` is asked at each call until it says yes; from
+    then on all calls of that code are followed.
     """
-    following = FollowingCalls(in_scope, wanted, probe, budget, lines)
+    following = FollowingCalls(in_scope, wanted, probe, budget, lines, worthwhile)
     with contextlib.ExitStack() as undo:
         undo.callback(following.stop)
         if isinstance(root, FrameType):
@@ -294,3 +306,9 @@ def follow_calls(
         _driver.add_caller(following.called)
         undo.pop_all()
     return following
+
+
+def join_thread() -> Callable[[], None]:
+    """Follow what is followed on this thread too; the result ends that."""
+    leave: Callable[[], None] = _driver.join_thread()
+    return leave

@@ -202,3 +202,21 @@ def join(frame: FrameType) -> Callable[[], None]:
             found.f_trace_opcodes = opcodes
 
     return leave
+
+
+def join_thread() -> Callable[[], None]:
+    """Trace this thread too, if it began before anything was watched; the result ends that."""
+    tracer = _tracer
+    if tracer is None or threading.get_ident() == tracer.thread or sys.gettrace() is not None:
+        return _nothing
+    sys.settrace(tracer.function)
+
+    def leave() -> None:
+        if sys.gettrace() is tracer.function:
+            sys.settrace(None)
+
+    return leave
+
+
+def _nothing() -> None:
+    """There is nothing to undo."""

@@ -19,7 +19,9 @@ from clew.views.export.formats import Contents
 from clew.views.export.text import as_json, text_file
 from clew.views.text.calls import CallTexts
 
-_STEPS_TRACK = 0
+# Perfetto takes a thread whose number is its process's for the main one, and threads of one number
+# in two processes for one: so many numbers are each rank's own, the first of them for the steps.
+_TRACKS = 10_000
 
 
 def write(readers: list[Reader], target: Path) -> Contents:
@@ -61,11 +63,11 @@ class _Timeline:
                "args": {"sort_index": c.rank}}  # fmt: skip
         steps = reader.rows(STEP)
         if len(steps):
-            yield self._named("thread_name", "steps", _STEPS_TRACK)
+            yield from self._track("steps", self._steps_track)
         for thread in np.unique(reader.thread).tolist():
             known = thread < len(c.threads)
             name = c.threads[thread] if known else f"thread {thread}"
-            yield self._named("thread_name", name, 1 + thread)
+            yield from self._track(name, self._thread_track(thread))
         yield from self._steps(steps)
         ends = self._ends()
         for row in range(len(reader)):
@@ -73,6 +75,18 @@ class _Timeline:
                 yield self._call(row, ends[row])
             elif c.kind[row] == NOTE:
                 yield self._note(row)
+
+    @property
+    def _steps_track(self) -> int:
+        return (1 + self._reader.columns.rank) * _TRACKS
+
+    def _thread_track(self, thread: int) -> int:
+        return self._steps_track + 1 + thread
+
+    def _track(self, name: str, track: int) -> Iterator[dict[str, Any]]:
+        yield self._named("thread_name", name, track)
+        yield {"ph": "M", "name": "thread_sort_index", "pid": self._reader.columns.rank,
+               "tid": track, "args": {"sort_index": track}}  # fmt: skip
 
     def _named(self, what: str, name: str, thread: int = 0) -> dict[str, Any]:
         rank = self._reader.columns.rank
@@ -102,7 +116,7 @@ class _Timeline:
                 continue  # begun by the last call of step(), and nothing came of it
             yield {
                 "ph": "X", "name": f"step {number}", "cat": "step", "pid": c.rank,
-                "tid": _STEPS_TRACK, "ts": self._micros(start), "dur": (end - start) / 1e3,
+                "tid": self._steps_track, "ts": self._micros(start), "dur": (end - start) / 1e3,
             }  # fmt: skip
 
     def _call(self, row: int, end: int) -> dict[str, Any]:
@@ -128,7 +142,8 @@ class _Timeline:
             args["unfinished"] = True
         return {
             "ph": "X", "name": name, "cat": f"{KINDS[int(c.kind[row])]},{event.phase}",
-            "pid": c.rank, "tid": 1 + int(reader.thread[row]), "ts": self._micros(start),
+            "pid": c.rank, "tid": self._thread_track(int(reader.thread[row])),
+            "ts": self._micros(start),
             "dur": max(end - start, 0) / 1e3, "args": args,
         }  # fmt: skip
 
@@ -137,7 +152,8 @@ class _Timeline:
         event = reader.event(row)
         return {
             "ph": "i", "s": "t", "name": event.name, "cat": "note", "pid": c.rank,
-            "tid": 1 + int(reader.thread[row]), "ts": self._micros(int(c.start[row])),
+            "tid": self._thread_track(int(reader.thread[row])),
+            "ts": self._micros(int(c.start[row])),
             "args": {"error": event.error, "phase": PHASES[int(reader.phase[row])]},
         }  # fmt: skip
 

@@ -93,7 +93,7 @@ class Hdf5Store(DiskStore):
         return kept is not None and kept.payload is not None
 
     def _append(self, file: LiveHdf5, address: str, occurrences: list[Occurrence]) -> None:
-        items = list(self._readable(address, occurrences))
+        items = list(self._readable(file, address, occurrences))
         places = file.append(address, items)
         for (occurrence, recorded, _), place in zip(items, places, strict=True):
             kept = self.kept[occurrence.number]
@@ -104,17 +104,19 @@ class Hdf5Store(DiskStore):
                 self.kept[occurrence.number] = Kept(kept.stats, stored)
 
     def _readable(
-        self, address: str, occurrences: list[Occurrence]
+        self, file: LiveHdf5, address: str, occurrences: list[Occurrence]
     ) -> Iterator[tuple[Occurrence, str, Array]]:
         for occurrence in occurrences:
             payload = self.kept[occurrence.number].payload
             assert payload is not None
             try:
                 array = decode(payload, "array")
-            except ClewError as unreadable:
-                self._tell_later(Gap("a value", address, str(unreadable), "t.save() keeps it"))
+                recorded = str(array.dtype) if payload.dtype == PARTS else payload.dtype
+                array = file.converted(address, occurrence, recorded, array)
+            except ClewError as unfit:
+                remedy = "it is in the trace itself: t.save() keeps it"
+                self._tell_later(Gap("a value of the file", address, str(unfit), remedy))
                 continue
-            recorded = str(array.dtype) if payload.dtype == PARTS else payload.dtype
             yield occurrence, recorded, array
 
     def _settle(self) -> None:

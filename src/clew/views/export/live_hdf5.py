@@ -92,19 +92,22 @@ class LiveHdf5:
         self._file.attrs["environment"] = json.dumps(environment)
         self.commit()
 
+    def converted(self, address: str, occurrence: Occurrence, recorded: str, array: Array) -> Array:
+        """A value in the dtype it is to be stored in; ClewError if that would spoil it."""
+        what = f"{address or 'the root'}, step {occurrence.step}, call {occurrence.call}"
+        return cast(array, self._dtypes.of(recorded, array.dtype), what)
+
     def append(self, address: str, items: list[tuple[Occurrence, str, Array]]) -> list[Stored]:
-        """Write values of one address, each with the dtype it was recorded with."""
+        """Write values of one address, `converted` and with the dtype each was recorded with."""
         stored: list[Stored] = []
         by_series: dict[int, tuple[_Series, list[tuple[Occurrence, Array]]]] = {}
         for occurrence, recorded, array in items:
-            dtype = self._dtypes.of(recorded, array.dtype)
-            what = f"{address or 'the root'}, step {occurrence.step}, call {occurrence.call}"
-            series = self._series_of(address, recorded, dtype, array.shape, occurrence)
+            series = self._series_of(address, recorded, array.dtype, array.shape, occurrence)
             rows = by_series.setdefault(id(series), (series, []))[1]
             row = series.rows + len(rows)
             start = series.elements + sum(math.prod(a.shape) for _, a in rows)
             stored.append(Stored(series.group["values"], row, start, array.shape, series.flat))
-            rows.append((occurrence, cast(array, dtype, what)))
+            rows.append((occurrence, array))
         for series, rows in by_series.values():
             self._append_rows(series, rows)
         return stored

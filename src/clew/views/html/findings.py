@@ -6,7 +6,7 @@ In come readers and a way from events to rows of the report, out comes plain dat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from clew.address import matches_op
 from clew.analysis.crash import failing_event
 from clew.events.columns import Ints
 from clew.events.model import Event, Gap, Value
-from clew.events.records import OP
+from clew.events.records import OP, Kept
 from clew.store.reader import Reader
 
 _MOST_NONFINITE = 50
@@ -26,6 +26,9 @@ _UNINITIALISED = ("empty", "empty_like", "empty_strided", "new_empty", "new_empt
 
 # The row of an event in the report, -1 if it was left out.
 RowOf = Callable[[Reader, int], int]
+
+# What was kept of each value of one rank, by its number.
+AllKept = Mapping[int, Kept]
 
 
 def crashes(readers: list[Reader], row_of: RowOf) -> list[dict[str, Any]]:
@@ -40,13 +43,13 @@ def crashes(readers: list[Reader], row_of: RowOf) -> list[dict[str, Any]]:
     return found
 
 
-def nonfinite(readers: list[Reader], row_of: RowOf) -> dict[str, Any]:
+def nonfinite(readers: list[Reader], kept: Sequence[AllKept], row_of: RowOf) -> dict[str, Any]:
     """Ops that made NaN or Inf out of finite inputs, as far as statistics were taken."""
-    known = any(kept.stats is not None for r in readers for kept in _first_kept(r))
+    known = any(one.stats is not None for mine in kept for one in mine.values())
     found: list[dict[str, Any]] = []
     total = 0
-    for reader in readers:
-        for row, kind in _producers(reader):
+    for reader, mine in zip(readers, kept, strict=True):
+        for row, kind in _producers(reader, mine):
             total += 1
             if len(found) < _MOST_NONFINITE:
                 found.append({"row": row_of(reader, row), "kind": kind})
@@ -85,11 +88,6 @@ def _kept_rows(reader: Reader, most: int) -> Ints:
     return np.flatnonzero(keep)
 
 
-def _first_kept(reader: Reader) -> list[Any]:
-    kept = reader.columns.kept
-    return [kept[number] for number, _ in zip(kept, range(1000), strict=False)]
-
-
 def _is_given(argument: Any, bad: dict[int, str]) -> bool:
     """Whether an argument is not finite itself, as the `-inf` of a mask is."""
     if isinstance(argument, Value):
@@ -97,12 +95,12 @@ def _is_given(argument: Any, bad: dict[int, str]) -> bool:
     return isinstance(argument, float) and not math.isfinite(argument)
 
 
-def _producers(reader: Reader) -> Iterable[tuple[int, str]]:
+def _producers(reader: Reader, kept: AllKept) -> Iterable[tuple[int, str]]:
     """Rows of ops with a result that is not finite though all their tensors were."""
     c = reader.columns
     bad: dict[int, str] = {}
-    for number in c.kept:
-        stats = c.kept[number].stats
+    for number, one in kept.items():
+        stats = one.stats
         if stats is not None and (stats.get("nan") or stats.get("inf")):
             bad[number] = "NaN" if stats.get("nan") else "Inf"
     rows = {reader.row_of(int(c.producer[n])) for n in bad if c.producer[n] >= 0}

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clew.errors import ClewError
+from clew.events.looks import stats_of
+from clew.events.model import to_dict
 from clew.events.records import Payload
 from clew.store.decode import decode
 
@@ -33,6 +35,7 @@ class Previews:
         self.left_out = 0
         self._read = 0
         self._kept = 0
+        self._last: NDArray[Any] = np.zeros(0)
         self._facts: list[tuple[float, float, int, int, int, int, int, int]] = []
         self._bins: list[NDArray[Any]] = []
         self._cells: list[NDArray[Any]] = []
@@ -51,6 +54,7 @@ class Previews:
         array = _numbers(payload)
         if array is None or not array.size:
             return 0
+        self._last = array
         finite = array[np.isfinite(array)]
         low = float(finite.min()) if finite.size else 0.0
         high = float(finite.max()) if finite.size else 0.0
@@ -64,6 +68,10 @@ class Previews:
         self._exact.append(exact.astype(np.float32))
         self._kept += tiles.size + 2 * BINS + 4 * exact.size
         return len(self._facts)
+
+    def statistics(self) -> dict[str, Any]:
+        """The statistics of the value that was taken in last."""
+        return to_dict(stats_of(self._last))
 
     def pack(self, packer: Any, prefix: str) -> None:
         """Put the columns into a packer."""

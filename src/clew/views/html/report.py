@@ -76,7 +76,7 @@ def write_report(side: Side, path: Path, *, events: int, redact: bool, exist: st
         raise ClewError(f"exist={exist!r} is not one of 'replace', 'error'")
     if exist == "error" and os.path.lexists(path):
         raise ClewError(f"{path} exists; choose another path, or say exist='replace'")
-    page, kept, left_out = report_page(side, events=events, redact=redact)
+    page, kept, left_out = report_page([side], events=events, redact=redact)
     data = page.encode("utf-8", "backslashreplace")
     aside = path.with_name(f".{uuid.uuid4().hex}-{path.name}")
     try:
@@ -92,19 +92,24 @@ def write_report(side: Side, path: Path, *, events: int, redact: bool, exist: st
 
 
 def report_page(
-    side: Side, *, events: int = EVENTS, redact: bool = False
+    sides: Sequence[Side], *, events: int = EVENTS, redact: bool = False
 ) -> tuple[str, int, list[str]]:
-    """The page as text, how many events it holds, and what was left out."""
+    """A page of one or more traces as text, how many events it holds, and what was left out."""
     if events < 1:
         raise ClewError(f"events={events}: a report holds at least one event")
     main, values = Packer(), Packer()
-    head, kept, left_out = _trace(side, main, values, events, redact)
-    page = _page(side.name, main.text({"format": 1, "traces": [head]}), values.text({}))
-    return page, kept, left_out
+    heads, count, left_out = [], 0, []
+    for number, side in enumerate(sides):
+        head, kept, lost = _trace(side, main, values, f"{number}.", events, redact)
+        heads.append(head)
+        count += kept
+        left_out += lost
+    page = _page(sides[0].name, main.text({"format": 1, "traces": heads}), values.text({}))
+    return page, count, left_out
 
 
 def _trace(
-    side: Side, main: Packer, values: Packer, events: int, redact: bool
+    side: Side, main: Packer, values: Packer, prefix: str, events: int, redact: bool
 ) -> tuple[dict[str, Any], int, list[str]]:
     """The columns of one trace, its head, how many events it has and what was left out."""
     readers = [reader for reader in side.readers if len(reader)]
@@ -112,11 +117,14 @@ def _trace(
         raise ClewError("nothing was recorded, so there is nothing to look at; see t.coverage")
     tables, previews = Tables(redact), Previews()
     rows = findings.kept_rows(readers, events)
+    # Read once: on disk every look costs.
+    kept = [dict(reader.columns.kept.items()) for reader in readers]
     starts = [float(reader.columns.environment.get("time", 0.0)) for reader in readers]
     places: dict[int, tuple[int, Ints]] = {}
-    for reader, mine, start in zip(readers, rows, starts, strict=True):
+    for reader, mine, start, values_kept in zip(readers, rows, starts, kept, strict=True):
         places[id(reader)] = tables.rows, mine
-        tables.add(reader, mine, round((start - min(starts)) * 1e9), previews)
+        offset = round((start - min(starts)) * 1e9)
+        tables.add(reader, mine, offset, values_kept, previews)
 
     def row_of(reader: Reader, row: int) -> int:
         first, mine = places[id(reader)]
@@ -125,16 +133,16 @@ def _trace(
 
     left_out = _left_out(readers, rows, previews, events)
     head = {
-        **tables.pack(main, "0."),
+        **tables.pack(main, prefix),
         "name": side.name,
         "environment": _environment(readers[0], redact),
         "redacted": redact,
         "crashes": findings.crashes(readers, row_of),
-        "nonfinite": findings.nonfinite(readers, row_of),
+        "nonfinite": findings.nonfinite(readers, kept, row_of),
         "gaps": findings.gaps(side.coverage),
         "left_out": left_out,
     }
-    previews.pack(values, "0.")
+    previews.pack(values, prefix)
     return head, tables.rows, left_out
 
 

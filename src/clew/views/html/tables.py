@@ -7,6 +7,7 @@ count from 1, 0 is nothing; `parent` and `forward` say how many rows back, 0 is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from clew.analysis.parameters import Parameters
 from clew.events.columns import IN, Columns, Ints, Leaf, Tensor
 from clew.events.looks import short_dtype
-from clew.events.records import KINDS, MODULE, OP, PHASES, Unseen
+from clew.events.records import BACKWARD, KINDS, MODULE, OP, PHASES, Kept, Unseen
 from clew.store.reader import Reader
 from clew.views.html.previews import Previews
 from clew.views.text.calls import constant_text
@@ -63,7 +64,14 @@ class Tables:
         self.values = 0
         self.refs = 0
 
-    def add(self, reader: Reader, rows: Ints, offset: float, previews: Previews) -> None:
+    def add(
+        self,
+        reader: Reader,
+        rows: Ints,
+        offset: float,
+        kept: Mapping[int, Kept],
+        previews: Previews,
+    ) -> None:
         """Add one rank's events; `offset` is how many nanoseconds after the first rank it began."""
         c = reader.columns
         new_row = np.full(len(reader) + 1, -1, dtype=np.int64)  # the last stands for "none"
@@ -73,7 +81,7 @@ class Tables:
         self._events.append(self._event_columns(reader, rows, new_row, counts, offset))
         self._refs.append(refs + self.values)
         self._inferred(reader, rows, numbers)
-        self._values.append(self._value_columns(reader, numbers, new_row, previews))
+        self._values.append(self._value_columns(reader, numbers, new_row, kept, previews))
         self.sources.update({} if self.redact else c.sources)
         parameters = Parameters(c.modules, c.parameters)
         for module in c.modules:
@@ -236,13 +244,18 @@ class Tables:
             self.extra[self.rows + at] = [[path, self.values + number] for path, number in pairs]
 
     def _value_columns(
-        self, reader: Reader, numbers: Ints, new_row: Ints, previews: Previews
+        self,
+        reader: Reader,
+        numbers: Ints,
+        new_row: Ints,
+        kept: Mapping[int, Kept],
+        previews: Previews,
     ) -> dict[str, Any]:
         c = reader.columns
         metas = np.array([self._meta(meta) for meta in c.metas], dtype=np.int64)
         producers = _rows_of(c, c.producer[numbers])
         names = np.append(self._texts(c.value_names), 0)
-        stats, shown = self._kept(c, numbers, previews)
+        stats, shown = self._kept(kept, numbers, previews)
         return {
             "meta": metas[c.meta[numbers]],
             "producer": new_row[producers] + 1,
@@ -260,23 +273,25 @@ class Tables:
             (meta_text(meta), short_dtype(meta.dtype), shape, stride, meta.device, meta.dtype)
         )
 
-    def _kept(self, c: Columns, numbers: Ints, previews: Previews) -> tuple[Ints, Ints]:
+    def _kept(
+        self, all_kept: Mapping[int, Kept], numbers: Ints, previews: Previews
+    ) -> tuple[Ints, Ints]:
+        """For each value the numbers of its statistics and of its picture."""
         stats = np.zeros(len(numbers), dtype=np.int64)
         shown = np.zeros(len(numbers), dtype=np.int64)
-        if not c.kept:
-            return stats, shown
         for at, number in enumerate(numbers.tolist()):
-            kept = c.kept.get(number)
+            kept = all_kept.get(number)
             if kept is None:
                 continue
-            if kept.stats is not None:
-                facts = kept.stats
-                numbers_of = [facts.get(name) for name in _STATS]
-                floats = [np.nan if number is None else number for number in numbers_of]
-                self._stats.append([*floats, *(facts.get(name, 0) for name in _COUNTS)])
-                stats[at] = len(self._stats)
+            facts = kept.stats
             if kept.payload is not None:
                 shown[at] = previews.add(kept.payload)
+                if facts is None and shown[at]:
+                    facts = previews.statistics()
+            if facts is not None:
+                floats = [np.nan if facts.get(name) is None else facts[name] for name in _STATS]
+                self._stats.append([*floats, *(facts.get(name, 0) for name in _COUNTS)])
+                stats[at] = len(self._stats)
         return stats, shown
 
 
@@ -312,7 +327,7 @@ def _sites(reader: Reader, rows: Ints, users: Ints) -> Ints:
     for at in linked.tolist():
         place = int(c.place[rows[at]])
         if place not in known:
-            known[place] = reader._user_place(place, 1) >= 0
+            known[place] = reader._user_place(place, BACKWARD) >= 0
         if not known[place]:
             own[at] = users[c.place[forward[at]]] + 1
     return own

@@ -1,0 +1,161 @@
+"""What it costs to follow variables: one local, a whole watch, and the other ways to do it.
+
+Needs NumPy, not torch, so that every Python can be asked: `python -m bench.variables` prints the
+times in seconds as JSON. The program spends its time in two places: `target`, whose variable `y`
+is wanted, and small functions that nobody asked about.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import clew
+from bench.timing import Effort, Subject, best_times
+from clew.address import parse
+from clew.capture.budget import Budget
+from clew.capture.plain import NoTensors
+from clew.capture.recording import Recording
+from clew.capture.variables import VariableSource
+from clew.events.settings import Limits
+from clew.store.memory import MemoryStore
+
+ROUNDS = 100
+SIZE = 192
+NAME = f"{os.path.basename(__file__)}:target.y"
+
+
+def target(x: Any) -> Any:
+    y = x @ x
+    y = y / 8
+    y = np.tanh(y)
+    y = y + x
+    return y
+
+
+def elsewhere(n: int) -> int:
+    total = 0
+    for i in range(n):
+        total += small(i)
+    return total
+
+
+def small(i: int) -> int:
+    doubled = i * 2
+    return doubled + 1
+
+
+def program() -> Any:
+    x = np.full((SIZE, SIZE), 0.5)
+    for _ in range(ROUNDS):
+        x = target(x)
+        elsewhere(200)
+    return x
+
+
+class _Records:
+    """What `clew.trace(capture=...)` does with a variable, without torch."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+
+    def record(self, label: Any, value: Any, where: Any, address: Any = None) -> None:
+        self._recording.named(label, value, where)
+
+
+def one_local() -> Any:
+    """`y` of `target` recorded in full at each binding, and nothing else touched."""
+    sink = MemoryStore()
+    budget = Budget(Limits(), lambda gap: None)
+    recording = Recording(sink, time.perf_counter_ns, NoTensors, budget)
+    records: Any = _Records(recording)
+    source = VariableSource(recording, [parse(NAME)], records, lambda gap: None)
+    source.start()
+    try:
+        program()
+    finally:
+        source.stop()
+    recording.close()
+    return sink
+
+
+def watched(**options: Any) -> Subject:
+    """`clew.watch("y")` around the program."""
+
+    def run() -> Any:
+        with clew.watch("y", **options) as watch:
+            program()
+        return watch
+
+    return run
+
+
+def settraced() -> Any:
+    """A trace function on everything that looks at `y` after each line."""
+    seen = []
+
+    def trace(frame: Any, event: str, arg: Any) -> Any:
+        if frame.f_code is target.__code__ and "y" in frame.f_locals:
+            y = frame.f_locals["y"]
+            seen.append((frame.f_lineno, y.shape, y.dtype))
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        program()
+    finally:
+        sys.settrace(before)
+    return seen
+
+
+def snooped() -> Subject | None:
+    """PySnooper on `target` alone, its text thrown away; None where it is not installed."""
+    try:
+        import pysnooper
+    except ImportError:
+        return None
+    stream = io.StringIO()
+    shown = pysnooper.snoop(stream)(target)
+
+    def run() -> Any:
+        x = np.full((SIZE, SIZE), 0.5)
+        for _ in range(ROUNDS):
+            x = shown(x)
+            elsewhere(200)
+        stream.seek(0)
+        stream.truncate()
+        return x
+
+    return run
+
+
+def measure(effort: Effort) -> dict[str, float]:
+    """The time of each way, in seconds."""
+    ways: dict[str, Callable[[], object] | None] = {
+        "untraced": program,
+        "local": one_local,
+        "watch": watched(out=False),
+        "watch_meta": watched(out=False, values="meta"),
+        "watch_text": watched(out=io.StringIO()),
+        "settrace": settraced,
+        "pysnooper": snooped(),
+    }
+    return best_times({name: way for name, way in ways.items() if way is not None}, effort)
+
+
+def main() -> None:
+    rounds, seconds = int(sys.argv[1]), float(sys.argv[2])
+    version = ".".join(map(str, sys.version_info[:2]))
+    print(json.dumps({"python": version, "times": measure(Effort(rounds, seconds))}))
+
+
+if __name__ == "__main__":
+    main()

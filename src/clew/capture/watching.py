@@ -1,0 +1,592 @@
+"""Follow variables through the functions that a piece of the program calls.
+
+In come calls, bindings and in-place writes from `capture.frames`; out go variable events into a
+recording, and `Happening`s to whoever listens. Must not import torch: without it arrays and
+Python's own values are followed all the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from clew.address import nearest
+from clew.capture.changes import Look, look
+from clew.capture.frames import FollowingCalls, Site, follow_calls
+from clew.capture.frames.bytecode import read_locals
+from clew.capture.frames.functions import unwrap
+from clew.capture.frames.paths import follow
+from clew.capture.recording import At, Recording, error_text
+from clew.capture.scope import Scope, is_library
+from clew.capture.seen import differences, holds_arrays, is_array, see, see_items
+from clew.capture.sources import position_of
+from clew.capture.structure import CONSTANTS, describe
+from clew.capture.wishes import RETURN, TOP_LEVEL, Function, Wishes, join_names, parts_of
+from clew.events.model import Gap
+from clew.events.records import VARIABLE, Kept, Label, Token
+from clew.events.statistics import array_statistics
+from clew.events.watched import OTHER, Happening, Seen, WatchedCall, What
+
+# Ours, between the program's frame and a probe.
+_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+# Those of ours that call the program's functions on its behalf.
+_BETWEEN = (
+    _OURS + "watching.py",
+    _OURS + "session.py",
+    os.path.join(os.path.dirname(__file__), "workers.py"),
+)
+_CHAIN = 3
+_LONGEST_TEXT = 1000
+_GENERATOR_ENDS = (GeneratorExit, StopIteration, StopAsyncIteration)
+
+
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """What a watch was asked for."""
+
+    names: Wishes
+    values: str = "stats"
+    lines: bool = False
+    stack: bool = False
+    on_change: bool = True
+    depth: int | None = None
+    budget: int = 10_000
+
+
+class _Described(NamedTuple):
+    """A leaf of a value: what is recorded of it, and what is told."""
+
+    token: Token
+    seen: Seen
+
+
+@dataclass(slots=True)
+class _Call:
+    """One watched call that is open. `told` holds its variables as they were last told."""
+
+    info: WatchedCall
+    function: Function
+    start: int
+    quiet: bool = False
+    told: dict[str, tuple[Look, Seen]] = field(default_factory=dict)
+    # Parameters that hold an object which the caller watches, with its name there.
+    aliases: dict[str, str] = field(default_factory=dict)
+    # id of an object held by a watched variable -> the variable
+    objects: dict[int, str] = field(default_factory=dict)
+    result: tuple[Seen | None, int] | None = None
+    error: str | None = None
+
+
+class WatchSource:
+    """Follows what is wanted while it is started; a `Probe` of `capture.frames`."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        wants: Wants,
+        scope: Scope,
+        tell: Callable[[Happening], None] | None = None,
+        on_gap: Callable[[Gap], Any] = lambda gap: None,
+        everywhere: bool = False,
+    ) -> None:
+        self.recording = recording
+        self._wants = wants
+        self._scope = scope
+        self._tell = tell
+        self.gap = on_gap
+        # Whether calls count that nothing watched has made.
+        self._everywhere = everywhere
+        self._roots: set[CodeType] = set()
+        self._older: set[int | None] = set()
+        self._calls: dict[int, _Call] = {}
+        self._numbers = itertools.count()
+        self._following: FollowingCalls | None = None
+        self._met: set[str] = set()
+        # Code -> whether it has a watched variable, and objects that watched variables hold.
+        self._concerned: dict[int, tuple[CodeType, bool]] = {}
+        self._objects: set[int] = set()
+        # Names that some call has for what its caller watches.
+        self._aliases: set[str] = set()
+        self._block: int | None = None
+        self.worker = ""
+
+    # Start and stop
+
+    def start(self) -> None:
+        """Follow the frame that starts it, and everything called from now on."""
+        frame = _user_frame()
+        if not is_library(frame.f_code.co_filename):
+            self.start_block(frame, quiet=self._everywhere)
+            return
+        # Somebody else's frame, such as a worker's loop: only what it calls.
+        self.start_function(_nowhere)
+        if self._following is not None:
+            self._following.extent.enter()
+
+    def start_block(self, frame: FrameType, quiet: bool = False) -> None:
+        """Follow a frame from where it is, and everything it calls."""
+        self._older = {thread.ident for thread in threading.enumerate()}
+        call = self._open(frame, frame.f_code, None, begun=False)
+        call.quiet = quiet
+        self._block = id(frame)
+        self._following = self._follow(frame)
+        if not quiet:
+            self._emit("enter", call, frame.f_lineno or 0)
+        self._guarded(call, "", lambda: self._look_around(call, frame))
+
+    def _look_around(self, call: _Call, frame: FrameType) -> None:
+        """The variables as a block finds them, as far as they are asked for."""
+        at = (frame.f_lineno or 0, frame.f_back)
+        for name, value in list(read_locals(frame).items()):
+            if not name.startswith("__"):
+                for path in self._paths(call, name, value):
+                    self._look_at(call, "input", name, path, value, at, True)
+
+    def start_function(self, function: Callable[..., object]) -> None:
+        """Follow a function and everything it calls."""
+        self._older = {thread.ident for thread in threading.enumerate()}
+        self._roots = {found.__code__ for found in unwrap(function)}
+        self._following = self._follow(function)
+
+    def _follow(self, root: Callable[..., object] | FrameType) -> FollowingCalls:
+        wants = self._wants
+        # Every line and every array is to be seen, or only functions with certain variables.
+        all_of_it = wants.lines or wants.names.everything
+        return follow_calls(
+            root, self._scope, _any, self, lines=wants.lines, budget=wants.budget,
+            worthwhile=None if all_of_it else self._worthwhile,
+        )  # fmt: skip
+
+    def _worthwhile(self, code: CodeType, frame: FrameType) -> bool:
+        """Whether a function has a watched variable, by its names or by what it is given."""
+        known = self._concerned.get(id(code))
+        if known is None:
+            known = self._concerned[id(code)] = (code, self._wants.names.concern(code))
+        if known[1] or not self._objects:
+            return known[1]
+        count = code.co_argcount + code.co_kwonlyargcount
+        given = read_locals(frame)
+        return any(id(given.get(name)) in self._objects for name in code.co_varnames[:count])
+
+    def stop(self) -> None:
+        """Follow nothing any more, and say what was asked for and never seen."""
+        following, self._following = self._following, None
+        if following is None:
+            return
+        following.stop()
+        block = self._calls.get(self._block or 0)
+        if block is not None and not block.quiet:
+            seconds = (time.perf_counter_ns() - block.start) / 1e9
+            self._emit("return", block, block.info.line, seconds=seconds)
+        self._block = None
+        self._calls.clear()
+        for code, line in following.spent:
+            where = f"{os.path.basename(code.co_filename)}:{line}"
+            self._gap(
+                Gap("a watched line", where, f"it ran more than {self._wants.budget:,} times and "
+                    "was not followed further", "raise it with clew.watch(..., budget=...)")
+            )  # fmt: skip
+
+    def abandon(self) -> None:
+        """Follow nothing in a process that inherited it by a fork; tell nobody."""
+        self._tell = None
+        following, self._following = self._following, None
+        self._calls.clear()
+        if following is not None:
+            following.stop()
+
+    def say_missed(self) -> None:
+        """Report the names that no function had."""
+        for address in self._wants.names.missed():
+            last = str(address.segments[-1]) if address.segments else address.text
+            close = ", ".join(nearest(last, sorted(self._met))) or "none"
+            self._gap(
+                Gap("a variable to watch", address.text, "nothing that ran has it",
+                    f"the nearest that ran: {close}")
+            )  # fmt: skip
+
+    def _gap(self, gap: Gap) -> None:
+        if self.gap(gap) is not False and self._tell is not None:
+            call = WatchedCall(next(self._numbers), None, 0, "", "", 0)
+            self._tell(Happening("note", call, 0, text=str(gap)))
+
+    # What `capture.frames` tells
+
+    def entered(self, site: Site, owner: object) -> None:
+        frame = _user_frame()
+        try:
+            self._entered(frame, site, owner)
+        except Exception as fault:
+            self.recording.on_fault(fault, site.function)
+
+    def _entered(self, frame: FrameType, site: Site, owner: object) -> None:
+        parent, own = self._parent(frame.f_back)
+        if own or (parent is None and not self._is_top(site.code)):
+            return
+        depth = 0 if parent is None else parent.info.depth + (not parent.quiet)
+        if self._wants.depth is not None and depth > self._wants.depth:
+            return
+        call = self._open(frame, site.code, parent, owner=owner)
+        self._emit("enter", call, site.line)
+
+    def bound(self, site: Site, value: object, owner: object) -> None:
+        frame = _user_frame()
+        call = self._calls.get(id(frame))
+        if call is not None:
+            self._guarded(call, site.name, lambda: self._bound(call, frame, site, value))
+
+    def polled(self, site: Site, value: object, owner: object) -> None:
+        names, name = self._wants.names, site.name
+        if not names.everything and not names.may_be(name) and name not in self._aliases:
+            return
+        frame = _user_frame()
+        call = self._calls.get(id(frame))
+        if call is not None and (name in call.told or not names.everything):
+            self._guarded(call, site.name, lambda: self._polled(call, frame, site, value))
+
+    def deleted(self, site: Site, owner: object) -> None:
+        call = self._calls.get(id(_user_frame()))
+        if call is None:
+            return
+        gone = [name for name in call.told if _root_name(name) == site.name]
+        for name in gone:
+            _, before = call.told.pop(name)
+            self._emit("delete", call, site.line, name=name, before=before)
+
+    def returned(self, site: Site, value: object, owner: object) -> None:
+        frame = _user_frame()
+        call = self._calls.get(id(frame))
+        if call is not None:
+            self._guarded(call, RETURN, lambda: self._returned(call, frame, site, value))
+
+    def yielded(self, site: Site, value: object, owner: object) -> None:
+        frame = _user_frame()
+        call = self._calls.get(id(frame))
+        if call is not None:
+            self._guarded(call, "yield", lambda: self._yielded(call, frame, site, value))
+
+    def resumed(self, site: Site, owner: object) -> None:
+        call = self._calls.get(id(_user_frame()))
+        if call is not None:
+            self._emit("resume", call, site.line)
+
+    def raised(self, site: Site, error: BaseException, owner: object) -> None:
+        call = self._calls.get(id(_user_frame()))
+        if call is not None and not isinstance(error, _GENERATOR_ENDS):
+            call.error = error_text(error)
+            call.result = (None, site.line)
+
+    def left(self, site: Site, owner: object) -> None:
+        call = self._calls.pop(id(_user_frame()), None)
+        if call is None:
+            return
+        seconds = (time.perf_counter_ns() - call.start) / 1e9
+        seen, line = call.result or (None, site.line)
+        if call.error is not None:
+            self._emit("raise", call, line, seconds=seconds, text=call.error)
+        else:
+            self._emit("return", call, line, after=seen, seconds=seconds)
+
+    def line(self, site: Site, owner: object) -> None:
+        call = self._calls.get(id(_user_frame()))
+        if call is not None:
+            self._emit("line", call, site.line)
+
+    # Calls
+
+    def _parent(self, frame: FrameType | None) -> tuple[_Call | None, bool]:
+        """The innermost watched call on a stack, and whether it is Clew that calls from there."""
+        while frame is not None:
+            call = self._calls.get(id(frame))
+            if call is not None:
+                return call, False
+            file = frame.f_code.co_filename
+            if file.startswith(_OURS) and file not in _BETWEEN:
+                return None, True
+            frame = frame.f_back
+        return None, False
+
+    def _is_top(self, code: CodeType) -> bool:
+        """Whether a call is watched that nothing watched has made."""
+        new_thread = threading.get_ident() not in self._older
+        return self._everywhere or code in self._roots or new_thread
+
+    def _open(
+        self,
+        frame: FrameType,
+        code: CodeType,
+        parent: _Call | None,
+        begun: bool = True,
+        owner: object = None,
+    ) -> _Call:
+        package = str(frame.f_globals.get("__name__", ""))
+        where = Function(code, parts_of(code, owner), package, self._path_of(owner))
+        alone = (parent is None or parent.quiet) and where.parts != TOP_LEVEL
+        info = WatchedCall(
+            number=next(self._numbers),
+            parent=None if parent is None or parent.quiet else parent.info.number,
+            depth=0 if parent is None else parent.info.depth + (not parent.quiet),
+            function=_name(where),
+            file=code.co_filename,
+            line=(frame.f_lineno or 0) if not begun else code.co_firstlineno,
+            chain=tuple(_chain(frame.f_back, self._wants.stack)) if alone else (),
+            begun=begun,
+            worker=self._worker(),
+        )
+        call = _Call(info, where, time.perf_counter_ns())
+        if parent is not None:
+            call.objects = dict(parent.objects)
+        self._calls[id(frame)] = call
+        return call
+
+    def _worker(self) -> str:
+        thread = threading.current_thread()
+        own = "" if thread.ident in self._older or not self._older else thread.name
+        return " ".join(part for part in (self.worker, own) if part)
+
+    def _path_of(self, owner: object) -> str | None:
+        """The path of a module that the recording has a name for."""
+        entry = self.recording.modules.entries.get(id(owner))
+        return entry.paths[0] if entry is not None and entry.ref() is owner else None
+
+    # Values
+
+    def _guarded(self, call: _Call, name: str, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as fault:
+            self.recording.on_fault(fault, f"{call.info.function}.{name}")
+
+    def _bound(self, call: _Call, frame: FrameType, site: Site, value: Any) -> None:
+        name = site.name
+        self._met.add(name)
+        at = (site.line, frame.f_back)
+        if site.kind == "param" and id(value) in call.objects and _is_followed(value):
+            call.aliases[name] = call.objects[id(value)]
+            self._aliases.add(name)
+        paths = self._paths(call, name, value)
+        what: What = "input" if site.kind == "param" else "change"
+        for path in paths:
+            self._look_at(call, what, name, path, value, at, always=True)
+        if not paths and what == "input":
+            self._show_input(call, site, value)
+
+    def _polled(self, call: _Call, frame: FrameType, site: Site, value: Any) -> None:
+        at = (site.line, frame.f_back)
+        for path in self._paths(call, site.name, value):
+            self._look_at(call, "change", site.name, path, value, at, always=False)
+
+    def _paths(self, call: _Call, name: str, value: Any) -> tuple[Any, ...]:
+        """Where to look inside a variable; nowhere if it is not watched."""
+        if self._wants.names.everything:
+            return ((),) if name in call.told or holds_arrays(value) else ()
+        found = self._wants.names.paths(call.function, name)
+        return found or (((),) if name in call.aliases else ())
+
+    def _show_input(self, call: _Call, site: Site, value: Any) -> None:
+        """An argument that is not watched: what it looks like, without its numbers."""
+        if self._tell is None:
+            return
+        seen = _glimpse(value)
+        if seen.text is not None or seen.items or seen.kind != OTHER:
+            self._emit("input", call, site.line, name=site.name, after=seen)
+
+    def _look_at(
+        self, call: _Call, what: What, name: str, path: tuple[Any, ...], value: Any,
+        at: tuple[int, FrameType | None], always: bool,
+    ) -> None:  # fmt: skip
+        """Record and tell what a path inside a variable leads to, if it has changed."""
+        places = follow(value, path).places if path else (("", value),)
+        for inside, found in places:
+            variable = join_names(name, inside) if inside else name
+            now = look(found)
+            told = call.told.get(variable)
+            same = told is not None and told[0].same == now.same
+            if told is not None and same and (self._wants.on_change or not always):
+                if told[0].memory != now.memory:  # an equal one: the other may be gone
+                    call.told[variable] = (now, replace(told[1], memory=now.memory))
+                continue
+            out, seen = self._described(found, now)
+            before = None if told is None else told[1]
+            changes = differences(before, seen)
+            if not changes and not same and not _is_equal(before, seen):
+                changes = ("values",)
+            call.told[variable] = (now, seen)
+            if not path and _is_followed(found):
+                call.objects[id(found)] = call.aliases.get(name, name)
+                self._objects.add(id(found))
+            if self._wants.on_change and before is not None and not changes:
+                continue
+            self._record(call, variable, out, at)
+            alias = call.aliases.get(name, "") if what == "input" else ""
+            self._emit(what, call, at[0], name=variable, before=before, after=seen,
+                       changes=changes, alias="" if alias == name else alias)  # fmt: skip
+
+    def _described(self, value: Any, now: Look) -> tuple[Any, Seen]:
+        """A value with tokens for what is in it, and what it looks like."""
+
+        def leaf(item: Any) -> _Described:
+            return self._leaf(item, now if item is value else look(item))
+
+        described = describe(value, leaf, 0, leaf)
+        if isinstance(described, _Described):
+            return described.token, described.seen
+        seen = see_items(value, _mapped(described, lambda d: d.seen), now)
+        return _mapped(described, lambda d: d.token), seen
+
+    def _leaf(self, item: Any, now: Look) -> _Described:
+        recording, wanted = self.recording, self._wants.values
+        stats = wanted != "meta"
+        at = len(recording.kept)
+        token = recording.leaf(item, wanted == "full" or _is_short(item), stats)
+        if not stats or not is_array(item):
+            return _Described(token, see(item, now))
+        found = next(
+            (k.stats for t, k in recording.kept[at:] if t is token and isinstance(k, Kept)), None
+        )
+        if found is None:
+            found = _numbers(recording, token, item)
+        return _Described(token, see(item, now, found))
+
+    def _record(
+        self, call: _Call, variable: str, out: Any, at: tuple[int, FrameType | None],
+        start: int | None = None,
+    ) -> None:  # fmt: skip
+        where = call.function
+        stem = where.stem(variable)
+        if where.owner is not None:
+            label = Label(VARIABLE, stem, variable, module=where.owner)
+        else:
+            file = where.code.co_filename
+            label = Label(VARIABLE, stem, variable, file=file, package=where.package)
+        line, caller = at
+        self.recording.told(
+            label, out, At(caller, position_of(where.code, line), below=True), start
+        )
+
+    def _returned(self, call: _Call, frame: FrameType, site: Site, value: Any) -> None:
+        if not call.told and not holds_arrays(value):
+            call.result = (_glimpse(value), site.line)
+            return
+        out, seen = self._described(value, look(value))
+        call.result = (seen, site.line)
+        self._record(call, RETURN, out, (site.line, frame.f_back), call.start)
+
+    def _yielded(self, call: _Call, frame: FrameType, site: Site, value: Any) -> None:
+        out, seen = self._described(value, look(value))
+        self._record(call, RETURN, out, (site.line, frame.f_back))
+        self._emit("yield", call, site.line, after=seen)
+
+    def _emit(self, what: What, call: _Call, line: int, **facts: Any) -> None:
+        if self._tell is None or call.quiet:
+            return
+        try:
+            source = linecache.getline(call.info.file, line, None).strip()
+            self._tell(Happening(what, call.info, line, source=source, **facts))
+        except Exception as fault:
+            self.recording.on_fault(fault, call.info.function)
+
+
+def _is_followed(value: Any) -> bool:
+    """Whether a value is followed under whatever name a function has for it."""
+    return is_array(value) or isinstance(value, dict | list)
+
+
+def _is_short(value: Any) -> bool:
+    """Whether a value is one of Python's own that costs next to nothing to keep."""
+    cls = type(value)
+    return cls in CONSTANTS and (cls not in (str, bytes) or len(value) <= _LONGEST_TEXT)
+
+
+def _nowhere() -> None:
+    """Stands for a function below which everything is followed, and is never called."""
+
+
+def _any(name: str) -> bool:
+    return True
+
+
+def _root_name(variable: str) -> str:
+    return variable.partition(".")[0].partition("[")[0]
+
+
+def _name(where: Function) -> str:
+    if where.owner is not None:
+        return join_names(where.owner, where.code.co_name)
+    return "top level" if where.parts == TOP_LEVEL else ".".join(where.parts[-2:])
+
+
+def _chain(frame: FrameType | None, whole: bool) -> Iterator[str]:
+    """Who called, nearest first: the whole stack, or a few functions of the program itself."""
+    count = 0
+    while frame is not None and (whole or count < _CHAIN):
+        code = frame.f_code
+        top = code.co_name == "<module>"
+        ours = code.co_filename.startswith((_OURS, "<frozen "))
+        if not ours and (whole or not is_library(code.co_filename)):
+            count += 1
+            name = "" if top else f" {code.co_name}"
+            yield f"{os.path.basename(code.co_filename)}:{frame.f_lineno}{name}"
+            if top and not whole:
+                return  # whoever runs the program
+        frame = frame.f_back
+
+
+def _user_frame() -> FrameType:
+    """The frame of the program's own that is being told about."""
+    frame = sys._getframe(2)
+    while frame.f_code.co_filename.startswith(_OURS) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def _glimpse(value: Any) -> Seen:
+    """A value without anything that takes time: an array without its numbers."""
+
+    def leaf(item: Any) -> Seen:
+        if is_array(item):
+            return see(item, look(item))
+        return see(item, Look(type(item).__name__, (), id(item), 0))
+
+    described = describe(value, leaf, 0, leaf)
+    if isinstance(described, Seen):
+        return described
+    return see_items(value, described, Look(type(value).__name__, (), id(value), 0))
+
+
+def _mapped(described: Any, part: Callable[[_Described], Any]) -> Any:
+    """The same nesting with one part of each leaf."""
+    if isinstance(described, _Described):
+        return part(described)
+    if isinstance(described, dict):
+        return {key: _mapped(item, part) for key, item in described.items()}
+    if isinstance(described, list):
+        return [_mapped(item, part) for item in described]
+    return described
+
+
+def _is_equal(before: Seen | None, after: Seen) -> bool:
+    """Whether two values that look alike are known to have the same content."""
+    old, new = (before.stats if before is not None else None) or {}, after.stats or {}
+    return "digest" in old and old["digest"] == new.get("digest")
+
+
+def _numbers(recording: Recording, token: Token, item: Any) -> dict[str, Any] | None:
+    """Statistics of an array whose data is kept, which get theirs only when it is stored."""
+    if hasattr(item, "__array_interface__") and not hasattr(item, "grad_fn"):
+        return array_statistics(item)
+    if recording.snapshots is None:
+        return None
+    at = len(recording.kept)
+    recording.snapshots.keep(token, item, False)
+    found = recording.kept[at:]
+    del recording.kept[at:]
+    return found[-1][1].stats if found else None

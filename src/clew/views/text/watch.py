@@ -1,0 +1,384 @@
+"""The text of a watch: a tree of calls, with each variable as it changes.
+
+In come `Happening`s one by one, out go lines. The first sight of a variable is told in full, then
+only what has changed. What repeats in a loop is told a few times, then counted. Pure: no stream,
+no clock, nothing live.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from clew.events.looks import short_dtype
+from clew.events.model import Event
+from clew.events.records import VARIABLE
+from clew.events.watched import ARRAY, OTHER, Happening, Seen, WatchedCall
+from clew.store.reader import Reader
+from clew.views.text.style import Style, clipped, style_for, time_text
+
+REPEATS = 3
+_ITEMS = 4
+_BRACKETS = {"tuple": ("(", ")"), "list": ("[", "]"), "dict": ("{", "}")}
+_NAME_WIDTH = 6
+_PLACE_AT = 66
+
+# How each change looks; the first of a happening's changes decides.
+_LOOKS = {
+    "new": ("green",), "type": ("bold", "magenta"), "shape": ("bold", "magenta"),
+    "dtype": ("magenta",), "device": ("magenta",), "layout": ("blue",),
+    "requires_grad": ("blue",), "NaN": ("bold", "red"), "Inf": ("bold", "red"),
+    "range": ("yellow",), "values": ("yellow",), "items": ("yellow",), "in place": ("cyan",),
+}  # fmt: skip
+_RESHAPED = ("type", "shape", "dtype", "device", "layout", "requires_grad")
+
+
+@dataclass(slots=True)
+class _Repeated:
+    """Something that was told often enough: how often it has happened since, and the last time."""
+
+    count: int = 0
+    hushed: int = 0
+    last: Happening | None = None
+
+
+@dataclass(slots=True)
+class _Open:
+    """A call whose lines are being written; a hushed one is counted and not shown."""
+
+    hushed: bool
+    sites: dict[tuple[Any, ...], _Repeated] = field(default_factory=dict)
+    place: tuple[int, tuple[Any, ...]] | None = None
+
+
+class WatchText:
+    """Writes the lines; one for each place they are read at."""
+
+    def __init__(self, style: Style, repeats: int = REPEATS, stack: bool = False) -> None:
+        self._style = style
+        self._stack = stack
+        self._repeats = repeats
+        self._open: dict[int | None, _Open] = {None: _Open(False)}
+
+    def lines(self, happening: Happening) -> list[str]:
+        """The lines that one happening adds; none while it repeats."""
+        if happening.what == "note":
+            return [self._style.finish(self._style.paint(f"clew: {happening.text}", "yellow"))]
+        if happening.what == "enter":
+            found = self._enter(happening)
+        elif happening.what in ("return", "raise"):
+            found = self._leave(happening)
+        else:
+            found = self._inside(happening)
+        label = f"[{happening.call.worker}] " if happening.call.worker else ""
+        return [self._style.finish(label + line) for line in found]
+
+    # Calls
+
+    def _enter(self, happening: Happening) -> list[str]:
+        call = happening.call
+        around = self._open.get(call.parent) or self._open[None]
+        key = ("call", call.function, call.file, call.line)
+        repeated = around.sites.setdefault(key, _Repeated())
+        repeated.count += 1
+        # Calls from outside are each of interest; those in a loop are not.
+        hushed = around.hushed or (call.parent is not None and repeated.count > self._repeats)
+        found = self._caught_up(around, call, key) if not hushed else []
+        self._open[call.number] = _Open(hushed, place=(call.parent or 0, key))
+        if hushed:
+            return []
+        where = f"{_file(call.file)}:{call.line}"
+        chain = "".join(f" ← {caller}" for caller in call.chain)
+        mark = "▶" if call.begun else "▷"
+        if self._stack:
+            found += [self._style.paint(f"-> {caller}", "dim") for caller in reversed(call.chain)]
+            chain = ""
+        text = self._style.paint(call.function, "bold") + self._style.paint(
+            f"  {where}{chain}", "dim"
+        )
+        return [*found, f"{self._indent(call.depth, branch=True)}{mark} {text}"]
+
+    def _leave(self, happening: Happening) -> list[str]:
+        call = happening.call
+        state = self._open.pop(call.number, None)
+        if state is None:
+            return []
+        if state.hushed:
+            self._count_call(happening, state)
+            return []
+        found = self._summaries(state, call)
+        time = "" if happening.seconds is None else time_text(happening.seconds)
+        if happening.what == "raise":
+            first = happening.text.splitlines()[0] if happening.text else "an exception"
+            text = self._style.paint(f"✗ {first}", "red", "bold")
+            text += self._style.paint(f"  {_file(call.file)}:{happening.line}", "dim")
+        else:
+            shown = "" if happening.after is None else seen_text(happening.after)
+            text = f"◀ {shown}" if shown else f"◀ {call.function}"
+        indent = self._indent(call.depth)
+        return [*found, f"{indent}{text}  {self._style.paint(time, 'dim')}".rstrip()]
+
+    def _count_call(self, happening: Happening, state: _Open) -> None:
+        around = self._open.get(happening.call.parent)
+        if around is not None and not around.hushed and state.place is not None:
+            repeated = around.sites[state.place[1]]
+            repeated.hushed += 1
+            repeated.last = happening
+
+    # Inside a call
+
+    def _inside(self, happening: Happening) -> list[str]:
+        call = happening.call
+        state = self._open.get(call.number)
+        if state is None:
+            # A block that was open before anybody wrote: its own first line is not there.
+            state = self._open[call.number] = _Open(False)
+        if state.hushed:
+            return []
+        key = (happening.what, happening.name, happening.line)
+        repeated = state.sites.setdefault(key, _Repeated())
+        repeated.count += 1
+        if repeated.count > self._repeats and happening.what != "input":
+            repeated.hushed += 1
+            repeated.last = happening
+            return []
+        found = self._caught_up(state, call, key)
+        return [*found, self._line(happening)]
+
+    def _caught_up(self, state: _Open, call: WatchedCall, key: tuple[Any, ...]) -> list[str]:
+        """What a loop has hushed, once something new comes after it."""
+        return self._summaries(state, call) if state.sites[key].count == 1 else []
+
+    def _summaries(self, state: _Open, call: WatchedCall) -> list[str]:
+        found = []
+        for repeated in state.sites.values():
+            if repeated.hushed and repeated.last is not None:
+                found.append(self._summary(repeated.last, repeated.hushed))
+                repeated.hushed = 0
+        return found
+
+    def _summary(self, last: Happening, count: int) -> str:
+        style = self._style
+        if last.what in ("return", "raise"):
+            indent = self._indent(last.call.depth, branch=True)
+            shown = last.text if last.what == "raise" else ""
+            if last.after is not None:
+                shown = seen_text(last.after)
+            return f"{indent}▶ {last.call.function}  … ×{count:,} more, last: {shown}".rstrip()
+        indent = self._indent(last.call.depth + 1)
+        where = f"{_file(last.call.file)}:{last.line}"
+        if last.what == "line":
+            return f"{indent}{style.paint(f'… ×{count:,} more  {where}', 'dim')}"
+        shown = seen_text(last.after) if last.after is not None else ""
+        name = last.name.ljust(_NAME_WIDTH) if last.name else last.what
+        return f"{indent}{name} … ×{count:,} more, last: {shown}  {style.paint(where, 'dim')}"
+
+    def _line(self, happening: Happening) -> str:
+        style, call = self._style, happening.call
+        indent = self._indent(call.depth + 1)
+        place = f"{_file(call.file)}:{happening.line}"
+        if happening.what == "line":
+            return f"{indent}{style.paint(f'{happening.line:>4} {happening.source}', 'dim')}"
+        if happening.what == "resume":
+            return f"{indent}{style.paint(f'goes on  {place}', 'dim')}"
+        if happening.what == "yield":
+            shown = "None" if happening.after is None else seen_text(happening.after)
+            return f"{indent}yields {shown}  {style.paint(place, 'dim')}"
+        name = happening.name.ljust(_NAME_WIDTH)
+        if happening.alias:
+            name = f"{happening.name} ({happening.alias})"
+        if happening.what == "delete":
+            return f"{indent}{name} deleted  {style.paint(place, 'dim')}"
+        text = change_text(happening)
+        if happening.what == "input":
+            return f"{indent}{name} {text}"
+        looks = _LOOKS.get(happening.changes[0] if happening.changes else "", ())
+        painted = style.paint(text, *looks) if looks else text
+        room = max(_PLACE_AT - len(indent) - len(name) - len(text), 0)
+        source = clipped(happening.source, max(style.width - _PLACE_AT - len(place) - 4, 12))
+        tail = style.paint(f"{place}  {source}".rstrip(), "dim")
+        return f"{indent}{name} {painted}{' ' * room}  {tail}"
+
+    def _indent(self, depth: int, branch: bool = False) -> str:
+        if branch:
+            return self._style.paint("│  " * (depth - 1) + "├─", "dim") if depth else ""
+        return self._style.paint("│  " * depth, "dim")
+
+
+def variables_text(reader: Reader) -> str:
+    """Every variable of a trace in one line: how often it changed, from what to what."""
+    found: dict[str, list[Event]] = {}
+    for event in reader.events(reader.rows(VARIABLE), "variables"):
+        found.setdefault(event.address.partition("#")[0], []).append(event)
+    if not found:
+        return "no variable was met"
+    lines = []
+    for name, events in found.items():
+        looks = dict.fromkeys(", ".join(v.look for v in e.outputs.values()) for e in events)
+        ends = list(looks) if len(looks) < _ITEMS else [*list(looks)[:2], "…", list(looks)[-1]]
+        count = f"×{len(events):,}  " if len(events) > 1 else ""
+        lines.append(f"{name}  {count}{' → '.join(ends)}")
+    return style_for().finish("\n".join(lines))
+
+
+# Words for values
+
+
+def change_text(happening: Happening) -> str:
+    """A variable in full at first sight, then what has changed of it."""
+    before, after, changes = happening.before, happening.after, happening.changes
+    if after is None:
+        return ""
+    if before is None or "new" in changes or happening.what == "input":
+        shown = seen_text(after)
+        return shown if happening.what == "input" else f"= {shown}"
+    if not changes:
+        return "≡ same"
+    mark = "✎ " if "in place" in changes else ""
+    if "type" in changes or before.kind != after.kind:
+        return f"{mark}{seen_text(before, True, False)} → {seen_text(after, True)}"
+    if after.kind == OTHER:
+        return mark + _other_change(before, after)
+    parts = [_reshaped(before, after, name) for name in _RESHAPED if name in changes]
+    symbol = "⇄ " if parts else "" if mark else "~ "
+    numbers = _numbers_change(before, after)
+    if parts and numbers == ["values"]:
+        numbers = []  # the same numbers in another order
+    return mark + symbol + "  ".join([*parts, *numbers])
+
+
+def _reshaped(before: Seen, after: Seen, name: str) -> str:
+    if name == "shape":
+        return f"shape {_shape(before)}→{_shape(after)}"
+    if name == "dtype":
+        return f"{short_dtype(before.dtype)}→{short_dtype(after.dtype)}"
+    if name == "device":
+        return f"{before.device}→{after.device}"
+    if name == "layout":
+        return f"layout {_layout(before)}→{_layout(after)}"
+    return f"requires_grad {before.grad}→{after.grad}"
+
+
+def _numbers_change(before: Seen, after: Seen) -> list[str]:
+    if after.text is not None:
+        return [after.text if before.text == after.text or before.text is None
+                else f"{before.text} → {after.text}"]  # fmt: skip
+    old, new = before.stats or {}, after.stats or {}
+    if not new or not new.get("count"):
+        return [] if new or before.shape != after.shape else ["values"]
+    found = []
+    if not old or _range(old) != _range(new):
+        found.append(f"{_range(old)}→{_range(new)}" if old.get("count") else _range(new))
+    for name, sign in (("mean", "μ"), ("std", "σ")):
+        if name in new and (was := _moment(old, name)) != (now := _moment(new, name)):
+            found.append(f"{sign}{was}→{now}" if was else f"{sign}{now}")
+    found += [f"no {sign} left" for name, sign in (("nan", "NaN"), ("inf", "Inf"))
+              if old.get(name) and not new.get(name)]  # fmt: skip
+    if not found and old.get("digest") != new.get("digest"):
+        found.append("values")
+    return [*found, *_alarms(new)]
+
+
+def _other_change(before: Seen, after: Seen) -> str:
+    if not before.items and not after.items:
+        if after.text is None:
+            return f"another {after.cls}"
+        return f"{_plain(before)} → {_plain(after)}"
+    old, new = dict(before.items), dict(after.items)
+    parts = [f"{path}: {seen_text(old[path], stats=False)} → {seen_text(new[path])}"
+             for path in new if path in old and _facts(old[path]) != _facts(new[path])]  # fmt: skip
+    parts += [f"+{path}: {seen_text(new[path])}" for path in new if path not in old]
+    parts += [f"-{path}" for path in old if path not in new]
+    return "~ " + _limited(parts, ", ")
+
+
+def _facts(seen: Seen) -> tuple[Any, ...]:
+    digest = (seen.stats or {}).get("digest")
+    return seen.cls, seen.dtype, seen.shape, seen.device, seen.text, digest, seen.items
+
+
+def seen_text(seen: Seen, origin: bool = False, stats: bool = True) -> str:
+    """A value in one line: `f32[2,3]  [-1 2] μ0.5 σ0.9`; `origin` says whose tensor it is."""
+    if seen.kind == OTHER:
+        return _plain(seen)
+    prefix = "np." if seen.kind == ARRAY else "torch." if origin else ""
+    text = f"{prefix}{short_dtype(seen.dtype)}{_shape(seen)}"
+    known = ("Tensor", "ndarray", "Parameter")
+    parts = [text] + ([seen.cls] if seen.cls not in known and seen.cls not in seen.layout else [])
+    if seen.device not in ("cpu", ""):
+        parts.append(seen.device)
+    if seen.layout:
+        parts.append(seen.layout)
+    if seen.strided:
+        parts.append("strided")
+    if seen.grad:
+        parts.append("grad")
+    shown = " ".join(parts)
+    numbers = seen.text if seen.text is not None else _stats(seen) if stats else ""
+    if seen.text is not None and seen.stats:
+        numbers = " ".join([seen.text, *_alarms(seen.stats)])
+    return f"{shown}  {numbers}" if numbers else shown
+
+
+def _plain(seen: Seen) -> str:
+    if seen.items:
+        return _items(seen)
+    return seen.text if seen.text is not None else seen.cls
+
+
+def _items(seen: Seen) -> str:
+    opening, closing = _BRACKETS.get(seen.cls, (f"{seen.cls}(", ")"))
+    texts = [(path, seen_text(item, stats=False)) for path, item in seen.items]
+    if seen.cls in ("tuple", "list") and all(path.isdecimal() for path, _ in texts):
+        parts = [text for _, text in texts]
+    else:
+        parts = [f"{path}: {text}" for path, text in texts]
+    return f"{opening}{_limited(parts, ', ')}{closing}"
+
+
+def _limited(parts: list[str], between: str) -> str:
+    more = f"{between}… {len(parts) - _ITEMS} more" if len(parts) > _ITEMS else ""
+    return between.join(parts[:_ITEMS]) + more
+
+
+def _shape(seen: Seen) -> str:
+    sizes = ["?"] if seen.shape is None else ["?" if n < 0 else str(n) for n in seen.shape]
+    return f"[{','.join(sizes)}]"
+
+
+def _layout(seen: Seen) -> str:
+    return seen.layout or ("strided" if seen.strided else "contiguous")
+
+
+def _stats(seen: Seen) -> str:
+    stats = seen.stats or {}
+    if not stats.get("count") or "mean" not in stats:
+        return "empty" if seen.shape is not None and 0 in seen.shape else ""
+    numbers = f"{_range(stats)} μ{_moment(stats, 'mean')} σ{_moment(stats, 'std')}"
+    return " ".join([numbers, *_alarms(stats)])
+
+
+def _range(stats: dict[str, Any]) -> str:
+    return f"[{_number(stats.get('min'))} {_number(stats.get('max'))}]"
+
+
+def _alarms(stats: dict[str, Any]) -> list[str]:
+    count = stats.get("count", 0)
+    named = (("nan", "NaN!"), ("inf", "Inf!"))
+    return [f"{sign} {stats[name]:,}/{count:,}" for name, sign in named if stats.get(name)]
+
+
+def _moment(stats: dict[str, Any], name: str) -> str:
+    """Mean or deviation; where it is nothing but rounding, nothing."""
+    number = stats.get(name)
+    spread = max(abs(stats.get("min") or 0.0), abs(stats.get("max") or 0.0))
+    return "0" if number is not None and abs(number) < 1e-12 * spread else _number(number)
+
+
+def _number(number: Any) -> str:
+    return "" if number is None else f"{float(number):.3g}"
+
+
+def _file(file: str) -> str:
+    return os.path.basename(file)

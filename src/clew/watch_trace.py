@@ -1,0 +1,187 @@
+"""The trace of a watch that runs outside any `clew.trace`: variables, with NumPy alone or torch.
+
+Joins capture and a store in memory, as `session` does for a whole trace, without needing torch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import hashlib
+import logging
+import multiprocessing
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clew.events.model import Gap
+from clew.events.settings import Limits
+from clew.session import recorded_columns, surroundings, warn
+from clew.store.memory import MemoryStore
+from clew.store.reader import Reader
+from clew.traces import Trace
+from clew.views.text.watch import variables_text
+
+if TYPE_CHECKING:
+    from clew.capture.handover import Inbox, WorkerSink
+    from clew.capture.recording import Recording
+
+_log = logging.getLogger("clew")
+
+
+class WatchTrace(Trace):
+    """Variables that a watch has recorded; grows for as long as the watch is used."""
+
+    def __init__(self, keys: list[str]) -> None:
+        super().__init__([])
+        from clew.capture.budget import Budget
+        from clew.capture.handover import WorkerSink
+        from clew.capture.plain import NoTensors
+        from clew.capture.recording import Recording
+
+        self._process = os.getpid()
+        self._clock, self._time = time.perf_counter_ns(), time.time()
+        self._gaps: dict[tuple[str, str], Gap] = {}
+        self._faulted = False
+        self._knows_torch = False
+        self._crash: str | None = None
+        self._store = MemoryStore()
+        self._keys = keys
+        self._inboxes: dict[str, Inbox] = {}
+        # In a child process everything goes to the parent.
+        self.sink: WorkerSink | None = None
+        if keys and is_child():
+            place = folder_of(keys[0], _parent_process())
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.sink = WorkerSink(place, own_worker() or f"process {os.getpid()}")
+        self.recording: Recording = Recording(
+            self.sink or self._store, time.perf_counter_ns, NoTensors, Budget(Limits(), self.gap)
+        )
+        self.recording.on_fault = self._fault
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another process made it, of which this one is a fork."""
+        return os.getpid() != self._process
+
+    def learn_torch(self) -> None:
+        """Know tensors, once the program has imported torch."""
+        if self._knows_torch or not _has_torch():
+            return
+        from clew.capture.tensors import TensorTable
+        from clew.capture.values import Keeper
+
+        recording = self.recording
+        self._knows_torch = True
+        table = TensorTable(recording.modules.tensor_name)
+        table.values = recording.tensors.values
+        recording.tensors = table
+        recording.modules.on_late_tensor = table.forget
+        recording.keep(Keeper("meta", [], recording.budget, self.gap, recording.kept), False)
+
+    def gap(self, gap: Gap) -> bool:
+        """Note something that was not seen; whether it is new."""
+        new = (gap.what, gap.where) not in self._gaps
+        self._gaps.setdefault((gap.what, gap.where), gap)
+        return new
+
+    def crashed(self, error: BaseException) -> None:
+        """Note the exception that left what was watched."""
+        try:
+            self._crash = self.recording.crashed(error)
+        except Exception as fault:
+            self._fault(fault, "the exception that ended the call")
+
+    def _current_readers(self) -> list[Reader]:
+        self._merge()
+        self.recording.drain()
+        environment = {
+            **surroundings("watch", self._clock, self._time),
+            "level": "variables",
+            "values": "stats",
+            "crash": self._crash,
+        }
+        gaps = list(self._gaps.values())
+        return [Reader(recorded_columns(self._store, self.recording, {}, gaps, environment))]
+
+    def _merge(self) -> None:
+        """Take over what child processes have recorded since."""
+        from clew.capture.handover import Inbox
+
+        for key in self._keys if self.sink is None else ():
+            inbox = self._inboxes.get(key)
+            if inbox is None:
+                inbox = self._inboxes[key] = Inbox(folder_of(key, os.getpid()))
+            inbox.merge(self.recording)
+
+    def _fault(self, fault: BaseException, where: str) -> None:
+        text = f"{type(fault).__name__}: {fault}"
+        self.gap(
+            Gap("a value", where, f"Clew failed while recording it ({text})", "please report it")
+        )
+        if not self._faulted:
+            self._faulted = True
+            _log.debug("a fault while watching %s", where, exc_info=fault)
+            warn(f"Clew could not watch {where}: {text}; the program goes on")
+
+    def __str__(self) -> str:
+        return variables_text(self._current_reader())
+
+    def __repr__(self) -> str:
+        count = len(self.variables)
+        return f"<Trace of a watch, {count} value{'s' * (count != 1)} of variables>"
+
+
+def _has_torch() -> bool:
+    """Whether torch is there and ready; in the midst of being imported it is not."""
+    torch: Any = sys.modules.get("torch")
+    spec = getattr(torch, "__spec__", None)
+    return (
+        torch is not None and hasattr(torch, "Tensor") and not getattr(spec, "_initializing", False)
+    )
+
+
+# Processes
+
+
+def is_child() -> bool:
+    """Whether this process was started by `multiprocessing`, as workers of a DataLoader are."""
+    return multiprocessing.parent_process() is not None
+
+
+def _parent_process() -> int:
+    parent = multiprocessing.parent_process()
+    return os.getpid() if parent is None or parent.pid is None else parent.pid
+
+
+def own_worker() -> str:
+    """What this process is called, if it is a DataLoader's worker."""
+    from clew.capture.workers import worker_name
+
+    return worker_name()
+
+
+def _base(process: int) -> Path:
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    return Path(tempfile.gettempdir()) / f"clew-watch-{user}-{process}"
+
+
+def folder_of(key: str, process: int) -> Path:
+    """Where child processes leave what a watched function did; the same name in each of them."""
+    return _base(process) / hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
+
+
+@functools.cache
+def remove_at_exit() -> None:
+    """Leave no folder behind when this process ends."""
+    process = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == process:
+            shutil.rmtree(_base(process), ignore_errors=True)
+
+    atexit.register(remove)

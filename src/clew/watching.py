@@ -1,0 +1,369 @@
+"""`clew.watch`: follow variables through a function and what it calls, as text and as a trace.
+
+A decorator and a context manager. In comes the user's program, running; out go lines to a place
+of their choice, and variable events into the trace that records, or into one of the watch's own.
+Works with NumPy alone: torch is used when the program has imported it, never imported here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import logging
+import os
+import sys
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+from clew.errors import ClewError
+from clew.events.model import Gap
+from clew.events.watched import Happening
+from clew.session import active_trace, begin_worker
+from clew.watch_output import Output, output_for
+from clew.watch_trace import WatchTrace, is_child, own_worker, remove_at_exit
+
+if TYPE_CHECKING:
+    from clew.capture.watching import Wants, WatchSource
+    from clew.capture.workers import LoaderSource
+    from clew.traces import Trace
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+VALUES = ("meta", "stats", "full")
+# How often one line is followed: where variables are named, and where all are followed.
+BUDGET_NAMED, BUDGET = 10_000, 1_000
+
+
+def watch(
+    *names: str,
+    values: str = "stats",
+    out: str | os.PathLike[str] | TextIO | logging.Logger | bool | None = None,
+    lines: bool = False,
+    stack: bool = False,
+    on_change: bool = True,
+    scope: Iterable[str] = (),
+    depth: int | None = None,
+    repeats: int = 3,
+    budget: int | None = None,
+) -> Watch:
+    """Print and record each change of the named variables, in a function and what it calls.
+
+    A decorator and a context manager. A name is a variable (`video`), a path inside one
+    (`self.cache.k`) or an address (`data.py:load.video`); without names, all tensors and arrays
+    are followed. `values` is `"meta"`, `"stats"` or `"full"`. `out` is where the text goes: None
+    for standard output, a stream, a `logging` logger, False for nowhere, or a path, for one file
+    per process and thread with `CLEW_TAG` in its name. `lines` prints lines as they run, `stack`
+    the whole call stack. `on_change=False` records every binding, changed or not. `scope` names
+    the files or packages to step into, by default all that are not installed ones, `depth` how
+    far. `repeats` is how often something in a loop is printed, `budget` how often it is followed.
+
+    >>> import numpy as np, clew
+    >>> @clew.watch("y", out=False)
+    ... def double(x):
+    ...     y = x.astype("f4")
+    ...     y *= 2
+    ...     return y
+    >>> result = double(np.arange(3))
+    >>> [event.address for event in double.watch.trace.variables]
+    [...double.y#0', ...double.y#1', ...double.return#0']
+    """
+    from clew.capture.watching import Wants
+    from clew.capture.wishes import Wishes
+
+    if values not in VALUES:
+        options = ", ".join(map(repr, VALUES))
+        raise ClewError(f"values={values!r} is not one of {options}")
+    most = (BUDGET_NAMED if names else BUDGET) if budget is None else budget
+    wants = Wants(Wishes(names), values, lines, stack, on_change, depth, most)
+    only = (scope,) if isinstance(scope, str) else tuple(scope)
+    return Watch(wants, only, output_for(out, repeats, stack))
+
+
+class Watch:
+    """Variables that are watched; `with` it, or decorate a function with it."""
+
+    def __init__(self, wants: Wants, scope: tuple[str, ...], output: Output | None) -> None:
+        self._wants = wants
+        self._scope = scope
+        self._output = output
+        self._own: WatchTrace | None = None
+        self._last: Trace | None = None
+        self._lock = threading.RLock()
+        # What this watch's functions are called in every process that has them.
+        self._keys: list[str] = []
+        self._blocks: list[tuple[WatchSource, LoaderSource, Callable[[], None]]] = []
+        # The source that follows the decorated function, and how many calls need it.
+        self._sources: dict[int, tuple[WatchSource, int]] = {}
+
+    @property
+    def trace(self) -> Trace:
+        """What was recorded: the `clew.trace` it ran in, else a trace of the watch's own."""
+        return self._own_trace() if self._last is None else self._last
+
+    @property
+    def files(self) -> list[str]:
+        """The files this process has written, with `out=` a path."""
+        return [] if self._output is None else self._output.files()
+
+    def __repr__(self) -> str:
+        names = ", ".join(a.text for a in self._wants.names.addresses) or "all tensors and arrays"
+        return f"<Watch {names}>"
+
+    # As a context manager
+
+    def __enter__(self) -> Watch:
+        from clew.capture.frames import join_thread
+
+        frame = sys._getframe(1)
+        source = self._source(frame.f_code.co_filename)
+        workers = self._loader_source(source)
+        self._blocks.append((source, workers, join_thread()))
+        try:
+            workers.start()
+            source.start_block(frame)
+            _running.append(source)
+        except Exception as fault:
+            source.recording.on_fault(fault, "the block")
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        source, workers, leave = self._blocks.pop()
+        leave()
+        workers.stop()
+        self._crashed(source, error)
+        self._stop(source)
+        workers.close()
+
+    def _loader_source(self, source: WatchSource) -> LoaderSource:
+        """Lets the workers of DataLoaders watch the same variables."""
+        from clew.capture.workers import LoaderSource, WorkerPlan
+
+        plan = WorkerPlan(
+            watch=tuple(address.text for address in self._wants.names.addresses),
+            values=self._wants.values,
+            on_change=self._wants.on_change,
+            scope=self._scope,
+        )
+        return LoaderSource(source.recording, plan, begin_worker, source.gap)
+
+    # As a decorator
+
+    def __call__(self, function: _F) -> _F:
+        """Watch every call of a function, all into the same trace."""
+        if isinstance(function, staticmethod | classmethod):
+            return type(function)(self(function.__func__))
+        wrapped = self._wrapped(_followable(function))
+        wrapped.watch = self
+        self._keys.append(f"{function.__module__}:{function.__qualname__}")
+        remove_at_exit()
+        return wrapped  # type: ignore[no-any-return]
+
+    def _wrapped(self, function: Callable[..., Any]) -> Any:
+        watching = self._watching
+        if inspect.isasyncgenfunction(function):
+
+            @functools.wraps(function)
+            async def watched_stream(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+                with watching(function):
+                    inner = function(*args, **kwargs)
+                    async with contextlib.aclosing(_relayed(inner)) as items:
+                        reply = None
+                        with contextlib.suppress(StopAsyncIteration):
+                            while True:
+                                reply = yield await items.asend(reply)
+
+            return watched_stream
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def watched_coroutine(*args: Any, **kwargs: Any) -> Any:
+                with watching(function):
+                    return await function(*args, **kwargs)
+
+            return watched_coroutine
+        if inspect.isgeneratorfunction(function):
+
+            @functools.wraps(function)
+            def watched_generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+                with watching(function):
+                    return (yield from function(*args, **kwargs))
+
+            return watched_generator
+
+        @functools.wraps(function)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            with self._told_to_parent(function, args), watching(function):
+                return function(*args, **kwargs)
+
+        return watched
+
+    @contextlib.contextmanager
+    def _watching(self, function: Callable[..., Any]) -> Iterator[None]:
+        """Follow a function while one of its calls runs; calls at the same time share it."""
+        from clew.capture.frames import join_thread
+
+        key = id(function)
+        with self._lock:
+            found = self._sources.get(key)
+            if found is None:
+                source = self._begin(function)
+                count = 0
+            else:
+                source, count = found
+            self._sources[key] = (source, count + 1)
+            leave = join_thread()
+        error: BaseException | None = None
+        try:
+            yield
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            leave()
+            with self._lock:
+                source, count = self._sources[key]
+                if count > 1:
+                    self._sources[key] = (source, count - 1)
+                else:
+                    del self._sources[key]
+                    self._crashed(source, error)
+                    self._stop(source)
+
+    def _told_to_parent(
+        self, function: Callable[..., Any], args: tuple[Any, ...]
+    ) -> contextlib.AbstractContextManager[None]:
+        """In a child process: what one call records can be read by the parent when it is over."""
+        own = self._own_trace() if is_child() else None
+        if own is None or own.sink is None:
+            return contextlib.nullcontext()
+        from clew.capture.workers import index_text, stretch
+
+        is_item = function.__name__ == "__getitem__" and len(args) > 1
+        return stretch(own.sink, own.recording, index_text(args[1]) if is_item else None)
+
+    def _begin(self, function: Callable[..., Any]) -> WatchSource:
+        code = inspect.unwrap(function).__code__
+        source = self._source(code.co_filename)
+        try:
+            source.start_function(function)
+            _running.append(source)
+        except Exception as fault:
+            source.recording.on_fault(fault, function.__qualname__)
+        return source
+
+    # Recording
+
+    def _source(self, file: str) -> WatchSource:
+        """A source that records into the trace that is active, or into one of the watch's own."""
+        from clew.capture.scope import Scope
+        from clew.capture.watching import WatchSource
+        from clew.capture.workers import worker_recording
+
+        active, elsewhere = active_trace(), worker_recording()
+        gap: Callable[[Gap], Any]
+        if active is not None:
+            self._last, recording, gap = active
+        elif elsewhere is not None:  # the parent of this worker records
+            recording, gap = elsewhere, _ignored
+        else:
+            own = self._own_trace()
+            self._last, recording, gap = own, own.recording, own.gap
+        tell = None if self._output is None else self._tell
+        source = WatchSource(recording, self._wants, Scope(self._scope, file), tell, gap)
+        source.worker = own_worker()
+        return source
+
+    def _own_trace(self) -> WatchTrace:
+        if self._own is None or self._own.is_foreign:
+            self._own = WatchTrace(self._keys)
+        self._own.learn_torch()
+        return self._own
+
+    def _crashed(self, source: WatchSource, error: BaseException | None) -> None:
+        ordinary = (StopIteration, StopAsyncIteration, GeneratorExit)
+        own = self._own
+        if error is None or isinstance(error, ordinary) or own is None:
+            return
+        if source.recording is own.recording:
+            own.crashed(error)
+
+    def _stop(self, source: WatchSource) -> None:
+        if source in _running:
+            _running.remove(source)
+        try:
+            source.stop()
+            source.say_missed()
+            if self._own is not None and self._own.sink is not None:
+                self._own.recording.drain()
+            if self._output is not None:
+                self._output.flush()
+        except Exception as fault:
+            source.recording.on_fault(fault, "the end of a watch")
+
+    def _tell(self, happening: Happening) -> None:
+        if self._output is not None:
+            self._output.tell(happening)
+
+
+def _ignored(gap: Gap) -> bool:
+    return False
+
+
+# Sources that follow something now, and their forks.
+_running: list[WatchSource] = []
+
+
+def _forked_child() -> None:
+    """In a forked child: follow nothing that the parent follows."""
+    while _running:
+        with contextlib.suppress(Exception):
+            _running.pop().abandon()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked_child)
+
+
+def _followable(function: Any) -> Callable[..., Any]:
+    """A function of Python, or an error that says what to do with anything else."""
+    from clew.capture.frames.functions import unwrap
+
+    if isinstance(function, type) or not callable(function):
+        what = f"the class {function.__name__}" if isinstance(function, type) else repr(function)
+        raise ClewError(
+            f"clew.watch decorates functions, and was given {what}; decorate one of its methods, "
+            "or write `with clew.watch():` around the code"
+        )
+    if not unwrap(function):
+        name = getattr(function, "__name__", type(function).__name__)
+        raise ClewError(
+            f"clew.watch follows functions written in Python, and {name} is built in; "
+            "watch the function that calls it"
+        )
+    return function  # type: ignore[no-any-return]
+
+
+async def _relayed(inner: AsyncGenerator[Any, Any]) -> AsyncGenerator[Any, Any]:
+    """An asynchronous generator, passed on with everything that is sent or thrown into it."""
+    send: Callable[[Any], Any] = inner.asend
+    value: Any = None
+    while True:
+        try:
+            item = await send(value)
+        except StopAsyncIteration:
+            return
+        try:
+            send, value = inner.asend, (yield item)
+        except GeneratorExit:
+            await inner.aclose()
+            raise
+        except BaseException as error:
+            send, value = inner.athrow, error

@@ -1,0 +1,153 @@
+"""Limits hold, and what they left out is said once; a schedule records the steps it names."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import clew
+from clew.events.model import Gap
+
+SIZE = 1000  # elements, 4 bytes each
+
+
+def record(limits: clew.Limits, out: Path | None = None, **options: Any) -> clew.Trace:
+    with clew.trace(values="full", limits=limits, out=out, **options) as t:
+        for number in range(20):
+            torch.full((SIZE,), float(number))
+            torch.full((3,), float(number))
+    return t
+
+
+def kept(t: clew.Trace) -> list[int]:
+    """How many elements each value has of which there is data."""
+    found = []
+    for value in t["op:*"].values:
+        try:
+            found.append(value.array().size)
+        except clew.ClewError:
+            pass
+    return found
+
+
+def the_gap(t: clew.Trace) -> Gap:
+    (gap,) = t.coverage
+    return gap
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_bytes(streamed: bool, tmp_path: Path) -> None:
+    t = record(clew.Limits(bytes=5 * 4 * SIZE), tmp_path / "run.clew" if streamed else None)
+    assert kept(t).count(SIZE) == 4
+    # Those that still fit are kept: the limit is of the sum.
+    assert sum(kept(t)) <= 5 * SIZE
+    assert len(t.ops) == 40
+    assert all(s is not None for s in t["op:*"].stats)
+    assert the_gap(t).why == f"the limit of {5 * 4 * SIZE} bytes was reached"
+    assert the_gap(t).remedy == "raise it with clew.trace(limits=Limits(bytes=...))"
+    if streamed:
+        assert clew.load(tmp_path / "run.clew").coverage == t.coverage
+
+
+def test_elements() -> None:
+    t = record(clew.Limits(elements=10))
+    assert set(kept(t)) == {3}
+    assert len(kept(t)) == 20
+    assert all(s is not None for s in t["op:*"].stats)
+    assert "10 elements a value" in the_gap(t).why
+
+
+def test_a_sample() -> None:
+    t = record(clew.Limits(sample=4))
+    assert len(kept(t)) == 10
+    assert all(s is not None for s in t["op:*"].stats)
+    assert "one value in 4" in the_gap(t).why
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_events(streamed: bool, tmp_path: Path) -> None:
+    with clew.trace(
+        limits=clew.Limits(events=100), out=tmp_path / "run.clew" if streamed else None
+    ) as t:
+        for _ in range(1000):
+            torch.ones(1)
+    assert 100 <= len(t.events) < 200
+    assert "the limit of 100 events was reached" in the_gap(t).why
+
+
+def test_seconds() -> None:
+    with clew.trace(values="full", limits=clew.Limits(seconds=0.2)) as t:
+        torch.ones(1)
+        time.sleep(0.3)
+        torch.ones(1)
+        torch.ones(1)
+    first, *others = t["op:aten.ones.default"].values
+    assert first.array().tolist() == [1]
+    assert [value.stats for value in others] == [None, None]
+    assert len(t.ops) == 3
+    assert "0.2 seconds" in the_gap(t).why
+
+
+def test_each_limit_is_said() -> None:
+    t = record(clew.Limits(bytes=20, elements=10))
+    assert sorted(gap.why for gap in t.coverage) == [
+        "the limit of 10 elements a value was reached",
+        "the limit of 20 bytes was reached",
+    ]
+
+
+def test_what_is_captured_by_name_is_limited_too() -> None:
+    layer = torch.nn.Identity()
+    with clew.trace(layer, capture=[""], limits=clew.Limits(bytes=3 * 4 * SIZE)) as t:
+        for _ in range(6):
+            layer(torch.ones(SIZE) + 1)
+    assert kept(t).count(SIZE) == 3
+
+
+@pytest.mark.parametrize("limits", [{"bytes": 0}, {"events": -1}, {"sample": True}, {"seconds": 0}])
+def test_a_limit_that_is_none(limits: dict[str, Any]) -> None:
+    with pytest.raises(clew.ClewError, match="give a positive number, or None"):
+        clew.Limits(**limits)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    ("schedule", "steps"),
+    [
+        (clew.schedule(skip_first=2), [2, 3, 4, 5, 6, 7, 8, 9]),
+        (clew.schedule(wait=2, active=1), [2, 5, 8]),
+        (clew.schedule(skip_first=1, wait=1, active=2, repeat=2), [2, 3, 5, 6]),
+        (clew.schedule(every=4), [3, 7]),
+    ],
+)
+def test_a_schedule(schedule: Any, steps: list[int], streamed: bool, tmp_path: Path) -> None:
+    model = torch.nn.Identity()
+    out = tmp_path / "run.clew" if streamed else None
+    with clew.trace(model, values="full", schedule=schedule, out=out) as t:
+        for step in range(10):
+            model(torch.full((2,), float(step)))
+            t.step()
+    series = t.series("")
+    assert series.steps == t.steps == steps
+    assert series.stack()[:, 0].tolist() == steps
+    assert len(t["op:aten.full.default"]) == len(steps)
+    if streamed:
+        assert clew.load(tmp_path / "run.clew").steps == steps
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"every": 2, "wait": 1}, "says what wait and active say: give only one"),
+        ({"active": 0}, r"schedule\(active=0\): give a whole number, 1 or more"),
+        ({"skip_first": -1}, r"schedule\(skip_first=-1\): give a whole number, 0 or more"),
+        ({"wait": 1.5}, r"schedule\(wait=1.5\)"),
+    ],
+)
+def test_a_schedule_that_is_none(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(clew.ClewError, match=message):
+        clew.schedule(**options)

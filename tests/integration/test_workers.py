@@ -1,0 +1,204 @@
+"""What happens in the workers of real DataLoaders reaches the trace of the process that reads."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Subset
+
+import clew
+from clew.events.looks import tensor_text
+from clew.events.model import Event
+from tests.datasets import Stream, Videos, WatchedVideos, plain, seeded
+
+METHODS = ["fork", pytest.param("spawn", marks=pytest.mark.slow)]
+CAPTURED = "datasets.py:decode.video"
+
+
+@pytest.fixture(scope="module")
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The place for temporary files of this process and of those it starts."""
+    place = tmp_path_factory.mktemp("workers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(place))
+        patch.setattr(tempfile, "tempdir", None)
+        yield place
+    tempfile.tempdir = None
+
+
+@pytest.fixture(autouse=True)
+def _no_folder_stays(temporary: Path) -> Iterator[None]:
+    yield
+    assert list(temporary.glob("clew-workers-*")) == []
+
+
+def loader(dataset: Any, method: str, **options: Any) -> DataLoader[Any]:
+    options = {"batch_size": 2, "num_workers": 2, **options}
+    return DataLoader(
+        dataset, multiprocessing_context=method, collate_fn=plain, timeout=60, **options
+    )
+
+
+def samples(events: list[Event]) -> set[str]:
+    return {event.prefix for event in events}
+
+
+EACH = {
+    "worker0.sample0", "worker0.sample1", "worker1.sample2", "worker1.sample3",
+    "worker0.sample4", "worker0.sample5", "worker1.sample6", "worker1.sample7",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_captured_variables_and_taps_come_with_worker_and_sample(method: str) -> None:
+    with clew.trace(capture=[CAPTURED]) as t:
+        batches = list(loader(Videos(), method))
+    assert len(batches) == 4
+    videos = list(t[CAPTURED])
+    assert samples(videos) == EACH
+    assert {event.thread for event in videos} == {"worker 0", "worker 1"}
+    five = [event for event in videos if event.prefix == "worker0.sample5"]
+    assert [tensor_text(event.outputs[""]) for event in five] == ["np.u8[4,3]", "np.f32[4,3]"]
+    assert float(five[0].outputs[""].array()[0, 0]) == 5
+    assert five[0].source is not None
+    assert five[0].source.text.strip() == "video = np.full((4, 3), index, np.uint8)"
+    taps = [event for event in t.events if event.kind == "tap"]
+    assert len(taps) == 8
+    assert samples(taps) == EACH
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_watched_variables_come_with_worker_and_sample(method: str) -> None:
+    with clew.watch("video", out=False) as w:
+        list(loader(Videos(), method))
+    videos = [e for e in w.trace.variables if e.address.startswith("datasets.py:decode.video")]
+    assert len(videos) == 16
+    assert samples(videos) == EACH
+    assert videos[0].outputs[""].stats is not None
+
+
+def test_a_trace_that_watches_watches_in_workers_too() -> None:
+    with clew.trace(watch=["video"]) as t:
+        list(loader(Videos(), "fork"))
+    assert samples(list(t[CAPTURED])) == EACH
+
+
+def test_a_watch_inside_a_trace_adds_to_what_is_captured() -> None:
+    with clew.trace(capture=["datasets.py:decode.index"]) as t:
+        with clew.watch("video", out=False):
+            list(loader(Videos(), "fork"))
+    assert len(t[CAPTURED]) == 16
+    assert len(t["datasets.py:decode.index"]) == 8
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_watched_method_of_a_dataset_tells_the_parent(method: str) -> None:
+    watch = WatchedVideos.__getitem__.watch  # type: ignore[attr-defined]
+    before = len(watch.trace.variables)
+    list(loader(WatchedVideos(), method))
+    videos = [e for e in list(watch.trace.variables)[before:] if e.name == "video"]
+    mine = [event for event in videos if "__getitem__" in event.address]
+    assert samples(mine) == EACH
+    third = next(event for event in mine if event.prefix.endswith("sample3"))
+    assert third.outputs[""].array().shape == (4, 3)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_exception_in_a_worker_carries_the_history_of_its_sample(method: str) -> None:
+    with clew.trace(capture=[CAPTURED]) as t:
+        with pytest.raises(ValueError, match="no frames in 3") as caught:
+            list(loader(Videos(bad=(3,)), method))
+    text = str(caught.value)
+    assert "clew: worker 1, sample 3:" in text
+    assert "datasets.py:decode.video  uint8[4,3]  datasets.py:" in text
+    assert "datasets.py:decode.video  float32[4,3]  datasets.py:" in text
+    failed = [event for event in t[CAPTURED] if event.prefix == "worker1.sample3"]
+    assert len(failed) == 2
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_a_killed_worker_had_done_is_there(method: str) -> None:
+    with clew.trace(capture=[CAPTURED]) as t:
+        with pytest.raises(RuntimeError, match="exited unexpectedly|killed by signal"):
+            list(loader(Videos(deadly=(3,)), method))
+    seen = samples(list(t[CAPTURED]))
+    # The same worker's own; how far the other one came by then is chance.
+    assert "worker1.sample2" in seen
+
+
+def test_workers_that_persist_record_over_several_passes_and_stop_with_the_trace() -> None:
+    batches = loader(Videos(), "fork", persistent_workers=True)
+    with clew.trace(capture=[CAPTURED]) as t:
+        list(batches)
+        list(batches)
+        assert len(t[CAPTURED]) == 32
+    assert len(list(batches)) == 4
+    assert len(t[CAPTURED]) == 32
+    with clew.trace(capture=[CAPTURED]) as late:
+        list(batches)
+    assert any("started before the recording" in gap.why for gap in late.coverage)
+
+
+def test_the_loader_and_its_own_start_function_are_as_they_were() -> None:
+    original = DataLoader.__iter__
+    batches = loader(Videos(), "fork", worker_init_fn=seeded)
+    with clew.trace(capture=[CAPTURED]) as t:
+        list(batches)
+        assert batches.worker_init_fn is seeded
+    assert DataLoader.__iter__ is original
+    assert len(t[CAPTURED]) == 16
+
+
+def test_results_are_the_same_with_and_without() -> None:
+    plainly = list(loader(Videos(), "fork"))
+    with clew.trace(capture=[CAPTURED]):
+        traced = list(loader(Videos(), "fork"))
+    for one, other in zip(plainly, traced, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_samples_of_a_subset_have_the_numbers_of_the_whole() -> None:
+    with clew.trace(capture=[CAPTURED]) as t:
+        list(loader(Subset(Videos(), [7, 5]), "fork"))
+    assert samples(list(t[CAPTURED])) == {"worker0.sample7", "worker0.sample5"}
+
+
+def test_samples_of_a_stream_are_counted() -> None:
+    with clew.trace(capture=[CAPTURED]) as t:
+        list(loader(Stream(), "fork"))
+    assert samples(list(t[CAPTURED])) == {
+        f"worker{w}.sample{n}" for w in range(2) for n in range(3)
+    }
+
+
+def test_events_of_workers_go_to_disk_and_come_back(tmp_path: Path) -> None:
+    with clew.trace(capture=[CAPTURED], out=tmp_path / "run.clew") as t:
+        list(loader(Videos(), "fork"))
+    assert samples(list(t[CAPTURED])) == EACH
+    loaded = clew.load(tmp_path / "run.clew")
+    assert samples(list(loaded[CAPTURED])) == EACH
+    assert loaded[CAPTURED][0].outputs[""].array().shape == (4, 3)
+
+
+def test_what_workers_do_not_record_is_in_the_coverage() -> None:
+    with clew.trace(capture=[CAPTURED]) as t:
+        list(loader(Videos(), "fork"))
+    assert any(gap.what == "ops in DataLoader workers" for gap in t.coverage)
+    assert not any(gap.what == "a forked process" for gap in t.coverage)
+
+
+def test_without_workers_nothing_is_exchanged(temporary: Path) -> None:
+    with clew.trace(capture=[CAPTURED]) as t:
+        list(loader_without_workers())
+    assert {event.thread for event in t[CAPTURED]} == {"MainThread"}
+    assert [name for name in os.listdir(temporary) if name.startswith("clew-workers")] == []
+
+
+def loader_without_workers() -> DataLoader[Any]:
+    return DataLoader(Videos(), batch_size=2, collate_fn=plain)

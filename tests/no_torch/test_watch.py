@@ -1,0 +1,233 @@
+"""`clew.watch` where there is NumPy and no torch, on every Python that is supported."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import clew
+from clew.events.looks import tensor_text as facts
+
+HIDE_TORCH = "import sys; sys.modules['torch'] = None\n"
+
+
+def run(program: str) -> str:
+    """Run a program in a fresh interpreter and return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def looks(trace: Any, name: str) -> list[str]:
+    return [facts(e.outputs[""]) for e in trace.variables if e.name == name]
+
+
+def test_torch_is_never_imported() -> None:
+    program = (
+        "import sys, numpy as np, clew\n"
+        "@clew.watch('x')\n"
+        "def f():\n    x = np.ones(2)\n    x = x * 2\n    return x\n"
+        "f()\n"
+        "with clew.watch():\n    y = np.ones(3)\n"
+        "assert len(f.watch.trace.variables) == 3\n"
+        "print('torch' in sys.modules)\n"
+    )
+    assert run(program).endswith("False\n")
+    assert "np.f64[2]" in run(HIDE_TORCH + program.replace("print('torch' in sys.modules)", ""))
+
+
+def test_a_saved_trace_of_a_watch_opens(tmp_path: Any) -> None:
+    @clew.watch("x", out=False, values="full")
+    def work() -> None:
+        x = np.arange(3)
+        x[0] = 5
+
+    work()
+    folder = work.watch.trace.save(tmp_path / "w.clew")  # type: ignore[attr-defined]
+    found = [e.outputs[""].array().tolist() for e in clew.load(folder).variables if e.name == "x"]
+    assert found == [[0, 1, 2], [5, 1, 2]]
+
+
+def test_a_block_is_followed_from_where_it_is() -> None:
+    before = np.zeros(2)
+    stream = io.StringIO()
+    with clew.watch(out=stream) as w:
+        before += 1
+        after = before * 2
+    later = after + 1
+    assert looks(w.trace, "before") == ["np.f64[2]", "np.f64[2]"]
+    assert looks(w.trace, "after") == ["np.f64[2]"]
+    assert looks(w.trace, "later") == []
+    assert len(later) == 2
+    assert "✎ [0 0] → [1 1]" in stream.getvalue()
+
+
+def test_methods_have_their_class_in_their_address() -> None:
+    class Loader:
+        def load(self) -> Any:
+            video = np.ones(2)
+            return video
+
+    @clew.watch("test_watch.py:*.Loader.load.video", "test_watch.py:Loader.load.video", out=False)
+    def work() -> None:
+        Loader().load()
+
+    work()
+    [event] = [e for e in work.watch.trace.variables if e.name == "video"]  # type: ignore[attr-defined]
+    assert event.address.endswith("Loader.load.video#0")
+
+
+def test_generators_tasks_and_threads() -> None:
+    @clew.watch("x", out=False)
+    def produce() -> Any:
+        for n in range(2):
+            x = np.full(2, n)
+            yield x
+
+    @clew.watch("x", out=False)
+    async def task() -> Any:
+        x = np.ones(1)
+        await asyncio.sleep(0)
+        x = x + 1
+        return x
+
+    def work() -> None:
+        x = np.ones(4)
+        del x
+
+    @clew.watch("x", out=False)
+    def threaded() -> None:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    assert len(list(produce())) == 2
+    assert asyncio.run(task())[0] == 2
+    threaded()
+    assert looks(produce.watch.trace, "x") == ["np.i64[2]"] * 2  # type: ignore[attr-defined]
+    assert looks(task.watch.trace, "x") == ["np.f64[1]"] * 2  # type: ignore[attr-defined]
+    assert looks(threaded.watch.trace, "x") == ["np.f64[4]"]  # type: ignore[attr-defined]
+
+
+def test_what_is_installed_is_taken_away_after_an_exception() -> None:
+    before = sys.gettrace()
+
+    @clew.watch("x", out=False)
+    def fail() -> None:
+        x = np.ones(2)
+        raise ValueError(len(x))
+
+    with pytest.raises(ValueError, match="2"):
+        fail()
+    assert sys.gettrace() is before
+    if sys.version_info >= (3, 12):
+        assert all(sys.monitoring.get_tool(tool) != "clew" for tool in range(6))
+
+
+def test_another_trace_function_goes_on() -> None:
+    seen = []
+
+    def tracer(frame: Any, event: str, arg: Any) -> Any:
+        if frame.f_code.co_name == "work":
+            seen.append(event)
+        return tracer
+
+    def work() -> Any:
+        x = np.ones(2)
+        return x
+
+    watched = clew.watch("x", out=False)(work)
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        watched()
+        assert sys.gettrace() is tracer
+    finally:
+        sys.settrace(before)
+    assert seen.count("line") == 2
+    assert looks(watched.watch.trace, "x") == ["np.f64[2]"]  # type: ignore[attr-defined]
+
+
+def test_what_clew_itself_calls_is_not_followed() -> None:
+    stream = io.StringIO()
+    values = np.ones(3)
+    with clew.watch(out=stream):
+        values = values + 1
+    assert "▶" not in stream.getvalue()
+
+
+def test_a_handler_of_the_program_is_not_followed() -> None:
+    lines: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            values = np.ones(2)
+            lines.append(f"{len(values)} {record.getMessage()}")
+
+    logger = logging.getLogger("watched.handler")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.addHandler(Handler())
+
+    @clew.watch(out=logger)
+    def work() -> Any:
+        x = np.ones(2)
+        return x
+
+    work()
+    assert len(lines) == 3
+
+
+def test_a_new_array_in_the_place_of_an_old_one_is_not_called_written() -> None:
+    stream = io.StringIO()
+
+    @clew.watch("x", out=stream, repeats=20)
+    def work() -> Any:
+        x = np.zeros(20)
+        for n in range(5):
+            x = x + n
+        return x
+
+    work()
+    assert "✎" not in stream.getvalue()
+
+
+def test_depth_says_how_far_to_go() -> None:
+    def second() -> Any:
+        x = np.ones(3)
+        return x
+
+    def first() -> Any:
+        x = np.ones(2)
+        return x, second()
+
+    @clew.watch("x", out=False, depth=1)
+    def work() -> Any:
+        x = np.ones(1)
+        return x, first()
+
+    work()
+    assert looks(work.watch.trace, "x") == ["np.f64[1]", "np.f64[2]"]  # type: ignore[attr-defined]
+
+
+def test_a_trace_of_a_watch_prints_its_variables() -> None:
+    @clew.watch("x", out=False)
+    def work() -> None:
+        x: Any = np.ones(3)
+        x = x.astype(int)
+        del x
+
+    work()
+    text = str(work.watch.trace)  # type: ignore[attr-defined]
+    assert "work.x  ×2  np.f64[3] → np.i64[3]" in text
+    assert repr(work.watch.trace) == "<Trace of a watch, 2 values of variables>"  # type: ignore[attr-defined]
