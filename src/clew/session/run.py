@@ -160,10 +160,13 @@ class Session:
 
     def _watch_source(self) -> WatchSource:
         """Follows variables by name; told with the rest of what is live."""
+        from clew.capture.frames import monitoring, tracing
         from clew.capture.scope import Scope
+        from clew.capture.torch_compat import keep_from_dynamo
         from clew.capture.watching import Wants, WatchSource
         from clew.capture.wishes import Wishes
 
+        keep_from_dynamo((monitoring, tracing))
         kept = "full" if self._settings.values == "full" else "stats"
         wants = Wants(Wishes(self._settings.watch), kept)
         tell = None
