@@ -26,7 +26,7 @@ _TEXT_PER_BYTE = 1000
 _SPARE_TEXT = 64 << 20
 _TEXT = (pa.string(), pa.binary())
 # Readings of a table whose parts are sealed while it is read.
-_MOST_TRIES = 5
+_MOST_TRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
