@@ -253,7 +253,7 @@ def test_a_growing_trace_is_read_up_to_some_event(tmp_path: Path) -> None:
             damaged = [g for g in t.coverage if "not closed" not in g.why]
             assert [g for g in damaged if "breaks off" not in g.why] == []
             seen.append(len(steps))
-        assert len(seen) > 5
+        assert len(seen) > 2
         assert seen == sorted(seen)
         assert seen[-1] > seen[0]
     finally:

@@ -26,7 +26,7 @@ _TEXT_PER_BYTE = 1000
 _SPARE_TEXT = 64 << 20
 _TEXT = (pa.string(), pa.binary())
 # Readings of a table whose parts are sealed while it is read.
-_MOST_TRIES = 100
+_MOST_TRIES = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,24 @@ def read_table(
     """Some columns of a table, and the stretches they are made of.
 
     Parts that come into being meanwhile are left for another time; where one was sealed, which
-    moves rows of open calls from it to the next, everything is read again.
+    moves rows of open calls from it to the next, it is read again.
     """
+    # What is sealed stays as it is, and need not be read again.
+    sealed: dict[str, tuple[list[Stretch], list[Gap]]] = {}
     for _ in range(_MOST_TRIES):
         told: list[Gap] = []
+        stretches: list[Stretch] = []
         parts = sorted(parts_of(folder, table, told).items())
-        stretches = [
-            stretch
-            for stem, kinds in parts
-            for stretch in _part(folder, table, stem, kinds, columns, told)
-        ]
+        for stem, kinds in parts:
+            if stem not in sealed:
+                gaps: list[Gap] = []
+                read = list(_part(folder, table, stem, kinds, columns, gaps)), gaps
+                if kinds != ["arrows"]:
+                    sealed[stem] = read
+            else:
+                read = sealed[stem]
+            stretches += read[0]
+            told += read[1]
         live_ones = [stem for stem, kinds in parts if kinds == ["arrows"]]
         if all((folder / f"{stem}.arrows").exists() for stem in live_ones):
             break
