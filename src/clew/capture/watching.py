@@ -26,7 +26,7 @@ from clew.capture.frames.functions import unwrap
 from clew.capture.frames.paths import follow
 from clew.capture.recording import At, Recording, error_text
 from clew.capture.scope import Scope, is_library
-from clew.capture.seen import differences, holds_arrays, is_array, see, see_items
+from clew.capture.seen import differences, glimpse, holds_arrays, is_array, see, see_items
 from clew.capture.sources import position_of
 from clew.capture.structure import CONSTANTS, describe
 from clew.capture.wishes import RETURN, TOP_LEVEL, Function, Wishes, join_names, parts_of
@@ -50,7 +50,11 @@ _GENERATOR_ENDS = (GeneratorExit, StopIteration, StopAsyncIteration)
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """What a watch was asked for."""
+    """What a watch was asked for.
+
+    `decorated` asks for every call of the decorated function itself in full, however deep: who
+    called it, and its arguments with their numbers.
+    """
 
     names: Wishes
     values: str = "stats"
@@ -59,6 +63,7 @@ class Wants:
     on_change: bool = True
     depth: int | None = None
     budget: int = 10_000
+    decorated: bool = False
 
 
 class _Described(NamedTuple):
@@ -167,6 +172,8 @@ class WatchSource:
 
     def _worthwhile(self, code: CodeType, frame: FrameType) -> bool:
         """Whether a function has a watched variable, by its names or by what it is given."""
+        if self._wants.depth == 0:
+            return False
         known = self._concerned.get(id(code))
         if known is None:
             known = self._concerned[id(code)] = (code, self._wants.names.concern(code))
@@ -232,7 +239,8 @@ class WatchSource:
         if own or (parent is None and not self._is_top(site.code)):
             return
         depth = 0 if parent is None else parent.info.depth + (not parent.quiet)
-        if self._wants.depth is not None and depth > self._wants.depth:
+        deepest = self._wants.depth
+        if deepest is not None and depth > deepest and not self._is_decorated(site.code):
             return
         call = self._open(frame, site.code, parent, owner=owner)
         self._emit("enter", call, site.line)
@@ -329,7 +337,8 @@ class WatchSource:
     ) -> _Call:
         package = str(frame.f_globals.get("__name__", ""))
         where = Function(code, parts_of(code, owner), package, self._path_of(owner))
-        alone = (parent is None or parent.quiet) and where.parts != TOP_LEVEL
+        decorated = self._is_decorated(code)
+        alone = parent is None or parent.quiet or decorated
         info = WatchedCall(
             number=next(self._numbers),
             parent=None if parent is None or parent.quiet else parent.info.number,
@@ -337,8 +346,9 @@ class WatchSource:
             function=_name(where),
             file=code.co_filename,
             line=(frame.f_lineno or 0) if not begun else code.co_firstlineno,
-            chain=tuple(_chain(frame.f_back, self._wants.stack)) if alone else (),
+            chain=self._chain(frame) if alone and where.parts != TOP_LEVEL else (),
             begun=begun,
+            decorated=decorated,
             worker=self._worker(),
         )
         call = _Call(info, where, time.perf_counter_ns())
@@ -346,6 +356,12 @@ class WatchSource:
             call.objects = dict(parent.objects)
         self._calls[id(frame)] = call
         return call
+
+    def _is_decorated(self, code: CodeType) -> bool:
+        return self._wants.decorated and code in self._roots
+
+    def _chain(self, frame: FrameType) -> tuple[str, ...]:
+        return tuple(_chain(frame.f_back, self._wants.stack))
 
     def _worker(self) -> str:
         thread = threading.current_thread()
@@ -372,8 +388,10 @@ class WatchSource:
         if site.kind == "param" and id(value) in call.objects and _is_followed(value):
             call.aliases[name] = call.objects[id(value)]
             self._aliases.add(name)
-        paths = self._paths(call, name, value)
         what: What = "input" if site.kind == "param" else "change"
+        paths = self._paths(call, name, value)
+        if call.info.decorated and what == "input":
+            paths = paths or ((),)
         for path in paths:
             self._look_at(call, what, name, path, value, at, always=True)
         if not paths and what == "input":
@@ -395,7 +413,7 @@ class WatchSource:
         """An argument that is not watched: what it looks like, without its numbers."""
         if self._tell is None:
             return
-        seen = _glimpse(value)
+        seen = glimpse(value)
         if seen.text is not None or seen.items or seen.kind != OTHER:
             self._emit("input", call, site.line, name=site.name, after=seen)
 
@@ -474,7 +492,7 @@ class WatchSource:
 
     def _returned(self, call: _Call, frame: FrameType, site: Site, value: Any) -> None:
         if not call.told and not holds_arrays(value):
-            call.result = (_glimpse(value), site.line)
+            call.result = (glimpse(value), site.line)
             return
         out, seen = self._described(value, look(value))
         call.result = (seen, site.line)
@@ -546,20 +564,6 @@ def _user_frame() -> FrameType:
     while frame.f_code.co_filename.startswith(_OURS) and frame.f_back is not None:
         frame = frame.f_back
     return frame
-
-
-def _glimpse(value: Any) -> Seen:
-    """A value without anything that takes time: an array without its numbers."""
-
-    def leaf(item: Any) -> Seen:
-        if is_array(item):
-            return see(item, look(item))
-        return see(item, Look(type(item).__name__, (), id(item), 0))
-
-    described = describe(value, leaf, 0, leaf)
-    if isinstance(described, Seen):
-        return described
-    return see_items(value, described, Look(type(value).__name__, (), id(value), 0))
 
 
 def _mapped(described: Any, part: Callable[[_Described], Any]) -> Any:

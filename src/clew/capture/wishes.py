@@ -92,6 +92,18 @@ class Wishes:
         return [address for address in self.addresses if address.text not in self.matched]
 
 
+class NoWishes(Wishes):
+    """No variable at all: only calls, with their arguments and results."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+
+    @property
+    def everything(self) -> bool:
+        """Nothing is."""
+        return False
+
+
 def _parsed(name: str) -> Address:
     if not isinstance(name, str):
         raise ClewError(
