@@ -7,11 +7,13 @@ a user may want to know.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import clew
@@ -56,6 +58,7 @@ class Plan:
     large_tensors: int
     small_tensors: int
     report_events: int
+    variables: Effort
 
 
 FULL = Plan(
@@ -67,6 +70,7 @@ FULL = Plan(
     large_tensors=64,
     small_tensors=20_000,
     report_events=100_000,
+    variables=Effort(rounds=10, seconds=4.0),
 )
 QUICK = Plan(
     small=Effort(rounds=2, seconds=0.2),
@@ -77,7 +81,10 @@ QUICK = Plan(
     large_tensors=8,
     small_tensors=500,
     report_events=5_000,
+    variables=Effort(rounds=1, seconds=0.2),
 )
+
+ROOT = Path(__file__).parents[1]
 
 EMPTY_MODE = "empty dispatch mode"
 EMPTY_HOOKS = "empty hooks"
@@ -88,6 +95,7 @@ def all_rows(plan: Plan) -> Iterator[Row]:
     """Every row, in the order of the table."""
     yield from recording(plan)
     yield from values(plan)
+    yield from variables(plan)
     yield from storing(plan)
     yield from reading(plan)
     yield from importing(plan)
@@ -201,6 +209,36 @@ def reading(plan: Plan) -> Iterator[Row]:
             yield Row(key, what, size, "", seconds * 1e6, "µs")
 
 
+WAYS = (
+    ("local", "one local variable, in full", 1.1),
+    ("watch", 'clew.watch("y")', None),
+    ("watch_text", "  with its text", None),
+    ("settrace", "  sys.settrace on everything", None),
+    ("pysnooper", "  PySnooper on that function alone", None),
+)
+
+
+def variables(plan: Plan) -> Iterator[Row]:
+    """What it costs to follow a variable, on this Python and on others that are set up here."""
+    yield from _variables(plan, sys.executable, "variables")
+    for version in ("3.12", "3.13"):
+        python = ROOT / f".venv-{version}" / "bin" / "python"
+        if python.exists():
+            yield from _variables(plan, str(python), f"variables.{version}")
+
+
+def _variables(plan: Plan, python: str, key: str) -> Iterator[Row]:
+    """The ways to follow a variable of a NumPy program, each in the same process."""
+    effort = plan.variables
+    found = json.loads(_output("-m", "bench.variables", str(effort.rounds), str(effort.seconds),
+                               python=python))  # fmt: skip
+    times, on = found["times"], f"NumPy program, Python {found['python']}"
+    for name, what, goal in WAYS:
+        if name in times:
+            yield _ratio(f"{key}.{name}", what, on, UNTRACED, times["untraced"], times[name],
+                         goal if key == "variables" else None)  # fmt: skip
+
+
 def importing(plan: Plan) -> Iterator[Row]:
     """Import times, each in fresh interpreters."""
     statements = {
@@ -274,8 +312,13 @@ def viewer(plan: Plan) -> Iterator[Row]:
     yield Row("viewer.write", "  written in", on, "", found["written"] * 1e3, "ms")
 
 
-def _output(*arguments: str) -> str:
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+def _output(*arguments: str, python: str = sys.executable) -> str:
+    # Other Pythons find the sources by their place, as nothing is installed there.
+    paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+    done = subprocess.run(
+        [python, *arguments], capture_output=True, text=True, env=environment, cwd=ROOT
+    )
     if done.returncode:
         raise RuntimeError(f"python {' '.join(arguments)} failed:\n{done.stderr}")
     return done.stdout

@@ -27,8 +27,8 @@ from clew.capture.variables import VariableSource
 from clew.events.settings import Limits
 from clew.store.memory import MemoryStore
 
-ROUNDS = 100
-SIZE = 192
+# Bindings of the variable, and calls elsewhere, of one run.
+ROUNDS, CALLS, SIZE = 20, 100_000, 16
 NAME = f"{os.path.basename(__file__)}:target.y"
 
 
@@ -56,7 +56,7 @@ def program() -> Any:
     x = np.full((SIZE, SIZE), 0.5)
     for _ in range(ROUNDS):
         x = target(x)
-        elsewhere(200)
+        elsewhere(CALLS)
     return x
 
 
@@ -129,7 +129,7 @@ def snooped() -> Subject | None:
         x = np.full((SIZE, SIZE), 0.5)
         for _ in range(ROUNDS):
             x = shown(x)
-            elsewhere(200)
+            elsewhere(CALLS)
         stream.seek(0)
         stream.truncate()
         return x

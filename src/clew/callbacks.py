@@ -153,8 +153,9 @@ def stack_padded(values: Sequence[Any]) -> np.ndarray[Any, Any]:
     lifted = [a.reshape((1,) * (rank - a.ndim) + a.shape) for a in arrays]
     size = tuple(max(a.shape[axis] for a in lifted) for axis in range(rank))
     result = np.zeros((len(arrays), *size), dtype=np.result_type(*arrays) if arrays else float)
-    for row, array in zip(result, lifted, strict=True):
-        row[tuple(slice(0, n) for n in array.shape)] = array
+    for row, array in enumerate(lifted):
+        place: tuple[int | slice, ...] = (row, *(slice(0, n) for n in array.shape))
+        result[place] = array
     return result
 
 

@@ -72,11 +72,14 @@ class WatchTrace(Trace):
         """Know tensors, once the program has imported torch."""
         if self._knows_torch or not has_torch():
             return
+        from clew.capture.frames import monitoring, tracing
         from clew.capture.tensors import TensorTable
+        from clew.capture.torch_compat import keep_from_dynamo
         from clew.capture.values import Keeper
 
         recording = self.recording
         self._knows_torch = True
+        keep_from_dynamo((monitoring, tracing))
         table = TensorTable(recording.modules.tensor_name)
         table.values = recording.tensors.values
         recording.tensors = table

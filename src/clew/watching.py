@@ -105,7 +105,7 @@ def seen(value: object) -> Seen:
     >>> seen(np.arange(3)).stats["max"]
     2.0
     """
-    from clew.capture.seen import glimpse
+    from clew.capture.describing import glimpse
 
     if has_torch():
         importlib.import_module("clew.capture.values")  # which knows tensors

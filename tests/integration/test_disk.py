@@ -422,8 +422,8 @@ def test_replace_replaces_a_trace_and_nothing_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fact", "message"),
     [
-        ({"version": 99}, "format version '99', this Clew reads 2 to 2; upgrade Clew"),
-        ({"version": 1}, "format version 1, this Clew reads 2 to 2; open it with the Clew that"),
+        ({"version": 99}, "format version '99', this Clew reads 2 to 3; upgrade Clew"),
+        ({"version": 1}, "format version 1, this Clew reads 2 to 3; open it with the Clew that"),
         ({"version": 0}, "format version 0,"),
         ({"version": -1}, "format version -1,"),
         ({"version": "2"}, "format version '2',"),
@@ -441,7 +441,7 @@ def test_a_format_it_does_not_know_is_refused(
 ) -> None:
     path = record(arguments).save(tmp_path / "run.clew")
     manifest = json.loads((path / "manifest.json").read_text())
-    assert (manifest["version"], manifest["checksum"]) == (2, "rowsum63")
+    assert (manifest["version"], manifest["checksum"]) == (3, "rowsum63")
     (path / "manifest.json").write_text(json.dumps(manifest | fact))
     with pytest.raises(clew.ClewError, match=re.escape(message)):
         clew.load(path)

@@ -366,3 +366,35 @@ def test_the_file_opens_after_every_single_write(
             cut.write_bytes(state)
             check_growing(cut, sum(count <= number + 1 for count in flushed) - 1)
     assert len(writes) > 200
+
+
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.fc(x)
+        rows = x.shape[0]
+        clew.tap("total", hidden.sum(), self)
+        clew.tap("text", "no numbers", self)
+        return hidden * rows
+
+
+def test_variables_taps_gradients_and_callbacks_are_written(tmp_path: Path) -> None:
+    model, path = Named(), tmp_path / "run.h5"
+    wanted = ["forward.hidden", "forward.rows", "fc.weight:grad"]
+    how = {"fc:in": clew.Callbacks(save="norm")}
+    with pytest.warns(clew.ClewWarning, match="it is str, not numbers"):
+        with clew.trace(model, capture=wanted, callbacks=how, out=path) as t:
+            for _ in range(3):
+                model(torch.ones(2, 3)).sum().backward()
+                t.step()
+    with h5py.File(path) as file:
+        assert file["forward.hidden/values"].shape == (3, 2, 3)
+        assert file["forward.rows/values"][:].tolist() == [2, 2, 2]
+        assert file["forward.rows/values"].dtype == np.int64
+        assert file["fc.weight:grad/steps"][:].tolist() == [0, 1, 2]
+        assert np.allclose(file["fc:in/values"][:], 6**0.5)
+        assert np.array_equal(file["total/values"][:], t.series("total").stack())
+        assert "text" not in file

@@ -141,8 +141,11 @@ for attempt in (
         attempt()
     except clew.ClewError as error:
         messages.append(str(error))
-print(json.dumps({"messages": messages, "recording": len(clew.session._active)}))
-""".replace("clew.session._active", "__import__('clew.session').session._active"),
+print(json.dumps({"messages": messages, "recording": len(clew.session.tracer._active)}))
+""".replace(
+            "clew.session.tracer._active",
+            "__import__('clew.session.tracer').session.tracer._active",
+        ),
     )
     first, second, third = found["messages"]
     assert first.startswith("cannot write a trace to")

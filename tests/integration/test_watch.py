@@ -717,3 +717,31 @@ def test_the_trace_can_be_saved_and_loaded(tmp_path: Path) -> None:
     assert loaded.variables[0].outputs[""].array().tolist() == [0, 1, 2, 3]
     here = os.path.basename(__file__)
     assert len(loaded[f"{here}:test_the_trace_can_be_saved_and_loaded.run.x"]) == 1
+
+
+def test_compiled_code_below_a_watch_runs_and_nothing_of_clew_is_compiled() -> None:
+    model = torch.nn.Linear(3, 3)
+
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        h = model(x)
+        h = h.relu()
+        return h
+
+    @clew.watch("h", out=False)
+    def run() -> torch.Tensor:
+        return torch.compile(inner, backend="eager")(torch.ones(2, 3))
+
+    assert torch.equal(run(), inner(torch.ones(2, 3)))
+    gaps = run.watch.trace.coverage  # type: ignore[attr-defined]
+    assert not [gap for gap in gaps if "Clew failed" in gap.why]
+
+
+@clew.watch("x", out=False)
+def doubled(x: Any) -> Any:
+    return x * 2
+
+
+def test_a_decorated_function_can_be_pickled_by_its_name() -> None:
+    import pickle
+
+    assert pickle.loads(pickle.dumps(doubled)) is doubled

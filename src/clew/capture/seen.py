@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from clew.capture import structure
-from clew.capture.changes import Look, look
+from clew.capture.changes import Look
 from clew.events.statistics import array_statistics
 from clew.events.watched import ARRAY, OTHER, TENSOR, Seen
 
@@ -51,21 +51,8 @@ def holds_arrays(value: Any, depth: int = 3) -> bool:
     return any(holds_arrays(item, depth - 1) for item in items)
 
 
-def glimpse(value: Any, numbers: bool = False) -> Seen:
-    """A value of any kind at one look; the numbers of arrays, which take time, only if asked."""
-
-    def leaf(item: Any) -> Seen:
-        if is_array(item):
-            return see(item, look(item), _numbers(item) if numbers else None)
-        return see(item, Look(type(item).__name__, (), id(item), 0))
-
-    described = structure.describe(value, leaf, 0, leaf)
-    if isinstance(described, Seen):
-        return described
-    return see_items(value, described, Look(type(value).__name__, (), id(value), 0))
-
-
-def _numbers(value: Any) -> dict[str, Any] | None:
+def numbers_of(value: Any) -> dict[str, Any] | None:
+    """Statistics of a tensor or array as it is now, None if it has no numbers to look at."""
     is_tensor = structure.is_tensor(value)
     return _tensor_numbers[0](value) if is_tensor else array_statistics(value)
 

@@ -10,9 +10,9 @@ import importlib
 import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 
 import torch
@@ -283,3 +283,17 @@ function_mode_count: Callable[[], int] = torch._C._len_torch_function_stack
 
 # A context in which reading attributes of tensors is seen by no mode and no subclass.
 unobserved: Callable[[], Any] = torch._C.DisableTorchFunction
+
+
+def keep_from_dynamo(modules: Iterable[ModuleType]) -> None:
+    """Have Dynamo run the functions of some modules, and what they call, as they are.
+
+    What a trace function calls while compiled code runs would be compiled along.
+    """
+    for module in modules:
+        for found in list(vars(module).values()):
+            if getattr(found, "__module__", None) == module.__name__:
+                for part in vars(found).values() if isinstance(found, type) else (found,):
+                    code = getattr(part, "__code__", None)
+                    if isinstance(code, CodeType):
+                        hide_from_dynamo(code)

@@ -10,41 +10,30 @@ from __future__ import annotations
 import itertools
 import linecache
 import os
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from clew.address import nearest
-from clew.capture.changes import Look, look
+from clew.capture.changes import look
+from clew.capture.describing import Describer, glimpse, is_equal
 from clew.capture.frames import FollowingCalls, Site, follow_calls
 from clew.capture.frames.bytecode import read_locals
 from clew.capture.frames.functions import unwrap
 from clew.capture.frames.paths import follow
+from clew.capture.open_calls import BETWEEN, OURS, OpenCall, chain_of, name_of, user_frame
 from clew.capture.recording import At, Recording, error_text
 from clew.capture.scope import Scope, is_library
-from clew.capture.seen import differences, glimpse, holds_arrays, is_array, see, see_items
+from clew.capture.seen import differences, holds_arrays, is_array
 from clew.capture.sources import position_of
-from clew.capture.structure import CONSTANTS, describe
 from clew.capture.wishes import RETURN, TOP_LEVEL, Function, Wishes, join_names, parts_of
 from clew.events.model import Gap
-from clew.events.records import VARIABLE, Kept, Label, Token
-from clew.events.statistics import array_statistics
-from clew.events.watched import OTHER, Happening, Seen, WatchedCall, What
+from clew.events.records import VARIABLE, Label
+from clew.events.watched import OTHER, Happening, WatchedCall, What
 
-# Ours, between the program's frame and a probe.
-_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
-# Those of ours that call the program's functions on its behalf.
-_BETWEEN = (
-    _OURS + "watching.py",
-    _OURS + "session.py",
-    os.path.join(os.path.dirname(__file__), "workers.py"),
-)
-_CHAIN = 3
-_LONGEST_TEXT = 1000
 _GENERATOR_ENDS = (GeneratorExit, StopIteration, StopAsyncIteration)
 
 
@@ -66,30 +55,6 @@ class Wants:
     decorated: bool = False
 
 
-class _Described(NamedTuple):
-    """A leaf of a value: what is recorded of it, and what is told."""
-
-    token: Token
-    seen: Seen
-
-
-@dataclass(slots=True)
-class _Call:
-    """One watched call that is open. `told` holds its variables as they were last told."""
-
-    info: WatchedCall
-    function: Function
-    start: int
-    quiet: bool = False
-    told: dict[str, tuple[Look, Seen]] = field(default_factory=dict)
-    # Parameters that hold an object which the caller watches, with its name there.
-    aliases: dict[str, str] = field(default_factory=dict)
-    # id of an object held by a watched variable -> the variable
-    objects: dict[int, str] = field(default_factory=dict)
-    result: tuple[Seen | None, int] | None = None
-    error: str | None = None
-
-
 class WatchSource:
     """Follows what is wanted while it is started; a `Probe` of `capture.frames`."""
 
@@ -104,6 +69,7 @@ class WatchSource:
     ) -> None:
         self.recording = recording
         self._wants = wants
+        self._describer = Describer(recording, wants.values)
         self._scope = scope
         self._tell = tell
         self.gap = on_gap
@@ -111,7 +77,7 @@ class WatchSource:
         self._everywhere = everywhere
         self._roots: set[CodeType] = set()
         self._older: set[int | None] = set()
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, OpenCall] = {}
         self._numbers = itertools.count()
         self._following: FollowingCalls | None = None
         self._met: set[str] = set()
@@ -127,7 +93,7 @@ class WatchSource:
 
     def start(self) -> None:
         """Follow the frame that starts it, and everything called from now on."""
-        frame = _user_frame()
+        frame = user_frame()
         if not is_library(frame.f_code.co_filename):
             self.start_block(frame, quiet=self._everywhere)
             return
@@ -147,7 +113,7 @@ class WatchSource:
             self._emit("enter", call, frame.f_lineno or 0)
         self._guarded(call, "", lambda: self._look_around(call, frame))
 
-    def _look_around(self, call: _Call, frame: FrameType) -> None:
+    def _look_around(self, call: OpenCall, frame: FrameType) -> None:
         """The variables as a block finds them, as far as they are asked for."""
         at = (frame.f_lineno or 0, frame.f_back)
         for name, value in list(read_locals(frame).items()):
@@ -228,7 +194,7 @@ class WatchSource:
     # What `capture.frames` tells
 
     def entered(self, site: Site, owner: object) -> None:
-        frame = _user_frame()
+        frame = user_frame()
         try:
             self._entered(frame, site, owner)
         except Exception as fault:
@@ -246,7 +212,7 @@ class WatchSource:
         self._emit("enter", call, site.line)
 
     def bound(self, site: Site, value: object, owner: object) -> None:
-        frame = _user_frame()
+        frame = user_frame()
         call = self._calls.get(id(frame))
         if call is not None:
             self._guarded(call, site.name, lambda: self._bound(call, frame, site, value))
@@ -255,13 +221,13 @@ class WatchSource:
         names, name = self._wants.names, site.name
         if not names.everything and not names.may_be(name) and name not in self._aliases:
             return
-        frame = _user_frame()
+        frame = user_frame()
         call = self._calls.get(id(frame))
         if call is not None and (name in call.told or not names.everything):
             self._guarded(call, site.name, lambda: self._polled(call, frame, site, value))
 
     def deleted(self, site: Site, owner: object) -> None:
-        call = self._calls.get(id(_user_frame()))
+        call = self._calls.get(id(user_frame()))
         if call is None:
             return
         gone = [name for name in call.told if _root_name(name) == site.name]
@@ -270,30 +236,30 @@ class WatchSource:
             self._emit("delete", call, site.line, name=name, before=before)
 
     def returned(self, site: Site, value: object, owner: object) -> None:
-        frame = _user_frame()
+        frame = user_frame()
         call = self._calls.get(id(frame))
         if call is not None:
             self._guarded(call, RETURN, lambda: self._returned(call, frame, site, value))
 
     def yielded(self, site: Site, value: object, owner: object) -> None:
-        frame = _user_frame()
+        frame = user_frame()
         call = self._calls.get(id(frame))
         if call is not None:
             self._guarded(call, "yield", lambda: self._yielded(call, frame, site, value))
 
     def resumed(self, site: Site, owner: object) -> None:
-        call = self._calls.get(id(_user_frame()))
+        call = self._calls.get(id(user_frame()))
         if call is not None:
             self._emit("resume", call, site.line)
 
     def raised(self, site: Site, error: BaseException, owner: object) -> None:
-        call = self._calls.get(id(_user_frame()))
+        call = self._calls.get(id(user_frame()))
         if call is not None and not isinstance(error, _GENERATOR_ENDS):
             call.error = error_text(error)
             call.result = (None, site.line)
 
     def left(self, site: Site, owner: object) -> None:
-        call = self._calls.pop(id(_user_frame()), None)
+        call = self._calls.pop(id(user_frame()), None)
         if call is None:
             return
         seconds = (time.perf_counter_ns() - call.start) / 1e9
@@ -304,20 +270,20 @@ class WatchSource:
             self._emit("return", call, line, after=seen, seconds=seconds)
 
     def line(self, site: Site, owner: object) -> None:
-        call = self._calls.get(id(_user_frame()))
+        call = self._calls.get(id(user_frame()))
         if call is not None:
             self._emit("line", call, site.line)
 
     # Calls
 
-    def _parent(self, frame: FrameType | None) -> tuple[_Call | None, bool]:
+    def _parent(self, frame: FrameType | None) -> tuple[OpenCall | None, bool]:
         """The innermost watched call on a stack, and whether it is Clew that calls from there."""
         while frame is not None:
             call = self._calls.get(id(frame))
             if call is not None:
                 return call, False
             file = frame.f_code.co_filename
-            if file.startswith(_OURS) and file not in _BETWEEN:
+            if file.startswith(OURS) and file not in BETWEEN:
                 return None, True
             frame = frame.f_back
         return None, False
@@ -331,10 +297,10 @@ class WatchSource:
         self,
         frame: FrameType,
         code: CodeType,
-        parent: _Call | None,
+        parent: OpenCall | None,
         begun: bool = True,
         owner: object = None,
-    ) -> _Call:
+    ) -> OpenCall:
         package = str(frame.f_globals.get("__name__", ""))
         where = Function(code, parts_of(code, owner), package, self._path_of(owner))
         decorated = self._is_decorated(code)
@@ -343,7 +309,7 @@ class WatchSource:
             number=next(self._numbers),
             parent=None if parent is None or parent.quiet else parent.info.number,
             depth=0 if parent is None else parent.info.depth + (not parent.quiet),
-            function=_name(where),
+            function=name_of(where),
             file=code.co_filename,
             line=(frame.f_lineno or 0) if not begun else code.co_firstlineno,
             chain=self._chain(frame) if alone and where.parts != TOP_LEVEL else (),
@@ -351,7 +317,7 @@ class WatchSource:
             decorated=decorated,
             worker=self._worker(),
         )
-        call = _Call(info, where, time.perf_counter_ns())
+        call = OpenCall(info, where, time.perf_counter_ns())
         if parent is not None:
             call.objects = dict(parent.objects)
         self._calls[id(frame)] = call
@@ -361,7 +327,7 @@ class WatchSource:
         return self._wants.decorated and code in self._roots
 
     def _chain(self, frame: FrameType) -> tuple[str, ...]:
-        return tuple(_chain(frame.f_back, self._wants.stack))
+        return tuple(chain_of(frame.f_back, self._wants.stack))
 
     def _worker(self) -> str:
         thread = threading.current_thread()
@@ -375,13 +341,13 @@ class WatchSource:
 
     # Values
 
-    def _guarded(self, call: _Call, name: str, work: Callable[[], None]) -> None:
+    def _guarded(self, call: OpenCall, name: str, work: Callable[[], None]) -> None:
         try:
             work()
         except Exception as fault:
             self.recording.on_fault(fault, f"{call.info.function}.{name}")
 
-    def _bound(self, call: _Call, frame: FrameType, site: Site, value: Any) -> None:
+    def _bound(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
         name = site.name
         self._met.add(name)
         at = (site.line, frame.f_back)
@@ -397,19 +363,19 @@ class WatchSource:
         if not paths and what == "input":
             self._show_input(call, site, value)
 
-    def _polled(self, call: _Call, frame: FrameType, site: Site, value: Any) -> None:
+    def _polled(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
         at = (site.line, frame.f_back)
         for path in self._paths(call, site.name, value):
             self._look_at(call, "change", site.name, path, value, at, always=False)
 
-    def _paths(self, call: _Call, name: str, value: Any) -> tuple[Any, ...]:
+    def _paths(self, call: OpenCall, name: str, value: Any) -> tuple[Any, ...]:
         """Where to look inside a variable; nowhere if it is not watched."""
         if self._wants.names.everything:
             return ((),) if name in call.told or holds_arrays(value) else ()
         found = self._wants.names.paths(call.function, name)
         return found or (((),) if name in call.aliases else ())
 
-    def _show_input(self, call: _Call, site: Site, value: Any) -> None:
+    def _show_input(self, call: OpenCall, site: Site, value: Any) -> None:
         """An argument that is not watched: what it looks like, without its numbers."""
         if self._tell is None:
             return
@@ -418,7 +384,7 @@ class WatchSource:
             self._emit("input", call, site.line, name=site.name, after=seen)
 
     def _look_at(
-        self, call: _Call, what: What, name: str, path: tuple[Any, ...], value: Any,
+        self, call: OpenCall, what: What, name: str, path: tuple[Any, ...], value: Any,
         at: tuple[int, FrameType | None], always: bool,
     ) -> None:  # fmt: skip
         """Record and tell what a path inside a variable leads to, if it has changed."""
@@ -432,10 +398,10 @@ class WatchSource:
                 if told[0].memory != now.memory:  # an equal one: the other may be gone
                     call.told[variable] = (now, replace(told[1], memory=now.memory))
                 continue
-            out, seen = self._described(found, now)
+            out, seen = self._describer.described(found, now)
             before = None if told is None else told[1]
             changes = differences(before, seen)
-            if not changes and not same and not _is_equal(before, seen):
+            if not changes and not same and not is_equal(before, seen):
                 changes = ("values",)
             call.told[variable] = (now, seen)
             if not path and _is_followed(found):
@@ -448,34 +414,8 @@ class WatchSource:
             self._emit(what, call, at[0], name=variable, before=before, after=seen,
                        changes=changes, alias="" if alias == name else alias)  # fmt: skip
 
-    def _described(self, value: Any, now: Look) -> tuple[Any, Seen]:
-        """A value with tokens for what is in it, and what it looks like."""
-
-        def leaf(item: Any) -> _Described:
-            return self._leaf(item, now if item is value else look(item))
-
-        described = describe(value, leaf, 0, leaf)
-        if isinstance(described, _Described):
-            return described.token, described.seen
-        seen = see_items(value, _mapped(described, lambda d: d.seen), now)
-        return _mapped(described, lambda d: d.token), seen
-
-    def _leaf(self, item: Any, now: Look) -> _Described:
-        recording, wanted = self.recording, self._wants.values
-        stats = wanted != "meta"
-        at = len(recording.kept)
-        token = recording.leaf(item, wanted == "full" or _is_short(item), stats)
-        if not stats or not is_array(item):
-            return _Described(token, see(item, now))
-        found = next(
-            (k.stats for t, k in recording.kept[at:] if t is token and isinstance(k, Kept)), None
-        )
-        if found is None:
-            found = _numbers(recording, token, item)
-        return _Described(token, see(item, now, found))
-
     def _record(
-        self, call: _Call, variable: str, out: Any, at: tuple[int, FrameType | None],
+        self, call: OpenCall, variable: str, out: Any, at: tuple[int, FrameType | None],
         start: int | None = None,
     ) -> None:  # fmt: skip
         where = call.function
@@ -490,20 +430,20 @@ class WatchSource:
             label, out, At(caller, position_of(where.code, line), below=True), start
         )
 
-    def _returned(self, call: _Call, frame: FrameType, site: Site, value: Any) -> None:
+    def _returned(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
         if not call.told and not holds_arrays(value):
             call.result = (glimpse(value), site.line)
             return
-        out, seen = self._described(value, look(value))
+        out, seen = self._describer.described(value, look(value))
         call.result = (seen, site.line)
         self._record(call, RETURN, out, (site.line, frame.f_back), call.start)
 
-    def _yielded(self, call: _Call, frame: FrameType, site: Site, value: Any) -> None:
-        out, seen = self._described(value, look(value))
+    def _yielded(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
+        out, seen = self._describer.described(value, look(value))
         self._record(call, RETURN, out, (site.line, frame.f_back))
         self._emit("yield", call, site.line, after=seen)
 
-    def _emit(self, what: What, call: _Call, line: int, **facts: Any) -> None:
+    def _emit(self, what: What, call: OpenCall, line: int, **facts: Any) -> None:
         if self._tell is None or call.quiet:
             return
         try:
@@ -518,12 +458,6 @@ def _is_followed(value: Any) -> bool:
     return is_array(value) or isinstance(value, dict | list)
 
 
-def _is_short(value: Any) -> bool:
-    """Whether a value is one of Python's own that costs next to nothing to keep."""
-    cls = type(value)
-    return cls in CONSTANTS and (cls not in (str, bytes) or len(value) <= _LONGEST_TEXT)
-
-
 def _nowhere() -> None:
     """Stands for a function below which everything is followed, and is never called."""
 
@@ -534,63 +468,3 @@ def _any(name: str) -> bool:
 
 def _root_name(variable: str) -> str:
     return variable.partition(".")[0].partition("[")[0]
-
-
-def _name(where: Function) -> str:
-    if where.owner is not None:
-        return join_names(where.owner, where.code.co_name)
-    return "top level" if where.parts == TOP_LEVEL else ".".join(where.parts[-2:])
-
-
-def _chain(frame: FrameType | None, whole: bool) -> Iterator[str]:
-    """Who called, nearest first: the whole stack, or a few functions of the program itself."""
-    count = 0
-    while frame is not None and (whole or count < _CHAIN):
-        code = frame.f_code
-        top = code.co_name == "<module>"
-        ours = code.co_filename.startswith((_OURS, "<frozen "))
-        if not ours and (whole or not is_library(code.co_filename)):
-            count += 1
-            name = "" if top else f" {code.co_name}"
-            yield f"{os.path.basename(code.co_filename)}:{frame.f_lineno}{name}"
-            if top and not whole:
-                return  # whoever runs the program
-        frame = frame.f_back
-
-
-def _user_frame() -> FrameType:
-    """The frame of the program's own that is being told about."""
-    frame = sys._getframe(2)
-    while frame.f_code.co_filename.startswith(_OURS) and frame.f_back is not None:
-        frame = frame.f_back
-    return frame
-
-
-def _mapped(described: Any, part: Callable[[_Described], Any]) -> Any:
-    """The same nesting with one part of each leaf."""
-    if isinstance(described, _Described):
-        return part(described)
-    if isinstance(described, dict):
-        return {key: _mapped(item, part) for key, item in described.items()}
-    if isinstance(described, list):
-        return [_mapped(item, part) for item in described]
-    return described
-
-
-def _is_equal(before: Seen | None, after: Seen) -> bool:
-    """Whether two values that look alike are known to have the same content."""
-    old, new = (before.stats if before is not None else None) or {}, after.stats or {}
-    return "digest" in old and old["digest"] == new.get("digest")
-
-
-def _numbers(recording: Recording, token: Token, item: Any) -> dict[str, Any] | None:
-    """Statistics of an array whose data is kept, which get theirs only when it is stored."""
-    if hasattr(item, "__array_interface__") and not hasattr(item, "grad_fn"):
-        return array_statistics(item)
-    if recording.snapshots is None:
-        return None
-    at = len(recording.kept)
-    recording.snapshots.keep(token, item, False)
-    found = recording.kept[at:]
-    del recording.kept[at:]
-    return found[-1][1].stats if found else None

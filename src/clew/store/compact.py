@@ -44,6 +44,13 @@ from clew.events.records import (
 PLAIN_TYPES = (type(None), bool, int, float, complex, str)
 
 
+# Rows of tables and small counts, which half the width holds: a million events are many bytes.
+_WIDTHS = dict.fromkeys(
+    ("kind", "subject", "place", "step", "template", "error", "version", "meta", "grad",
+     "value_name"), np.int32,
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """The rows one batch adds to each column, and what was kept of its values."""
@@ -129,7 +136,8 @@ class Compactor(Tables):
         return Part(self._taken(), {})
 
     def _taken(self) -> dict[str, Ints]:
-        return {name: np.array(rows, dtype=np.int64) for name, rows in self._rows.items()}
+        rows = self._rows.items()
+        return {name: np.array(column, _WIDTHS.get(name, np.int64)) for name, column in rows}
 
     def _forget(self, surviving: list[Any]) -> None:
         self._numbers = {id(token): self._numbers[id(token)] for token in _tokens(surviving)}

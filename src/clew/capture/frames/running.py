@@ -184,7 +184,9 @@ class FollowingCalls(Following):
             if in_scope and self._worthwhile is not None and not self._worthwhile(code, frame):
                 _, count = self._idle.get(id(code), (code, 0))
                 self._idle[id(code)] = (code, count + 1)
-                return count < self.budget
+                if count < self.budget:
+                    return True
+                in_scope = False  # called so often in vain that it is given up
             watch = _Callee(code, self) if in_scope else None
             known = self._known[id(code)] = (code, watch)
             if watch is not None:

@@ -21,6 +21,8 @@ _watches: dict[int, list[Watch]] = {}
 _callers: list[Callable[[CodeType, FrameType], bool]] = []
 _POP_EXCEPT = dis.opmap.get("POP_EXCEPT")
 _RERAISE = dis.opmap.get("RERAISE")
+# Code that nobody wants to hear of again, held so that no other code gets its id.
+_dull: dict[int, CodeType] = {}
 _RETURN = dis.opmap.get("RETURN_VALUE")
 _YIELD = dis.opmap.get("YIELD_VALUE")
 _YIELD_FROM = dis.opmap.get("YIELD_FROM", -1)
@@ -49,6 +51,8 @@ class _Tracer:
         threading.settrace(self.before_threads)
 
     def _called(self, frame: FrameType, event: str, arg: object) -> Any:
+        if id(frame.f_code) in _dull and self.before is None:
+            return None
         return self._choose(frame, event, arg, self.before)
 
     def _called_in_thread(self, frame: FrameType, event: str, arg: object) -> Any:
@@ -58,9 +62,10 @@ class _Tracer:
         theirs = before(frame, event, arg) if before is not None else None
         if not self.active:
             return theirs
-        for asked in list(_callers):
-            asked(frame.f_code, frame)
+        asked_again = [asked(frame.f_code, frame) for asked in list(_callers)]
         if id(frame.f_code) not in _watches:
+            if not any(asked_again):
+                _dull[id(frame.f_code)] = frame.f_code
             return theirs
         ours = _Local(theirs)
         ours.told(frame, "call", arg)
@@ -150,6 +155,7 @@ def _start() -> None:
 def _stop_if_idle() -> None:
     global _tracer
     if _tracer is not None and not _watches and not _callers:
+        _dull.clear()
         _tracer.stop()
         _tracer = None
 
@@ -158,6 +164,7 @@ def add(watch: Watch) -> None:
     """Begin to tell a watch about its code, in calls that begin from now on."""
     with _lock:
         _watches.setdefault(id(watch.code), []).append(watch)
+        _dull.clear()
         _start()
 
 
@@ -172,9 +179,10 @@ def remove(watch: Watch) -> None:
 
 
 def add_caller(asked: Callable[[CodeType, FrameType], bool]) -> None:
-    """Ask about every call; the answer is for those who can switch calls off."""
+    """Ask about every call: False means never again for that code."""
     with _lock:
         _callers.append(asked)
+        _dull.clear()
         _start()
 
 

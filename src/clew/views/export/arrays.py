@@ -84,12 +84,12 @@ def _readable(
 ) -> Iterator[Readable]:
     for value in values:
         try:
-            array = value.array()
+            array, recorded = value.array(), value.dtype
+            dtype = dtypes.of(recorded, array.dtype)
         except ClewError as unreadable:
             left_out.append(f"{address}, rank {value.rank}, call {value.call}: {unreadable}")
             continue
-        recorded = value.dtype
-        yield Readable(value, recorded, dtypes.of(recorded, array.dtype), array.shape)
+        yield Readable(value, recorded, dtype, array.shape)
 
 
 def unused(name: str, taken: set[str]) -> str:

@@ -41,6 +41,8 @@ class Dtypes:
 
     def of(self, recorded: str, array_dtype: DType) -> DType:
         """The dtype for data recorded as `recorded` that NumPy holds as `array_dtype`."""
+        if array_dtype.kind not in "biufc":
+            raise ClewError(f"it is {recorded}, not numbers, which these files hold; json has it")
         if recorded in self._by_name:
             return self._by_name[recorded]
         if self._floating is not None and array_dtype.kind == "f":

@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from clew.events.columns import IN, Ints, ModuleRow, Place
-from clew.events.records import MODULE, OP, RECOMPUTE, STEP
+from clew.events.records import GRADIENT, MODULE, OP, RECOMPUTE, STEP, TAP, VARIABLE
 from clew.store.compact import Part, Tables
 
+# Events that are one named value.
+_NAMED = (VARIABLE, TAP, GRADIENT)
 _RESULTS, _PARAMETERS, _INPUTS, _OP_RESULTS, _OP_INPUTS = range(5)
 
 
@@ -42,7 +44,7 @@ class LiveNames:
         self._modules: list[ModuleRow] = []
         self._value_names = array("i")
         self._calls: dict[int, int] = {}
-        self._op_calls: Counter[int] = Counter()
+        self._event_calls: Counter[tuple[int, int]] = Counter()
         self._versions: Counter[str] = Counter()
         self._steps: list[tuple[int, int]] = []
         self._named: set[int] = set()
@@ -102,9 +104,9 @@ class LiveNames:
         # In the order in which they began, as a whole trace is read; a part has them as they ended.
         for row in sorted(range(len(c["id"])), key=c["id"].__getitem__):
             event, kind, subject = c["id"][row], c["kind"][row], c["subject"][row]
-            if kind == OP:
-                call = self._op_calls[subject]
-                self._op_calls[subject] += 1
+            if kind in (OP, *_NAMED):
+                call = self._event_calls[kind, subject]
+                self._event_calls[kind, subject] += 1
             elif kind != MODULE or self._passed_over(subject, c["place"][row], own):
                 continue
             else:
@@ -117,6 +119,9 @@ class LiveNames:
                 name = f"op:{self._tables.ops.rows[subject]}"
                 caller = self._calls.get(c["parent"][row])
                 module = "" if caller is None else self._modules[caller].path
+            elif kind in _NAMED:
+                label = self._tables.labels.rows[subject]
+                name = f"{label.stem}:{label.role}" if label.role else label.stem
             else:
                 name = self._modules[subject].path
             for leaf, number in zip(leaves, numbers, strict=True):
@@ -126,6 +131,8 @@ class LiveNames:
                     yield from self._parameter(number, step)
                     continue
                 tier, address = _place(kind == OP, name, leaf.role, leaf.path)
+                if kind in _NAMED and label.role and leaf.path:
+                    address = f"{name}.{leaf.path}"
                 yield tier, address, Occurrence(number, step, call, module)
 
     def _parameter(self, number: int, step: int) -> Iterator[tuple[int, str, Occurrence]]:

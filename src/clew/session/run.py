@@ -1,44 +1,41 @@
-"""`clew.trace`: start the sources, own ids and clock, close the sink.
+"""One recording from first start to last stop: sources on one side, store on the other.
 
-The one place that joins capture and store. In comes the user's program, running; out comes a
-`Trace` that can be read at any time, also while it records.
+The one place that joins capture and store.
 """
 
 from __future__ import annotations
 
-import atexit
-import functools
-import inspect
-import linecache
 import logging
 import math
 import os
-import platform
-import sys
 import threading
 import time
-import warnings
-from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Protocol
 
 from clew.address import Address, compile_pattern, nearest, parse
 from clew.analysis.crash import crash_note, failing_event
 from clew.callbacks import Callbacks, reducer
-from clew.errors import ClewError, ClewWarning, MissingDependency, TraceStateError
 from clew.events.columns import Columns, ModuleRow, Place
-from clew.events.live import Listener
 from clew.events.model import Gap
-from clew.events.outputs import Hdf5, as_hdf5
+from clew.events.outputs import Hdf5
 from clew.events.records import Sink, Step
-from clew.events.settings import Limits, Schedule
+from clew.events.settings import Limits
+from clew.session.settings import ROLES_BEYOND_CALLS, TENSOR_ROLES, Settings
+from clew.session.surroundings import (
+    add_note,
+    module_rows,
+    rank_and_size,
+    recorded_columns,
+    source_text,
+    surroundings,
+    warn,
+)
 from clew.store.memory import MemoryStore
 from clew.store.reader import Reader
 from clew.store.remote import is_url
-from clew.traces import Trace
-from clew.views.text.live import LivePrinter
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,148 +48,8 @@ if TYPE_CHECKING:
     from clew.store.disk import DiskStore, Surroundings
     from clew.views.export.hdf5_store import Hdf5Store
 
+
 _log = logging.getLogger("clew")
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-_OWN_DIR = os.path.dirname(__file__) + os.sep
-
-LEVELS = ("modules", "ops")
-VALUES = ("meta", "stats", "full")
-COMPILED = ("opaque", "eager")
-EXIST = ("new", "replace")
-
-# Roles of tensors that modules own, and those besides inputs and outputs of calls.
-TENSOR_ROLES = ("grad", "param", "buffer", "update", "state")
-ROLES_BEYOND_CALLS = (*TENSOR_ROLES, "grad_in")
-
-_active: list[Tracer] = []
-
-
-def _forked_child() -> None:
-    """In a forked child: record nothing, there is nobody to write it down."""
-    for tracer in _active:
-        if tracer._session is not None:
-            tracer._session.abandon()
-    _active.clear()
-
-
-def _forked_parent() -> None:
-    for tracer in _active:
-        if tracer._session is not None:
-            tracer._session.forked()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked_child, after_in_parent=_forked_parent)
-
-
-@atexit.register
-def _stop_all() -> None:
-    """Write the rest of whatever still records when the program ends."""
-    for tracer in reversed(_active[:]):
-        tracer.stop()
-
-
-def trace(
-    model: nn.Module | Mapping[str, nn.Module] | None = None,
-    *,
-    level: str = "ops",
-    values: str = "meta",
-    capture: Iterable[str] = (),
-    watch: Iterable[str] = (),
-    callbacks: Mapping[str, Callbacks] | None = None,
-    gather: int | None = None,
-    live: bool | Listener = False,
-    compiled: str = "opaque",
-    out: str | os.PathLike[str] | Hdf5 | None = None,
-    exist: str = "new",
-    schedule: Schedule | None = None,
-    limits: Limits | None = None,
-    redact: bool = False,
-    name: str | None = None,
-) -> Tracer:
-    """Record what runs: a context manager, a decorator, or `.start()` and `.stop()`.
-
-    `model` says whose names the addresses use: a module, a dict of name to module, or None to
-    name each outermost module by its class. `level` is `"ops"` or `"modules"`. `values` is
-    `"meta"`, `"stats"` or `"full"`; `capture` lists addresses kept in full whatever it says.
-    `watch` names variables to follow through every function of the program that runs.
-    `callbacks` maps addresses to `Callbacks`: what to keep of their values, or to make of them.
-    `gather=N` brings the values of both to rank 0 every N steps, while the program runs.
-    `live` prints each event as it happens, or tells a `clew.events.live.Listener` of it.
-    `compiled="eager"` opens compiled regions up.
-    `out` streams the trace to a folder while the program runs; a folder that is taken is left
-    alone and the run gets one of its own, unless `exist="replace"`. `schedule` records only some
-    steps, `limits` says where to hold back. `redact` leaves source text out.
-
-    >>> import torch, clew
-    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
-    >>> with clew.trace(model) as t:
-    ...     y = model(torch.ones(2, 4))
-    >>> str(t["0"].output)
-    'f32[2,8]'
-    """
-    for what, given, allowed in (
-        ("level", level, LEVELS),
-        ("values", values, VALUES),
-        ("compiled", compiled, COMPILED),
-        ("exist", exist, EXIST),
-    ):
-        if given not in allowed:
-            options = ", ".join(repr(option) for option in allowed)
-            raise ClewError(f"{what}={given!r} is not one of {options}")
-    try:
-        import torch
-    except ImportError as missing:
-        raise MissingDependency("clew.trace", "torch", "clew[torch]") from missing
-    models = _models(model, torch.nn.Module)
-    addresses = [parse(text) for text in ([capture] if isinstance(capture, str) else capture)]
-    followed = _followed(callbacks, gather)
-    place = as_hdf5(out) or out
-    listener = (LivePrinter(sys.stdout) if live else None) if isinstance(live, bool) else live
-    settings = Settings(
-        level, values, addresses, followed, gather, listener, compiled, place, exist, schedule,
-        limits or Limits(), redact, name, (watch,) if isinstance(watch, str) else tuple(watch),
-    )  # fmt: skip
-    return Tracer(models, settings)
-
-
-def _followed(callbacks: Any, gather: Any) -> dict[str, tuple[Address, Callbacks]]:
-    """Addresses with callbacks, checked."""
-    if gather is not None and (type(gather) is not int or gather < 1):
-        raise ClewError(f"gather={gather!r}: give the number of steps between two gathers, or None")
-    if callbacks is not None and not isinstance(callbacks, Mapping):
-        raise ClewError(
-            f"callbacks is a {type(callbacks).__name__}; give a dict of address to clew.Callbacks"
-        )
-    found = {}
-    for text, given in (callbacks or {}).items():
-        if not isinstance(given, Callbacks):
-            raise ClewError(
-                f"callbacks[{text!r}] is a {type(given).__name__}; give clew.Callbacks(save=...)"
-            )
-        address = parse(text)
-        if address.kind == "line":
-            raise ClewError(f"callbacks[{text!r}]: a line has no value; name a variable of it")
-        if gather is None and given.is_for_gather:
-            raise ClewError(
-                f"callbacks[{text!r}] has before_gather or after_gather, and nothing is gathered; "
-                "say every how many steps: clew.trace(gather=N)"
-            )
-        found[text] = (address, given)
-    return found
-
-
-def _models(model: Any, module_class: type) -> dict[str, Any]:
-    models = {"": model} if isinstance(model, module_class) else model
-    if models is None:
-        return {}
-    if isinstance(models, Mapping) and all(isinstance(m, module_class) for m in models.values()):
-        return dict(models)
-    raise ClewError(
-        f"model is a {type(model).__name__}; give an nn.Module, a dict of name to nn.Module, "
-        "or None to name modules by their class"
-    )
 
 
 class Source(Protocol):
@@ -200,180 +57,6 @@ class Source(Protocol):
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What `trace` was asked for, checked."""
-
-    level: str
-    values: str
-    capture: list[Address]
-    followed: dict[str, tuple[Address, Callbacks]]
-    gather: int | None
-    live: Listener | None
-    compiled: str
-    out: str | os.PathLike[str] | Hdf5 | None
-    exist: str
-    schedule: Schedule | None
-    limits: Limits
-    redact: bool
-    name: str | None
-    watch: tuple[str, ...] = ()
-
-    @property
-    def addresses(self) -> list[Address]:
-        """Every address asked for, once."""
-        found = {address.text: address for address in self.capture}
-        return list((found | {text: a for text, (a, _) in self.followed.items()}).values())
-
-
-class Tracer(Trace):
-    """A trace that is being recorded, or was recorded by this process."""
-
-    def __init__(self, models: dict[str, nn.Module], settings: Settings) -> None:
-        super().__init__([])
-        self._models = models
-        self._settings = settings
-        self._session: Session | None = None
-        self._depth = 0
-
-    def __enter__(self) -> Tracer:
-        self._start(sys._getframe(1))
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        ordinary = (StopIteration, StopAsyncIteration, GeneratorExit)
-        crashed = exc is not None and not isinstance(exc, ordinary)
-        if crashed and self._session is not None and self._depth == 1:
-            self._session.crashed(exc)  # type: ignore[arg-type]
-        self.stop()
-
-    def start(self) -> Tracer:
-        """Begin to record; `stop` ends it."""
-        self._start(None)
-        return self
-
-    def stop(self) -> Tracer:
-        """Stop recording and take everything away that recording had installed."""
-        if self._session is None or self._depth == 0:
-            warn("stop() on a trace that is not recording: call start() first, or use `with`")
-            return self
-        self._depth -= 1
-        if self._depth == 0:
-            self._session.stop()
-            _active.remove(self)
-        return self
-
-    def step(self) -> int:
-        """Begin the next step; its number is on every event that follows."""
-        if self._session is None or self._depth == 0:
-            raise TraceStateError("step() on a trace that is not recording: start it first")
-        return self._session.step()
-
-    def flush(self) -> Tracer:
-        """Return when everything so far can be read."""
-        if self._session is not None:
-            self._session.flush()
-        return self
-
-    def __call__(self, function: _F) -> _F:
-        """Record every call of a function, each into this same trace."""
-        if isinstance(function, type) or not callable(function):
-            raise ClewError(
-                f"clew.trace decorates functions, not {type(function).__name__} objects; "
-                "write `with clew.trace(model):` around the call instead"
-            )
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def traced_coroutine(*args: Any, **kwargs: Any) -> Any:
-                return await _Driven(_driven(self, function(*args, **kwargs)))
-
-            return traced_coroutine  # type: ignore[return-value]
-        if inspect.isgeneratorfunction(function):
-
-            @functools.wraps(function)
-            def traced_generator(*args: Any, **kwargs: Any) -> Any:
-                return (yield from _driven(self, function(*args, **kwargs)))
-
-            return traced_generator  # type: ignore[return-value]
-
-        @functools.wraps(function)
-        def traced(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-
-        return traced  # type: ignore[return-value]
-
-    def __repr__(self) -> str:
-        return super().__repr__() if self._session is not None else "<Trace, nothing recorded yet>"
-
-    @property
-    def recording(self) -> bool:
-        """Whether events are being recorded now."""
-        return self._depth > 0
-
-    def _start(self, frame: FrameType | None) -> None:
-        if self._depth:
-            warn("a trace that is already recording was entered again: it goes on as one")
-            self._depth += 1
-            return
-        if self._session is None:
-            self._session = Session(self._models, self._settings)
-            # From here on weak references and names are enough.
-            self._models = {}
-        try:
-            self._session.start(frame, nested=bool(_active))
-        except Exception as fault:
-            self._session.failed_to_start(fault)
-        self._depth = 1
-        _active.append(self)
-
-    @property
-    def path(self) -> Path | str | None:
-        """The folder, URL or HDF5 file that is written, None if all is kept in memory."""
-        return None if self._session is None else self._session.path
-
-    def _current_readers(self) -> list[Reader]:
-        if self._session is None:
-            raise TraceStateError(
-                "nothing was recorded: run the model inside `with clew.trace(model) as t:`"
-            )
-        return [self._session.reader()]
-
-
-class _Driven:
-    """A generator as something to await."""
-
-    def __init__(self, steps: Generator[Any, Any, Any]) -> None:
-        self._steps = steps
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return self._steps
-
-
-def _driven(tracer: Tracer, inner: Any) -> Generator[Any, Any, Any]:
-    """Run a generator or coroutine, recording it whenever it is not suspended."""
-    resume, value = inner.send, None
-    while True:
-        try:
-            with tracer:
-                item = resume(value)
-        except StopIteration as stop:
-            return stop.value
-        try:
-            resume, value = inner.send, (yield item)
-        except GeneratorExit:
-            inner.close()
-            raise
-        except BaseException as error:
-            resume, value = inner.throw, error
 
 
 class Session:
@@ -400,7 +83,7 @@ class Session:
         self._clock = time.perf_counter_ns()
         self._time = time.time()
         self._steps = Steps()
-        self._rank, self._size = _rank_and_size()
+        self._rank, self._size = rank_and_size()
         self._reader: Reader | None = None
         self._gaps: dict[tuple[str, str], Gap] = {}
         self._faulted = False
@@ -477,10 +160,13 @@ class Session:
 
     def _watch_source(self) -> WatchSource:
         """Follows variables by name; told with the rest of what is live."""
+        from clew.capture.frames import monitoring, tracing
         from clew.capture.scope import Scope
+        from clew.capture.torch_compat import keep_from_dynamo
         from clew.capture.watching import Wants, WatchSource
         from clew.capture.wishes import Wishes
 
+        keep_from_dynamo((monitoring, tracing))
         kept = "full" if self._settings.values == "full" else "stats"
         wants = Wants(Wishes(self._settings.watch), kept)
         tell = None
@@ -535,7 +221,7 @@ class Session:
         """Take everything away and hand over the rest."""
         if self._writer is None:
             # torch.distributed may have come up since the start, and may be gone afterwards.
-            self._rank, self._size = _rank_and_size((self._rank, self._size))
+            self._rank, self._size = rank_and_size((self._rank, self._size))
         lane = self.recording.lanes.get(self._main)
         if lane is not None:
             self._pop_mode(lane)
@@ -657,7 +343,7 @@ class Session:
             self.crash_text = self.recording.crashed(error)
             self.flush()
             event = failing_event(self.reader())
-            _add_note(error, crash_note(event, self.crash_text))
+            add_note(error, crash_note(event, self.crash_text))
         except Exception as fault:
             self._fault(fault, "the exception that ended the block")
 
@@ -708,7 +394,7 @@ class Session:
             list(recording.thread_names),
             dict(self._steps.modes),
             list(self._gaps.values()),
-            (lambda file: None) if self._settings.redact else _source,
+            (lambda file: None) if self._settings.redact else source_text,
             self._environment(),
         )
 
@@ -718,7 +404,7 @@ class Session:
         return places_of(nodes)
 
     def _module_rows(self) -> list[ModuleRow]:
-        return _module_rows(self.recording)
+        return module_rows(self.recording)
 
     def _columns(self) -> Columns:
         return recorded_columns(
@@ -881,112 +567,3 @@ def begin_worker(plan: WorkerPlan, sink: Sink) -> Recording:
     for source in sources:
         source.start()
     return recording
-
-
-def recorded_columns(
-    store: MemoryStore | Hdf5Store,
-    recording: Recording,
-    modes: dict[int, str],
-    gaps: Iterable[Gap],
-    environment: dict[str, Any],
-    redact: bool = False,
-    rank: int | None = None,
-) -> Columns:
-    """Everything recorded so far, as columns."""
-    from clew.capture.sources import places_of
-
-    arrays = store.arrays(recording.open_calls())
-    places = places_of(store.tables.nodes.rows)
-    return Columns(
-        **arrays,
-        ops=store.tables.ops.rows,
-        modules=_module_rows(recording),
-        notes=store.tables.notes.rows,
-        labels=store.tables.labels.rows,
-        places=places,
-        templates=store.tables.templates.rows,
-        metas=store.tables.metas.rows,
-        errors=store.tables.errors.rows,
-        value_names=store.tables.value_names.rows,
-        parameters=list(recording.modules.parameters),
-        threads=list(recording.thread_names),
-        sources={} if redact else _sources(places),
-        kept=store.kept,
-        modes=dict(modes),
-        gaps=list(gaps),
-        environment=environment,
-        rank=_rank_and_size()[0] if rank is None else rank,
-    )
-
-
-def surroundings(name: str | None, clock: int, began: float) -> dict[str, Any]:
-    """Where a recording is made."""
-    from clew import __version__
-
-    torch = sys.modules.get("torch")
-    return {
-        "clew": __version__,
-        "python": platform.python_version(),
-        "torch": getattr(torch, "__version__", None),
-        "platform": platform.platform(),
-        "name": name,
-        "time": began,
-        "clock": clock,
-    }
-
-
-def _module_rows(recording: Recording) -> list[ModuleRow]:
-    return [
-        ModuleRow(n.path, n.cls, n.entry.number, n.entry.wrapper)
-        for n in list(recording.modules.names)
-    ]
-
-
-def active_trace() -> tuple[Tracer, Recording, Callable[[Gap], Any]] | None:
-    """The innermost trace that records now, its recording, and who is told of gaps."""
-    for tracer in reversed(_active):
-        session = tracer._session
-        if session is not None and session.is_recording:
-            return tracer, session.recording, session._gap
-    return None
-
-
-def warn(message: str) -> None:
-    """One warning, at the user's line; logged where warnings are errors."""
-    level, frame = 1, sys._getframe(0)
-    torch = sys.modules.get("torch")
-    skipped = (_OWN_DIR, os.path.dirname(str(getattr(torch, "__file__", _OWN_DIR))) + os.sep)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(skipped):
-        level, frame = level + 1, frame.f_back
-    try:
-        warnings.warn(message, ClewWarning, stacklevel=level)
-    except ClewWarning:
-        _log.warning(message)
-
-
-def _add_note(error: BaseException, note: str) -> None:
-    noted: Any = error
-    if hasattr(error, "add_note"):
-        noted.add_note(note)
-    else:  # Python 3.10
-        noted.__notes__ = [*getattr(error, "__notes__", []), note]
-
-
-def _rank_and_size(known: tuple[int, int] | None = None) -> tuple[int, int]:
-    """This process among those of a distributed program; `known` if nothing tells now."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_rank()), int(distributed.get_world_size())
-    if known is not None:
-        return known
-    rank, size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
-    return int(rank) if rank.isdigit() else 0, int(size) if size.isdigit() else 1
-
-
-def _source(file: str) -> str | None:
-    return "".join(linecache.getlines(file)) or None
-
-
-def _sources(places: list[Place]) -> dict[str, str]:
-    files = {place.file for place in places if not place.library and place.line > 0}
-    return {file: _source(file) or "" for file in sorted(files)}

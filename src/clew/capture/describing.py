@@ -1,0 +1,111 @@
+"""A value on its way into a recording and into words at once: read once, told twice.
+
+In comes a live value with a fresh look at it, out go its tokens for the recording and a `Seen` for
+whoever listens. Statistics are those the recording keeps. Must not import torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from clew.capture.changes import Look, look
+from clew.capture.recording import Recording
+from clew.capture.seen import is_array, numbers_of, see, see_items
+from clew.capture.structure import CONSTANTS, describe
+from clew.events.records import Kept, Token
+from clew.events.statistics import array_statistics
+from clew.events.watched import Seen
+
+_LONGEST_TEXT = 1000
+
+
+class _Described(NamedTuple):
+    """A leaf of a value: what is recorded of it, and what is told."""
+
+    token: Token
+    seen: Seen
+
+
+class Describer:
+    """Describes values for one recording; `values` is how much of them is kept."""
+
+    def __init__(self, recording: Recording, values: str) -> None:
+        self._recording = recording
+        self._values = values
+
+    def described(self, value: Any, now: Look) -> tuple[Any, Seen]:
+        """A value with tokens for what is in it, and what it looks like."""
+
+        def leaf(item: Any) -> _Described:
+            return self._leaf(item, now if item is value else look(item))
+
+        described = describe(value, leaf, 0, leaf)
+        if isinstance(described, _Described):
+            return described.token, described.seen
+        seen = see_items(value, _mapped(described, lambda d: d.seen), now)
+        return _mapped(described, lambda d: d.token), seen
+
+    def _leaf(self, item: Any, now: Look) -> _Described:
+        recording, wanted = self._recording, self._values
+        stats = wanted != "meta"
+        at = len(recording.kept)
+        token = recording.leaf(item, wanted == "full" or _is_short(item), stats)
+        if not stats or not is_array(item):
+            return _Described(token, see(item, now))
+        found = next(
+            (k.stats for t, k in recording.kept[at:] if t is token and isinstance(k, Kept)), None
+        )
+        if found is None:
+            found = _numbers(recording, token, item)
+        return _Described(token, see(item, now, found))
+
+
+def glimpse(value: Any, numbers: bool = False) -> Seen:
+    """A value of any kind at one look; the numbers of arrays, which take time, only if asked."""
+
+    def leaf(item: Any) -> Seen:
+        if is_array(item):
+            return see(item, look(item), numbers_of(item) if numbers else None)
+        return see(item, Look(type(item).__name__, (), id(item), 0))
+
+    described = describe(value, leaf, 0, leaf)
+    if isinstance(described, Seen):
+        return described
+    return see_items(value, described, Look(type(value).__name__, (), id(value), 0))
+
+
+def _mapped(described: Any, part: Callable[[_Described], Any]) -> Any:
+    """The same nesting with one part of each leaf."""
+    if isinstance(described, _Described):
+        return part(described)
+    if isinstance(described, dict):
+        return {key: _mapped(item, part) for key, item in described.items()}
+    if isinstance(described, list):
+        return [_mapped(item, part) for item in described]
+    return described
+
+
+def is_equal(before: Seen | None, after: Seen) -> bool:
+    """Whether two values that look alike are known to have the same content."""
+    old, new = (before.stats if before is not None else None) or {}, after.stats or {}
+    return "digest" in old and old["digest"] == new.get("digest")
+
+
+def _numbers(recording: Recording, token: Token, item: Any) -> dict[str, Any] | None:
+    """Statistics of an array whose data is kept, which get theirs only when it is stored."""
+    if hasattr(item, "__array_interface__") and not hasattr(item, "grad_fn"):
+        return array_statistics(item)
+    if recording.snapshots is None:
+        return None
+    at = len(recording.kept)
+    recording.snapshots.keep(token, item, False)
+    found = recording.kept[at:]
+    del recording.kept[at:]
+    return found[-1][1].stats if found else None
+
+
+def _is_short(value: Any) -> bool:
+    """Whether a value is one of Python's own that costs next to nothing to keep."""
+    cls = type(value)
+    return cls in CONSTANTS and (cls not in (str, bytes) or len(value) <= _LONGEST_TEXT)

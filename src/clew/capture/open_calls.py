@@ -1,0 +1,75 @@
+"""Calls that are watched while they run: which frame, who called, what was told of their variables.
+
+In come frames, out go names, callers and the state of open calls. Keeps no frame.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+
+from clew.capture.changes import Look
+from clew.capture.scope import is_library
+from clew.capture.wishes import TOP_LEVEL, Function, join_names
+from clew.events.watched import Seen, WatchedCall
+
+# Ours, between the program's frame and a probe.
+OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+# Those of ours that call the program's functions on its behalf.
+BETWEEN = (
+    OURS + "watching.py",
+    OURS + "session.py",
+    os.path.join(os.path.dirname(__file__), "workers.py"),
+)
+_CHAIN = 3
+
+
+@dataclass(slots=True)
+class OpenCall:
+    """One watched call that is open. `told` holds its variables as they were last told."""
+
+    info: WatchedCall
+    function: Function
+    start: int
+    quiet: bool = False
+    told: dict[str, tuple[Look, Seen]] = field(default_factory=dict)
+    # Parameters that hold an object which the caller watches, with its name there.
+    aliases: dict[str, str] = field(default_factory=dict)
+    # id of an object held by a watched variable -> the variable
+    objects: dict[int, str] = field(default_factory=dict)
+    result: tuple[Seen | None, int] | None = None
+    error: str | None = None
+
+
+def name_of(where: Function) -> str:
+    """What a call is called in the text."""
+    if where.owner is not None:
+        return join_names(where.owner, where.code.co_name)
+    return "top level" if where.parts == TOP_LEVEL else ".".join(where.parts[-2:])
+
+
+def chain_of(frame: FrameType | None, whole: bool) -> Iterator[str]:
+    """Who called, nearest first: the whole stack, or a few functions of the program itself."""
+    count = 0
+    while frame is not None and (whole or count < _CHAIN):
+        code = frame.f_code
+        top = code.co_name == "<module>"
+        ours = code.co_filename.startswith((OURS, "<frozen "))
+        if not ours and (whole or not is_library(code.co_filename)):
+            count += 1
+            name = "" if top else f" {code.co_name}"
+            yield f"{os.path.basename(code.co_filename)}:{frame.f_lineno}{name}"
+            if top and not whole:
+                return  # whoever runs the program
+        frame = frame.f_back
+
+
+def user_frame() -> FrameType:
+    """The frame of the program's own that is being told about."""
+    frame = sys._getframe(2)
+    while frame.f_code.co_filename.startswith(OURS) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame

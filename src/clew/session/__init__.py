@@ -1,0 +1,20 @@
+"""`clew.trace`: start the sources, own ids and clock, close the sink.
+
+The one room that joins capture and store.
+"""
+
+from __future__ import annotations
+
+from clew.session.run import begin_worker
+from clew.session.surroundings import recorded_columns, surroundings, warn
+from clew.session.tracer import Tracer, active_trace, trace
+
+__all__ = [
+    "Tracer",
+    "active_trace",
+    "begin_worker",
+    "recorded_columns",
+    "surroundings",
+    "trace",
+    "warn",
+]

@@ -1,0 +1,96 @@
+"""What `clew.trace` was asked for, checked.
+
+In come the arguments as users write them, out come `Settings`, or a ClewError that says what to
+write instead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from clew.address import Address, parse
+from clew.callbacks import Callbacks
+from clew.errors import ClewError
+from clew.events.live import Listener
+from clew.events.outputs import Hdf5
+from clew.events.settings import Limits, Schedule
+
+if TYPE_CHECKING:
+    pass
+
+
+LEVELS = ("modules", "ops")
+VALUES = ("meta", "stats", "full")
+COMPILED = ("opaque", "eager")
+EXIST = ("new", "replace")
+
+# Roles of tensors that modules own, and those besides inputs and outputs of calls.
+TENSOR_ROLES = ("grad", "param", "buffer", "update", "state")
+ROLES_BEYOND_CALLS = (*TENSOR_ROLES, "grad_in")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `trace` was asked for, checked."""
+
+    level: str
+    values: str
+    capture: list[Address]
+    followed: dict[str, tuple[Address, Callbacks]]
+    gather: int | None
+    live: Listener | None
+    compiled: str
+    out: str | os.PathLike[str] | Hdf5 | None
+    exist: str
+    schedule: Schedule | None
+    limits: Limits
+    redact: bool
+    name: str | None
+    watch: tuple[str, ...] = ()
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Every address asked for, once."""
+        found = {address.text: address for address in self.capture}
+        return list((found | {text: a for text, (a, _) in self.followed.items()}).values())
+
+
+def followed_addresses(callbacks: Any, gather: Any) -> dict[str, tuple[Address, Callbacks]]:
+    """Addresses with callbacks, checked."""
+    if gather is not None and (type(gather) is not int or gather < 1):
+        raise ClewError(f"gather={gather!r}: give the number of steps between two gathers, or None")
+    if callbacks is not None and not isinstance(callbacks, Mapping):
+        raise ClewError(
+            f"callbacks is a {type(callbacks).__name__}; give a dict of address to clew.Callbacks"
+        )
+    found = {}
+    for text, given in (callbacks or {}).items():
+        if not isinstance(given, Callbacks):
+            raise ClewError(
+                f"callbacks[{text!r}] is a {type(given).__name__}; give clew.Callbacks(save=...)"
+            )
+        address = parse(text)
+        if address.kind == "line":
+            raise ClewError(f"callbacks[{text!r}]: a line has no value; name a variable of it")
+        if gather is None and given.is_for_gather:
+            raise ClewError(
+                f"callbacks[{text!r}] has before_gather or after_gather, and nothing is gathered; "
+                "say every how many steps: clew.trace(gather=N)"
+            )
+        found[text] = (address, given)
+    return found
+
+
+def models_of(model: Any, module_class: type) -> dict[str, Any]:
+    models = {"": model} if isinstance(model, module_class) else model
+    if models is None:
+        return {}
+    if isinstance(models, Mapping) and all(isinstance(m, module_class) for m in models.values()):
+        return dict(models)
+    raise ClewError(
+        f"model is a {type(model).__name__}; give an nn.Module, a dict of name to nn.Module, "
+        "or None to name modules by their class"
+    )

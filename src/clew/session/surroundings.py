@@ -1,0 +1,129 @@
+"""What a recording knows besides its records: the machine, the ranks, the sources, the columns.
+
+Also how users are told of trouble: one warning, at their own line.
+"""
+
+from __future__ import annotations
+
+import linecache
+import logging
+import os
+import platform
+import sys
+import warnings
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from clew.errors import ClewWarning
+from clew.events.columns import Columns, ModuleRow, Place
+from clew.events.model import Gap
+from clew.store.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from clew.capture.recording import Recording
+    from clew.views.export.hdf5_store import Hdf5Store
+
+
+_log = logging.getLogger("clew")
+
+_OWN_DIR = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+def recorded_columns(
+    store: MemoryStore | Hdf5Store,
+    recording: Recording,
+    modes: dict[int, str],
+    gaps: Iterable[Gap],
+    environment: dict[str, Any],
+    redact: bool = False,
+    rank: int | None = None,
+) -> Columns:
+    """Everything recorded so far, as columns."""
+    from clew.capture.sources import places_of
+
+    arrays = store.arrays(recording.open_calls())
+    places = places_of(store.tables.nodes.rows)
+    return Columns(
+        **arrays,
+        ops=store.tables.ops.rows,
+        modules=module_rows(recording),
+        notes=store.tables.notes.rows,
+        labels=store.tables.labels.rows,
+        places=places,
+        templates=store.tables.templates.rows,
+        metas=store.tables.metas.rows,
+        errors=store.tables.errors.rows,
+        value_names=store.tables.value_names.rows,
+        parameters=list(recording.modules.parameters),
+        threads=list(recording.thread_names),
+        sources={} if redact else sources(places),
+        kept=store.kept,
+        modes=dict(modes),
+        gaps=list(gaps),
+        environment=environment,
+        rank=rank_and_size()[0] if rank is None else rank,
+    )
+
+
+def surroundings(name: str | None, clock: int, began: float) -> dict[str, Any]:
+    """Where a recording is made."""
+    from clew import __version__
+
+    torch = sys.modules.get("torch")
+    return {
+        "clew": __version__,
+        "python": platform.python_version(),
+        "torch": getattr(torch, "__version__", None),
+        "platform": platform.platform(),
+        "name": name,
+        "time": began,
+        "clock": clock,
+    }
+
+
+def module_rows(recording: Recording) -> list[ModuleRow]:
+    return [
+        ModuleRow(n.path, n.cls, n.entry.number, n.entry.wrapper)
+        for n in list(recording.modules.names)
+    ]
+
+
+def warn(message: str) -> None:
+    """One warning, at the user's line; logged where warnings are errors."""
+    level, frame = 1, sys._getframe(0)
+    torch = sys.modules.get("torch")
+    skipped = (_OWN_DIR, os.path.dirname(str(getattr(torch, "__file__", _OWN_DIR))) + os.sep)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(skipped):
+        level, frame = level + 1, frame.f_back
+    try:
+        warnings.warn(message, ClewWarning, stacklevel=level)
+    except ClewWarning:
+        _log.warning(message)
+
+
+def add_note(error: BaseException, note: str) -> None:
+    noted: Any = error
+    if hasattr(error, "add_note"):
+        noted.add_note(note)
+    else:  # Python 3.10
+        noted.__notes__ = [*getattr(error, "__notes__", []), note]
+
+
+def rank_and_size(known: tuple[int, int] | None = None) -> tuple[int, int]:
+    """This process among those of a distributed program; `known` if nothing tells now."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    if known is not None:
+        return known
+    rank, size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    return int(rank) if rank.isdigit() else 0, int(size) if size.isdigit() else 1
+
+
+def source_text(file: str) -> str | None:
+    return "".join(linecache.getlines(file)) or None
+
+
+def sources(places: list[Place]) -> dict[str, str]:
+    files = {place.file for place in places if not place.library and place.line > 0}
+    return {file: source_text(file) or "" for file in sorted(files)}

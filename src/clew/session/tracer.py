@@ -1,0 +1,296 @@
+"""`clew.trace`: a context manager, a decorator, `.start()` and `.stop()`, and the trace itself.
+
+In comes the user's program, running; out comes a `Trace` that can be read at any time, also while
+it records.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Generator, Iterable, Mapping
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from clew.address import parse
+from clew.callbacks import Callbacks
+from clew.errors import ClewError, MissingDependency, TraceStateError
+from clew.events.live import Listener
+from clew.events.model import Gap
+from clew.events.outputs import Hdf5, as_hdf5
+from clew.events.settings import Limits, Schedule
+from clew.session.run import Session
+from clew.session.settings import (
+    COMPILED,
+    EXIST,
+    LEVELS,
+    VALUES,
+    Settings,
+    followed_addresses,
+    models_of,
+)
+from clew.session.surroundings import warn
+from clew.store.reader import Reader
+from clew.traces import Trace
+from clew.views.text.live import LivePrinter
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from clew.capture.recording import Recording
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+_active: list[Tracer] = []
+
+
+def _forked_child() -> None:
+    """In a forked child: record nothing, there is nobody to write it down."""
+    for tracer in _active:
+        if tracer._session is not None:
+            tracer._session.abandon()
+    _active.clear()
+
+
+def _forked_parent() -> None:
+    for tracer in _active:
+        if tracer._session is not None:
+            tracer._session.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked_child, after_in_parent=_forked_parent)
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Write the rest of whatever still records when the program ends."""
+    for tracer in reversed(_active[:]):
+        tracer.stop()
+
+
+def trace(
+    model: nn.Module | Mapping[str, nn.Module] | None = None,
+    *,
+    level: str = "ops",
+    values: str = "meta",
+    capture: Iterable[str] = (),
+    watch: Iterable[str] = (),
+    callbacks: Mapping[str, Callbacks] | None = None,
+    gather: int | None = None,
+    live: bool | Listener = False,
+    compiled: str = "opaque",
+    out: str | os.PathLike[str] | Hdf5 | None = None,
+    exist: str = "new",
+    schedule: Schedule | None = None,
+    limits: Limits | None = None,
+    redact: bool = False,
+    name: str | None = None,
+) -> Tracer:
+    """Record what runs: a context manager, a decorator, or `.start()` and `.stop()`.
+
+    `model` says whose names the addresses use: a module, a dict of name to module, or None to
+    name each outermost module by its class. `level` is `"ops"` or `"modules"`. `values` is
+    `"meta"`, `"stats"` or `"full"`; `capture` lists addresses kept in full whatever it says.
+    `watch` names variables to follow through every function of the program that runs.
+    `callbacks` maps addresses to `Callbacks`: what to keep of their values, or to make of them.
+    `gather=N` brings the values of both to rank 0 every N steps, while the program runs.
+    `live` prints each event as it happens, or tells a `clew.events.live.Listener` of it.
+    `compiled="eager"` opens compiled regions up.
+    `out` streams the trace to a folder while the program runs; a folder that is taken is left
+    alone and the run gets one of its own, unless `exist="replace"`. `schedule` records only some
+    steps, `limits` says where to hold back. `redact` leaves source text out.
+
+    >>> import torch, clew
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
+    >>> with clew.trace(model) as t:
+    ...     y = model(torch.ones(2, 4))
+    >>> str(t["0"].output)
+    'f32[2,8]'
+    """
+    for what, given, allowed in (
+        ("level", level, LEVELS),
+        ("values", values, VALUES),
+        ("compiled", compiled, COMPILED),
+        ("exist", exist, EXIST),
+    ):
+        if given not in allowed:
+            options = ", ".join(repr(option) for option in allowed)
+            raise ClewError(f"{what}={given!r} is not one of {options}")
+    try:
+        import torch
+    except ImportError as missing:
+        raise MissingDependency("clew.trace", "torch", "clew[torch]") from missing
+    models = models_of(model, torch.nn.Module)
+    addresses = [parse(text) for text in ([capture] if isinstance(capture, str) else capture)]
+    followed = followed_addresses(callbacks, gather)
+    place = as_hdf5(out) or out
+    listener = (LivePrinter(sys.stdout) if live else None) if isinstance(live, bool) else live
+    settings = Settings(
+        level, values, addresses, followed, gather, listener, compiled, place, exist, schedule,
+        limits or Limits(), redact, name, (watch,) if isinstance(watch, str) else tuple(watch),
+    )  # fmt: skip
+    return Tracer(models, settings)
+
+
+class Tracer(Trace):
+    """A trace that is being recorded, or was recorded by this process."""
+
+    def __init__(self, models: dict[str, nn.Module], settings: Settings) -> None:
+        super().__init__([])
+        self._models = models
+        self._settings = settings
+        self._session: Session | None = None
+        self._depth = 0
+
+    def __enter__(self) -> Tracer:
+        self._start(sys._getframe(1))
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        ordinary = (StopIteration, StopAsyncIteration, GeneratorExit)
+        crashed = exc is not None and not isinstance(exc, ordinary)
+        if crashed and self._session is not None and self._depth == 1:
+            self._session.crashed(exc)  # type: ignore[arg-type]
+        self.stop()
+
+    def start(self) -> Tracer:
+        """Begin to record; `stop` ends it."""
+        self._start(None)
+        return self
+
+    def stop(self) -> Tracer:
+        """Stop recording and take everything away that recording had installed."""
+        if self._session is None or self._depth == 0:
+            warn("stop() on a trace that is not recording: call start() first, or use `with`")
+            return self
+        self._depth -= 1
+        if self._depth == 0:
+            self._session.stop()
+            _active.remove(self)
+        return self
+
+    def step(self) -> int:
+        """Begin the next step; its number is on every event that follows."""
+        if self._session is None or self._depth == 0:
+            raise TraceStateError("step() on a trace that is not recording: start it first")
+        return self._session.step()
+
+    def flush(self) -> Tracer:
+        """Return when everything so far can be read."""
+        if self._session is not None:
+            self._session.flush()
+        return self
+
+    def __call__(self, function: _F) -> _F:
+        """Record every call of a function, each into this same trace."""
+        if isinstance(function, type) or not callable(function):
+            raise ClewError(
+                f"clew.trace decorates functions, not {type(function).__name__} objects; "
+                "write `with clew.trace(model):` around the call instead"
+            )
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def traced_coroutine(*args: Any, **kwargs: Any) -> Any:
+                return await _Driven(_driven(self, function(*args, **kwargs)))
+
+            return traced_coroutine  # type: ignore[return-value]
+        if inspect.isgeneratorfunction(function):
+
+            @functools.wraps(function)
+            def traced_generator(*args: Any, **kwargs: Any) -> Any:
+                return (yield from _driven(self, function(*args, **kwargs)))
+
+            return traced_generator  # type: ignore[return-value]
+
+        @functools.wraps(function)
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return traced  # type: ignore[return-value]
+
+    def __repr__(self) -> str:
+        return super().__repr__() if self._session is not None else "<Trace, nothing recorded yet>"
+
+    @property
+    def recording(self) -> bool:
+        """Whether events are being recorded now."""
+        return self._depth > 0
+
+    def _start(self, frame: FrameType | None) -> None:
+        if self._depth:
+            warn("a trace that is already recording was entered again: it goes on as one")
+            self._depth += 1
+            return
+        if self._session is None:
+            self._session = Session(self._models, self._settings)
+            # From here on weak references and names are enough.
+            self._models = {}
+        try:
+            self._session.start(frame, nested=bool(_active))
+        except Exception as fault:
+            self._session.failed_to_start(fault)
+        self._depth = 1
+        _active.append(self)
+
+    @property
+    def path(self) -> Path | str | None:
+        """The folder, URL or HDF5 file that is written, None if all is kept in memory."""
+        return None if self._session is None else self._session.path
+
+    def _current_readers(self) -> list[Reader]:
+        if self._session is None:
+            raise TraceStateError(
+                "nothing was recorded: run the model inside `with clew.trace(model) as t:`"
+            )
+        return [self._session.reader()]
+
+
+class _Driven:
+    """A generator as something to await."""
+
+    def __init__(self, steps: Generator[Any, Any, Any]) -> None:
+        self._steps = steps
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._steps
+
+
+def _driven(tracer: Tracer, inner: Any) -> Generator[Any, Any, Any]:
+    """Run a generator or coroutine, recording it whenever it is not suspended."""
+    resume, value = inner.send, None
+    while True:
+        try:
+            with tracer:
+                item = resume(value)
+        except StopIteration as stop:
+            return stop.value
+        try:
+            resume, value = inner.send, (yield item)
+        except GeneratorExit:
+            inner.close()
+            raise
+        except BaseException as error:
+            resume, value = inner.throw, error
+
+
+def active_trace() -> tuple[Tracer, Recording, Callable[[Gap], Any]] | None:
+    """The innermost trace that records now, its recording, and who is told of gaps."""
+    for tracer in reversed(_active):
+        session = tracer._session
+        if session is not None and session.is_recording:
+            return tracer, session.recording, session._gap
+    return None
