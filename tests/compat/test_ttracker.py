@@ -44,6 +44,7 @@ from clew.compat.ttracker import (
     trace_calls,
     var_tracker,
 )  # fmt: skip
+from tests.processes import answers
 
 FILE = Path(__file__).name
 
@@ -174,30 +175,6 @@ def test_every_name_is_there() -> None:
         "ThreadFileHandler", "IndentManager", "get_call_stack", "pskip", "safe_getsourcelines",
         "trace_calls", "check_run_count", "inlog", "safe_mean", "dlog", "dump_data",
     }  # fmt: skip
-        "auto_diff",
-        "var_tracker",
-        "debug_trace",
-        "fstack",
-        "_log_change",
-        "extract_tensor_info",
-        "is_content_changed",
-        "log2file",
-        "logger",
-        "setup_logger",
-        "h4logger",
-        "ThreadFileHandler",
-        "IndentManager",
-        "get_call_stack",
-        "pskip",
-        "safe_getsourcelines",
-        "trace_lines",
-        "trace_calls",
-        "check_run_count",
-        "inlog",
-        "safe_mean",
-        "dlog",
-        "dump_data",
-    ]
     assert names == set(ttracker.__all__)
     assert all(hasattr(ttracker, name) for name in names)
 
@@ -349,6 +326,23 @@ def test_checklist_interval_logging_and_ranks(folder: Path, lines: Any) -> None:
     assert lines() == ["ids rank0 torch.Size([3]) 3", "ids rank0 1.0", "nothing rank0 None"]
     kept = (folder / "logs" / "ranklogs" / "rank_0.log").read_text()
     assert kept == "ids rank0 torch.Size([3]) 3 \nids rank0 1.0 \n"
+
+
+def test_checklist_two_ranks(folder: Path) -> None:
+    script = (
+        "from clew.compat.ttracker import dlog, dump_data\n"
+        "dlog('x', torch.full((2,), rank))\n"
+        "dlog('y', rank, record_all=True)\n"
+        "dump_data('z', torch.tensor(rank))\n"
+        "answer = 0\n"
+    )
+    answers(script, 2, folder)
+    ranks = folder / "logs" / "ranklogs"
+    assert [(ranks / f"rank_{r}.log").read_text() for r in (0, 1)] == [
+        "y rank0 0 \n", "y rank1 1 \n",
+    ]  # fmt: skip
+    found = [torch.load(folder / "dump_data" / f"tensor_z_1_{r}.pt").item() for r in (0, 1)]
+    assert found == [0, 1]
 
 
 @pytest.mark.parametrize(

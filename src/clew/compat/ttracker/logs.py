@@ -13,6 +13,8 @@ import threading
 from pathlib import Path
 from typing import TextIO
 
+from clew.session import warn
+
 
 class ThreadFileHandler(logging.Handler):
     """A file for each process and thread in a folder, `./logs/$LTAG` if none is named."""
@@ -34,8 +36,7 @@ class ThreadFileHandler(logging.Handler):
             file.flush()
         except Exception as fault:
             self._failed = True
-            text = "the log files of ttracker end here: %s: %s"
-            logging.getLogger("clew").warning(text, type(fault).__name__, fault)
+            warn(f"the log files of ttracker end here: {type(fault).__name__}: {fault}")
 
     def _opened(self, name: str) -> TextIO:
         folder = self._folder or os.path.join("logs", os.environ.get("LTAG") or "NOTAG")
