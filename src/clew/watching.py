@@ -98,7 +98,7 @@ def watch_calls(output: Output, *names: str, lines: bool = False, stack: bool = 
     return Watch(wants, (), output)
 
 
-def seen(value: object) -> Seen:
+def seen(value: object, digest: bool = False) -> Seen:
     """What a value looks like now, as a watch tells it: facts, numbers, the leaves of a container.
 
     >>> import numpy as np
@@ -109,7 +109,7 @@ def seen(value: object) -> Seen:
 
     if has_torch():
         importlib.import_module("clew.capture.values")  # which knows tensors
-    return glimpse(value, numbers=True)
+    return glimpse(value, numbers=True, digest=digest)
 
 
 class Watch:

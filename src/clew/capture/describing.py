@@ -61,12 +61,12 @@ class Describer:
         return _Described(token, see(item, now, found))
 
 
-def glimpse(value: Any, numbers: bool = False) -> Seen:
+def glimpse(value: Any, numbers: bool = False, digest: bool = False) -> Seen:
     """A value of any kind at one look; the numbers of arrays, which take time, only if asked."""
 
     def leaf(item: Any) -> Seen:
         if is_array(item):
-            return see(item, look(item), numbers_of(item) if numbers else None)
+            return see(item, look(item), numbers_of(item, digest) if numbers else None)
         return see(item, Look(type(item).__name__, (), id(item), 0))
 
     described = describe(value, leaf, 0, leaf)

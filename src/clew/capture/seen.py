@@ -23,10 +23,10 @@ _LONGEST = 60
 _MOST_ITEMS = 64
 
 _small_tensor: list[Callable[[Any, int], Any]] = []
-_tensor_numbers: list[Callable[[Any], Any]] = []
+_tensor_numbers: list[Callable[[Any, bool], Any]] = []
 
 
-def learn(small_tensor: Callable[[Any, int], Any], numbers: Callable[[Any], Any]) -> None:
+def learn(small_tensor: Callable[[Any, int], Any], numbers: Callable[[Any, bool], Any]) -> None:
     """Know how to read the elements of a small tensor, and the statistics of any."""
     _small_tensor[:] = [small_tensor]
     _tensor_numbers[:] = [numbers]
@@ -51,10 +51,10 @@ def holds_arrays(value: Any, depth: int = 3) -> bool:
     return any(holds_arrays(item, depth - 1) for item in items)
 
 
-def numbers_of(value: Any) -> dict[str, Any] | None:
+def numbers_of(value: Any, digest: bool) -> dict[str, Any] | None:
     """Statistics of a tensor or array as it is now, None if it has no numbers to look at."""
     is_tensor = structure.is_tensor(value)
-    return _tensor_numbers[0](value) if is_tensor else array_statistics(value)
+    return _tensor_numbers[0](value, digest) if is_tensor else array_statistics(value)
 
 
 def see(value: Any, now: Look, stats: dict[str, Any] | None = None) -> Seen:

@@ -249,12 +249,12 @@ def small_elements(tensor: Tensor, most: int) -> Any:
         return elements.cpu().tolist()
 
 
-def numbers(tensor: Tensor) -> Statistics | None:
+def numbers(tensor: Tensor, digest: bool) -> Statistics | None:
     """Statistics of a tensor as it is now, None if it has no elements to look at."""
     try:
         with unobserved(), torch.no_grad(), without_modes():
             elements = elements_of(tensor)
-            return None if elements is None else statistics(elements)
+            return None if elements is None else statistics(elements, digest)
     except Exception:  # a kind of tensor that lets nobody read it
         return None
 

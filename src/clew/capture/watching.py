@@ -42,7 +42,8 @@ class Wants:
     """What a watch was asked for.
 
     `decorated` asks for every call of the decorated function itself in full, however deep: who
-    called it, and its arguments with their numbers.
+    called it, and its arguments with their numbers. Variables are then followed by their names
+    only, not by the objects that they hold.
     """
 
     names: Wishes
@@ -134,16 +135,15 @@ class WatchSource:
         return follow_calls(
             root, self._scope, _any, self, lines=wants.lines, budget=wants.budget,
             worthwhile=None if all_of_it else self._worthwhile,
+            inside=not (wants.depth == 0 and wants.names.nothing and not wants.lines),
         )  # fmt: skip
 
     def _worthwhile(self, code: CodeType, frame: FrameType) -> bool:
         """Whether a function has a watched variable, by its names or by what it is given."""
-        if self._wants.depth == 0:
-            return False
         known = self._concerned.get(id(code))
         if known is None:
             known = self._concerned[id(code)] = (code, self._wants.names.concern(code))
-        if known[1] or not self._objects:
+        if known[1] or not self._objects or self._wants.decorated:
             return known[1]
         count = code.co_argcount + code.co_kwonlyargcount
         given = read_locals(frame)
@@ -351,7 +351,8 @@ class WatchSource:
         name = site.name
         self._met.add(name)
         at = (site.line, frame.f_back)
-        if site.kind == "param" and id(value) in call.objects and _is_followed(value):
+        known = id(value) in call.objects and not self._wants.decorated
+        if site.kind == "param" and known and _is_followed(value):
             call.aliases[name] = call.objects[id(value)]
             self._aliases.add(name)
         what: What = "input" if site.kind == "param" else "change"

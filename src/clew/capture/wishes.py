@@ -63,6 +63,11 @@ class Wishes:
         """Whether no variable was named."""
         return not self.addresses
 
+    @property
+    def nothing(self) -> bool:
+        """Whether no variable is followed at all."""
+        return False
+
     def may_be(self, name: str) -> bool:
         """Whether a variable of this name can be one of them, in whatever function."""
         known = self._possible.get(name)
@@ -102,6 +107,10 @@ class NoWishes(Wishes):
     def everything(self) -> bool:
         """Nothing is."""
         return False
+
+    @property
+    def nothing(self) -> bool:
+        return True
 
 
 def _parsed(name: str) -> Address:

@@ -105,7 +105,7 @@ def is_content_changed(last: Any, current: Any) -> bool:
         return keys or any(is_content_changed(last[key], current[key]) for key in current)
     if isinstance(current, list | tuple):
         return len(last) != len(current) or any(map(is_content_changed, last, current))
-    before, after = seen(last), seen(current)
+    before, after = seen(last, digest=True), seen(current, digest=True)
     if after.kind == OTHER:
         return _differs(last, current)
     if after.stats is None and isinstance(current, np.ndarray) and last.shape == current.shape:

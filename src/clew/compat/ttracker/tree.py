@@ -140,15 +140,13 @@ class Tree:
         if is_input and (known or not happening.changes):
             return
         self._last[name] = now
-        before, shown = happening.before, name
-        if happening.alias:
-            shown = f"{name} ({happening.alias})"
+        before = happening.before
         if now is None:
-            log2file(f"{indent}├─ [Var] {shown}@{happening.line} deleted")
+            log2file(f"{indent}├─ [Var] {name}@{happening.line} deleted")
             return
         if before is not None and before.dtype and now.dtype and before.dtype != now.dtype:
             log2file(f"{indent}├─ [WARN] dtype changed: {_dtype(before)} → {_dtype(now)}")
-        log2file(line_of(indent, "", shown, happening.line, now))
+        log2file(line_of(indent, "", name, happening.line, now))
 
 
 class Stack(Tree):
