@@ -33,6 +33,8 @@ from clew.store.schema import SCHEMAS
 
 MEMORY = 3 << 30
 PATIENCE = 20
+# A file that was made huge takes no room, a copy of it would.
+_LARGEST_COPY = 1 << 24
 NUMBERS = [0, 1, -1, -2, 2, 3, 7, 255, 1 << 16, 1 << 31, -(1 << 31), 1 << 40, (1 << 63) - 1,
            -(1 << 63)]  # fmt: skip
 TEXTS = ["", "?", "\n", "x" * 5000, "9" * 5000, "0.1.2", "é漢🧵", "[]", "{}", "null", "-1", "true",
@@ -218,7 +220,7 @@ class Damage:
         kind = self.chance.randrange(8)
         if kind == 0:
             path.unlink()
-        elif kind == 1 and path != other:
+        elif kind == 1 and path != other and path.stat().st_size < _LARGEST_COPY:
             shutil.copyfile(path, other)
         elif kind == 2:
             path.write_bytes(b"")
