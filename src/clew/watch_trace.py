@@ -70,7 +70,7 @@ class WatchTrace(Trace):
 
     def learn_torch(self) -> None:
         """Know tensors, once the program has imported torch."""
-        if self._knows_torch or not _has_torch():
+        if self._knows_torch or not has_torch():
             return
         from clew.capture.frames import monitoring, tracing
         from clew.capture.tensors import TensorTable
@@ -139,7 +139,7 @@ class WatchTrace(Trace):
         return f"<Trace of a watch, {count} value{'s' * (count != 1)} of variables>"
 
 
-def _has_torch() -> bool:
+def has_torch() -> bool:
     """Whether torch is there and ready; in the midst of being imported it is not."""
     torch: Any = sys.modules.get("torch")
     spec = getattr(torch, "__spec__", None)

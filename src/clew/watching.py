@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import inspect
 import logging
 import os
@@ -20,10 +21,10 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from clew.errors import ClewError
 from clew.events.model import Gap
-from clew.events.watched import Happening
+from clew.events.watched import Happening, Seen
 from clew.session import active_trace, begin_worker
 from clew.watch_output import Output, output_for
-from clew.watch_trace import WatchTrace, is_child, own_worker, remove_at_exit
+from clew.watch_trace import WatchTrace, has_torch, is_child, own_worker, remove_at_exit
 
 if TYPE_CHECKING:
     from clew.capture.watching import Wants, WatchSource
@@ -80,6 +81,35 @@ def watch(
     wants = Wants(Wishes(names), values, lines, stack, on_change, depth, most)
     only = (scope,) if isinstance(scope, str) else tuple(scope)
     return Watch(wants, only, output_for(out, repeats, stack))
+
+
+def watch_calls(output: Output, *names: str, lines: bool = False, stack: bool = False) -> Watch:
+    """Tell an output of another form each call of a function, with its arguments and result.
+
+    In what the function calls, only the variables that are named and, with `lines`, the lines are
+    followed.
+    """
+    from clew.capture.watching import Wants
+    from clew.capture.wishes import NoWishes, Wishes
+
+    wishes = Wishes(names) if names else NoWishes()
+    depth = None if names or lines else 0
+    wants = Wants(wishes, lines=lines, stack=stack, depth=depth, decorated=True)
+    return Watch(wants, (), output)
+
+
+def seen(value: object, digest: bool = False) -> Seen:
+    """What a value looks like now, as a watch tells it: facts, numbers, the leaves of a container.
+
+    >>> import numpy as np
+    >>> seen(np.arange(3)).stats["max"]
+    2.0
+    """
+    from clew.capture.describing import glimpse
+
+    if has_torch():
+        importlib.import_module("clew.capture.values")  # which knows tensors
+    return glimpse(value, numbers=True, digest=digest)
 
 
 class Watch:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from clew.capture.changes import Look, look
 from clew.capture.recording import Recording
-from clew.capture.seen import is_array, see, see_items
+from clew.capture.seen import is_array, numbers_of, see, see_items
 from clew.capture.structure import CONSTANTS, describe
 from clew.events.records import Kept, Token
 from clew.events.statistics import array_statistics
@@ -61,12 +61,12 @@ class Describer:
         return _Described(token, see(item, now, found))
 
 
-def glimpse(value: Any) -> Seen:
-    """A value without anything that takes time: an array without its numbers."""
+def glimpse(value: Any, numbers: bool = False, digest: bool = False) -> Seen:
+    """A value of any kind at one look; the numbers of arrays, which take time, only if asked."""
 
     def leaf(item: Any) -> Seen:
         if is_array(item):
-            return see(item, look(item))
+            return see(item, look(item), numbers_of(item, digest) if numbers else None)
         return see(item, Look(type(item).__name__, (), id(item), 0))
 
     described = describe(value, leaf, 0, leaf)

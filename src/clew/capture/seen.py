@@ -2,7 +2,7 @@
 
 In come values and the statistics that were kept of them, out go `Seen`s. Objects are never asked
 for their text, length or equality: only what Python itself stores is read. Must not import torch:
-`capture.values` says how to read a small tensor.
+`capture.values` says how to read a tensor.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from clew.capture import structure
 from clew.capture.changes import Look
+from clew.events.statistics import array_statistics
 from clew.events.watched import ARRAY, OTHER, TENSOR, Seen
 
 # Elements of an array that is shown by its values.
@@ -22,11 +23,13 @@ _LONGEST = 60
 _MOST_ITEMS = 64
 
 _small_tensor: list[Callable[[Any, int], Any]] = []
+_tensor_numbers: list[Callable[[Any, bool], Any]] = []
 
 
-def learn(small_tensor: Callable[[Any, int], Any]) -> None:
-    """Know how to read the elements of a small tensor."""
+def learn(small_tensor: Callable[[Any, int], Any], numbers: Callable[[Any, bool], Any]) -> None:
+    """Know how to read the elements of a small tensor, and the statistics of any."""
     _small_tensor[:] = [small_tensor]
+    _tensor_numbers[:] = [numbers]
 
 
 def is_array(value: Any) -> bool:
@@ -48,6 +51,12 @@ def holds_arrays(value: Any, depth: int = 3) -> bool:
     return any(holds_arrays(item, depth - 1) for item in items)
 
 
+def numbers_of(value: Any, digest: bool) -> dict[str, Any] | None:
+    """Statistics of a tensor or array as it is now, None if it has no numbers to look at."""
+    is_tensor = structure.is_tensor(value)
+    return _tensor_numbers[0](value, digest) if is_tensor else array_statistics(value)
+
+
 def see(value: Any, now: Look, stats: dict[str, Any] | None = None) -> Seen:
     """A value that is no container as it is now; `now` is a fresh look at it."""
     if structure.is_tensor(value):
@@ -60,7 +69,10 @@ def see(value: Any, now: Look, stats: dict[str, Any] | None = None) -> Seen:
 def see_items(value: Any, described: Any, now: Look) -> Seen:
     """A container as it is now; `described` is its nesting with a `Seen` for each leaf."""
     items = tuple(_flat(described, ""))
-    return Seen(OTHER, type(value).__name__, items=items, memory=now.memory)
+    # As Python's own types count, which a class of the user's may do otherwise.
+    own: Any = next((cls for cls in (dict, list, tuple) if isinstance(value, cls)), None)
+    length = len(described) if own is None else own.__len__(value)
+    return Seen(OTHER, type(value).__name__, items=items, length=length, memory=now.memory)
 
 
 def _flat(described: Any, path: str) -> Iterator[tuple[str, Seen]]:

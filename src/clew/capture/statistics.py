@@ -23,7 +23,7 @@ _INTEGRAL = frozenset(
 )  # fmt: skip
 
 
-def statistics(tensor: Tensor) -> Statistics:
+def statistics(tensor: Tensor, digest: bool = True) -> Statistics:
     """Minimum, maximum, mean, deviation, norm, and counts of NaN, Inf and zeros."""
     count = tensor.numel()
     if not count:
@@ -32,8 +32,8 @@ def statistics(tensor: Tensor) -> Statistics:
         numbers = _in_memory_order(torch.view_as_real(tensor.contiguous()), tensor)
     else:
         numbers = _in_memory_order(tensor, tensor)
-    found = moments(numbers, tensor.dtype.is_complex)
-    return {"count": count, **found, "digest": f"{_digest(tensor):016x}"}
+    found: Statistics = {"count": count, **moments(numbers, tensor.dtype.is_complex)}
+    return {**found, "digest": f"{_digest(tensor):016x}"} if digest else found
 
 
 def statistics_of_copy(data: Any, dtype: torch.dtype) -> Statistics:

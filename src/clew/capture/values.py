@@ -35,6 +35,7 @@ from clew.capture.tensors import PLAIN, odd_facts, version_of
 from clew.capture.torch_compat import has_memory, unobserved, without_modes
 from clew.events.model import Gap
 from clew.events.records import Kept, Token
+from clew.events.statistics import Statistics
 
 _REMEMBERED = 4096
 _CPU = torch.device("cpu")
@@ -248,4 +249,14 @@ def small_elements(tensor: Tensor, most: int) -> Any:
         return elements.cpu().tolist()
 
 
-seen.learn(small_elements)
+def numbers(tensor: Tensor, digest: bool) -> Statistics | None:
+    """Statistics of a tensor as it is now, None if it has no elements to look at."""
+    try:
+        with unobserved(), torch.no_grad(), without_modes():
+            elements = elements_of(tensor)
+            return None if elements is None else statistics(elements, digest)
+    except Exception:  # a kind of tensor that lets nobody read it
+        return None
+
+
+seen.learn(small_elements, numbers)

@@ -39,7 +39,12 @@ _GENERATOR_ENDS = (GeneratorExit, StopIteration, StopAsyncIteration)
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """What a watch was asked for."""
+    """What a watch was asked for.
+
+    `decorated` asks for every call of the decorated function itself in full, however deep: who
+    called it, and its arguments with their numbers. Variables are then followed by their names
+    only, not by the objects that they hold.
+    """
 
     names: Wishes
     values: str = "stats"
@@ -48,6 +53,7 @@ class Wants:
     on_change: bool = True
     depth: int | None = None
     budget: int = 10_000
+    decorated: bool = False
 
 
 class WatchSource:
@@ -129,6 +135,7 @@ class WatchSource:
         return follow_calls(
             root, self._scope, _any, self, lines=wants.lines, budget=wants.budget,
             worthwhile=None if all_of_it else self._worthwhile,
+            inside=not (wants.depth == 0 and wants.names.nothing and not wants.lines),
         )  # fmt: skip
 
     def _worthwhile(self, code: CodeType, frame: FrameType) -> bool:
@@ -136,7 +143,7 @@ class WatchSource:
         known = self._concerned.get(id(code))
         if known is None:
             known = self._concerned[id(code)] = (code, self._wants.names.concern(code))
-        if known[1] or not self._objects:
+        if known[1] or not self._objects or self._wants.decorated:
             return known[1]
         count = code.co_argcount + code.co_kwonlyargcount
         given = read_locals(frame)
@@ -198,7 +205,8 @@ class WatchSource:
         if own or (parent is None and not self._is_top(site.code)):
             return
         depth = 0 if parent is None else parent.info.depth + (not parent.quiet)
-        if self._wants.depth is not None and depth > self._wants.depth:
+        deepest = self._wants.depth
+        if deepest is not None and depth > deepest and not self._is_decorated(site.code):
             return
         call = self._open(frame, site.code, parent, owner=owner)
         self._emit("enter", call, site.line)
@@ -295,7 +303,8 @@ class WatchSource:
     ) -> OpenCall:
         package = str(frame.f_globals.get("__name__", ""))
         where = Function(code, parts_of(code, owner), package, self._path_of(owner))
-        alone = (parent is None or parent.quiet) and where.parts != TOP_LEVEL
+        decorated = self._is_decorated(code)
+        alone = parent is None or parent.quiet or decorated
         info = WatchedCall(
             number=next(self._numbers),
             parent=None if parent is None or parent.quiet else parent.info.number,
@@ -303,8 +312,9 @@ class WatchSource:
             function=name_of(where),
             file=code.co_filename,
             line=(frame.f_lineno or 0) if not begun else code.co_firstlineno,
-            chain=tuple(chain_of(frame.f_back, self._wants.stack)) if alone else (),
+            chain=self._chain(frame) if alone and where.parts != TOP_LEVEL else (),
             begun=begun,
+            decorated=decorated,
             worker=self._worker(),
         )
         call = OpenCall(info, where, time.perf_counter_ns())
@@ -312,6 +322,12 @@ class WatchSource:
             call.objects = dict(parent.objects)
         self._calls[id(frame)] = call
         return call
+
+    def _is_decorated(self, code: CodeType) -> bool:
+        return self._wants.decorated and code in self._roots
+
+    def _chain(self, frame: FrameType) -> tuple[str, ...]:
+        return tuple(chain_of(frame.f_back, self._wants.stack))
 
     def _worker(self) -> str:
         thread = threading.current_thread()
@@ -335,11 +351,14 @@ class WatchSource:
         name = site.name
         self._met.add(name)
         at = (site.line, frame.f_back)
-        if site.kind == "param" and id(value) in call.objects and _is_followed(value):
+        known = id(value) in call.objects and not self._wants.decorated
+        if site.kind == "param" and known and _is_followed(value):
             call.aliases[name] = call.objects[id(value)]
             self._aliases.add(name)
-        paths = self._paths(call, name, value)
         what: What = "input" if site.kind == "param" else "change"
+        paths = self._paths(call, name, value)
+        if call.info.decorated and what == "input":
+            paths = paths or ((),)
         for path in paths:
             self._look_at(call, what, name, path, value, at, always=True)
         if not paths and what == "input":

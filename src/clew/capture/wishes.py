@@ -63,6 +63,11 @@ class Wishes:
         """Whether no variable was named."""
         return not self.addresses
 
+    @property
+    def nothing(self) -> bool:
+        """Whether no variable is followed at all."""
+        return False
+
     def may_be(self, name: str) -> bool:
         """Whether a variable of this name can be one of them, in whatever function."""
         known = self._possible.get(name)
@@ -90,6 +95,22 @@ class Wishes:
     def missed(self) -> list[Address]:
         """What was asked for and never met."""
         return [address for address in self.addresses if address.text not in self.matched]
+
+
+class NoWishes(Wishes):
+    """No variable at all: only calls, with their arguments and results."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+
+    @property
+    def everything(self) -> bool:
+        """Nothing is."""
+        return False
+
+    @property
+    def nothing(self) -> bool:
+        return True
 
 
 def _parsed(name: str) -> Address:

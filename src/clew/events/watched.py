@@ -20,8 +20,8 @@ class Seen:
     """What a value looked like at one moment.
 
     `kind` is TENSOR, ARRAY or OTHER, `cls` its class. `text` is the value itself where it is
-    short. `items` are the leaves of a container by their paths. `memory` tells objects and
-    versions of one object apart.
+    short. `items` are the leaves of a container by their paths, `length` is how many things it
+    holds itself. `memory` tells objects and versions of one object apart.
     """
 
     kind: str
@@ -35,6 +35,7 @@ class Seen:
     stats: dict[str, Any] | None = None
     text: str | None = None
     items: tuple[tuple[str, Seen], ...] = ()
+    length: int | None = None
     memory: Any = None
 
 
@@ -43,8 +44,8 @@ class WatchedCall:
     """One call of a function that is watched; `number` tells calls apart, in order.
 
     `chain` says who called it, nearest first, for calls that no other watched call made.
-    `begun` is False for a block that was entered in the middle of its function. `worker` names
-    another thread or process.
+    `begun` is False for a block that was entered in the middle of its function. `decorated` says
+    that it is the watched function itself. `worker` names another thread or process.
     """
 
     number: int
@@ -55,6 +56,7 @@ class WatchedCall:
     line: int
     chain: tuple[str, ...] = ()
     begun: bool = True
+    decorated: bool = False
     worker: str = ""
 
 

@@ -111,6 +111,21 @@ class CodeMap:
         return line, line, 0, 0
 
 
+_maps: dict[tuple[int, int], CodeMap] = {}
+_MOST_MAPS = 1000
+
+
+def map_of(code: CodeType, origin: CodeType | None = None) -> CodeMap:
+    """The map of a code object, read once; maps hold their code, so ids stay theirs."""
+    key = (id(code), id(origin or code))
+    found = _maps.get(key)
+    if found is None:
+        if len(_maps) >= _MOST_MAPS:
+            _maps.clear()
+        found = _maps[key] = CodeMap(code, origin)
+    return found
+
+
 def _offsets(instruction: Any, after: Any) -> tuple[int, ...]:
     """Where the next instruction may be said to be: a long argument comes before it."""
     first = instruction.offset + 2

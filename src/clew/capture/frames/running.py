@@ -153,8 +153,10 @@ class FollowingCalls(Following):
         budget: int,
         lines: bool,
         worthwhile: Callable[[CodeType, FrameType], bool] | None = None,
+        inside: bool = True,
     ) -> None:
         super().__init__()
+        self.inside = inside
         self._worthwhile = worthwhile
         # How often code in scope was called in vain, until a call is worthwhile.
         self._idle: dict[int, tuple[CodeType, int]] = {}
@@ -211,7 +213,7 @@ class _Callee(Watch):
     def __init__(self, code: CodeType, of: FollowingCalls) -> None:
         super().__init__(
             code, of.wanted, of.probe,
-            returns=True, lines=of.lines, polls=True, budget=of.budget,
+            returns=True, lines=of.lines, polls=of.inside, budget=of.budget, inside=of.inside,
         )  # fmt: skip
         self._of = of
         self._count = 0
@@ -288,15 +290,17 @@ def follow_calls(
     lines: bool = False,
     budget: int = BUDGET,
     worthwhile: Callable[[CodeType, FrameType], bool] | None = None,
+    inside: bool = True,
 ) -> FollowingCalls:
     """Follow `root` and every function in scope that runs below it, with all that it binds.
 
     From a frame, follow it to `stop`, and whatever is called meanwhile. What runs more often than
     `budget` times at one place is not told there any more; `spent` lists those places. Where only
     some functions are of interest, `worthwhile` is asked at each call until it says yes; from
-    then on all calls of that code are followed.
+    then on all calls of that code are followed. Without `inside`, only the calls of the function
+    `root` are told: neither what it does, nor what it calls.
     """
-    following = FollowingCalls(in_scope, wanted, probe, budget, lines, worthwhile)
+    following = FollowingCalls(in_scope, wanted, probe, budget, lines, worthwhile, inside)
     with contextlib.ExitStack() as undo:
         undo.callback(following.stop)
         if isinstance(root, FrameType):
@@ -305,7 +309,8 @@ def follow_calls(
         else:
             for function in unwrap(root):
                 following.add_root(function)
-        _driver.add_caller(following.called)
+        if inside:
+            _driver.add_caller(following.called)
         undo.pop_all()
     return following
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import CodeType, FrameType
 
-from clew.capture.frames.bytecode import CodeMap, Step, read_locals
+from clew.capture.frames.bytecode import Step, map_of, read_locals
 from clew.capture.frames.sites import Kind, Probe, Site
 
 BUDGET = 1000
@@ -28,7 +28,10 @@ class _Call:
 
 
 class Watch:
-    """One probe's interest in one code object; with `only`, in one frame that runs it."""
+    """One probe's interest in one code object; with `only`, in one frame that runs it.
+
+    Without `inside`, calls are told with their parameters and results, and nothing in between.
+    """
 
     def __init__(
         self,
@@ -43,17 +46,19 @@ class Watch:
         budget: int | None = None,
         origin: CodeType | None = None,
         calls: bool = True,
+        inside: bool = True,
     ) -> None:
         self.code = code
         self.tells_calls = calls
-        self.map = CodeMap(code, origin)
+        self.map = map_of(code, origin)
         self.probe = probe
         self.returns, self.lines, self.polls = returns, lines, polls
         self.only = only
         self.budget = budget
         self.spent: set[int] = set()
         self._wanted = {name: bool(wanted(name)) for name in self._names()}
-        self._steps = {at: step for at, step in self.map.steps.items() if self._matters(step)}
+        steps = self.map.steps if inside else {}
+        self._steps = {at: step for at, step in steps.items() if self._matters(step)}
         # Bindings are told at the instruction after, where the name has its value. Where that may
         # be reached in another way, the binding itself has to be seen first.
         self._done = {after[0]: step for step, after in self._certain()}
@@ -90,6 +95,11 @@ class Watch:
                 if step.line and (self.lines or self.polls):
                     self._steps[at] = replace(step, bound=(), deleted=())
         return found
+
+    @property
+    def looks_inside(self) -> bool:
+        """Whether any instruction is of interest."""
+        return bool(self._steps or self._done)
 
     def spent_lines(self) -> set[int]:
         """The lines at which the budget ran out."""

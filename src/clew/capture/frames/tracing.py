@@ -69,7 +69,12 @@ class _Tracer:
             return theirs
         ours = _Local(theirs)
         ours.told(frame, "call", arg)
-        frame.f_trace_opcodes = True
+        inside = any(watch.looks_inside for watch in _watches.get(id(frame.f_code), ()))
+        # What a generator does with an exception is seen in its instructions.
+        inside = inside or bool(frame.f_code.co_flags & _GENERATOR)
+        frame.f_trace_opcodes = inside
+        if theirs is None and not inside:
+            frame.f_trace_lines = False
         return ours.trace
 
 

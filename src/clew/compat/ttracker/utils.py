@@ -1,0 +1,88 @@
+"""Tensor Tracker's helpers for many ranks: print every so often, dump tensors, stop after a while.
+
+Works in one process too, which is rank 0. Torch is imported only to write a tensor to a file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_said: Counter[tuple[int, str]] = Counter()
+_dumped = itertools.count(1)
+
+
+def _rank() -> int:
+    torch: Any = sys.modules.get("torch")
+    found: Any = getattr(torch, "distributed", None)
+    if found is None or not found.is_available() or not found.is_initialized():
+        return 0
+    return int(found.get_rank())
+
+
+def inlog(tmpstr: str, tmpt: Any, interval: int = 1, save2file: bool = False) -> None:
+    """Print a text and a value, every `interval` times that the text comes by in a thread."""
+    key = (threading.get_ident(), tmpstr)
+    _said[key] += 1
+    if _said[key] % interval:
+        return
+    sys.stdout.write(f"{tmpstr} {tmpt}\n")
+    if save2file:
+        path = Path("logs", "ranklogs", f"rank_{_rank()}.log")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{tmpstr} {tmpt} \n")
+
+
+def safe_mean(tensor: Any) -> Any:
+    """The mean of a tensor or array of any dtype; of whole numbers and truths as a float."""
+    if isinstance(tensor, np.ndarray):
+        return tensor.mean() if tensor.size else np.float64("nan")
+    if not tensor.is_complex() and str(tensor.dtype) not in ("torch.float32", "torch.float64"):
+        tensor = tensor.float()
+    return tensor.mean()
+
+
+def dlog(tmpstr: str, tmpt: Any, record_all: bool = False, interval: int = 1) -> None:
+    """Print shape, sum and mean of a tensor, on rank 0 or on all."""
+    rank = _rank()
+    if rank != 0 and not record_all:
+        return
+    shown = tmpt
+    if hasattr(tmpt, "shape") and hasattr(tmpt, "sum"):
+        shown = safe_mean(tmpt)
+        inlog(f"{tmpstr} rank{rank} {tmpt.shape}", tmpt.sum(), interval, record_all)
+    inlog(f"{tmpstr} rank{rank}", shown, interval, record_all)
+
+
+def dump_data(tmpstr: str, ttensor: Any) -> None:
+    """Write a tensor to `dump_data/tensor_{name}_{count}_{rank}.pt`."""
+    import torch
+
+    name = re.sub(r"[^\w.=+@-]+", "_", tmpstr)
+    path = Path("dump_data", f"tensor_{name}_{next(_dumped)}_{_rank()}.pt")
+    path.parent.mkdir(exist_ok=True)
+    # A clone, as a view would write everything it is a view of.
+    torch.save(ttensor.detach().clone() if isinstance(ttensor, torch.Tensor) else ttensor, path)
+
+
+def check_run_count(unique_id: object, max_allow: int, remove_when_exit: bool = True) -> None:
+    """End the program when it comes by here for the `max_allow`th time."""
+    ids = f"{os.getpid()}_{threading.get_ident()}_{unique_id}"
+    path = Path(f"run_count_{ids}.txt")
+    count = int(path.read_text() or 0) + 1 if path.exists() else 1
+    path.write_text(str(count))
+    if count < max_allow:
+        return
+    if remove_when_exit:
+        path.unlink()
+    sys.stdout.write(f"{unique_id} ran {count} times, and {max_allow} are allowed: the end\n")
+    sys.exit(1)

@@ -1,0 +1,738 @@
+"""Tensor Tracker by its old names: the README's blocks, its forms, and none of its faults."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+import subprocess
+import sys
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import clew
+from clew.compat import ttracker
+from clew.compat.ttracker import (
+    IndentManager,
+    ThreadFileHandler,
+    auto_diff,
+    check_run_count,
+    debug_trace,
+    dlog,
+    dump_data,
+    extract_tensor_info,
+    fstack,
+    get_call_stack,
+    h4logger,
+    inlog,
+    is_content_changed,
+    log2file,
+    logger,
+    pskip,
+    safe_getsourcelines,
+    safe_mean,
+    setup_logger,
+    trace_calls,
+    var_tracker,
+)  # fmt: skip
+from tests.processes import answers
+
+FILE = Path(__file__).name
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Logs go to an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LTAG", raising=False)
+    yield tmp_path
+    h4logger().close()
+
+
+@pytest.fixture
+def lines(capsys: pytest.CaptureFixture[str]) -> Any:
+    """What was printed since it was last asked, times as 0."""
+    return lambda: re.sub(r"time [\d.]+ s", "time 0 s", capsys.readouterr().out).splitlines()
+
+
+def line_of(function: Any, text: str) -> int:
+    """The line of a function's source that begins with a text."""
+    source, first = safe_getsourcelines(function)
+    return first + next(n for n, line in enumerate(source) if line.strip().startswith(text))
+
+
+def run_program(program: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, env={**os.environ, **environment},
+        timeout=120, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+# The README's blocks
+
+
+def test_readme_auto_diff(lines: Any) -> None:
+    class T2VDataset:
+        @auto_diff
+        def process_data(self, inputs: Any, index: int) -> Any:
+            outputs = torch.cat(inputs).float()
+            return outputs
+
+    def getitem() -> Any:
+        return T2VDataset().process_data([torch.ones(2, 3)] * 4, 113)
+
+    getitem()
+    first = line_of(T2VDataset.process_data, "@auto_diff")
+    caller = line_of(getitem, "return")
+    shown = lines()
+    start = f"┌── [{FILE}:{first}] function [T2VDataset.process_data] called at getitem:{caller} "
+    assert shown[0].startswith(f"{start}({FILE}:{caller} <- {FILE}:")
+    assert shown[1].startswith("├─ input [Var] inputs@0 len(value): 4 | 0: [[1 1 1] [1 1 1]]")
+    assert shown[2] == "├─ input [Var] index@0 value: 113"
+    assert shown[3].startswith("└─ output shape=torch.Size([8, 3]) | dtype=torch.float32 | sum=24")
+    assert shown[4:] == ["└─ time 0 s"]
+
+
+def test_readme_var_tracker(lines: Any) -> None:
+    @var_tracker("video")
+    def transform_video(video_tensor: Any, start_frame_idx: int = 0) -> Any:
+        video = video_tensor.astype(np.uint8)
+        video = torch.from_numpy(video)
+        video = video.permute(0, 3, 1, 2)
+        transformed_video = video
+        return transformed_video
+
+    transform_video(np.ones((73, 4, 6, 3)))
+    at = line_of(transform_video, "video = video_tensor")
+    same = "sum=5256 | mean=1 | min=1 | max=1"
+    shown = lines()
+    shape = "shape=(73, 4, 6, 3) | dtype=float64"
+    assert shown[1] == f"├─ input [Tensor] video_tensor@0 → {shape} | {same}"
+    assert shown[2] == "├─ input [Var] start_frame_idx@0 value: 0"
+    assert shown[3:6] == [
+        f"│   ├─ [Tensor] video@{at} → shape=(73, 4, 6, 3) | dtype=uint8 | {same}",
+        f"│   ├─ [Tensor] video@{at + 1} → shape=torch.Size([73, 4, 6, 3]) | dtype=torch.uint8 "
+        f"| {same}",
+        f"│   ├─ [Tensor] video@{at + 2} → shape=torch.Size([73, 3, 4, 6]) | dtype=torch.uint8 "
+        f"| {same} | layout=strided",
+    ]
+    assert shown[6].startswith("└─ output shape=torch.Size([73, 3, 4, 6])")
+
+
+def test_readme_log2file(folder: Path, lines: Any) -> None:
+    xxx = 3
+    logger.addHandler(h4logger())
+
+    log2file(f"xx is {xxx}")
+
+    assert lines() == ["xx is 3"]
+    [path] = folder.rglob("*.log")
+    thread = threading.get_ident()
+    assert path == folder / "logs" / "NOTAG" / f"process_{os.getpid()}_thread_{thread}.log"
+    [line] = path.read_text().splitlines()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d [\d:,]+ - INFO - xx is 3", line)
+
+
+def test_readme_accuracy_monitor(lines: Any) -> None:
+    model_executable = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
+
+    def check_hook(module, input, output):  # type: ignore[no-untyped-def]
+        from clew.compat.ttracker import _log_change
+
+        _log_change(f"{module.__class__.__name__}", "input", input, "", 0)
+        _log_change(f"{module.__class__.__name__}", "output", output, "", 0)
+
+    for _name, layer in model_executable.named_modules():
+        layer.register_forward_hook(check_hook)
+    model_executable(torch.ones(20, 3))
+    shown = lines()
+    assert [line.split("@")[0] for line in shown] == [
+        "├─ Linear [Var] input", "├─ Linear [Tensor] output", "├─ ReLU [Var] input",
+        "├─ ReLU [Tensor] output", "├─ Sequential [Var] input", "├─ Sequential [Tensor] output",
+    ]  # fmt: skip
+    assert shown[0].endswith(
+        "len(value): 1 | 0: shape=torch.Size([20, 3]) | dtype=torch.float32 | sum=60 | mean=1 "
+        "| min=1 | max=1"
+    )
+
+
+# Names
+
+
+def test_every_name_is_there() -> None:
+    names = {
+        "auto_diff", "var_tracker", "debug_trace", "fstack", "_log_change", "extract_tensor_info",
+        "is_content_changed", "log2file", "logger", "setup_logger", "h4logger", "trace_lines",
+        "ThreadFileHandler", "IndentManager", "get_call_stack", "pskip", "safe_getsourcelines",
+        "trace_calls", "check_run_count", "inlog", "safe_mean", "dlog", "dump_data",
+    }  # fmt: skip
+    assert names == set(ttracker.__all__)
+    assert all(hasattr(ttracker, name) for name in names)
+
+
+# The checklist
+
+
+def test_checklist_function_decorator_with_inputs_outputs_caller_chain_and_duration(
+    lines: Any,
+) -> None:
+    @auto_diff
+    def pair(a: Any, *args: Any, **more: Any) -> Any:
+        return torch.ones(30), [a]
+
+    pair(None, 1, torch.zeros(2), name="x")
+    shown = lines()
+    assert shown[1:4] == [
+        "├─ input [Var] a@0 value: None",
+        "├─ input [Var] args@0 len(value): 2 | 0: 1, 1: [0 0]",
+        "├─ input [Var] more@0 len(value): 1 | name: 'x'",
+    ]
+    assert shown[4].startswith("└─ output[0] shape=torch.Size([30]) | dtype=torch.float32 | sum=30")
+    assert shown[5:] == ["└─ output[1.0] value: None", "└─ time 0 s"]
+
+
+def test_checklist_variable_decorator_follows_callees(lines: Any) -> None:
+    def halve(video: Tensor) -> Tensor:
+        video = video / 2
+        return video
+
+    @var_tracker("video", "count")
+    def load() -> Tensor:
+        video = torch.full((5, 8), 8.0)
+        count = 1
+        video = halve(video)
+        count += 1
+        return video * count
+
+    load()
+    shown = [line.partition(" → ")[0] for line in lines()[1:]]
+    first, below = line_of(load, "video = torch.full"), line_of(halve, "video = video / 2")
+    assert shown[:-2] == [
+        f"│   ├─ [Tensor] video@{first}",
+        f"│   ├─ [Var] count@{first + 1} value: 1",
+        f"│   ├─ [Tensor] video@{below}",
+        f"│   ├─ [Tensor] video@{first + 2}",
+        f"│   ├─ [Var] count@{first + 3} value: 2",
+    ]
+
+
+def test_checklist_numpy_alone(folder: Path) -> None:
+    program = (
+        "import sys, numpy as np\n"
+        "sys.modules['torch'] = None\n"
+        "from clew.compat.ttracker import *\n"
+        "@var_tracker('x')\n"
+        "def f(n):\n    x = np.arange(n)\n    x = x * 2\n    return x\n"
+        "f(30)\n"
+        "dlog('mean of', np.arange(4))\n"
+    )
+    done = run_program(program, folder)
+    assert done.returncode == 0, done.stderr
+    assert "[Tensor] x@7 → shape=(30,) | dtype=int64 | sum=870 | mean=29 | min=0" in done.stdout
+    assert done.stdout.endswith("mean of rank0 (4,) 6\nmean of rank0 1.5\n")
+
+
+def test_checklist_nested_structures_with_small_tensors_printed() -> None:
+    found = extract_tensor_info(
+        {"ids": torch.arange(3), "large": (torch.ones(26), np.ones(25)), "n": 4, "s": {5}}
+    )
+    assert found == {
+        "ids": [0, 1, 2],
+        "large": [
+            "shape=torch.Size([26]) | dtype=torch.float32 | sum=26 | mean=1 | min=1 | max=1",
+            [1.0] * 25,
+        ],
+        "n": 4,
+        "s": [5],
+    }
+    assert extract_tensor_info(torch.arange(3), max_elements=2).startswith("shape=torch.Size([3])")
+    assert extract_tensor_info(torch.ones(2, device="meta")).startswith("shape=torch.Size([2])")
+
+
+def test_checklist_stack_printer(lines: Any) -> None:
+    @fstack
+    def innermost() -> int:
+        return 1
+
+    def outer() -> int:
+        return innermost()
+
+    assert outer() == 1
+    shown = lines()
+    assert re.fullmatch(rf"-> .*innermost\(\) at {FILE}:\d+", shown[-1])
+    assert shown[-2] == f"-> outer() at {FILE}:{line_of(outer, 'return')}"
+    assert len(shown) > 4
+    assert not any("watching.py" in line for line in shown)
+
+
+def test_checklist_log_files_for_each_process_and_thread_with_a_tag(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LTAG", "trial7")
+    log2file("here")
+    thread = threading.Thread(target=log2file, args=("there",))
+    thread.start()
+    thread.join()
+    log2file("here again")
+    program = "from clew.compat.ttracker import log2file\nlog2file('elsewhere')\n"
+    assert run_program(program, folder).returncode == 0
+    paths = list((folder / "logs" / "trial7").iterdir())
+    texts = sorted(
+        [line.rpartition(" - ")[2] for line in path.read_text().splitlines()] for path in paths
+    )
+    assert texts == [["elsewhere"], ["here", "here again"], ["there"]]
+
+
+def test_checklist_a_handler_with_a_folder_of_its_own(folder: Path) -> None:
+    handler = ThreadFileHandler(folder / "mine")
+    own = logging.getLogger("ttracker.test")
+    own.addHandler(handler)
+    try:
+        own.warning("careful")
+    finally:
+        own.removeHandler(handler)
+        handler.close()
+    [path] = (folder / "mine").iterdir()
+    assert path.read_text().endswith(" - WARNING - careful\n")
+
+
+def test_checklist_run_count_stop(folder: Path, lines: Any) -> None:
+    check_run_count("step", 3)
+    check_run_count("step", 3)
+    [path] = folder.glob("run_count_*_step.txt")
+    assert path.name == f"run_count_{os.getpid()}_{threading.get_ident()}_step.txt"
+    with pytest.raises(SystemExit) as stopped:
+        check_run_count("step", 3)
+    assert stopped.value.code == 1
+    assert not path.exists()
+    assert lines() == ["step ran 3 times, and 3 are allowed: the end"]
+
+
+def test_checklist_interval_logging_and_ranks(folder: Path, lines: Any) -> None:
+    for n in range(4):
+        inlog("every second", n, interval=2)
+    assert lines() == ["every second 1", "every second 3"]
+    dlog("ids", torch.arange(3), record_all=True)
+    dlog("nothing", None)
+    assert lines() == ["ids rank0 torch.Size([3]) 3", "ids rank0 1.0", "nothing rank0 None"]
+    kept = (folder / "logs" / "ranklogs" / "rank_0.log").read_text()
+    assert kept == "ids rank0 torch.Size([3]) 3 \nids rank0 1.0 \n"
+
+
+def test_checklist_two_ranks(folder: Path) -> None:
+    script = (
+        "from clew.compat.ttracker import dlog, dump_data\n"
+        "dlog('x', torch.full((2,), rank))\n"
+        "dlog('y', rank, record_all=True)\n"
+        "dump_data('z', torch.tensor(rank))\n"
+        "answer = 0\n"
+    )
+    answers(script, 2, folder)
+    ranks = folder / "logs" / "ranklogs"
+    assert [(ranks / f"rank_{r}.log").read_text() for r in (0, 1)] == [
+        "y rank0 0 \n", "y rank1 1 \n",
+    ]  # fmt: skip
+    found = [torch.load(folder / "dump_data" / f"tensor_z_1_{r}.pt").item() for r in (0, 1)]
+    assert found == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.bool, torch.uint8, torch.int64, torch.bfloat16, torch.float64, torch.complex64,
+     torch.float8_e4m3fn],
+)  # fmt: skip
+def test_checklist_safe_mean(dtype: torch.dtype) -> None:
+    assert safe_mean(torch.ones(4).to(dtype)).item() == 1
+    assert safe_mean(np.array([True, False])) == 0.5
+    assert math.isnan(safe_mean(torch.ones(0).to(dtype)).real)
+    assert math.isnan(safe_mean(np.ones(0)))
+
+
+def test_checklist_tensor_dump(folder: Path) -> None:
+    whole = torch.arange(1000)
+    dump_data("q/k", whole[:2])
+    dump_data("q/k", whole[2:4])
+    paths = sorted((folder / "dump_data").iterdir(), key=lambda p: int(p.stem.split("_")[-2]))
+    assert [re.sub(r"\d+_0", "N_0", path.name) for path in paths] == ["tensor_q_k_N_0.pt"] * 2
+    assert [torch.load(path).tolist() for path in paths] == [[0, 1], [2, 3]]
+    assert paths[0].stat().st_size < 4000
+
+
+def test_checklist_indent_stack_and_source_helpers(lines: Any) -> None:
+    IndentManager.increase()
+    assert IndentManager.get_indent() == "│   "
+    IndentManager.decrease()
+    IndentManager.decrease()
+    assert IndentManager.get_indent() == ""
+
+    def ask() -> str:
+        return get_call_stack()
+
+    here = ask()
+    assert re.fullmatch(rf"{FILE}:\d+ <- [^ ]+ <- [^ ]+", here)
+    assert pskip() is True
+    assert safe_getsourcelines(ask)[0][0].strip() == "def ask() -> str:"
+    assert safe_getsourcelines(len) == ([], 0)
+    assert setup_logger() is logger
+
+    before = sys.gettrace()
+    sys.settrace(trace_calls)
+    try:
+        ask()
+    finally:
+        sys.settrace(before)
+    shown = lines()
+    assert re.fullmatch(rf"┌── \[{FILE}:\d+\] function \[ask\]", shown[0])
+    assert re.fullmatch(rf"├─ \[{FILE}:\d+\] return get_call_stack\(\)", shown[1])
+
+
+def test_what_was_told_is_also_a_trace() -> None:
+    @var_tracker("x")
+    def run() -> Tensor:
+        x = torch.ones(3)
+        return x
+
+    run()
+    [event] = [e for e in run.watch.trace.variables if e.name == "x"]  # type: ignore[attr-defined]
+    assert event.outputs[""].shape == (3,)
+
+
+# The defects
+
+
+@pytest.mark.parametrize(
+    "value",
+    [torch.arange(30), torch.ones(30).bool(), torch.ones(0), torch.ones(30) * 1j,
+     torch.ones(4, 5, device="meta"), torch.ones(4, 5).to_sparse(), np.arange(30), np.array([]),
+     np.array(["a", "b"]), np.array([None, 1], dtype=object), torch.ones(3).to(torch.float8_e5m2)],
+    ids=lambda v: f"{type(v).__name__} {v.dtype}",
+)  # fmt: skip
+def test_defect_int_bool_empty_and_complex_tensors_crash(value: Any, lines: Any) -> None:
+    @var_tracker("x")
+    def run(given: Any) -> Any:
+        x = given
+        return x
+
+    assert run(value) is value
+    shown = lines()
+    dtype = str(value.dtype)
+    kinds = [line.partition("@")[0].strip("│ ") for line in shown if f"dtype={dtype}" in line]
+    assert kinds[:2] == ["├─ input [Tensor] given", "├─ [Tensor] x"]
+    assert f"└─ output shape={value.shape}" in shown[-2]
+    assert not any("[WARN]" in line for line in shown)
+
+
+def test_defect_arrays_lists_that_change_shape_and_mixed_sets_crash(lines: Any) -> None:
+    @var_tracker("x")
+    def run() -> None:
+        x: Any = np.ones(3)
+        x = x * 2
+        x = [torch.ones(2), torch.ones(3)]
+        x[0] = torch.ones(4, 4)
+        x = {1, "a", (2, 3), None}
+        x = {1, "b"}
+
+    run()
+    assert len([line for line in lines() if "] x@" in line]) == 6
+
+
+def test_defect_trace_function_stays_on_or_is_lost(lines: Any) -> None:
+    def mine(frame: Any, event: str, arg: Any) -> Any:
+        return None
+
+    @var_tracker("v")
+    def fails() -> None:
+        v = 1
+        raise KeyError(v)
+
+    before = sys.gettrace()
+    sys.settrace(mine)
+    try:
+        with pytest.raises(KeyError):
+            fails()
+        kept = sys.gettrace()
+    finally:
+        sys.settrace(before)
+    assert kept is mine
+    shown = lines()
+    assert shown[-2:] == ["└─ raised KeyError: 1", "└─ time 0 s"]
+    log2file("after")
+    v = 2
+    assert lines() == ["after"]
+    assert v == 2
+    assert IndentManager.get_indent() == ""
+
+
+def test_defect_an_outer_tracker_stops_after_an_inner_one(lines: Any) -> None:
+    @var_tracker("v")
+    def inner(v: int) -> int:
+        v = v * 3
+        return v
+
+    @var_tracker("v")
+    def outer() -> int:
+        v = 1
+        v = inner(v)
+        v = v * 5
+        v = v * 6
+        return v
+
+    assert outer() == 90
+    shown = [re.sub(r"@\d+", "", line) for line in lines() if "[Var]" in line]
+    assert shown == [
+        "│   ├─ [Var] v value: 1", "│   ├─ input [Var] v value: 1",
+        "│   │   ├─ [Var] v value: 3", "│   ├─ [Var] v value: 3", "│   ├─ [Var] v value: 15",
+        "│   ├─ [Var] v value: 90",
+    ]  # fmt: skip
+
+
+def test_defect_nan_small_changes_layout_grad_and_last_assignment(lines: Any) -> None:
+    @var_tracker("nan", "small", "turned", "last")
+    def run() -> None:
+        nan = torch.full((30,), math.nan)
+        small = torch.full((30,), 1e-7)
+        small = small + 8.9e-6
+        turned = torch.ones(5, 5)
+        turned = turned.T
+        turned = turned.requires_grad_()
+        del nan
+        last = turned.detach() + small.sum()  # noqa: F841 - the last assignment is the point
+
+    run()
+    found = [line.strip("│ ") for line in lines() if "@" in line]
+    first = line_of(run, "nan =")
+    places = [re.search(r"\] (\w+@\d+)", line)[1] for line in found]  # type: ignore[index]
+    names = ["nan", "small", "small", "turned", "turned", "turned", "nan", "last"]
+    assert places == [f"{name}@{first + n}" for n, name in enumerate(names)]
+    assert found[0].endswith("sum=nan | mean=nan | min=nan | max=nan | nan=30")
+    assert found[4].endswith("layout=strided")
+    assert found[5].endswith("requires_grad=True")
+    assert found[6].endswith("deleted")
+
+
+def test_defect_dtype_change_is_told(lines: Any) -> None:
+    @var_tracker("x")
+    def run() -> None:
+        x = torch.ones(30)
+        x = x.double()
+
+    run()
+    assert lines()[2] == "│   ├─ [WARN] dtype changed: torch.float32 → torch.float64"
+
+
+class Outer:
+    class Inner:
+        @var_tracker("x")
+        def method(self, n: int) -> int:
+            x = n
+            return x
+
+        @classmethod
+        @auto_diff
+        def of_class(cls) -> int:
+            return 4
+
+        @auto_diff
+        @staticmethod
+        def alone() -> int:
+            return 5
+
+
+def test_defect_header_names_the_tracker_and_the_wrong_class(lines: Any) -> None:
+    assert Outer.Inner().method(3) == 3
+    assert Outer.Inner.of_class() + Outer.Inner.alone() == 9
+    headers = [line for line in lines() if line.startswith("┌──")]
+    assert [line.split("[")[2].split("]")[0] for line in headers] == [
+        "Inner.method", "Inner.of_class", "Inner.alone",
+    ]  # fmt: skip
+    assert all(line.startswith(f"┌── [{FILE}:") for line in headers)
+    assert not any("watching.py" in line or "ttracker/" in line for line in headers)
+
+
+@pytest.mark.parametrize("result", [{"n": 1, "t": torch.ones(2)}, 3, None, "text", True, []])
+def test_defect_dict_scalar_and_none_results_are_not_logged(result: Any, lines: Any) -> None:
+    auto_diff(lambda: result)()
+    shown = lines()[1]
+    if isinstance(result, dict):
+        assert shown == "└─ output len(value): 2 | n: 1, t: [1 1]"
+    elif result == []:
+        assert shown == "└─ output len(value): 0"
+    else:
+        assert shown == f"└─ output value: {result!r}"
+
+
+def test_defect_handler_doubles_each_line(folder: Path) -> None:
+    logger.addHandler(h4logger())
+    logger.addHandler(h4logger())
+
+    @auto_diff
+    def run() -> int:
+        return 1
+
+    run()
+    [path] = folder.rglob("*.log")
+    said = [line.rpartition(" - ")[2] for line in path.read_text().splitlines()]
+    assert len(said) == 3
+    assert said[1] == "└─ output value: 1"
+
+
+def test_defect_debug_trace_skips_own_lines_and_callee_names(lines: Any) -> None:
+    def below(n: int) -> int:
+        return n + 1
+
+    @debug_trace
+    def run() -> int:
+        m = below(1)
+        return m
+
+    assert run() == 2
+    shown = [re.sub(r":\d+\]", "]", line) for line in lines()]
+    assert shown[1] == f"│   ├─ [{FILE}] m = below(1)"
+    assert shown[2].startswith(f"│   ┌── [{FILE}] function [")
+    assert shown[2].endswith("below]")
+    assert shown[3:] == [
+        "│   ├─ input [Var] n@0 value: 1",
+        f"│   │   ├─ [{FILE}] return n + 1",
+        "│   └─ output value: 2", "│   └─ time 0 s",
+        f"│   ├─ [{FILE}] return m",
+        "└─ output value: 2", "└─ time 0 s",
+    ]  # fmt: skip
+
+
+def test_defect_builtins_end_in_an_attribute_error() -> None:
+    with pytest.raises(clew.ClewError, match="sum is built in; watch the function that calls it"):
+        auto_diff(sum)
+
+
+def test_defect_only_the_creation_of_generators_is_logged(lines: Any) -> None:
+    @auto_diff
+    def produce(count: int) -> Iterator[Tensor]:
+        for n in range(count):
+            yield torch.full((30,), n)
+
+    for item in produce(2):
+        log2file(f"got {int(item[0])}")
+    shown = [line.partition(" | ")[0] for line in lines()]
+    assert shown[2:] == [
+        "├─ yield shape=torch.Size([30])", "got 0", "├─ yield shape=torch.Size([30])", "got 1",
+        "└─ output value: None", "└─ time 0 s",
+    ]  # fmt: skip
+    unfinished = produce(2)
+    next(unfinished)
+    unfinished.close()
+    assert IndentManager.get_indent() == ""
+
+
+def test_calls_of_itself_are_told(lines: Any) -> None:
+    @auto_diff
+    def factorial(n: int) -> int:
+        return 1 if n < 2 else n * factorial(n - 1)
+
+    assert factorial(3) == 6
+    shown = [line for line in lines() if "output" in line or "input" in line]
+    assert shown == [
+        "├─ input [Var] n@0 value: 3", "│   ├─ input [Var] n@0 value: 2",
+        "│   │   ├─ input [Var] n@0 value: 1", "│   │   └─ output value: 1",
+        "│   └─ output value: 2", "└─ output value: 6",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("order", ["tracker first", "tracker last"])
+def test_both_decorators_on_one_function_tell_once(order: str, lines: Any) -> None:
+    def run() -> int:
+        a = 1
+        return a
+
+    both = var_tracker("a")(auto_diff(run))
+    if order == "tracker last":
+        both = auto_diff(var_tracker("a")(run))
+    assert both() == 1
+    shown = lines()
+    assert len(shown) == 4
+    assert shown[1].endswith("value: 1")
+
+
+def test_defect_import_writes_and_everything_is_in_chinese(folder: Path) -> None:
+    program = (
+        "from clew.compat.ttracker import *\n"
+        "import logging\n"
+        "@var_tracker('x')\n"
+        "def f():\n    x = 1\n    return x\n"
+    )
+    done = run_program(program, folder)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert list(folder.iterdir()) == []
+    silent = program + "logger.setLevel(logging.WARNING)\nf()\n"
+    done = run_program(silent, folder)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert list(folder.iterdir()) == []
+    done = run_program(program + "f()\n", folder)
+    assert not re.search("[一-鿿]", done.stdout)
+    assert len(done.stdout.splitlines()) == 4
+
+
+def test_a_terminal_without_tree_lines_and_a_folder_that_cannot_be_written(folder: Path) -> None:
+    (folder / "logs").write_text("in the way")
+    program = (
+        "from clew.compat.ttracker import auto_diff\n"
+        "@auto_diff\ndef f(n):\n    return n\n"
+        "assert f(1) == 1 and f(2) == 2\n"
+    )
+    done = run_program(program, folder, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[1] == "?? input [Var] n@0 value: 1"
+    assert done.stderr.count("the log files of ttracker end here") == 1
+
+
+def test_defect_each_tracked_tensor_is_cloned() -> None:
+    @var_tracker("x")
+    def run() -> None:
+        x = np.zeros(2_000_000, np.float32)
+        for n in range(4):
+            x[n] = 1
+
+    run()
+    tracemalloc.start()
+    run()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.5 * 8_000_000
+
+
+# Whether content has changed
+
+
+@pytest.mark.parametrize(
+    ("last", "current", "changed"),
+    [
+        (torch.ones(3), torch.ones(3), False),
+        (torch.ones(50_000), torch.ones(50_000), False),
+        (torch.full((3,), 1e-7), torch.full((3,), 9e-6), True),
+        (torch.full((3,), math.nan), torch.full((3,), math.nan), False),
+        (torch.ones(2, 2), torch.ones(4), True),
+        (torch.ones(2), torch.ones(2, dtype=torch.float64), True),
+        (torch.ones(2), torch.ones(2, requires_grad=True), True),
+        (np.ones(3), np.ones(3), False),
+        (np.array(["a", "b"]), np.array(["a", "c"]), True),
+        (np.array([None, 1], dtype=object), np.array([None, 1], dtype=object), False),
+        ([torch.ones(2), {"a": 1}], [torch.ones(2), {"a": 1}], False),
+        ([torch.ones(2)], [torch.ones(3)], True),
+        ({"a": torch.ones(2)}, {"b": torch.ones(2)}, True),
+        (list(range(3000)), [*range(2999), 0], True),
+        ({1, "a", None}, {None, 1, "a"}, False),
+        (math.nan, float("nan"), False),
+        (1, 1.0, True),
+        ((1, 2), (1, 2, 3), True),
+    ],
+)
+def test_content_changed(last: Any, current: Any, changed: bool) -> None:
+    assert is_content_changed(last, current) is changed
