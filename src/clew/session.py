@@ -445,7 +445,7 @@ class Session:
         named = self._named = Named(self.recording, treated, self._steps, self._training, self._gap)
         self._gather = Gather(
             self.recording, settings.gather, self._steps, named.treatment_of, decode, self._gap,
-            self._trouble,
+            self._trouble, named.only,
         )  # fmt: skip
         named.collect = self._gather.collect
         if named.calls or named.ops:
