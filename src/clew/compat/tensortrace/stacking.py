@@ -1,8 +1,8 @@
 """TensorTracer's ready callbacks: the values of a variable as one tensor.
 
 They take a result, or the lists of the README's interface. There the iterations and ranks are
-stacked like the values, so that `iterations[0][n, w, g]` is of `values[0][n, w, g]`; where ragged
-ones are filled up, the iteration is 0 and the rank -1.
+stacked as well, so that `iterations[0][n, w, g]` and `ranks[0][n, w]` are those of
+`values[0][n, w, g]`; where ragged ones are filled up, the iteration is 0 and the rank -1.
 """
 
 from __future__ import annotations

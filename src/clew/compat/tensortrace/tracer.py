@@ -111,7 +111,7 @@ class ModelTracer:
         traces, self._traces = self._traces, []
         for variable, one in zip(self.variables, traces, strict=True):
             for gap in one.coverage:
-                if gap.what == "an address to capture" and not variable.results:
+                if gap.what == "an address to capture" and self.current_iteration:
                     warnings.warn(str(gap), ClewWarning, stacklevel=2)
             variable.end()
 
