@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from clew.compat import tensortrace
 from clew.compat.tensortrace import (
-    H5PYSaverCallback,
     ModelTracer,
     TracedModel,
     Variable,
@@ -124,7 +122,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 def alone(block: str) -> dict[str, Any]:
     """What a block of the README leaves behind, run in this process."""
     found: dict[str, Any] = {"rank": 0, "size": 1, "__name__": "readme"}
-    exec(PLACEHOLDERS + IMPORTS + block, found)  # noqa: S102 - the README's own text
+    exec(PLACEHOLDERS + IMPORTS + block, found)
     return found
 
 

@@ -25,7 +25,7 @@ import pytest
 import clew
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 MODULES = ["clew", *(m.name for m in pkgutil.walk_packages(clew.__path__, "clew."))]
 
 BLOCK = re.compile(

@@ -176,7 +176,7 @@ class H5PYSaverCallback:
         return self.h5_file.create_dataset(
             name, shape=shape, maxshape=(None,) * len(shape), chunks=chunk,
             dtype=self._h5py.string_dtype() if is_text else dtype,
-            fillvalue=None if is_text else padding, **self._filters,
+            fillvalue=None if is_text else np.array(padding, dtype=dtype), **self._filters,
         )  # fmt: skip
 
 
