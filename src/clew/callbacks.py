@@ -22,7 +22,7 @@ import numpy as np
 from clew.errors import ClewError
 
 Dims: TypeAlias = int | tuple[int, ...] | None
-Reduction: TypeAlias = Callable[[Any], Any]
+Reduction: TypeAlias = Callable[..., Any]
 # Of the values of an address, those of a gather or of the whole run.
 Collection: TypeAlias = Callable[[list[Any]], Any]
 
@@ -40,7 +40,8 @@ class Callbacks:
     None is none. One that fails is listed in `Trace.coverage`; what it was given is kept then.
 
     `every=N` records the last of every N steps, `only` is `"train"` or `"eval"`; steps of either
-    kind are counted apart.
+    kind are counted apart. `with_address` calls `save(value, address=...)`: which of the addresses
+    that a pattern stands for the value has.
 
     >>> import torch, clew
     >>> model = torch.nn.Identity()
@@ -58,6 +59,7 @@ class Callbacks:
     end: Collection | None = None
     every: int = 1
     only: str | None = None
+    with_address: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.save, str):

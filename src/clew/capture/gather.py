@@ -35,6 +35,7 @@ class Gather:
         restore: Restore,
         on_gap: Callable[[Gap], Any],
         on_trouble: Callable[[Gap], Any],
+        only: str | None = None,
     ) -> None:
         self._recording = recording
         self._every = every
@@ -43,6 +44,8 @@ class Gather:
         self._restore = restore
         self._on_gap = on_gap
         self._on_trouble = on_trouble
+        # Steps of the other kind, in which nothing is collected, do not count.
+        self._only = only
         self._quiet = Quiet(recording, on_gap)
         self._ranks = Ranks()
         self._is_apart = False
@@ -59,7 +62,10 @@ class Gather:
 
     def stepped(self) -> None:
         """A step is complete."""
-        if self._every is not None and self._steps.number % self._every == 0:
+        if self._every is None:
+            return
+        completed = self._steps.completed(self._only)
+        if completed is not None and completed % self._every == 0:
             self._gather(is_last=False)
 
     def finish(self, crashed: bool) -> None:

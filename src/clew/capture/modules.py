@@ -208,7 +208,7 @@ def _hooks(
                 else:
                     event = call[ID]
                     out = describe(result, lambda t: returned(t, event))
-                end_call(call, end, out, None)
+                error = None
             else:
                 # `_call_impl` runs the hook while it handles the exception of forward.
                 exception = sys.exc_info()[1]
@@ -216,10 +216,11 @@ def _hooks(
                     return
                 call = stack.pop()
                 stopped = isinstance(exception, StopRecomputation)
-                error = None if stopped else recording.failure(lane, call, exception)
-                end_call(call, end, None, error)
+                out, error = None, None if stopped else recording.failure(lane, call, exception)
             if len(stack) == 1:
                 on_idle(lane, module)
+            # Last: whoever is told of the end may begin a step.
+            end_call(call, end, out, error)
         except Exception as fault:
             recording.on_fault(fault, "the end of a module call")
 

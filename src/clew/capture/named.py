@@ -6,6 +6,7 @@ a `Label`. What callbacks are to make of them happens here, whatever kind of val
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import FrameType
@@ -43,6 +44,8 @@ class Treatment(Protocol):
     def every(self) -> int: ...
     @property
     def only(self) -> str | None: ...
+    @property
+    def with_address(self) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -108,6 +111,12 @@ class Named:
             if found is not None:
                 self.matched.add(found.address.text)
         return self._of_label[label]
+
+    @property
+    def only(self) -> str | None:
+        """The kind of steps that all callbacks are about, None if they are about both."""
+        kinds = {t.treatment.only for t in self._treated}
+        return kinds.pop() if len(kinds) == 1 else None
 
     def treatment_of(self, label: Label) -> Treatment | None:
         """What is made of the values of a label, None if nothing is."""
@@ -206,6 +215,8 @@ class Named:
         if save is None:
             return value
         where = label.stem + (f":{label.role}" if label.role else "")
+        if treated.treatment.with_address:
+            save = functools.wraps(save)(functools.partial(save, address=where))
         found = self._quiet.call(save, value, where, value)
         return _ABSENT if found is None else found
 

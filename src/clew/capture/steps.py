@@ -36,6 +36,12 @@ class Steps:
             mode = self.modes[self.number] = TRAIN if training else EVAL
             self._counts[mode] += 1
 
+    def completed(self, only: str | None) -> int | None:
+        """How many steps of a kind are complete; None if the last one was of the other kind."""
+        if only is None:
+            return self.number
+        return self._counts[only] if self.modes.get(self.number - 1) == only else None
+
     def is_due(self, every: int, only: str | None, training: bool | None) -> bool:
         """Whether this is one of the steps to record: the last of every N of its kind.
 

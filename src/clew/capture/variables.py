@@ -20,7 +20,7 @@ from clew.capture.changes import Look, look
 from clew.capture.frames import Installed, Site, Target, hooks, instrument
 from clew.capture.frames.functions import Found, methods, missing, resolve, variables
 from clew.capture.frames.paths import follow
-from clew.capture.recording import At, Recording, Where
+from clew.capture.recording import NAME, At, Recording, Where
 from clew.capture.sources import MACHINERY, position_of
 from clew.events.model import Gap
 from clew.events.records import VARIABLE, Label
@@ -285,6 +285,7 @@ class Plan:
                 site.file, site.function, site.line, site.end_line, site.col, site.end_col,
             )  # fmt: skip
             where = At(frame, position, below=False)
+            owner = self._running() if owner is None else owner
             for wanted in self.wanted:
                 if segment_matches(wanted.name, name):
                     path = "" if wanted.owners is None else wanted.owners.get(id(owner))
@@ -292,6 +293,11 @@ class Plan:
                         self._record(wanted, path, name, value, always, call, where)
         except Exception as fault:
             self._recording.on_fault(fault, f"{site.function}.{name}")
+
+    def _running(self) -> object:
+        """The module that runs: whose method it is, where the method gives up its `self`."""
+        name = self._recording.lane().stack[-1][NAME]
+        return None if name is None else name.entry.ref()
 
     def _record(
         self, wanted: Wanted, path: str, name: str, value: object, always: bool, call: _Call,

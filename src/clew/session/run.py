@@ -128,7 +128,7 @@ class Session:
         named = self._named = Named(self.recording, treated, self._steps, self._training, self._gap)
         self._gather = Gather(
             self.recording, settings.gather, self._steps, named.treatment_of, decode, self._gap,
-            self._trouble,
+            self._trouble, named.only,
         )  # fmt: skip
         named.collect = self._gather.collect
         if named.calls or named.ops:
@@ -141,8 +141,11 @@ class Session:
             grads = self.recording.grads = GradSource(self.recording, asked, named, self._gap)
             self._matchers.append(grads)
         self._variables: VariableSource | None = None
-        if any(self._may_be_variable(address) for address in asked):
-            self._variables = VariableSource(self.recording, asked, named, self._gap, is_compiling)
+        variables = [address for address in asked if self._may_be_variable(address)]
+        if variables:
+            self._variables = VariableSource(
+                self.recording, variables, named, self._gap, is_compiling
+            )
             self._matchers.append(self._variables)
         self._taps = TapSource(self.recording, named, reducer, asked, self._gap)
         self._matchers.append(self._taps)

@@ -1,0 +1,354 @@
+"""What was wrong in TensorTracer is right here: one test for each defect of SEEDS 2.2."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from clew.compat.tensortrace import (
+    H5PYSaverCallback,
+    ModelTracer,
+    ModelTracerH5PY,
+    Variable,
+    stack_padded_tensors,
+)
+from clew.errors import ClewWarning
+from tests.compat.test_tensortrace import Net, passes, traced
+from tests.processes import answers
+
+
+class Given(nn.Module):
+    """Returns what it was given, through a local."""
+
+    def forward(self, x: Any) -> Any:
+        y = x
+        return y
+
+
+def saved(tmp_path: Path, values: list[Any], gather: int = 2, **settings: Any) -> Any:
+    """An HDF5 file with values of `y`, as it is when read back."""
+    saver = H5PYSaverCallback(tmp_path / "run.h5", **settings)
+    model = Given()
+    tracer = ModelTracer(
+        model, ["forward.y"], post_gather_callbacks=[saver], gathering_interval=gather
+    )
+    with tracer:
+        for value in values:
+            model(value)
+    saver.close()
+    with h5py.File(tmp_path / "run.h5") as file:
+        return {name: dataset[()] for name, dataset in file.items()}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [torch.tensor([2**40, -(2**62)]), torch.tensor([1, 2])],
+        [torch.tensor([1e300], dtype=torch.float64)] * 3,
+        [torch.tensor([1 + 2j])],
+        [torch.tensor([True, False])],
+        [torch.tensor([0.5, 1.0], dtype=torch.bfloat16)],
+    ],
+    ids=["int64", "float64", "complex", "bool", "bfloat16"],
+)
+def test_2_3_hdf5_holds_exactly_what_was_traced(tmp_path: Path, values: list[Tensor]) -> None:
+    found = saved(tmp_path, values, compression="gzip", compression_opts=4, shuffle=True)
+    wanted = np.stack([v.float().numpy() if v.dtype == torch.bfloat16 else v.numpy()
+                       for v in values])  # fmt: skip
+    assert found["forward.y"].dtype == wanted.dtype
+    assert np.array_equal(found["forward.y"], wanted)
+    assert found["forward.y_iterations"].tolist() == list(range(1, len(values) + 1))
+    assert found["forward.y_ranks"].tolist() == [0] * len(values)
+
+
+@pytest.mark.parametrize("gather", [1, 4])
+def test_3_ragged_shapes_are_padded_and_never_broadcast(tmp_path: Path, gather: int) -> None:
+    values = [torch.ones(3, 2), torch.ones(1, 2), torch.ones(4, 2), torch.ones(2)]
+    found = saved(tmp_path, values, gather)["forward.y"]
+    assert found.shape == (4, 4, 2)
+    assert found.sum(axis=(1, 2)).tolist() == [6, 2, 8, 2]
+
+
+def test_3_text_numbers_none_and_containers_are_stored(tmp_path: Path) -> None:
+    found = saved(tmp_path, [2**40, 1.5, "text", None, (torch.ones(2), {"k": 3})])
+    assert found["forward.y"].tolist() == [2**40, 1.5]
+    assert found["forward.y.text"].tolist() == [b"text", b"None"]
+    assert found["forward.y.text_iterations"].tolist() == [3, 4]
+    assert found["forward.y.0"].tolist() == [[1, 1]]
+    assert found["forward.y.1.k"].tolist() == [3]
+
+
+def test_3_a_dtype_that_cannot_hold_the_values_is_refused(tmp_path: Path) -> None:
+    with pytest.warns(ClewWarning, match=r"'forward.y' has values that int32 cannot hold"):
+        saver = H5PYSaverCallback(tmp_path / "run.h5", int_dtype=np.int32)
+        model = Given()
+        tracer = ModelTracer(model, ["forward.y"], post_gather_callbacks=[saver])
+        with tracer:
+            model(torch.tensor([2**40]))
+    assert tracer.results["forward.y"].values[0].item() == 2**40  # not written, and not lost
+    narrow = saved(tmp_path, [torch.tensor([1.5], dtype=torch.float64)], float_dtype=np.float32)
+    assert narrow["forward.y"].dtype == np.float32
+
+
+def test_an_existing_file_is_replaced_or_refused(tmp_path: Path) -> None:
+    saved(tmp_path, [1])
+    assert saved(tmp_path, [2])["forward.y"].tolist() == [2]
+    with pytest.raises(ValueError, match="exists: give another dataset_file"):
+        H5PYSaverCallback(tmp_path / "run.h5", existing_ok=False)
+
+
+def test_the_first_release_saves_by_itself(tmp_path: Path) -> None:
+    model = Net()
+    tracer = ModelTracerH5PY(model, ["forward.x"], tmp_path / "old.h5", saving_interval=2)
+    with tracer:
+        for rows in (1, 3, 2):
+            model(torch.ones(rows, 3))
+    assert tracer.datasets["forward.x"].shape == (3, 3, 3)
+    content, iterations = tracer.datasets["forward.x"]
+    assert content[:].sum() == 18
+    assert iterations[:].tolist() == [1, 2, 3]
+    tracer.saver.close()
+
+
+def test_4_ranks_in_one_process_are_zero() -> None:
+    found = traced(["forward.x"], 4)["forward.x"]
+    assert (found.iterations, found.ranks) == ([1, 2, 3, 4], [0, 0, 0, 0])
+
+
+def test_5_mode_and_interval_are_those_of_each_variable() -> None:
+    model = Net()
+    often, seldom = Variable("forward.x"), Variable("forward.x", trace_interval=10)
+    never = Variable("forward.x", mode="eval")
+    with pytest.warns(ClewWarning, match="none of the steps in which it ran was due"):
+        passes(ModelTracer(model, [often, seldom, never]), model, 4)
+    assert often.results["forward.x"].iterations == [1, 2, 3, 4]
+    assert not seldom.results
+    assert not never.results
+
+
+def test_6_nothing_is_lost_at_the_end() -> None:
+    found = traced(["forward.x"], 6, gathering_interval=4)["forward.x"]
+    assert found.iterations == [1, 2, 3, 4, 5, 6]
+    found = traced(["forward.x"], 8, trace_interval=3, gathering_interval=4)["forward.x"]
+    assert found.iterations == [3, 6]
+    found = traced(["forward.x"], 6, gathering_interval=4,
+                   post_gather_callbacks=[stack_padded_tensors],
+                   post_trace_callbacks=[stack_padded_tensors])["forward.x"]  # fmt: skip
+    assert found.values[0].shape == (2, 4, 5, 3)
+    assert found.iterations[0].tolist() == [[1, 2, 3, 4], [5, 6, 0, 0]]
+    assert found.ranks[0].tolist() == [[0, 0, 0, 0], [0, 0, -1, -1]]
+
+
+def test_6_what_was_traced_before_an_exception_is_there() -> None:
+    model = Net()
+    tracer = ModelTracer(model, ["forward.x"], gathering_interval=4)
+
+    def run() -> None:
+        with tracer:
+            model(torch.ones(1, 3))
+            model(torch.ones(1, 4))
+
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        run()
+    assert tracer.results["forward.x"].iterations == [1, 2]
+
+
+def test_7_a_path_that_begins_another_is_traced_too() -> None:
+    paths = ["fc1", "fc1.forward", "forward.parts.b", "forward.parts.b.*", "forward.self.fc1.bias",
+             "forward.self.fc1.bias.grad"]  # fmt: skip
+    model = Net()
+    model(torch.ones(1, 3)).sum().backward()
+    assert set(traced(paths, 1, model)) == {
+        "fc1", "fc1.forward", "forward.parts.b", "forward.parts.b.0", "forward.parts.b.1",
+        "forward.self.fc1.bias", "forward.self.fc1.bias.grad",
+    }  # fmt: skip
+
+
+def test_8_containers_of_graph_tensors_are_traced_in_training() -> None:
+    attention = nn.MultiheadAttention(4, 2)
+    query = torch.ones(3, 1, 4)
+    tracer = ModelTracer(attention, ["forward"])
+    with tracer:
+        output, weights = attention(query, query, query)
+        output.sum().backward()
+    value = tracer.results["forward"].values[0]
+    assert torch.equal(value[0], output)
+    assert torch.equal(value[1], weights)
+    assert not value[0].requires_grad
+
+
+def test_9_wildcards_change_nothing_and_find_only_values() -> None:
+    class Sums(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            g = (x + n for n in range(3))
+            text = "abc"
+            return torch.stack(list(g)).sum() + len(text)
+
+    model = Sums()
+    tracer = ModelTracer(model, ["forward.*.*", "forward.*"])
+    with tracer:
+        assert model(torch.zeros(1)).item() == 6
+    assert not [name for name in tracer.results if name.startswith(("forward.text.", "forward.x."))]
+    assert tracer.results["forward.text"].values == ["abc"]
+    assert set(traced(["layers.*", "forward.x"])) == {"layers.0", "layers.1", "forward.x"}
+    assert set(traced(["forward.parts.b.0"])) == {"forward.parts.b.0"}
+
+
+def test_10_the_last_line_mutation_and_equal_values_are_seen() -> None:
+    class Last(nn.Module):
+        def forward(self, x: Tensor) -> None:
+            items = []
+            items.append(1)
+            n = 5
+            y = x * 2
+            y = y * 3 * n  # the last line
+
+    found = traced(["forward.y", "forward.items.*", "forward.n"], 2, Last())
+    assert [value[0, 0].item() for value in found["forward.y"].values] == [0, 0, 2, 30]
+    assert found["forward.items.0"].values == [1, 1]
+    assert found["forward.n"].iterations == [1, 2]
+
+
+def test_11_every_output_of_a_loop_is_recorded() -> None:
+    assert traced(["fc1"], 200)["fc1"].iterations == list(range(1, 201))
+
+
+def test_12_13_any_name_for_self_and_modules_added_later() -> None:
+    class Odd(nn.Module):
+        def forward(s, x: Tensor) -> Tensor:
+            y = s.late(x) if hasattr(s, "late") else x
+            del s
+            return y
+
+    model = Odd()
+    tracer = ModelTracer(model, ["forward.y", "late"])
+    with tracer:
+        model(torch.ones(1, 3))
+        model.late = nn.Linear(3, 3)
+        model(torch.ones(1, 3))
+    assert tracer.results["forward.y"].iterations == [1, 2]
+    assert tracer.results["late"].iterations == [2]
+
+
+def test_14_a_pass_that_raises_has_no_output() -> None:
+    class Picky(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if x.sum() == 0:
+                raise ValueError("zero")
+            return x
+
+    model = Picky()
+    tracer = ModelTracer(model, ["forward"])
+    with tracer:
+        model(torch.ones(1))
+        with pytest.raises(ValueError, match="zero"):
+            model(torch.zeros(1))
+        model(torch.ones(1) * 2)
+    assert [value.item() for value in tracer.results["forward"].values] == [1, 2]
+    assert tracer.results["forward"].iterations == [1, 3]
+
+
+def test_15_a_tracer_with_stacking_can_be_used_again() -> None:
+    model = Net()
+    tracer = ModelTracer(model, ["forward.x", "forward.count"],
+                         post_trace_callbacks=[stack_padded_tensors])  # fmt: skip
+    passes(tracer, model, 2)
+    passes(tracer, model, 1)
+    assert tracer.results["forward.x"].values[0].shape == (3, 5, 3)
+    assert tracer.results["forward.count"].values[0].tolist() == [7, 7, 7]
+    assert tracer.results["forward.x"].iterations[0].tolist() == [1, 2, 3]
+
+
+def test_16_a_compiled_model_returns() -> None:
+    torch._dynamo.reset()
+    model = Given()
+    compiled = torch.compile(model, backend="eager")
+    tracer = ModelTracer(compiled, ["forward.y"])
+    with tracer:
+        for step in range(2):
+            assert torch.equal(compiled(torch.full((2,), float(step))), torch.full((2,), step))
+    assert [v[0].item() for v in tracer.results["forward.y"].values] == [0, 1]
+    assert tracer.results["forward.y"].iterations == [1, 2]
+
+
+def test_17_other_trace_functions_see_what_they_saw() -> None:
+    seen: list[str] = []
+
+    def other(frame: Any, event: str, arg: Any) -> None:
+        if event == "call" and frame.f_code.co_filename == __file__:
+            seen.append(frame.f_code.co_name)
+
+    model = Given()
+    before = sys.gettrace()
+    with ModelTracer(model, ["forward.y"]):
+        sys.settrace(other)
+        try:
+            model(1)
+        finally:
+            sys.settrace(before)
+    assert "forward" in seen
+
+
+def test_18_ranks_may_make_uneven_numbers_of_passes(tmp_path: Path) -> None:
+    script = """
+from clew.compat.tensortrace import ModelTracer
+model = nn.Linear(3, 2)
+tracer = ModelTracer(model, [""], gathering_interval=2)
+with tracer:
+    for step in range(3 + 2 * rank):
+        model(torch.full((1, 3), float(step)))
+found = tracer.results.get("")
+answer = [found.iterations, found.ranks] if found else None
+"""
+    first, second = answers(script, 2, tmp_path)
+    assert sorted(zip(*first, strict=True)) == sorted(
+        [(n, 0) for n in (1, 2, 3)] + [(n, 1) for n in (1, 2, 3, 4, 5)]
+    )
+    assert second is None
+
+
+def test_19_nothing_stays_on_the_model() -> None:
+    model = Net()
+    code, before = Net.forward.__code__, dict(vars(model))
+    tracer = ModelTracer(model, ["forward.x", "fc1"])
+    with tracer:
+        model(torch.ones(1, 3))
+    assert vars(model).keys() == before.keys()
+    assert Net.forward.__code__ is code
+
+
+def test_20_settings_of_variables_are_their_own() -> None:
+    one, two = Variable("a"), Variable("b")
+    one.post_gather_callbacks.append(stack_padded_tensors)
+    assert two.post_gather_callbacks == []
+    assert one.results is not two.results
+
+
+def test_a_callback_that_fails_is_passed_over_and_nothing_is_lost() -> None:
+    def wrong(name: str, values: list[Any], iterations: list[int], ranks: list[int]) -> None:
+        values.clear()
+        raise KeyError("oops")
+
+    with pytest.warns(ClewWarning, match=r"the callback wrong failed for 'forward.x'.*KeyError"):
+        found = traced(["forward.x"], 1, post_gather_callbacks=[wrong])["forward.x"]
+    assert len(found.values) == 1
+
+
+def test_a_path_that_names_nothing_is_told() -> None:
+    with pytest.warns(ClewWarning, match="forward.nonesuch"):
+        assert traced(["forward.nonesuch"], 1) == {}
+
+
+@pytest.fixture(autouse=True)
+def _same_trace_function() -> Iterator[None]:
+    before = sys.gettrace()
+    yield
+    assert sys.gettrace() is before
