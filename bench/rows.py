@@ -98,6 +98,7 @@ def all_rows(plan: Plan) -> Iterator[Row]:
     yield from variables(plan)
     yield from storing(plan)
     yield from reading(plan)
+    yield from taps(plan)
     yield from importing(plan)
     yield from drawing(plan)
     yield from million(plan)
@@ -237,6 +238,30 @@ def _variables(plan: Plan, python: str, key: str) -> Iterator[Row]:
         if name in times:
             yield _ratio(f"{key}.{name}", what, on, UNTRACED, times["untraced"], times[name],
                          goal if key == "variables" else None)  # fmt: skip
+
+
+_CALLS = 100_000
+
+
+def taps(plan: Plan) -> Iterator[Row]:
+    """A tap when nothing records, against a function that only returns its argument."""
+
+    def empty(name: str, value: Any, module: Any = None) -> Any:
+        return value
+
+    def calls_of(function: Callable[..., Any]) -> Callable[[], None]:
+        def calls() -> None:
+            for _ in range(_CALLS):
+                function("name", 1, None)
+
+        return calls
+
+    measured = {"empty function": calls_of(empty), "clew.tap": calls_of(clew.tap)}
+    times = best_times(measured, plan.small)
+    yield _ratio(
+        "tap.idle", "clew.tap, nothing recording", f"{_CALLS:,} calls", "empty function",
+        times["empty function"], times["clew.tap"], 2.0,
+    )  # fmt: skip
 
 
 def importing(plan: Plan) -> Iterator[Row]:

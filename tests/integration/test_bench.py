@@ -16,7 +16,7 @@ WORKLOADS = ("encoder", "tiny", "training", "gpt2")
 PROMISED = {
     *(f"{on}.{what}" for on in WORKLOADS for what in ("ops", "modules")),
     *("store.large.clew", "store.stall.modules"),
-    "variables.local",
+    *("variables.local", "tap.idle"),
     *("import.import", "memory.recorded", "memory.read", "memory.linear", "time.linear"),
     *("viewer.ready", "viewer.size", "viewer.scroll"),
 }
