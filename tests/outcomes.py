@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import (
     is_in_torch_dispatch_mode,
 )
 
-from clew import session
+from clew.session import tracer
 from tests.models import Built, leaves
 
 Outcome = dict[str, Any]
@@ -178,7 +178,7 @@ def clean_up(before: Outcome) -> None:
             vars(nn_module)[name].clear()
             vars(nn_module)[name].update(registry)
     vars(torch.utils).update(before["torch.utils"])
-    session._active.clear()
+    tracer._active.clear()
 
 
 def resident() -> int:
