@@ -87,7 +87,7 @@ class VariableSource:
     def stop(self) -> None:
         """Give the functions their own code back, and tell what never ran."""
         self._running = False
-        self._recording.modules.on_module = lambda path, module: None
+        self._recording.modules.on_module = None
         for plan in self._plans.values():
             plan.uninstall()
             self._recording.stacks.let_go(plan.codes)
