@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64, xxh3_64_intdigest
 
 # What the algorithm is called in the manifest of a trace; another algorithm needs another name.
 CHECKSUM = "xxh3"
@@ -17,3 +17,16 @@ CHECKSUM = "xxh3"
 def checksum(data: Any) -> int:
     """The 64-bit XXH3 of anything that has bytes, halved: columns hold signed numbers."""
     return xxh3_64_intdigest(data) >> 1
+
+
+class RunningChecksum:
+    """The checksum of bytes that come piece by piece."""
+
+    def __init__(self) -> None:
+        self._hash = xxh3_64()
+
+    def add(self, data: Any) -> None:
+        self._hash.update(data)
+
+    def result(self) -> int:
+        return self._hash.intdigest() >> 1
