@@ -15,16 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from clew.capture.recording import (
-    FRAME,
-    ID,
-    NAME,
-    NODE,
-    NUMBER,
-    Call,
-    Lane,
-    Recording,
-)
+from clew.capture.lanes import FRAME, ID, NAME, NODE, NUMBER, Call, Lane
+from clew.capture.recording import Recording
 from clew.capture.sources import MACHINERY
 from clew.capture.structure import CONSTANTS, describe
 from clew.capture.torch_compat import CALL_FRAME, WRAPPED_CALL, StopRecomputation

@@ -20,7 +20,8 @@ from clew.capture.changes import Look, look
 from clew.capture.frames import Installed, Site, Target, hooks, instrument
 from clew.capture.frames.functions import Found, methods, missing, resolve, variables
 from clew.capture.frames.paths import follow
-from clew.capture.recording import NAME, At, Recording, Where
+from clew.capture.lanes import NAME
+from clew.capture.recording import At, Recording, Where
 from clew.capture.sources import MACHINERY, position_of
 from clew.events.model import Gap
 from clew.events.records import VARIABLE, Label
