@@ -55,8 +55,9 @@ ORIGINALS: dict[str, tuple[str, dict[str, float]]] = {
     "ttk_var_root": ("Tensor Tracker var_tracker('output')", _of(2.37, 2.24, 1.32)),
     "ttk_hooks": ("Tensor Tracker hooks on all modules", _of(2.00, 1.74, 1.13)),
 }
-# Runs for each time something is attached; the first one is not counted.
-RUNS = 3
+# Runs for each time something is attached, and seconds for them; the first one is not counted.
+RUNS = range(3, 13)
+SECONDS = 0.2
 
 Attached = contextlib.AbstractContextManager[Subject]
 Use = Callable[[nn.Module, Subject, str], Attached]
@@ -225,7 +226,11 @@ def measure(rounds: int, layers: int, uses: dict[str, Use] = USES) -> dict[str, 
         for _ in range(rounds):
             for name, use in uses.items():
                 with tempfile.TemporaryDirectory() as folder, use(model, run, folder) as subject:
-                    seconds = [seconds_of(subject) for _ in range(RUNS)]
+                    seconds = [seconds_of(subject)]
+                    while len(seconds) < RUNS.start or (
+                        len(seconds) < RUNS.stop and sum(seconds) < SECONDS
+                    ):
+                        seconds.append(seconds_of(subject))
                 times[name] = min(times[name], *seconds[1:])
     return best
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
-import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from torch import nn
 
+from clew.capture.calls import caller_of
+
 logger = logging.getLogger("torchspy")
 
-Classes = tuple[type[nn.Module], ...]
+UNKNOWN = "unknown"
 
 
 class BaseDebugger:
@@ -22,41 +25,52 @@ class BaseDebugger:
         self.output_dir.mkdir(parents=True, exist_ok=True)
         self.enabled = enabled
         self.module_paths: dict[int, str] = {}
-        # An id is a module's only while the module lives.
-        self._modules: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
+        self._names: WeakKeyDictionary[nn.Module, list[str]] = WeakKeyDictionary()
+        # By the ids of their hooks, which the replicas of nn.DataParallel share.
+        self._originals: WeakValueDictionary[int, nn.Module] = WeakValueDictionary()
 
     def get_module_path(self, module: nn.Module) -> str:
-        """The path a module was registered under, `"unknown"` for any other."""
-        known = self._modules.get(id(module)) is module
-        return self.module_paths[id(module)] if known else "unknown"
+        """The path a module was registered under, `"unknown"` for any other.
+
+        A module that is in several places has the path it is being called by.
+        """
+        names = self._names.get(module)
+        if names is None:
+            module = self._originals.get(id(module._forward_hooks), module)
+            names = self._names.get(module)
+        if names is None or id(module) not in self.module_paths:
+            return UNKNOWN
+        return (names[0] if len(names) == 1 else self._called_name(module)) or "root"
+
+    def _called_name(self, module: Any) -> str:
+        """The name of a module that lies within the module calling it, the nearest if several."""
+        names = self._names.get(module) or [""]
+        if len(names) == 1:
+            return names[0]
+        caller = caller_of(module)
+        above = "" if caller is None else self._called_name(caller)
+        inside = [name for name in names if name.startswith(above and above + ".")]
+        return min(inside or names[:1], key=len)
 
     def _register(
         self,
         model: nn.Module,
-        target_classes: Classes,
-        target_names: Iterable[str] | None,
-        exclude_names: Iterable[str] | None,
+        target_classes: tuple[type[nn.Module], ...] = (nn.Module,),
+        target_names: Iterable[str] | None = None,
+        exclude_names: Iterable[str] | None = None,
     ) -> None:
-        for path, module in matching(model, target_classes, target_names, exclude_names):
-            self.module_paths[id(module)] = path
-            self._modules[id(module)] = module
-            logger.info("Registered %s (%s)", path, type(module).__name__)
-
-
-def matching(
-    model: nn.Module,
-    target_classes: Classes = (nn.Module,),
-    target_names: Iterable[str] | None = None,
-    exclude_names: Iterable[str] | None = None,
-) -> Iterator[tuple[str, nn.Module]]:
-    """Modules of some classes whose path has one of the names in it, and none of the excluded."""
-    wanted = None if target_names is None else list(target_names)
-    modules: list[tuple[str, nn.Module]] = list(model.named_modules())
-    for name, module in modules:
-        path = name or "root"
-        if not isinstance(module, tuple(target_classes)):
-            continue
-        if wanted is not None and not any(part in path for part in wanted):
-            continue
-        if not any(part in path for part in exclude_names or ()):
-            yield path, module
+        """Look at modules of some classes with a name in their path, and none that is excluded."""
+        wanted = [""] if target_names is None else list(target_names)
+        unwanted = list(exclude_names or ())
+        modules: Iterable[tuple[str, nn.Module]] = model.named_modules(remove_duplicate=False)
+        for name, module in modules:
+            path = name or "root"
+            known = self._names.setdefault(module, [])
+            if name not in known:
+                known.append(name)
+            self._originals[id(module._forward_hooks)] = module
+            is_wanted = any(part in path for part in wanted)
+            is_wanted = is_wanted and not any(part in path for part in unwanted)
+            if is_wanted and isinstance(module, tuple(target_classes)):
+                self.module_paths.setdefault(id(module), path)
+                logger.info("Registered %s (%s)", path, type(module).__name__)

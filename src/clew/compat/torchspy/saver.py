@@ -6,7 +6,6 @@ saved is logged; nothing is raised in the user's forward.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from pathlib import Path
 from types import FrameType
@@ -17,9 +16,12 @@ from torch import Tensor, nn
 
 from clew.callbacks import norm
 from clew.capture.taps import listen, tap
-from clew.compat.torchspy.base import BaseDebugger, Classes, logger
+from clew.compat.torchspy.base import UNKNOWN, BaseDebugger, logger
+from clew.views.export.hdf5 import escaped
 
-_UNSAFE = re.compile(r"[^\w.\-+=@,#()\[\] ]")
+# What the file systems of one system or another trip over.
+_RESERVED = '/\\:*?"<>|' + "".join(map(chr, range(32)))
+_LONGEST_NAME = 200
 
 
 class TensorSaver(BaseDebugger):
@@ -33,15 +35,7 @@ class TensorSaver(BaseDebugger):
         super().__init__(_free(Path(output_dir)), enabled)
         self.call_counts: defaultdict[str, int] = defaultdict(int)
 
-    def register_modules(
-        self,
-        model: nn.Module,
-        target_classes: Classes = (nn.Module,),
-        target_names: list[str] | None = None,
-        exclude_names: list[str] | None = None,
-    ) -> None:
-        """Know the paths of some modules of a model."""
-        self._register(model, target_classes, target_names, exclude_names)
+    register_modules = BaseDebugger._register
 
     def save(
         self, name: str, tensor: Any, call_idx: int | None = None, norm_only: bool = False
@@ -53,7 +47,8 @@ class TensorSaver(BaseDebugger):
         if index is None:
             index = self.call_counts[name]
             self.call_counts[name] += 1
-        path = self.output_dir / f"{_safe(name)}.call{index}.pt"
+        safe = escaped(name, _RESERVED, _LONGEST_NAME).replace("..", "%2E%2E")
+        path = self.output_dir / f"{safe}.call{index}.pt"
         try:
             torch.save(_detached(tensor, norm_only), path)
         except Exception as error:
@@ -70,15 +65,10 @@ class DebugContext:
     def __init__(
         self, saver: TensorSaver, prefix: str = "", module_path_override: str | None = None
     ) -> None:
-        self.saver = saver
+        self.saver = self.debugger = saver
         self.prefix = prefix
         self.module_path_override = module_path_override
         self._end: Any = None
-
-    @property
-    def debugger(self) -> TensorSaver:
-        """The saver, by its older name."""
-        return self.saver
 
     def __enter__(self) -> DebugContext:
         _contexts.append(self)
@@ -97,7 +87,11 @@ class DebugContext:
             return
         path = self._path_of(module)
         if path is None:
-            logger.warning("Module path unknown for %s. Skipping save of %r", module, name)
+            what = type(module).__name__ if isinstance(module, nn.Module) else module
+            logger.warning(
+                "Module path unknown for %s: register_modules() did not meet it, or it is a copy "
+                "of one it met. Skipping save of %r", what, name,
+            )  # fmt: skip
             return
         self.saver.save(".".join(part for part in (self.prefix, path, name) if part), value)
 
@@ -106,9 +100,10 @@ class DebugContext:
             return self.module_path_override
         if module is None:
             return "manual"
+        if isinstance(module, nn.Module):
+            module = self.saver.get_module_path(module)
         # Compiled code hands over the path itself.
-        path = module if isinstance(module, str) else self.saver.get_module_path(module)
-        return None if path in ("unknown", "") else path
+        return module if isinstance(module, str) and module not in (UNKNOWN, "") else None
 
     def missed(self, name: str) -> None:
         """A tap in compiled code was given something that is no tensor."""
@@ -137,7 +132,7 @@ def _free(folder: Path) -> Path:
     if distributed.is_available() and distributed.is_initialized():
         folder = folder / f"rank{distributed.get_rank()}"
     free, number = folder, 1
-    while free.is_dir() and any(free.glob("*.call*.pt")):
+    while any(free.glob("*.call*.pt")):
         number += 1
         free = folder.with_name(f"{folder.name}-{number}")
     if free != folder:
@@ -145,25 +140,17 @@ def _free(folder: Path) -> Path:
     return free
 
 
-def _safe(name: str) -> str:
-    """A name that is one file: what a file system may trip over is written as %XX."""
-    safe = _UNSAFE.sub(lambda found: "".join(f"%{b:02X}" for b in found[0].encode()), name)
-    return safe.replace("..", "%2E%2E")[:200]
-
-
 def _detached(value: Any, norm_only: bool) -> Any:
-    """Copies of a value's own tensors, on the CPU."""
+    """The value with tensors as they are to be saved: on the CPU, and of a view its own part."""
     if isinstance(value, Tensor):
-        return _norms(value) if norm_only else value.detach().cpu().clone()
+        if norm_only:  # the first axis being the samples; of a scalar its absolute value
+            value = norm(-1)(value.detach().reshape(value.shape[0] if value.dim() else 1, -1))
+        found = value.detach().cpu()
+        is_whole = not found.is_nested and found.layout is torch.strided
+        is_whole = is_whole and found.untyped_storage().nbytes() == found.nbytes
+        return found if is_whole else found.clone()
     if isinstance(value, dict):
         return {key: _detached(item, norm_only) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_detached(item, norm_only) for item in value]
     return value
-
-
-def _norms(tensor: Tensor) -> Tensor:
-    """One norm per sample, the first axis being the samples; of a scalar its absolute value."""
-    samples = tensor.detach().reshape(tensor.shape[0] if tensor.dim() else 1, -1)
-    found: Tensor = norm(-1)(samples)
-    return found.cpu()

@@ -1,0 +1,75 @@
+"""Module calls as they end, told to somebody and recorded nowhere, at the price of a hook.
+
+In come calls of `nn.Module`s, by the global hook that leaves fused fast paths on; out go the
+modules, or their paths where compiled code ran, which tells of them by an operator.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
+
+from clew.capture.compiled import silence_extra_call
+from clew.capture.sources import first_argument
+from clew.capture.torch_compat import WRAPPED_CALL
+
+_numbers = itertools.count()
+# Who listens, by number: compiled code that outlives its listener tells nobody.
+listeners: dict[int, Callable[[Any], None]] = {}
+
+
+def listen(paths: Mapping[int, str], ended: Callable[[Any], None]) -> Callable[[], None]:
+    """Tell of each module call that ends, well or with an error; returns what ends it.
+
+    `ended` gets the module, on the thread of the call. Inside compiled code it gets the path that
+    `paths` has for the module's id; modules without one are not told of there.
+    """
+    is_compiling = torch.compiler.is_dynamo_compiling
+    number = next(_numbers)
+
+    def leave(module: nn.Module, args: Any, result: Any) -> None:
+        if is_compiling():
+            path = paths.get(id(module))
+            if path is not None:
+                _tell_compiled(number, path)
+            return
+        ended(module)
+
+    listeners[number] = ended
+    audible = silence_extra_call()
+    handle = register_module_forward_hook(leave, always_call=True)
+
+    def end() -> None:
+        handle.remove()
+        audible()
+        listeners.pop(number, None)
+
+    return end
+
+
+def _tell_compiled(number: int, path: str) -> None:
+    """What Dynamo traces instead; it runs this import as it traces."""
+    from clew.capture import compiled_taps
+
+    compiled_taps.called(number, path)
+
+
+def caller_of(module: nn.Module) -> Any:
+    """The module whose call the running call of `module` is in, None outside any."""
+    frame: FrameType | None = sys._getframe(1)
+    running = False
+    while frame is not None:
+        if frame.f_code is WRAPPED_CALL:
+            found = first_argument(frame)
+            if running and found is not module:
+                return found
+            running = running or found is module
+        frame = frame.f_back
+    return None
