@@ -1,16 +1,18 @@
 """Module calls as they end, told to somebody and recorded nowhere, at the price of a hook.
 
 In come calls of `nn.Module`s, by the global hook that leaves fused fast paths on; out go the
-modules, or their paths where compiled code ran, which tells of them by an operator.
+modules, or their paths where compiled code ran, which tells of them by an operator. Also which of
+its names a module is being called by.
 """
 
 from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 from torch import nn
@@ -61,7 +63,42 @@ def _tell_compiled(number: int, path: str) -> None:
     compiled_taps.called(number, path)
 
 
-def caller_of(module: nn.Module) -> Any:
+class CalledNames:
+    """The names of models' modules; one in several places goes by that which is being called."""
+
+    def __init__(self) -> None:
+        self._names: WeakKeyDictionary[nn.Module, list[str]] = WeakKeyDictionary()
+        # By the ids of their hooks, which the replicas that nn.DataParallel makes have in common.
+        self._originals: WeakValueDictionary[int, nn.Module] = WeakValueDictionary()
+
+    def add(self, model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+        """Know a model's modules; out comes each of them under each of its names."""
+        modules: Iterator[tuple[str, nn.Module]] = model.named_modules(remove_duplicate=False)
+        for name, module in modules:
+            known = self._names.setdefault(module, [])
+            if name not in known:
+                known.append(name)
+            self._originals[id(module._forward_hooks)] = module
+            yield name, module
+
+    def original(self, module: nn.Module) -> nn.Module | None:
+        """The module that is known: this one, or the one that it replicates."""
+        if module in self._names:
+            return module
+        return self._originals.get(id(module._forward_hooks))
+
+    def of(self, module: nn.Module) -> str:
+        """The name within the module that is calling this one, the nearest if there are several."""
+        names = self._names.get(module) or [""]
+        if len(names) == 1:
+            return names[0]
+        caller = _caller_of(module)
+        above = "" if caller is None else self.of(caller)
+        inside = [name for name in names if name.startswith(above and above + ".")]
+        return min(inside or names[:1], key=len)
+
+
+def _caller_of(module: nn.Module) -> Any:
     """The module whose call the running call of `module` is in, None outside any."""
     frame: FrameType | None = sys._getframe(1)
     running = False

@@ -6,6 +6,7 @@ saved is logged; nothing is raised in the user's forward.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from pathlib import Path
 from types import FrameType
@@ -17,6 +18,8 @@ from torch import Tensor, nn
 from clew.callbacks import norm
 from clew.capture.taps import listen, tap
 from clew.compat.torchspy.base import UNKNOWN, BaseDebugger, logger
+from clew.session.surroundings import rank_and_size
+from clew.store.as_torch import own_parts
 from clew.views.export.hdf5 import escaped
 
 # What the file systems of one system or another trip over.
@@ -40,7 +43,7 @@ class TensorSaver(BaseDebugger):
     def save(
         self, name: str, tensor: Any, call_idx: int | None = None, norm_only: bool = False
     ) -> None:
-        """Save a tensor, or tensors in containers; `norm_only` saves one norm per sample."""
+        """Save a tensor, or what holds tensors; `norm_only` saves one norm per sample."""
         if not self.enabled:
             return
         index = call_idx
@@ -50,7 +53,7 @@ class TensorSaver(BaseDebugger):
         safe = escaped(name, _RESERVED, _LONGEST_NAME).replace("..", "%2E%2E")
         path = self.output_dir / f"{safe}.call{index}.pt"
         try:
-            torch.save(_detached(tensor, norm_only), path)
+            torch.save(own_parts(tensor, _norms if norm_only else None), path)
         except Exception as error:
             logger.warning("Could not save %s: %s: %s", path.name, type(error).__name__, error)
 
@@ -128,29 +131,15 @@ def spy_save(name: str, tensor: Any, module: nn.Module | None = None) -> None:
 
 def _free(folder: Path) -> Path:
     """The folder, or one beside it if it has saved tensors; below it, one for each rank."""
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        folder = folder / f"rank{distributed.get_rank()}"
-    free, number = folder, 1
-    while any(free.glob("*.call*.pt")):
-        number += 1
-        free = folder.with_name(f"{folder.name}-{number}")
-    if free != folder:
-        logger.warning("%s has saved tensors already; saving to %s", folder, free)
+    rank, size = rank_and_size()
+    wanted = folder / f"rank{rank}" if size > 1 else folder
+    beside = (wanted.with_name(f"{wanted.name}-{number}") for number in itertools.count(2))
+    free = next(f for f in itertools.chain([wanted], beside) if not any(f.glob("*.call*.pt")))
+    if free != wanted:
+        logger.warning("%s has saved tensors already; saving to %s", wanted, free)
     return free
 
 
-def _detached(value: Any, norm_only: bool) -> Any:
-    """The value with tensors as they are to be saved: on the CPU, and of a view its own part."""
-    if isinstance(value, Tensor):
-        if norm_only:  # the first axis being the samples; of a scalar its absolute value
-            value = norm(-1)(value.detach().reshape(value.shape[0] if value.dim() else 1, -1))
-        found = value.detach().cpu()
-        is_whole = not found.is_nested and found.layout is torch.strided
-        is_whole = is_whole and found.untyped_storage().nbytes() == found.nbytes
-        return found if is_whole else found.clone()
-    if isinstance(value, dict):
-        return {key: _detached(item, norm_only) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_detached(item, norm_only) for item in value]
-    return value
+def _norms(tensor: Tensor) -> Any:
+    """One norm per sample, the first axis being the samples; of a scalar its absolute value."""
+    return norm(-1)(tensor.reshape(tensor.shape[0] if tensor.dim() else 1, -1))
