@@ -55,7 +55,7 @@ class CompiledSource:
         modules = [name.entry.ref() for name in self._recording.modules.names]
         compiled = any(module is not None and is_compiled(module) for module in modules)
         self._graphs = compiled_graph_count()
-        self._undo.append(_silence_extra_call())
+        self._undo.append(silence_extra_call())
         if self._how == "eager":
             stance = torch.compiler.set_stance("force_eager")
             self._undo.append(functools.partial(stance.__exit__, None, None, None))
@@ -95,7 +95,7 @@ class CompiledSource:
             self._undo.append(_watch(graph_class, self._recording, self._on_gap))
 
 
-def _silence_extra_call() -> Callable[[], None]:
+def silence_extra_call() -> Callable[[], None]:
     """Keep torch from warning the user of hooks that are ours."""
     before = list(warnings.filters)
     warnings.filterwarnings("ignore", message=_EXTRA_CALL)

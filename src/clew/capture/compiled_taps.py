@@ -1,4 +1,4 @@
-"""Taps inside compiled code: an operator with a side effect, which no graph breaks at.
+"""Taps and calls inside compiled code: an operator with a side effect, which no graph breaks at.
 
 Imported by `tap` while Dynamo traces it, so that programs that compile nothing do not pay for it.
 At run time the operator hands the tensor to whoever listens then.
@@ -10,13 +10,14 @@ from typing import Any
 
 from torch import Tensor, library, ops
 
-from clew.capture import taps, variables
+from clew.capture import calls, taps, variables
 from clew.capture.torch_compat import register_effect
 
 _LIBRARY = library.Library("clew", "FRAGMENT")
 _LIBRARY.define("tap(Tensor value, str name, str module, str reduce) -> ()")
 _LIBRARY.define("bound(Tensor value, int plan, str name, int line, str module, bool always) -> ()")
 _LIBRARY.define("tap_missed(str name) -> ()")
+_LIBRARY.define("called(int listener, str path) -> ()")
 
 
 def _tap(value: Tensor, name: str, module: str, reduce: str) -> None:
@@ -35,7 +36,15 @@ def _missed(name: str) -> None:
         listener.missed(name)
 
 
-for _name, _function in (("tap", _tap), ("bound", _bound), ("tap_missed", _missed)):
+def _called(listener: int, path: str) -> None:
+    found = calls.listeners.get(listener)
+    if found is not None:
+        found(path)
+
+
+for _name, _function in (
+    ("tap", _tap), ("bound", _bound), ("tap_missed", _missed), ("called", _called),
+):  # fmt: skip
     _LIBRARY.impl(_name, _function, "CompositeExplicitAutograd")
     library.register_fake(f"clew::{_name}", lambda *args: None, lib=_LIBRARY)
     register_effect(f"clew::{_name}")
@@ -56,3 +65,8 @@ def bound(value: Any, plan: int, name: str, line: int, owner: Any, always: bool)
         ops.clew.bound(value, plan, name, line, path, always)
     elif always:
         ops.clew.tap_missed(name)
+
+
+def called(listener: int, path: str) -> None:
+    """Tell of a module call when the compiled code runs; traced by Dynamo."""
+    ops.clew.called(listener, path)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from clew.events.live import Happening, LiveValue
+from clew.events.live import Happening, LiveValue, in_words
 from clew.events.model import Source, short_dtype
 from clew.session import Tracer, trace
 
@@ -147,22 +147,13 @@ def _op_to_str(event: Happening) -> str:
     if event.error is not None:
         outcome = f"!! {event.error.splitlines()[0]}"
     else:
-        outcome = _result_to_str(event.outputs)
+        outcome = _arg_to_str(event.outputs, "()")
     return f"{name}({', '.join(inputs)}) -> {outcome}"
 
 
-def _result_to_str(outputs: Any) -> str:
-    if isinstance(outputs, list):
-        return f"({', '.join(map(_arg_to_str, outputs))})"
-    return _arg_to_str(outputs)
+def _arg_to_str(value: Any, brackets: str = "[]") -> str:
+    return in_words(value, _tensor_debug_string, brackets)
 
 
-def _arg_to_str(value: Any) -> str:
-    if isinstance(value, LiveValue):
-        shape = "?" if value.shape is None else ", ".join(map(str, value.shape))
-        return f"{short_dtype(value.dtype)}[{shape}]"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_arg_to_str, value))}]"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{k}: {_arg_to_str(v)}' for k, v in value.items())}}}"
-    return str(value)
+def _tensor_debug_string(value: LiveValue) -> str:
+    return f"{short_dtype(value.dtype)}[{value.sizes}]"

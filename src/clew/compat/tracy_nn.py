@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from clew.events.live import Happening, LiveValue
+from clew.events.live import Happening, LiveValue, in_words
 from clew.events.model import Source
 from clew.session import Tracer as _Tracer
 from clew.session import trace as _trace
@@ -176,14 +176,9 @@ def _holds_tensor(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, LiveValue):
-        shape = "?" if value.shape is None else ", ".join(map(str, value.shape))
-        return f"{value.cls} [{shape}] torch.{value.dtype} @ {value.device}"
-    if isinstance(value, list):
-        return f"({', '.join(map(_shown, value))})"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_shown(item)}' for key, item in value.items())}}}"
-    return str(value)
+    return in_words(
+        value, lambda v: f"{v.cls} [{v.sizes}] torch.{v.dtype} @ {v.device}", brackets="()"
+    )
 
 
 def _plain(value: Any) -> str:
@@ -216,14 +211,13 @@ def _expression(source: Source | None) -> tuple[str | None, list[str]]:
 
 def _target(source: Source | None) -> str:
     """The name an operation's result is given, if it is the whole of an assignment."""
-    if source is None:
+    found = _segment(source)
+    if source is None or found is None:
         return "Output"
     try:
         [statement] = ast.parse(source.text).body
     except (SyntaxError, ValueError):
         return "Output"
-    found = _segment(source)
-    is_whole = isinstance(statement, ast.Assign) and found is not None
-    if is_whole and ast.dump(statement.value) == ast.dump(found):  # type: ignore[attr-defined,arg-type]
-        return ", ".join(ast.unparse(t) for t in statement.targets)  # type: ignore[attr-defined]
+    if isinstance(statement, ast.Assign) and ast.dump(statement.value) == ast.dump(found):
+        return ", ".join(map(ast.unparse, statement.targets))
     return "Output"
