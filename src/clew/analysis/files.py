@@ -15,6 +15,15 @@ from clew.store.reader import Reader
 _INSTALLED = re.compile(r"site-packages|dist-packages|python3\.\d+t?")
 
 
+def bare_name(file: str) -> str:
+    """The last part of a path, of whatever system it is.
+
+    >>> bare_name("C:\\\\models\\\\vit.py"), bare_name("/home/me/vit.py")
+    ('vit.py', 'vit.py')
+    """
+    return file.replace("\\", "/").rpartition("/")[2]
+
+
 def file_names(reader: Reader) -> dict[str, str]:
     """The short name of every file of a trace, those of the user's own code told apart."""
     places = reader.columns.places

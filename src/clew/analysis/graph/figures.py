@@ -9,8 +9,7 @@ from math import prod
 from typing import Any
 
 from clew.analysis.files import file_names
-from clew.analysis.fold import Folds
-from clew.analysis.graph.boxes import name_range
+from clew.analysis.fold import Folds, name_range
 from clew.analysis.graph.model import CALL, REPEAT, Node
 from clew.analysis.parameters import Parameters
 from clew.events.columns import IN, OUT, Meta

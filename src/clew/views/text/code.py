@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from clew.analysis.fold import Folds, Item, Repeat
+from clew.analysis.fold import Folds, Item, Repeat, name_range
 from clew.events.columns import Place
 from clew.events.model import Event
 from clew.events.records import (
@@ -26,11 +26,10 @@ from clew.events.records import (
 )
 from clew.store.reader import Reader
 from clew.views.text.calls import CallTexts
-from clew.views.text.cells import name_range
 from clew.views.text.code_lines import Frame, LineWriter, source_line
 from clew.views.text.named import NAMED, named_text
 from clew.views.text.places import Places
-from clew.views.text.style import Style, counted, number_text, short_op, style_for
+from clew.views.text.style import Style, counted, merged, number_text, short_op, style_for
 
 # Functions that only pass a call on; their lines are left out of the succinct view.
 _PASSING_ON = {"wrapper", "wrapped", "inner", "decorate_context", "__call__"}
@@ -177,7 +176,7 @@ class _Code:
             return f"step {first}" if first == last else f"steps {first} … {last}"
         name = self._structure.name
         names = [
-            name_range(name(a), name(b)) or self._reader.name(a)
+            name_range(name(a), name(b), above=1) or self._reader.name(a)
             for a, b in pairs
             if self._structure.kind[a] == MODULE
         ]
@@ -248,7 +247,7 @@ class _Code:
             yield f"# {counted(len(ops), 'op')}: {self._names(ops)}"
             block = [r for r in block if self._error[r] >= 0 or self._structure.kind[r] != OP]
         texts = [self._op_text(row) for row in block]
-        texts = _merged(texts) if self._succinct else texts
+        texts = merged(texts, gap="  ") if self._succinct else texts
         if self._succinct and len(texts) > _MOST_OPS:
             rest = len(texts) - _SHOWN_OPS
             texts[_SHOWN_OPS:] = [f"# … {number_text(rest)} more; succinct=False shows them"]
@@ -365,14 +364,3 @@ class _Code:
         module = self._reader.columns.modules[self._structure.subject[row]]
         name = module.path or module.cls
         return f"{name}, recompute" if self._phase[row] == RECOMPUTE else name
-
-
-def _merged(texts: list[str]) -> list[str]:
-    """Neighbours that read the same, said once."""
-    merged: list[tuple[str, int]] = []
-    for text in texts:
-        if merged and merged[-1][0] == text:
-            merged[-1] = (text, merged[-1][1] + 1)
-        else:
-            merged.append((text, 1))
-    return [text if count == 1 else f"{text}  ×{count}" for text, count in merged]

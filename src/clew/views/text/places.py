@@ -6,9 +6,8 @@ In come rows of a `Reader`, out come `Place`s and short texts. Torch's own frame
 from __future__ import annotations
 
 from functools import cached_property
-from pathlib import PurePath
 
-from clew.analysis.files import file_names
+from clew.analysis.files import bare_name, file_names
 from clew.events.columns import Place
 from clew.store.reader import Reader
 
@@ -79,7 +78,13 @@ class Places:
 
 def short_place(place: Place, last: Place | None = None) -> str:
     """`model.py:12`, or `model.py:12–15` for a stretch of lines."""
-    name = PurePath(place.file.replace("\\", "/")).name
-    if last is None or last.line == place.line or last.file != place.file:
-        return f"{name}:{place.line}"
-    return f"{name}:{min(place.line, last.line)}–{max(place.line, last.line)}"
+    if last is None or last.file != place.file:
+        last = place
+    first, end = sorted((place.line, last.line))
+    text = short_place_of(place.file, first)
+    return text if first == end else f"{text}–{end}"
+
+
+def short_place_of(file: str, line: int) -> str:
+    """`model.py:12`."""
+    return f"{bare_name(file)}:{line}"

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from clew.analysis.fold import name_range
 from clew.analysis.structure import Structure
 from clew.events.records import BACKWARD, OP, OPTIMIZER, RECOMPUTE
 from clew.store.reader import Reader
-from clew.views.text.cells import Cells, name_range, short_place_of
+from clew.views.text.cells import Cells
 from clew.views.text.named import NAMED, label_text, looks_text
+from clew.views.text.places import short_place_of
 from clew.views.text.style import counted, time_text
 
 _MOST_GROUPS = 8
@@ -258,7 +260,7 @@ def listed(names: list[str]) -> str:
         return f"{names[0]}, {names[1]} … {names[-1]}"
     if len(names) > 1 and not steps <= {-1} and not steps <= {1}:
         return ", ".join(names)
-    return name_range(names[0], names[-1])
+    return name_range(names[0], names[-1], above=1)
 
 
 def _own_place(reader: Reader, row: int) -> tuple[str, int] | None:

@@ -14,6 +14,7 @@ from clew.events.records import BACKWARD, KINDS, OP, PHASES
 from clew.store.reader import Reader
 from clew.views.text.calls import CallTexts
 from clew.views.text.named import NAMED, named_text
+from clew.views.text.places import short_place
 from clew.views.text.style import Style, clipped, counted, short_op, style_for, time_text
 
 _ROWS = 40
@@ -157,7 +158,7 @@ class _Table:
             "kind": KINDS[kind],
             "name": short_op(name) if kind == OP else name,
             "module": ("(root)" if module == "" else module) or "",
-            "source": "" if source is None else f"{_bare(source.file)}:{source.line}",
+            "source": "" if source is None else short_place(source),
             "time": "" if seconds is None else time_text(seconds),
             "call": "  ".join(part for part in (message, call) if part),
         }
@@ -200,10 +201,6 @@ def _innermost(places: list[Place], place: int) -> int:
             first = place if first < 0 else first
         place = places[place].parent
     return first
-
-
-def _bare(file: str) -> str:
-    return file.replace("\\", "/").rpartition("/")[2]
 
 
 def _joined(cell: dict[str, str], widths: dict[str, int], style: Style, look: str) -> str:
