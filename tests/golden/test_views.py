@@ -18,7 +18,17 @@ PLAIN = Style()
 
 @pytest.mark.parametrize(
     "program",
-    ["training", "checkpointed", "gated", "recurrent", "encoder", "crash", "growing", "loops"],
+    [
+        "training",
+        "checkpointed",
+        "gated",
+        "recurrent",
+        "encoder",
+        "crash",
+        "growing",
+        "loops",
+        "named",
+    ],
 )
 def test_tree(program: str, golden: Golden) -> None:
     reader = programs.read(getattr(programs, program)())
@@ -47,7 +57,7 @@ def test_tree_within_budgets(golden: Golden) -> None:
 
 @pytest.mark.parametrize(
     "program",
-    ["training", "checkpointed", "gated", "recurrent", "encoder", "crash", "loops"],
+    ["training", "checkpointed", "gated", "recurrent", "encoder", "crash", "loops", "named"],
 )
 def test_code(program: str, golden: Golden) -> None:
     reader = programs.read(getattr(programs, program)())
@@ -59,6 +69,8 @@ def test_code_in_full(golden: Golden) -> None:
     golden("code_loops_full", code_view(loops, None, succinct=False).text(PLAIN))
     checkpointed = programs.read(programs.checkpointed())
     golden("code_checkpointed_full", code_view(checkpointed, None, succinct=False).text(PLAIN))
+    named = programs.read(programs.named())
+    golden("code_named_full", code_view(named, None, succinct=False).text(PLAIN))
 
 
 def test_code_in_color(golden: Golden) -> None:
@@ -75,3 +87,4 @@ def test_code_of_one_block(golden: Golden) -> None:
 def test_table(golden: Golden) -> None:
     golden("table_crash", table_view(programs.read(programs.crash())).text(PLAIN))
     golden("table_rows", table_view(programs.read(programs.training()), rows=12).text(PLAIN))
+    golden("table_named", table_view(programs.read(programs.named())).text(PLAIN))

@@ -18,22 +18,10 @@ from transformers.modeling_outputs import BaseModelOutput
 
 import clew
 from tests import models
+from tests.models import Call
 from tests.outcomes import faults
 
 ONE = torch.ones(1, 2)
-
-
-class Call(nn.Module):
-    """Runs a function of itself: a forward written where the test can see it."""
-
-    def __init__(self, function: Any, **children: nn.Module) -> None:
-        super().__init__()
-        self.function = function
-        for name, child in children.items():
-            self.add_module(name, child)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(self, *args, **kwargs)
 
 
 def calls(trace: clew.Trace) -> list[str]:

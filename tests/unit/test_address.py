@@ -14,7 +14,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from clew import address as address_module
 from clew.address import (
     ROLES,
     Address,
@@ -787,9 +786,3 @@ def test_nearest_returns_existing_names_and_the_exact_one_first(
     assert set(found) <= set(candidates)
     if n > 0:
         assert nearest(name, [*candidates, name], n)[0] == name
-
-
-def test_the_documented_examples_are_true() -> None:
-    import doctest
-
-    assert doctest.testmod(address_module).failed == 0

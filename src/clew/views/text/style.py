@@ -10,10 +10,11 @@ import shutil
 import sys
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from typing import TextIO
 
 from clew.events.columns import Meta
-from clew.events.looks import tensor_text
+from clew.events.looks import takes, tensor_text
 
 WIDE = 120
 NARROWEST = 40
@@ -62,7 +63,7 @@ def style_for(stream: TextIO | None = None, color: bool | None = None) -> Style:
     width = shutil.get_terminal_size((WIDE, 50)).columns if terminal else _given_width()
     return Style(
         color=_wants_color(terminal) if color is None else color,
-        unicode=_takes_symbols(stream),
+        unicode=takes(SYMBOLS, stream),
         width=max(width, NARROWEST),
         terminal=terminal,
     )
@@ -89,14 +90,6 @@ def _wants_color(terminal: bool) -> bool:
     return terminal and os.environ.get("TERM") != "dumb"
 
 
-def _takes_symbols(stream: TextIO) -> bool:
-    try:
-        SYMBOLS.encode(getattr(stream, "encoding", None) or "utf-8")
-    except (UnicodeError, LookupError):
-        return False
-    return True
-
-
 def clipped(text: str, width: int) -> str:
     """The text in at most `width` characters.
 
@@ -104,6 +97,16 @@ def clipped(text: str, width: int) -> str:
     'transfo…'
     """
     return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
+
+
+def merged(texts: list[str], gap: str = " ") -> list[str]:
+    """Neighbours that read the same, said once.
+
+    >>> merged(["f32[2]", "f32[2]", "i64[]"])
+    ['f32[2] ×2', 'i64[]']
+    """
+    runs = [(text, len(list(run))) for text, run in groupby(texts)]
+    return [text if count == 1 else f"{text}{gap}×{count}" for text, count in runs]
 
 
 def number_text(number: int) -> str:
