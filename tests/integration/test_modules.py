@@ -345,6 +345,20 @@ def test_models_by_name() -> None:
     assert t["op:aten.addmm.default#1"].one.inputs["0"].name == "student.0.bias"
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
+@pytest.mark.parametrize("make", [torch.jit.script, lambda m: torch.jit.trace(m, ONE)])
+def test_a_scripted_model_and_one_that_holds_it(make: Any) -> None:
+    part = make(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
+    whole = nn.Sequential(part)
+    expected = part(ONE)
+    for model, weight in ((part, "1.weight"), (whole, "0.1.weight")):
+        with clew.trace(model) as t:
+            assert torch.equal(model(ONE), expected)
+        assert len(t[""]) == 1
+        assert weight in {value.name for op in t.ops for value in op.inputs.values()}
+        assert faults(t) == []
+
+
 def test_models_without_names_go_by_their_class() -> None:
     first, second, third = nn.Linear(2, 2), nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2))
     with clew.trace() as t:
