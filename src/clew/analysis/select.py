@@ -19,7 +19,7 @@ from clew.address import (
     parse,
 )
 from clew.errors import ClewError, NoMatch, NotRecorded
-from clew.events.display import Bundle, bundle
+from clew.events.display import Shown
 from clew.events.labels import is_named
 from clew.events.model import Event, Source, Value, Values
 from clew.events.records import GRADIENT, MODULE, OP, PREFIX, RECOMPUTE, TAP, VARIABLE
@@ -28,7 +28,7 @@ from clew.store.reader import Reader
 _LISTED = 10
 
 
-class Selection(Sequence[Event]):
+class Selection(Shown, Sequence[Event]):
     """The events an address stands for, in order."""
 
     def __init__(self, address: str, events: list[Event], role: str, path: str | None) -> None:
@@ -106,8 +106,9 @@ class Selection(Sequence[Event]):
         prefix = self._path + "."
         return [v for path, v in found.items() if path == self._path or path.startswith(prefix)]
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Bundle:
-        return bundle(self)
+    def to_dict(self) -> dict[str, Any]:
+        """The events as plain data, with the address they were asked for by."""
+        return {"address": self.address, "events": [event.to_dict() for event in self]}
 
     def __repr__(self) -> str:
         return f"<Selection {self.address!r}: {_counted(self._events)}>"
