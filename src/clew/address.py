@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
-from clew.errors import AddressSyntaxError
+from clew.errors import AddressSyntaxError, ClewError
 
 Segment: TypeAlias = str | int
 
@@ -110,6 +110,11 @@ def parse(text: str) -> Address:
     >>> address.path, address.role, address.field
     ('encoder.layers.0', 'in', ('mask',))
     """
+    if not isinstance(text, str):
+        raise ClewError(
+            f"an address is text such as 'encoder.layers.0', not {text!r}; "
+            "events by their number are in .events, .modules and .ops"
+        )
     if text != text.strip():
         at = 0 if text[0].isspace() else len(text.rstrip())
         raise AddressSyntaxError("space around it", text, at, "remove the space")

@@ -446,6 +446,30 @@ def test_nested_outputs(value: Any, paths: dict[str, tuple[int, ...]]) -> None:
     assert {path: v.shape for path, v in one_output(value).items()} == paths
 
 
+@pytest.mark.parametrize(
+    ("address", "shapes"),
+    [
+        (":out.*", [(1,), (2,), (3,)]),
+        (":out.states.*", [(1,), (2,)]),
+        (":out.stat?s.[1-9]", [(2,)]),
+        (":out.log*", [(3,)]),
+        (":in.m*", [(4,)]),
+        ("fc:out.0", [(1, 2)]),
+    ],
+)
+def test_patterns_name_paths_inside_inputs_and_results(
+    address: str, shapes: list[tuple[int, ...]]
+) -> None:
+    def forward(self: Any, x: Tensor, mask: Tensor) -> Any:
+        self.fc(x)
+        return {"states": (torch.ones(1), torch.ones(2)), "logits": torch.ones(3)}
+
+    model = Call(forward, fc=nn.Linear(2, 2))
+    with clew.trace(model) as t:
+        model(ONE, mask=torch.ones(4))
+    assert [value.shape for value in t[address].values] == shapes
+
+
 def test_positional_and_keyword_inputs() -> None:
     model = Call(lambda self, x, *rest, mask=None, **more: x)
     with clew.trace(model) as t:
