@@ -260,4 +260,4 @@ def _section_dict(section: Section) -> dict[str, Any]:
 
 
 def _clipped(text: str, style: Style) -> str:
-    return clipped(text, style.width) if style.terminal else text
+    return clipped(text, style.width) if style.bounded else text
