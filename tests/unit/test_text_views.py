@@ -212,6 +212,17 @@ def test_a_width_that_was_asked_for_holds_for_a_pipe_too(
         assert widest(text) <= 60
 
 
+def test_a_class_with_a_short_name_is_shown_in_the_widest_line_too() -> None:
+    class MLP(nn.Sequential):
+        pass
+
+    model = nn.Sequential(*(MLP(nn.ReLU(), nn.Tanh()) for _ in range(3)))
+    with clew.trace(model) as t:
+        model(torch.ones(1, 2))
+    (line,) = (line for line in str(t).splitlines() if "×3" in line)
+    assert line.startswith("└─ 0 … 2 ×3  MLP  ")
+
+
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_nothing_is_cut_when_not_a_terminal(width: int) -> None:
     view = tree_view(programs.crash()._current_reader())

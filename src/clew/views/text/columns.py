@@ -141,7 +141,8 @@ def _label(line: Line, width: int) -> _Pieces:
     pieces += [(name, ("bold",)), (mark, ("cyan",))]
     room -= len(name) + len(mark)
     gap = "  " if cells.name else cells.bullet
-    if cells.cls and (room - len(gap) >= _SHORTEST or not cells.name):
+    least = min(len(cells.cls), _SHORTEST)
+    if cells.cls and (room - len(gap) >= least or not cells.name):
         forms = [cells.cls, *cells.shorter]
         pieces.append((gap + _fitting(forms, max(room - len(gap), _SHORTEST)), ()))
     used = sum(len(text) for text, _ in pieces)
