@@ -37,6 +37,8 @@ _SUBSCRIPT = re.compile(rf"\[(?P<index>0|[1-9][0-9]*)\]|{_QUOTED}", re.DOTALL)
 _KEY = re.compile(_QUOTED, re.DOTALL)
 _CALL = re.compile(r"#([0-9]+)(?=:|\Z)")
 _WORD = re.compile(r"[^.\[:#]*")
+# What has a meaning of its own in an address; `#` has one only at its end.
+_SIGN = re.compile(r"[:\[\]*?'\"]|^\s|\s$")
 _PLAIN_KEY = re.compile(r"[^.\[\]*?'\"#:\s]+")
 
 # Brackets that read as a class but, to whoever writes them, mean something else.
@@ -155,6 +157,18 @@ def join(segments: Iterable[Segment]) -> str:
         else:
             text += f".{segment}" if text else str(segment)
     return text
+
+
+@functools.lru_cache(maxsize=4096)
+def written(name: str) -> str:
+    """Write a dotted name so that it reads back as itself: segments with signs in them quoted.
+
+    >>> written("convs.paper:cites.lin")
+    "convs['paper:cites'].lin"
+    """
+    if not _SIGN.search(name):
+        return name
+    return join(Key(part) if _SIGN.search(part) else part for part in name.split("."))
 
 
 def has_wildcard(pattern: str) -> bool:

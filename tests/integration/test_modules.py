@@ -359,6 +359,20 @@ def test_a_scripted_model_and_one_that_holds_it(make: Any) -> None:
         assert faults(t) == []
 
 
+def test_names_with_signs_of_the_address_language_in_them() -> None:
+    names = ("op", "paper:cites", "w*", "[z]", "q#1", "a b")
+    model = nn.Sequential()
+    for name in names:
+        model.add_module(name, nn.Linear(2, 2))
+    with clew.trace(model) as t:
+        model(ONE)
+    for event in t.modules:
+        assert t[event.address].one == event
+    assert t["['w*']"].one.module == "w*"
+    with pytest.raises(clew.ClewError, match=r"nearest: .*\['w\*'\]"):
+        t["wx"]
+
+
 def test_models_without_names_go_by_their_class() -> None:
     first, second, third = nn.Linear(2, 2), nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2))
     with clew.trace() as t:

@@ -20,6 +20,7 @@ from clew.address import (
     matches_op,
     nearest,
     parse,
+    written,
 )
 from clew.errors import ClewError, NoMatch, NotRecorded
 from clew.events.display import Shown
@@ -259,7 +260,7 @@ def _modules(reader: Reader, address: Address) -> tuple[Any, list[str]]:
     found = _without_wrappers(reader, found)
     if call is not None:
         found = found[c.number[found] == call]
-    return found, sorted({c.modules[int(s)].path for s in c.subject[rows]})
+    return found, sorted({written(c.modules[int(s)].path) for s in c.subject[rows]})
 
 
 def _without_wrappers(reader: Reader, rows: Any) -> Any:
