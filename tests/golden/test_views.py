@@ -42,10 +42,10 @@ def test_tree_shows_the_layer_that_differs(golden: Golden) -> None:
 
 def test_tree_on_terminals(golden: Golden) -> None:
     view = tree_view(programs.read(programs.training()))
-    golden("tree_80_columns", view.text(Style(width=80, terminal=True)))
-    golden("tree_50_columns", view.text(Style(width=50, terminal=True)))
+    golden("tree_80_columns", view.text(Style(width=80, bounded=True)))
+    golden("tree_50_columns", view.text(Style(width=50, bounded=True)))
     golden("tree_ascii", view.text(Style(unicode=False)))
-    golden("tree_color", view.text(Style(color=True, width=100, terminal=True)))
+    golden("tree_color", view.text(Style(color=True, width=100, bounded=True)))
 
 
 def test_tree_within_budgets(golden: Golden) -> None:

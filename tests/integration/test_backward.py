@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from typing import Any
 
@@ -407,20 +408,63 @@ def test_the_phase_of_an_optimizer(make: Any) -> None:
     assert phases["optimizer"] > 0
     assert phases["backward"] > 0
     assert t.ops[-1].phase == "forward"
-    assert any(op.module is None for op in t.ops if op.phase == "optimizer")
+    assert all(op.module is None for op in t.ops if op.phase == "optimizer")
+    assert {call.phase for call in t.modules} == {"forward"}
+    assert {op.phase for op in t["op:aten.addmm.default"]} == {"forward"}
+
+
+class Simple(torch.optim.Optimizer):
+    """An optimizer of the program's own."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        if closure is not None:
+            with torch.enable_grad():
+                closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(parameter.grad)
+
+
+class Closure:
+    """Runs a model forward and backward, in each of the forms that a closure may have."""
+
+    def __init__(self) -> None:
+        self.model = Two()
+
+    def __call__(self, factor: float = 1.0) -> Tensor:
+        loss = self.model(torch.ones(1, 3)).sum() * factor
+        loss.backward()
+        return loss
+
+    def run(self) -> Tensor:
+        return self(2.0)
+
+
+@pytest.mark.parametrize("make", [Simple, torch.optim.SGD, torch.optim.LBFGS])
+@pytest.mark.parametrize(
+    "form",
+    [lambda c: c, lambda c: c.run, lambda c: lambda: c(), lambda c: functools.partial(c.run)],
+    ids=["object", "method", "lambda", "partial"],
+)
+def test_what_a_closure_runs_is_no_update(make: Any, form: Any) -> None:
+    runs = Closure()
+    optimizer = make(runs.model.parameters())
+    with clew.trace(runs.model) as t:
+        optimizer.step(form(runs))
+        optimizer.step(closure=form(runs))
+    losses = [op for op in t.ops if op.source.text.startswith("loss = self.model(")]
+    assert {op.phase for op in losses} == {"forward", "backward"}
+    assert {call.phase for call in t.modules} == {"forward"}
+    updates = {op.name for op in t.ops if op.phase == "optimizer"}
+    assert updates
+    assert make is not Simple or updates == {"aten.sub_.Tensor"}
 
 
 def test_an_optimizer_of_the_program_s_own() -> None:
-    class Simple(torch.optim.Optimizer):
-        def __init__(self, parameters: Any) -> None:
-            super().__init__(parameters, {})
-
-        @torch.no_grad()
-        def step(self, closure: Any = None) -> None:
-            for group in self.param_groups:
-                for parameter in group["params"]:
-                    parameter.sub_(parameter.grad)
-
     model = Two()
     optimizer = Simple(model.parameters())
     with clew.trace(model) as t:

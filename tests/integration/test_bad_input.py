@@ -187,6 +187,12 @@ def test_an_address_without_a_match_names_the_nearest(
     assert isinstance(missed.value, LookupError)
 
 
+@pytest.mark.parametrize("read", [lambda t: t[3], list, lambda t: t.series(3)])
+def test_an_address_that_is_no_text(traced: clew.Trace, read: Any) -> None:
+    with pytest.raises(clew.ClewError, match=r"an address is text .* not [03]; .*\.events"):
+        read(traced)
+
+
 def test_a_call_that_was_not_made(traced: clew.Trace) -> None:
     with pytest.raises(NoMatch, match="0.0#7"):
         traced["0.0#7"]

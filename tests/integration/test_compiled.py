@@ -73,6 +73,16 @@ def test_a_compiled_region_is_one_opaque_call(net: nn.Module) -> None:
     assert not any("_orig_mod" in event.address for event in t.events)
 
 
+def test_its_backward_belongs_to_the_same_module_and_line(net: nn.Module) -> None:
+    with clew.trace(net) as t:
+        net(torch.ones(3, 4)).sum().backward()
+    forward, backward = [op for op in t.ops if op.name == "compiled"]
+    assert (forward.phase, backward.phase) == ("forward", "backward")
+    assert backward.forward == forward
+    assert (backward.module, backward.source) == ("block", forward.source)
+    assert all(op.forward != forward for op in t.ops if op.module in ("before", "after"))
+
+
 def test_what_it_computes_is_what_the_compiler_made_of_it(net: nn.Module) -> None:
     before = run(net)
     with clew.trace(net) as t:

@@ -29,6 +29,7 @@ from clew.address import (
     parse,
     segment_matches,
     split,
+    written,
 )
 from clew.errors import AddressSyntaxError
 
@@ -700,6 +701,19 @@ def test_joined_keys_split_and_match_again(segments: list[Segment]) -> None:
     assert matches(name, name)
     assert matches("**", name)
     assert matches(".".join("*" * len(segments)), name) or "\0" in name
+
+
+@unhurried
+@given(
+    st.lists(st.text(alphabet="ab1_-:[]*?'\"\\# !é", min_size=1), min_size=1, max_size=3),
+    st.integers(0, 9),
+)
+def test_a_name_as_it_is_written_reads_back_as_itself(parts: list[str], call: int) -> None:
+    name = ".".join(parts)
+    address = parse(f"{written(name)}#{call}:in")
+    assert (address.kind, address.call, address.role) == ("path", call, "in")
+    assert matches(address.path, name)
+    assert not has_wildcard(address.path)
 
 
 @pytest.mark.parametrize(

@@ -188,11 +188,40 @@ def test_the_tree_as_data() -> None:
     assert names[2] == ["aten.relu.default", "aten.detach.default"]
 
 
-def test_every_line_fits_a_terminal() -> None:
-    view = tree_view(programs.crash()._current_reader())
-    for width in (40, 60, 80, 100):
-        text = view.text(Style(color=True, width=width, terminal=True))
-        assert max(len(line) for line in ANSI.sub("", text).splitlines()[:-3]) <= width
+def widest(text: str) -> int:
+    return max(len(line) for line in ANSI.sub("", text).splitlines())
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+def test_every_line_fits_a_terminal(width: int) -> None:
+    style = Style(color=True, width=width, bounded=True)
+    for t in (programs.crash(), programs.training()):
+        for view in (t.tree(), t.code(), t.code(succinct=False), t.table()):
+            assert widest(view.text(style)) <= width
+
+
+def test_a_width_that_was_asked_for_holds_for_a_pipe_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    model = torch.nn.TransformerEncoderLayer(4, 1, 4, batch_first=True)
+    with clew.trace(model, live=True) as t:
+        model(torch.ones(1, 2, 4))
+    printed = capsys.readouterr().out
+    assert "native_layer_norm" in printed
+    for text in (printed, str(t), str(t.code()), str(t.table())):
+        assert widest(text) <= 60
+
+
+def test_a_class_with_a_short_name_is_shown_in_the_widest_line_too() -> None:
+    class MLP(nn.Sequential):
+        pass
+
+    model = nn.Sequential(*(MLP(nn.ReLU(), nn.Tanh()) for _ in range(3)))
+    with clew.trace(model) as t:
+        model(torch.ones(1, 2))
+    (line,) = (line for line in str(t).splitlines() if "×3" in line)
+    assert line.startswith("└─ 0 … 2 ×3  MLP  ")
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])

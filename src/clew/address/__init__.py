@@ -17,7 +17,7 @@ from clew.address.matching import (
 )
 from clew.address.parsing import Address, parse
 from clew.address.roles import ROLES
-from clew.address.segments import Key, Segment, join
+from clew.address.segments import Key, Segment, join, written
 from clew.address.spelling import nearest
 
 __all__ = [
@@ -35,4 +35,5 @@ __all__ = [
     "parse",
     "segment_matches",
     "split",
+    "written",
 ]

@@ -14,7 +14,7 @@ from clew.address.cursor import Cursor
 from clew.address.matching import compile_file
 from clew.address.roles import MISTAKEN_ROLES, ROLES, nearest_role, word_at
 from clew.address.segments import Segment, join
-from clew.errors import AddressSyntaxError
+from clew.errors import AddressSyntaxError, ClewError
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,11 @@ def parse(text: str) -> Address:
     >>> address.path, address.role, address.field
     ('encoder.layers.0', 'in', ('mask',))
     """
+    if not isinstance(text, str):
+        raise ClewError(
+            f"an address is text such as 'encoder.layers.0', not {text!r}; "
+            "events by their number are in .events, .modules and .ops"
+        )
     if text != text.strip():
         at = 0 if text[0].isspace() else len(text.rstrip())
         raise AddressSyntaxError("space around it", text, at, "remove the space")

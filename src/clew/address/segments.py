@@ -5,6 +5,7 @@ Knows nothing of whole addresses, roles or patterns.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from typing import TypeAlias
@@ -14,6 +15,8 @@ Segment: TypeAlias = str | int
 _QUOTED = r"\['(?P<single>[^'\\]*(?:\\.[^'\\]*)*)'\]|\[\"(?P<double>[^\"\\]*(?:\\.[^\"\\]*)*)\"\]"
 SUBSCRIPT = re.compile(rf"\[(?P<index>0|[1-9][0-9]*)\]|{_QUOTED}", re.DOTALL)
 QUOTED_KEY = re.compile(_QUOTED, re.DOTALL)
+# What has a meaning of its own in an address; `#` has one only at its end.
+_SIGN = re.compile(r"[:\[\]*?'\"]|^\s|\s$")
 _PLAIN_KEY = re.compile(r"[^.\[\]*?'\"#:\s]+")
 
 
@@ -39,6 +42,18 @@ def join(segments: Iterable[Segment]) -> str:
         else:
             text += f".{segment}" if text else str(segment)
     return text
+
+
+@functools.lru_cache(maxsize=4096)
+def written(name: str) -> str:
+    """Write a dotted name so that it reads back as itself: segments with signs in them quoted.
+
+    >>> written("convs.paper:cites.lin")
+    "convs['paper:cites'].lin"
+    """
+    if not _SIGN.search(name):
+        return name
+    return join(Key(part) if _SIGN.search(part) else part for part in name.split("."))
 
 
 def unquoted(subscript: re.Match[str]) -> Key:

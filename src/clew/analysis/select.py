@@ -12,14 +12,18 @@ import numpy as np
 
 from clew.address import (
     Address,
+    Segment,
     compile_pattern,
+    has_wildcard,
+    join,
     matches_file,
     matches_op,
     nearest,
     parse,
+    written,
 )
 from clew.errors import ClewError, NoMatch, NotRecorded
-from clew.events.display import Bundle, bundle
+from clew.events.display import Shown
 from clew.events.labels import is_named
 from clew.events.model import Event, Source, Value, Values
 from clew.events.records import GRADIENT, MODULE, OP, PREFIX, RECOMPUTE, TAP, VARIABLE
@@ -28,14 +32,16 @@ from clew.store.reader import Reader
 _LISTED = 10
 
 
-class Selection(Sequence[Event]):
+class Selection(Shown, Sequence[Event]):
     """The events an address stands for, in order."""
 
-    def __init__(self, address: str, events: list[Event], role: str, path: str | None) -> None:
+    def __init__(
+        self, address: str, events: list[Event], role: str, field: tuple[Segment, ...] = ()
+    ) -> None:
         self.address = address
         self._events = events
         self._role = role
-        self._path = path
+        self._field = field
 
     def __len__(self) -> int:
         return len(self._events)
@@ -46,7 +52,7 @@ class Selection(Sequence[Event]):
     def __getitem__(self, index: slice) -> Selection: ...
     def __getitem__(self, index: int | slice) -> Event | Selection:
         if isinstance(index, slice):
-            return Selection(self.address, self._events[index], self._role, self._path)
+            return Selection(self.address, self._events[index], self._role, self._field)
         return self._events[index]
 
     def __iter__(self) -> Iterator[Event]:
@@ -101,16 +107,26 @@ class Selection(Sequence[Event]):
 
     def _values_of(self, event: Event) -> list[Value]:
         found = event.inputs if self._role == "in" else event.outputs
-        if self._path is None:
-            return list(found.values())
-        prefix = self._path + "."
-        return [v for path, v in found.items() if path == self._path or path.startswith(prefix)]
+        return _values_at(found, self._field) if self._field else list(found.values())
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Bundle:
-        return bundle(self)
+    def to_dict(self) -> dict[str, Any]:
+        """The events as plain data, with the address they were asked for by."""
+        return {"address": self.address, "events": [event.to_dict() for event in self]}
 
     def __repr__(self) -> str:
         return f"<Selection {self.address!r}: {_counted(self._events)}>"
+
+
+def _values_at(values: Values, field: tuple[Segment, ...]) -> list[Value]:
+    """The values at a path and inside it, or at every path that a pattern names."""
+    path = ".".join(map(str, field))
+    if path == "0" and list(values) == [""]:
+        return list(values.values())
+    found = [v for p, v in values.items() if p == path or p.startswith(path + ".")]
+    if found or not has_wildcard(join(field)):
+        return found
+    matcher = compile_pattern(join((*field, "**")))
+    return [value for path, value in values.items() if matcher(path)]
 
 
 def _counted(events: list[Event]) -> str:
@@ -140,10 +156,10 @@ def select(readers: list[Reader], text: str) -> Selection:
         idle = _idle_modules(readers[0], address)
         among = f"the modules that ran ({idle[0]!r} did not)" if idle else "the recorded names"
         raise NoMatch(text, nearest(_sought(address), sorted(names)), among)
-    path = ".".join(map(str, address.field)) if address.field else None
     role = "in" if address.role == "in" else "out"
-    selection = Selection(text, events, role, path)
-    if path is not None and not selection.values:
+    selection = Selection(text, events, role, address.field)
+    if address.field and not selection.values:
+        path = ".".join(map(str, address.field))
         side = "inputs" if address.role == "in" else "outputs"
         there = sorted({p for event in events for p in getattr(event, side)})
         raise NoMatch(text, nearest(path, there), f"the paths {', '.join(map(repr, there))}")
@@ -191,7 +207,7 @@ def find(readers: list[Reader], pattern: str) -> Selection:
     if not events:
         names = {name for reader in readers for name in _all_names(reader)}
         raise NoMatch(pattern, nearest(pattern, sorted(names)))
-    return Selection(pattern, events, "out", None)
+    return Selection(pattern, events, "out")
 
 
 def _find(reader: Reader, pattern: str) -> list[Event]:
@@ -244,7 +260,7 @@ def _modules(reader: Reader, address: Address) -> tuple[Any, list[str]]:
     found = _without_wrappers(reader, found)
     if call is not None:
         found = found[c.number[found] == call]
-    return found, sorted({c.modules[int(s)].path for s in c.subject[rows]})
+    return found, sorted({written(c.modules[int(s)].path) for s in c.subject[rows]})
 
 
 def _without_wrappers(reader: Reader, rows: Any) -> Any:

@@ -17,6 +17,7 @@ from clew import callbacks
 from clew.address import Address, parse
 from clew.analysis.select import Selection, select
 from clew.errors import ClewError, NoMatch, NotRecorded
+from clew.events.display import Shown
 from clew.events.labels import is_made_of
 from clew.events.model import Event, Source, Value
 from clew.events.records import COPIED, ENDED, GATHERED, MODES, REDUCED, SAVED, Label
@@ -26,7 +27,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class Series(Shown):
     """Values of one address rank by rank, with where each came from."""
 
     address: str
@@ -88,6 +89,12 @@ class Series:
                 "stack(pad=True) fills them up with zeros"
             )
         return callbacks.stack_padded(arrays)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The series as plain data; of the values what is known of them, not their elements."""
+        sources = [None if source is None else source.to_dict() for source in self.sources]
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return found | {"values": [value.to_dict() for value in self.values], "sources": sources}
 
     def __len__(self) -> int:
         return len(self.values)

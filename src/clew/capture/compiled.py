@@ -19,8 +19,15 @@ from torch import nn
 from clew.capture.lanes import Lane
 from clew.capture.recording import Recording
 from clew.capture.structure import describe
-from clew.capture.torch_compat import compiled_graph_class, compiled_graph_count, is_compiled
+from clew.capture.torch_compat import (
+    compiled_graph_class,
+    compiled_graph_count,
+    current_autograd_node,
+    is_compiled,
+    next_autograd_number,
+)
 from clew.events.model import Gap
+from clew.events.records import BACKWARD
 
 _EXTRA_CALL = "Using `torch.compile\\(module\\)` when there are global hooks"
 
@@ -154,7 +161,12 @@ def _begin(
             )
         )
         tokens = describe(list(inputs), recording.tensors.known)
-        return next(recording.ids), node, parent, tokens
+        # As for ops: the node that this run makes, or the one whose backward it is.
+        number = next_autograd_number()
+        if node.phase == BACKWARD:
+            running = current_autograd_node()
+            number = -1 if running is None else running._sequence_nr()
+        return next(recording.ids), node, parent, number, tokens
     except Exception as fault:
         recording.on_fault(fault, "a compiled region")
         return None
@@ -162,14 +174,14 @@ def _begin(
 
 def _end(recording: Recording, record: tuple[Any, ...], start: int, out: Any) -> None:
     try:
-        event, node, parent, tokens = record
+        event, node, parent, number, tokens = record
         end = recording.clock()
         result = describe(
             list(out) if isinstance(out, (tuple, list)) else out,
             lambda t: recording.tensors.produced(t, event, t.requires_grad, None),
         )
         recording.events.extend(
-            (event, _SUBJECT, node, parent, start, end, -1, tokens, None, result, None)
+            (event, _SUBJECT, node, parent, start, end, number, tokens, None, result, None)
         )
     except Exception as fault:
         recording.on_fault(fault, "a compiled region")

@@ -87,8 +87,8 @@ class ModuleTable:
             wrapper = False
             if children:
                 above = (*above, id(module))
-                for attribute in reversed(children):
-                    child = children[attribute]
+                # A scripted module has dictionaries of its own kind, with little more than `items`.
+                for attribute, child in reversed(list(children.items())):
                     # A module that contains itself is entered once.
                     if child is not None and id(child) not in above:
                         if attribute in _WRAPPED and _is_wrapped(attribute, module):
@@ -121,7 +121,7 @@ class ModuleTable:
         for entry, attribute, path in list(self._tensor_names.values()):
             module = entry.ref()
             if module is not None:
-                owned = module._parameters.get(attribute, module._buffers.get(attribute))
+                owned = _owned(module, attribute)
                 found += [] if owned is None else [(path, owned)]
         return found
 
@@ -134,8 +134,7 @@ class ModuleTable:
         module = entry.ref()
         if module is None:
             return None
-        owned = module._parameters.get(attribute, module._buffers.get(attribute))
-        return path if owned is tensor else None
+        return path if _owned(module, attribute) is tensor else None
 
     def _discover(self, module: nn.Module, caller: ModuleName | None, place: int) -> ModuleName:
         """Name a module that was not there when the recording began."""
@@ -218,6 +217,14 @@ class ModuleTable:
                 tensor_names[id(buffer)] = (entry, attribute, prefix + attribute)
                 if on_tensor is not None:
                     on_tensor(prefix + attribute, buffer)
+
+
+def _owned(module: nn.Module, attribute: str) -> Any:
+    """The parameter or buffer of a module, None if it has none of this name."""
+    for tensors in (module._parameters, module._buffers):
+        if attribute in tensors:
+            return tensors[attribute]
+    return None
 
 
 def _join(path: str, attribute: str, owner: nn.Module) -> str:

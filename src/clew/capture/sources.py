@@ -7,6 +7,7 @@ path of calls, so a million ops on the same lines share a few nodes, and no fram
 from __future__ import annotations
 
 import dis
+import functools
 import itertools
 import linecache
 import os
@@ -17,7 +18,7 @@ from typing import Any, TypeAlias
 
 from clew.events.columns import Place
 from clew.events.model import Source
-from clew.events.records import FORWARD
+from clew.events.records import FORWARD, OPTIMIZER
 
 _CLEAR_SNAPSHOT = sys.version_info < (3, 13)
 
@@ -96,12 +97,14 @@ class StackTree:
             node = self._roots[thread, phase] = self._add(None, None, -1, phase, thread)
         return node
 
-    def child(self, parent: StackNode, code: CodeType, lasti: int) -> StackNode:
-        """The node for `code` at `lasti` called from `parent`."""
+    def child(
+        self, parent: StackNode, code: CodeType, lasti: int, phase: int | None = None
+    ) -> StackNode:
+        """The node for `code` at `lasti` called from `parent`, in a phase if it is known."""
         key = (id(code), lasti)
         node = parent.kids.get(key)
         if node is None:
-            phase = MACHINERY.phases.get(code, parent.phase)
+            phase = MACHINERY.phases.get(code, parent.phase) if phase is None else phase
             node = self._add(parent, code, lasti, phase, parent.thread)
             parent.kids[key] = node
         return node
@@ -120,12 +123,16 @@ class StackTree:
         """The node reached from `base` through `frames`, given innermost first."""
         node = base
         path: list[int] = []
+        closures: list[CodeType] = []
         for frame in reversed(frames):
+            code = frame.f_code
             # The outermost frame under a module call is that module's own forward.
-            direct = node.direct or (frame.f_code.co_name == "forward" and node is not base)
-            node = self.child(node, frame.f_code, frame.f_lasti)
+            direct = node.direct or (code.co_name == "forward" and node is not base)
+            node = self.child(node, code, frame.f_lasti, FORWARD if code in closures else None)
             node.direct = direct
-            path[:0] = id(frame.f_code), frame.f_lasti
+            path[:0] = id(code), frame.f_lasti
+            if MACHINERY.phases.get(code) == OPTIMIZER:
+                closures = _functions_given(frame)
         if path:
             base.kids[tuple(path)] = node
         return node
@@ -159,6 +166,19 @@ class StackTree:
         node = StackNode(len(self.nodes), parent, code, lasti, phase, thread)
         self.nodes.append(node)
         return node
+
+
+def _functions_given(frame: FrameType) -> list[CodeType]:
+    """The code of the functions that `optimizer.step` was given: they run the model anew."""
+    args, kwargs = read_locals(frame, ("args", "kwargs"))
+    found: list[Any] = []
+    for given in (*(args or ())[1:], *(kwargs or {}).values()):
+        while isinstance(given, functools.partial):
+            given = given.func
+        if callable(given):
+            function = given if hasattr(given, "__code__") else type(given).__call__
+            found.append(getattr(function, "__code__", None))
+    return [code for code in found if code is not None]
 
 
 def first_argument(frame: FrameType) -> Any:

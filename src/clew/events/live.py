@@ -76,9 +76,7 @@ class Listener(Protocol):
         """A module call, op, note or named value is over."""
 
 
-def in_words(
-    described: Any, tensor: Callable[[LiveValue], str] = str, brackets: str = "[]"
-) -> str:
+def in_words(described: Any, tensor: Callable[[LiveValue], str] = str, brackets: str = "[]") -> str:
     """Arguments or a result in words, of tensors the given ones: `[f32[2,3], {mask: None}]`."""
     if isinstance(described, LiveValue):
         return tensor(described)

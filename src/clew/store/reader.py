@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from clew.address import written
 from clew.events.columns import IN, OUT, Columns, Ints, Place, Tensor
 from clew.events.model import Event, Events, Source, Stats, Value, Values
 from clew.events.records import (
@@ -183,7 +184,7 @@ class Reader:
         step, rank = int(c.step[row]), c.rank
         if kind == MODULE:
             module = c.modules[int(c.subject[row])].path
-            address = f"{module}#{call}"
+            address = f"{written(module)}#{call}"
         else:
             module = self.module_path(row)
             address = f"op:{name}#{call}" if kind == OP else name

@@ -8,7 +8,7 @@ belongs to. Torch's own lines are left out; its modules stand in their place.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from clew.analysis.fold import Folds, Item, Repeat, name_range
@@ -26,7 +26,7 @@ from clew.events.records import (
 )
 from clew.store.reader import Reader
 from clew.views.text.calls import CallTexts
-from clew.views.text.code_lines import Frame, LineWriter, source_line
+from clew.views.text.code_lines import BAR, Frame, LineWriter, source_line
 from clew.views.text.named import NAMED, named_text
 from clew.views.text.places import Places
 from clew.views.text.style import Style, counted, merged, number_text, short_op, style_for
@@ -228,8 +228,7 @@ class _Code:
 
     def _write(self, block: list[int], depth: int) -> None:
         """The ops and named values of one line, then what the backward pass did for them."""
-        lead = self._style.paint("│ " * depth, "dim")
-        self._out.lines += [lead + text for text in self._op_texts(block)]
+        self._put(depth, self._op_texts(block))
         backward = [row for op in block for row in self._backward_of.get(op, ())]
         if not backward:
             return
@@ -237,7 +236,10 @@ class _Code:
             texts = [f"# ↩ backward: {self._names(backward)}"]
         else:
             texts = [f"# ↩ {self._texts.op(row)}" for row in backward]
-        self._out.lines += [lead + self._style.paint(text, "dim") for text in texts]
+        self._put(depth, [self._style.paint(text, "dim") for text in texts])
+
+    def _put(self, depth: int, texts: Iterable[str]) -> None:
+        self._out.lines += [t for text in texts for t in self._style.wrapped(BAR * depth, text)]
 
     def _op_texts(self, block: list[int]) -> Iterator[str]:
         failed = [row for row in block if self._error[row] >= 0]

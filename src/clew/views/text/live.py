@@ -115,8 +115,8 @@ class LivePrinter:
     def _print(self, indent: int, text: str) -> None:
         if self._failed:
             return
-        line = self._style.paint(_BAR * indent, "dim") + text
-        self._stream.write(self._style.finish(f"{self._label()}{line}\n"))
+        lines = self._style.wrapped(self._label() + _BAR * indent, text)
+        self._stream.write(self._style.finish("\n".join([*lines, ""])))
         self._stream.flush()
 
     def _label(self) -> str:

@@ -73,7 +73,8 @@ class TableView:
                 f"… {counted(left_out, 'row')} left out; t.table().head({total}) shows all, "
                 "t.to_pandas() has all columns"
             )
-            lines.insert(1 + self._rows - min(_TAIL, self._rows // 4), note)
+            at = 1 + self._rows - min(_TAIL, self._rows // 4)
+            lines[at:at] = style.wrapped("", note)
         return style.finish("\n".join(lines))
 
 
@@ -209,5 +210,5 @@ def _joined(cell: dict[str, str], widths: dict[str, int], style: Style, look: st
         text = clipped(cell[name], width)
         texts.append(text.rjust(width) if name in ("id", "step", "time") else text.ljust(width))
     line = _GAP.join(texts).rstrip()
-    line = clipped(line, style.width) if style.terminal else line
+    line = clipped(line, style.width) if style.bounded else line
     return style.paint(line, look) if look else line

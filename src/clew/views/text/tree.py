@@ -272,4 +272,4 @@ def _name_dict(cells: Cells) -> dict[str, Any]:
 
 
 def _clipped(text: str, style: Style) -> str:
-    return clipped(text, style.width) if style.terminal else text
+    return clipped(text, style.width) if style.bounded else text
