@@ -109,6 +109,7 @@ def seen(value: object, digest: bool = False) -> Seen:
 
     if has_torch():
         importlib.import_module("clew.capture.values")  # which knows tensors
+        importlib.import_module("clew.capture.glances")
     return glimpse(value, numbers=True, digest=digest)
 
 

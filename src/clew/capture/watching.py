@@ -381,8 +381,6 @@ class WatchSource:
             self._aliases.add(name)
         what: What = "input" if site.kind == "param" else "change"
         paths = self._paths(call, name, value)
-        if call.info.decorated and what == "input":
-            paths = paths or ((),)
         for path in paths:
             self._look_at(call, what, name, path, value, at, always=True)
         if not paths and what == "input":
@@ -401,11 +399,12 @@ class WatchSource:
         return found or (((),) if name in call.aliases else ())
 
     def _show_input(self, call: OpenCall, site: Site, value: Any) -> None:
-        """An argument that is not watched: what it looks like, without its numbers."""
+        """An argument that is not watched: what it looks like, in full if that was asked for."""
         if self._tell is None:
             return
-        seen = glimpse(value)
-        if seen.text is not None or seen.items or seen.kind != OTHER:
+        in_full = call.info.decorated
+        seen = glimpse(value, numbers=in_full)
+        if in_full or seen.text is not None or seen.items or seen.kind != OTHER:
             self._emit("input", call, site.line, name=site.name, after=seen)
 
     def _look_at(
@@ -459,7 +458,9 @@ class WatchSource:
         if not call.told and not holds_arrays(value):
             call.result = (glimpse(value), site.line)
             return
-        out, seen = self._describer.described(value, look(value))
+        # What is returned is compared to nothing.
+        digest = not self._wants.decorated
+        out, seen = self._describer.described(value, look(value), digest)
         call.result = (seen, site.line)
         self._record(call, RETURN, out, (site.line, frame.f_back), call.start)
 
