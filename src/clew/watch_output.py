@@ -11,8 +11,9 @@ import os
 import re
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from clew.errors import ClewError
 from clew.events.watched import Happening
@@ -23,12 +24,47 @@ _log = logging.getLogger("clew")
 TAG = "CLEW_TAG"
 
 
-class Output(Protocol):
+class Output:
     """Somewhere the text goes."""
 
-    def tell(self, happening: Happening) -> None: ...
-    def flush(self) -> None: ...
-    def files(self) -> list[str]: ...
+    def tell(self, happening: Happening) -> None:
+        """Write what happened."""
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        """Lines are there as soon as they are told."""
+
+    def files(self) -> list[str]:
+        return []
+
+
+class ThreadFile:
+    """A file for each process and thread that writes; the last one stays open between lines.
+
+    Whoever has it sees to it that one thread writes at a time.
+    """
+
+    def __init__(self, path: Callable[[], str]) -> None:
+        self._path = path
+        self._owner = (0, 0)
+        self._file: TextIO | None = None
+
+    def write(self, text: str) -> None:
+        """Write to the file of the running process and thread, so that it is there at once."""
+        owner = (os.getpid(), threading.get_ident())
+        if self._file is None or owner != self._owner:
+            self.close()
+            path = os.path.abspath(self._path())
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            self._owner, self._file = owner, Path(path).open("a", encoding="utf-8")
+        self._file.write(text)
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close what is open; it goes on where it was when there is more."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
 
 def output_for(out: object, repeats: int, stack: bool) -> Output | None:
@@ -47,7 +83,7 @@ def output_for(out: object, repeats: int, stack: bool) -> Output | None:
     )
 
 
-class _Text:
+class _Text(Output):
     """The text so far, for one process: after a fork it begins anew, with a lock of its own."""
 
     def __init__(self, repeats: int, stack: bool) -> None:
@@ -85,12 +121,6 @@ class _Text:
 
     def _write(self, lines: list[str], happening: Happening) -> None:
         raise NotImplementedError
-
-    def flush(self) -> None:
-        """Lines are there as soon as they are told."""
-
-    def files(self) -> list[str]:
-        return []
 
 
 class _Stream(_Text):
@@ -135,14 +165,14 @@ class _Files(_Text):
 
     def _renew(self) -> None:
         super()._renew()
-        self._open: dict[int, TextIO] = {}
+        self._open: dict[int, ThreadFile] = {}
         self._names: dict[int, str] = {}
 
     def files(self) -> list[str]:
         return list(self._names.values())
 
     def flush(self) -> None:
-        """Close what this thread has open; it goes on where it was when there is more."""
+        """Close what this thread has open."""
         file = self._open.pop(threading.get_ident(), None)
         if file is not None and os.getpid() == self._process:
             file.close()
@@ -152,26 +182,19 @@ class _Files(_Text):
             return
         thread = threading.current_thread()
         ident = thread.ident or 0
-        file = self._open.get(ident)
-        if file is None:
-            name = self._names.get(ident) or self._name(thread)
-            file = self._open[ident] = _opened(name)
-            self._names[ident] = name
+        name = self._names.get(ident)
+        if name is None:
+            name = self._names[ident] = self._name(thread)
+        file = self._open.setdefault(ident, ThreadFile(lambda: name))
         file.write("".join(f"{line}\n" for line in lines))
-        file.flush()
 
     def _name(self, thread: threading.Thread) -> str:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         parts = [self._path.stem, os.environ.get(TAG, ""), f"p{os.getpid()}", thread.name]
         name = "-".join(_safe(part) for part in parts if part)
         path = self._path.with_name(name + (self._path.suffix or ".log"))
         if str(path) in self._names.values():  # another thread of the same name
             path = path.with_name(f"{name}-{thread.ident}{path.suffix}")
         return str(path)
-
-
-def _opened(name: str) -> TextIO:
-    return open(name, "a", encoding="utf-8")
 
 
 def _safe(name: str) -> str:

@@ -72,6 +72,7 @@ class WatchTrace(Trace):
         """Know tensors, once the program has imported torch."""
         if self._knows_torch or not has_torch():
             return
+        from clew.capture import glances  # noqa: F401 - which is known once it is loaded
         from clew.capture.frames import monitoring, tracing
         from clew.capture.tensors import TensorTable
         from clew.capture.torch_compat import keep_from_dynamo

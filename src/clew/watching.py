@@ -109,6 +109,7 @@ def seen(value: object, digest: bool = False) -> Seen:
 
     if has_torch():
         importlib.import_module("clew.capture.values")  # which knows tensors
+        importlib.import_module("clew.capture.glances")
     return glimpse(value, numbers=True, digest=digest)
 
 
@@ -127,6 +128,8 @@ class Watch:
         self._blocks: list[tuple[WatchSource, LoaderSource, Callable[[], None]]] = []
         # The source that follows the decorated function, and how many calls need it.
         self._sources: dict[int, tuple[WatchSource, int]] = {}
+        # Sources of functions that are not called now, for the next call.
+        self._rested: dict[int, WatchSource] = {}
 
     @property
     def trace(self) -> Trace:
@@ -264,6 +267,8 @@ class Watch:
                     self._sources[key] = (source, count - 1)
                 else:
                     del self._sources[key]
+                    if source in _running:  # and not left behind by a fork
+                        self._rested[key] = source
                     self._crashed(source, error)
                     self._stop(source)
 
@@ -281,7 +286,7 @@ class Watch:
 
     def _begin(self, function: Callable[..., Any]) -> WatchSource:
         code = inspect.unwrap(function).__code__
-        source = self._source(code.co_filename)
+        source = self._source(code.co_filename, self._rested.pop(id(function), None))
         try:
             source.start_function(function)
             _running.append(source)
@@ -291,8 +296,11 @@ class Watch:
 
     # Recording
 
-    def _source(self, file: str) -> WatchSource:
-        """A source that records into the trace that is active, or into one of the watch's own."""
+    def _source(self, file: str, before: WatchSource | None = None) -> WatchSource:
+        """A source that records into the trace that is active, or into one of the watch's own.
+
+        The one of the call before, if it still is the right one.
+        """
         from clew.capture.scope import Scope
         from clew.capture.watching import WatchSource
         from clew.capture.workers import worker_recording
@@ -306,6 +314,8 @@ class Watch:
         else:
             own = self._own_trace()
             self._last, recording, gap = own, own.recording, own.gap
+        if before is not None and before.recording is recording:
+            return before
         tell = None if self._output is None else self._tell
         source = WatchSource(recording, self._wants, Scope(self._scope, file), tell, gap)
         source.worker = own_worker()

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 from clew.capture.changes import Look, look
 from clew.capture.recording import Recording
-from clew.capture.seen import is_array, numbers_of, see, see_items
-from clew.capture.structure import CONSTANTS, describe
+from clew.capture.seen import glance, is_array, see, see_items
+from clew.capture.structure import CONSTANTS, describe, is_tensor
 from clew.events.records import Kept, Token
 from clew.events.statistics import array_statistics
 from clew.events.watched import Seen
 
 _LONGEST_TEXT = 1000
+_REMEMBERED = 256
 
 
 class _Described(NamedTuple):
@@ -33,12 +34,17 @@ class Describer:
     def __init__(self, recording: Recording, values: str) -> None:
         self._recording = recording
         self._values = values
+        # Statistics of tensor versions, by the id of their tokens, which are held.
+        self._known: dict[int, tuple[Token, dict[str, Any]]] = {}
 
-    def described(self, value: Any, now: Look) -> tuple[Any, Seen]:
-        """A value with tokens for what is in it, and what it looks like."""
+    def described(self, value: Any, now: Look, digest: bool = True) -> tuple[Any, Seen]:
+        """A value with tokens for what is in it, and what it looks like.
+
+        Without `digest`, tensors get the numbers that a line of text shows, and no more.
+        """
 
         def leaf(item: Any) -> _Described:
-            return self._leaf(item, now if item is value else look(item))
+            return self._leaf(item, now if item is value else look(item), digest)
 
         described = describe(value, leaf, 0, leaf)
         if isinstance(described, _Described):
@@ -46,28 +52,60 @@ class Describer:
         seen = see_items(value, _mapped(described, lambda d: d.seen), now)
         return _mapped(described, lambda d: d.token), seen
 
-    def _leaf(self, item: Any, now: Look) -> _Described:
+    def _leaf(self, item: Any, now: Look, digest: bool) -> _Described:
         recording, wanted = self._recording, self._values
         stats = wanted != "meta"
+        if wanted == "stats" and is_tensor(item):
+            token = recording.leaf(item, False, False)
+            return _Described(token, see(item, now, self._statistics(token, item, digest)))
         at = len(recording.kept)
         token = recording.leaf(item, wanted == "full" or _is_short(item), stats)
         if not stats or not is_array(item):
             return _Described(token, see(item, now))
-        found = next(
-            (k.stats for t, k in recording.kept[at:] if t is token and isinstance(k, Kept)), None
-        )
-        if found is None:
-            found = _numbers(recording, token, item)
+        found = _last(recording, token, at) or _numbers(recording, token, item)
         return _Described(token, see(item, now, found))
+
+    def _statistics(self, token: Token, tensor: Any, digest: bool) -> dict[str, Any] | None:
+        """Statistics of a tensor version, taken and kept once."""
+        recording = self._recording
+        _, found = self._known.get(id(token), (None, None))
+        if found is not None and (not digest or "digest" in found):
+            return found
+        if not digest:
+            found = glance(tensor, numbers=True).stats
+        if found is not None and not digest and not recording.budget.is_over():
+            recording.kept.append((token, Kept(found, None)))
+        elif recording.snapshots is not None:
+            at = len(recording.kept)
+            recording.snapshots.keep(token, tensor, False)
+            found = _last(recording, token, at)
+        if found is not None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[id(token)] = (token, found)
+        return found
+
+
+def _last(recording: Recording, token: Token, since: int) -> dict[str, Any] | None:
+    """The statistics that were kept of a tensor version since so many were."""
+    found = recording.kept[since:]
+    return next((k.stats for t, k in found if t is token and isinstance(k, Kept)), None)
 
 
 def glimpse(value: Any, numbers: bool = False, digest: bool = False) -> Seen:
     """A value of any kind at one look; the numbers of arrays, which take time, only if asked."""
 
+    known: dict[int, Seen] = {}
+
     def leaf(item: Any) -> Seen:
-        if is_array(item):
-            return see(item, look(item), numbers_of(item, digest) if numbers else None)
-        return see(item, Look(type(item).__name__, (), id(item), 0))
+        found = known.get(id(item))
+        if found is None:
+            if is_array(item):
+                found = glance(item, numbers, digest)
+            else:
+                found = see(item, Look(type(item).__name__, (), id(item), 0))
+            known[id(item)] = found
+        return found
 
     described = describe(value, leaf, 0, leaf)
     if isinstance(described, Seen):
@@ -90,6 +128,16 @@ def is_equal(before: Seen | None, after: Seen) -> bool:
     """Whether two values that look alike are known to have the same content."""
     old, new = (before.stats if before is not None else None) or {}, after.stats or {}
     return "digest" in old and old["digest"] == new.get("digest")
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two values are the same to a watch, in their facts and in their content."""
+    before, after = look(one), look(other)
+    if before.same == after.same or not (is_tensor(one) and is_tensor(other)):
+        return before.same == after.same
+    # Large tensors are told apart by their versions, and may be equal all the same.
+    digests = glimpse(one, numbers=True, digest=True), glimpse(other, numbers=True, digest=True)
+    return before.facts == after.facts and is_equal(*digests)
 
 
 def _numbers(recording: Recording, token: Token, item: Any) -> dict[str, Any] | None:

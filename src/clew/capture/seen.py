@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from clew.capture import structure
-from clew.capture.changes import Look
+from clew.capture.changes import Look, look
 from clew.events.statistics import array_statistics
 from clew.events.watched import ARRAY, OTHER, TENSOR, Seen
 
@@ -24,12 +24,22 @@ _MOST_ITEMS = 64
 
 _small_tensor: list[Callable[[Any, int], Any]] = []
 _tensor_numbers: list[Callable[[Any, bool], Any]] = []
+_glance: list[Callable[[Any, bool], tuple[Look, dict[str, Any] | None] | None]] = [
+    lambda tensor, numbers: None
+]
 
 
 def learn(small_tensor: Callable[[Any, int], Any], numbers: Callable[[Any, bool], Any]) -> None:
     """Know how to read the elements of a small tensor, and the statistics of any."""
     _small_tensor[:] = [small_tensor]
     _tensor_numbers[:] = [numbers]
+
+
+def learn_glance(
+    glance: Callable[[Any, bool], tuple[Look, dict[str, Any] | None] | None],
+) -> None:
+    """Know a quicker way for ordinary tensors."""
+    _glance[:] = [glance]
 
 
 def is_array(value: Any) -> bool:
@@ -51,10 +61,14 @@ def holds_arrays(value: Any, depth: int = 3) -> bool:
     return any(holds_arrays(item, depth - 1) for item in items)
 
 
-def numbers_of(value: Any, digest: bool) -> dict[str, Any] | None:
-    """Statistics of a tensor or array as it is now, None if it has no numbers to look at."""
-    is_tensor = structure.is_tensor(value)
-    return _tensor_numbers[0](value, digest) if is_tensor else array_statistics(value)
+def glance(value: Any, numbers: bool, digest: bool = False) -> Seen:
+    """A tensor or array as it is now, its numbers only if asked: those a line of text shows."""
+    if not structure.is_tensor(value):
+        return see(value, look(value), array_statistics(value) if numbers else None)
+    found = None if digest else _glance[0](value, numbers)
+    if found is not None:
+        return _tensor(value, *found)
+    return _tensor(value, look(value), _tensor_numbers[0](value, digest) if numbers else None)
 
 
 def see(value: Any, now: Look, stats: dict[str, Any] | None = None) -> Seen:
@@ -97,7 +111,7 @@ def _tensor(value: Any, now: Look, stats: dict[str, Any] | None) -> Seen:
         TENSOR,
         type(value).__name__,
         dtype=str(dtype).replace("torch.", ""),
-        shape=shape,
+        shape=tuple(shape),
         device=device,
         layout="" if plain else " ".join(str(p) for p in layout[1:3] if p not in (None, "strided")),
         strided=stride is not None and not _is_contiguous(shape, stride),

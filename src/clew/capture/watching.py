@@ -22,7 +22,7 @@ from clew.capture.changes import look
 from clew.capture.describing import Describer, glimpse, is_equal
 from clew.capture.failures import error_text
 from clew.capture.frames import FollowingCalls, Site, follow_calls
-from clew.capture.frames.bytecode import read_locals
+from clew.capture.frames.bytecode import bound_names, read_locals
 from clew.capture.frames.functions import unwrap
 from clew.capture.frames.paths import follow
 from clew.capture.open_calls import BETWEEN, OURS, OpenCall, chain_of, name_of, user_frame
@@ -82,7 +82,11 @@ class WatchSource:
         self._calls: dict[int, OpenCall] = {}
         self._numbers = itertools.count()
         self._following: FollowingCalls | None = None
-        self._met: set[str] = set()
+        # Following that has stopped, to be started again.
+        self._rested: tuple[Callable[..., object], FollowingCalls] | None = None
+        # Code that ran, and what was asked for, not met and said to be so.
+        self._ran: set[CodeType] = set()
+        self._said: set[str] = set()
         # Code -> whether it has a watched variable, and objects that watched variables hold.
         self._concerned: dict[int, tuple[CodeType, bool]] = {}
         self._objects: set[int] = set()
@@ -124,28 +128,43 @@ class WatchSource:
                     self._look_at(call, "input", name, path, value, at, True)
 
     def start_function(self, function: Callable[..., object]) -> None:
-        """Follow a function and everything it calls."""
+        """Follow a function and everything it calls; after a stop, the same one again."""
         self._older = {thread.ident for thread in threading.enumerate()}
+        if self._rested is not None and self._rested[0] is function:
+            self._following = self._rested[1]
+            self._following.start(function, self)
+            return
         self._roots = {found.__code__ for found in unwrap(function)}
         self._following = self._follow(function)
+        self._rested = (function, self._following)
 
     def _follow(self, root: Callable[..., object] | FrameType) -> FollowingCalls:
         wants = self._wants
         # Every line and every array is to be seen, or only functions with certain variables.
         all_of_it = wants.lines or wants.names.everything
         return follow_calls(
-            root, self._scope, _any, self, lines=wants.lines, budget=wants.budget,
+            root, self._scope, self._is_wanted, self, lines=wants.lines, budget=wants.budget,
             worthwhile=None if all_of_it else self._worthwhile,
             inside=not (wants.depth == 0 and wants.names.nothing and not wants.lines),
+            # What a parameter holds may be watched under the name that the caller has for it.
+            params="begin" if wants.decorated else "followed",
         )  # fmt: skip
 
-    def _worthwhile(self, code: CodeType, frame: FrameType) -> bool:
+    def _is_wanted(self, name: str) -> bool:
+        """Whether a variable of this name may be followed, whatever it holds."""
+        return self._wants.names.everything or self._wants.names.may_be(name)
+
+    def _worthwhile(self, code: CodeType, frame: FrameType) -> bool | None:
         """Whether a function has a watched variable, by its names or by what it is given."""
         known = self._concerned.get(id(code))
         if known is None:
             known = self._concerned[id(code)] = (code, self._wants.names.concern(code))
-        if known[1] or not self._objects or self._wants.decorated:
-            return known[1]
+        if known[1]:
+            return True
+        if self._wants.decorated:
+            return None
+        if not self._objects:
+            return False
         count = code.co_argcount + code.co_kwonlyargcount
         given = read_locals(frame)
         return any(id(given.get(name)) in self._objects for name in code.co_varnames[:count])
@@ -162,6 +181,7 @@ class WatchSource:
             self._emit("return", block, block.info.line, seconds=seconds)
         self._block = None
         self._calls.clear()
+        self._objects.clear()
         for code, line in following.spent:
             where = f"{os.path.basename(code.co_filename)}:{line}"
             self._gap(
@@ -180,8 +200,12 @@ class WatchSource:
     def say_missed(self) -> None:
         """Report the names that no function had."""
         for address in self._wants.names.missed():
+            if address.text in self._said:
+                continue
+            self._said.add(address.text)
+            met = {name for code in self._ran for name in bound_names(code)}
             last = str(address.segments[-1]) if address.segments else address.text
-            close = ", ".join(nearest(last, sorted(self._met))) or "none"
+            close = ", ".join(nearest(last, sorted(met))) or "none"
             self._gap(
                 Gap("a variable to watch", address.text, "nothing that ran has it",
                     f"the nearest that ran: {close}")
@@ -220,7 +244,7 @@ class WatchSource:
 
     def polled(self, site: Site, value: object, owner: object) -> None:
         names, name = self._wants.names, site.name
-        if not names.everything and not names.may_be(name) and name not in self._aliases:
+        if not names.everything and name not in self._aliases and not names.may_be(name):
             return
         frame = user_frame()
         call = self._calls.get(id(frame))
@@ -302,6 +326,7 @@ class WatchSource:
         begun: bool = True,
         owner: object = None,
     ) -> OpenCall:
+        self._ran.add(code)
         package = str(frame.f_globals.get("__name__", ""))
         where = Function(code, parts_of(code, owner), package, self._path_of(owner))
         decorated = self._is_decorated(code)
@@ -350,7 +375,6 @@ class WatchSource:
 
     def _bound(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
         name = site.name
-        self._met.add(name)
         at = (site.line, frame.f_back)
         known = id(value) in call.objects and not self._wants.decorated
         if site.kind == "param" and known and _is_followed(value):
@@ -358,8 +382,6 @@ class WatchSource:
             self._aliases.add(name)
         what: What = "input" if site.kind == "param" else "change"
         paths = self._paths(call, name, value)
-        if call.info.decorated and what == "input":
-            paths = paths or ((),)
         for path in paths:
             self._look_at(call, what, name, path, value, at, always=True)
         if not paths and what == "input":
@@ -378,11 +400,12 @@ class WatchSource:
         return found or (((),) if name in call.aliases else ())
 
     def _show_input(self, call: OpenCall, site: Site, value: Any) -> None:
-        """An argument that is not watched: what it looks like, without its numbers."""
+        """An argument that is not watched: what it looks like, in full if that was asked for."""
         if self._tell is None:
             return
-        seen = glimpse(value)
-        if seen.text is not None or seen.items or seen.kind != OTHER:
+        in_full = call.info.decorated
+        seen = glimpse(value, numbers=in_full)
+        if in_full or seen.text is not None or seen.items or seen.kind != OTHER:
             self._emit("input", call, site.line, name=site.name, after=seen)
 
     def _look_at(
@@ -436,7 +459,9 @@ class WatchSource:
         if not call.told and not holds_arrays(value):
             call.result = (glimpse(value), site.line)
             return
-        out, seen = self._describer.described(value, look(value))
+        # What is returned is compared to nothing.
+        digest = not self._wants.decorated
+        out, seen = self._describer.described(value, look(value), digest)
         call.result = (seen, site.line)
         self._record(call, RETURN, out, (site.line, frame.f_back), call.start)
 
@@ -462,10 +487,6 @@ def _is_followed(value: Any) -> bool:
 
 def _nowhere() -> None:
     """Stands for a function below which everything is followed, and is never called."""
-
-
-def _any(name: str) -> bool:
-    return True
 
 
 def _root_name(variable: str) -> str:

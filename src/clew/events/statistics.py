@@ -83,6 +83,21 @@ def moments(
     }  # fmt: skip
 
 
+def extremes(numbers: Numbers) -> Statistics:
+    """The smallest, the largest and the mean of flat floats alone, with counts of NaN and Inf."""
+    ones = _ONES[numbers.dtype.char]
+    low, high, total = float("inf"), float("-inf"), 0.0
+    with np.errstate(all="ignore"):
+        for at in range(0, len(numbers), _BLOCK):
+            block = numbers[at : at + _BLOCK]
+            total += float(np.dot(block, ones[: len(block)]))
+            low = min(low, float(block.min()))
+            high = max(high, float(block.max()))
+    if not (isfinite(low) and isfinite(high) and isfinite(total)):  # NaN and Inf are in the total
+        return moments(numbers, in_pairs=False)
+    return {"min": low, "max": high, "mean": total / len(numbers), "nan": 0, "inf": 0}
+
+
 def _sums(numbers: Numbers, look: Callable[[Numbers], None] | None = None) -> Sums:
     blocks = []
     for start in range(0, len(numbers), _BLOCK):

@@ -39,8 +39,8 @@ class CodeMap:
     """The instructions of one code object, as far as its variables are concerned."""
 
     __slots__ = (
-        "begins", "code", "following", "globals", "origin", "owner", "params", "steps", "targets",
-        "yields",
+        "begins", "code", "following", "globals", "handled", "origin", "owner", "params", "steps",
+        "targets", "yields",
     )  # fmt: skip
 
     def __init__(self, code: CodeType, origin: CodeType | None = None) -> None:
@@ -55,6 +55,12 @@ class CodeMap:
         # Offsets where a call begins (before 3.11: none), and where a generator hands out a value.
         self.begins: set[int] = set()
         self.yields: set[int] = set()
+        # Where a handler comes to its end, and not to raise again what it handled.
+        self.handled = {
+            one.offset
+            for one, after in zip(listed, listed[1:], strict=False)
+            if one.opname == "POP_EXCEPT" and after.opname != "RERAISE"
+        }
         self._read(code, listed)
         count = code.co_argcount + code.co_kwonlyargcount
         flags = code.co_flags
@@ -124,6 +130,12 @@ def map_of(code: CodeType, origin: CodeType | None = None) -> CodeMap:
             _maps.clear()
         found = _maps[key] = CodeMap(code, origin)
     return found
+
+
+def bound_names(code: CodeType) -> set[str]:
+    """The names that a function gives to something."""
+    found = map_of(code)
+    return {*found.params, *(name for step in found.steps.values() for name in step.bound)}
 
 
 def _offsets(instruction: Any, after: Any) -> tuple[int, ...]:

@@ -10,13 +10,13 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from types import CodeType, FrameType, FunctionType, TracebackType
+from types import CodeType, FrameType, TracebackType
 
 from clew.capture.frames import monitoring, tracing
 from clew.capture.frames.functions import unwrap
 from clew.capture.frames.hooks import SILENT
 from clew.capture.frames.sites import Probe
-from clew.capture.frames.stepping import BUDGET, Watch
+from clew.capture.frames.stepping import BUDGET, Params, Watch
 
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
@@ -143,7 +143,10 @@ def _join(
 
 
 class FollowingCalls(Following):
-    """The functions called below a place; `spent` lists the lines whose budget ran out."""
+    """The functions called below a place; `spent` lists the lines whose budget ran out.
+
+    Can be started again after a stop: what was found out about code is not asked again.
+    """
 
     def __init__(
         self,
@@ -152,11 +155,13 @@ class FollowingCalls(Following):
         probe: Probe,
         budget: int,
         lines: bool,
-        worthwhile: Callable[[CodeType, FrameType], bool] | None = None,
+        worthwhile: Callable[[CodeType, FrameType], bool | None] | None = None,
         inside: bool = True,
+        params: Params = "wanted",
     ) -> None:
         super().__init__()
         self.inside = inside
+        self.params = params
         self._worthwhile = worthwhile
         # How often code in scope was called in vain, until a call is worthwhile.
         self._idle: dict[int, tuple[CodeType, int]] = {}
@@ -167,6 +172,9 @@ class FollowingCalls(Following):
         self.extent = _Extent()
         self._in_scope = in_scope
         self._known: dict[int, tuple[CodeType, _Callee | None]] = {}
+        # Kept from one start to the next: code that is never followed, and watches on other code.
+        self._never: dict[int, tuple[CodeType, _Callee | None]] = {}
+        self._made: dict[int, _Callee] = {}
 
     @property
     def spent(self) -> list[tuple[CodeType, int]]:
@@ -182,27 +190,65 @@ class FollowingCalls(Following):
         """A call begins: watch its code if it is in scope. Tell whether to be asked again."""
         known = self._known.get(id(code))
         if known is None:
-            in_scope = self._in_scope(code)
-            if in_scope and self._worthwhile is not None and not self._worthwhile(code, frame):
-                _, count = self._idle.get(id(code), (code, 0))
-                self._idle[id(code)] = (code, count + 1)
-                if count < self.budget:
-                    return True
-                in_scope = False  # called so often in vain that it is given up
-            watch = _Callee(code, self) if in_scope else None
-            known = self._known[id(code)] = (code, watch)
-            if watch is not None:
-                self._add(watch)
+            known = self._ask(code, frame)
+            if known is None:
+                return True
+            self._known[id(code)] = known
+            if known[1] is not None:
+                self._add(known[1])
         return known[1] is not None and not known[1].is_over()
 
-    def add_root(self, function: FunctionType) -> None:
-        code = function.__code__
-        watch = _Root(code, self)
+    def _ask(self, code: CodeType, frame: FrameType) -> tuple[CodeType, _Callee | None] | None:
+        """What becomes of code that is called; None if that is not known yet."""
+        worthwhile: bool | None = None
+        if self._in_scope(code):
+            worthwhile = True if self._worthwhile is None else self._worthwhile(code, frame)
+        if worthwhile:
+            return code, self._watch(code)
+        if worthwhile is None:
+            known = self._never[id(code)] = (code, None)
+            return known
+        _, count = self._idle.get(id(code), (code, 0))
+        self._idle[id(code)] = (code, count + 1)
+        # Called so often in vain, it is given up.
+        return None if count < self.budget else (code, None)
+
+    def _watch(self, code: CodeType, kind: type[_Callee] | None = None) -> _Callee:
+        watch = self._made.get(id(code))
+        if watch is None:
+            watch = self._made[id(code)] = (kind or _Callee)(code, self)
+        watch.renew(self.probe)
+        return watch
+
+    def start(self, root: Callable[..., object] | FrameType, probe: Probe) -> None:
+        """Follow a function, or a frame from where it is, and what is called below it."""
+        self.probe = probe
+        self.extent = _Extent()
+        self._known = dict(self._never)
+        self._idle.clear()
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.stop)
+            if isinstance(root, FrameType):
+                self.extent.enter()
+                _join(
+                    self, root, self.wanted, probe,
+                    lines=self.lines, polls=True, budget=self.budget,
+                )  # fmt: skip
+            else:
+                for function in unwrap(root):
+                    self._add_root(function.__code__)
+            if self.inside:
+                _driver.add_caller(self.called)
+            undo.pop_all()
+
+    def _add_root(self, code: CodeType) -> None:
+        watch = self._watch(code, _Root)
         self._known[id(code)] = (code, watch)
         self._add(watch)
 
     def stop(self) -> None:
-        _driver.remove_caller(self.called)
+        if self.inside:
+            _driver.remove_caller(self.called)
         super().stop()
         self.probe = SILENT
 
@@ -214,8 +260,13 @@ class _Callee(Watch):
         super().__init__(
             code, of.wanted, of.probe,
             returns=True, lines=of.lines, polls=of.inside, budget=of.budget, inside=of.inside,
+            params=of.params,
         )  # fmt: skip
         self._of = of
+        self._count = 0
+
+    def renew(self, probe: Probe) -> None:
+        super().renew(probe)
         self._count = 0
 
     def is_over(self) -> bool:
@@ -289,29 +340,20 @@ def follow_calls(
     *,
     lines: bool = False,
     budget: int = BUDGET,
-    worthwhile: Callable[[CodeType, FrameType], bool] | None = None,
+    worthwhile: Callable[[CodeType, FrameType], bool | None] | None = None,
     inside: bool = True,
+    params: Params = "wanted",
 ) -> FollowingCalls:
     """Follow `root` and every function in scope that runs below it, with all that it binds.
 
     From a frame, follow it to `stop`, and whatever is called meanwhile. What runs more often than
     `budget` times at one place is not told there any more; `spent` lists those places. Where only
-    some functions are of interest, `worthwhile` is asked at each call until it says yes; from
-    then on all calls of that code are followed. Without `inside`, only the calls of the function
-    `root` are told: neither what it does, nor what it calls.
+    some functions are of interest, `worthwhile` is asked at each call until it says yes, or None
+    for never; after a yes all calls of that code are followed. Without `inside`, only the calls of
+    the function `root` are told: neither what it does, nor what it calls. For `params` see `Watch`.
     """
-    following = FollowingCalls(in_scope, wanted, probe, budget, lines, worthwhile, inside)
-    with contextlib.ExitStack() as undo:
-        undo.callback(following.stop)
-        if isinstance(root, FrameType):
-            following.extent.enter()
-            _join(following, root, wanted, probe, lines=lines, polls=True, budget=budget)
-        else:
-            for function in unwrap(root):
-                following.add_root(function)
-        if inside:
-            _driver.add_caller(following.called)
-        undo.pop_all()
+    following = FollowingCalls(in_scope, wanted, probe, budget, lines, worthwhile, inside, params)
+    following.start(root, probe)
     return following
 
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import CodeType, FrameType
+from typing import Literal, TypeAlias
 
 from clew.capture.frames.bytecode import Step, map_of, read_locals
 from clew.capture.frames.sites import Kind, Probe, Site
 
 BUDGET = 1000
+
+Params: TypeAlias = Literal["wanted", "begin", "followed"]
 
 
 class _Call:
@@ -31,6 +34,7 @@ class Watch:
     """One probe's interest in one code object; with `only`, in one frame that runs it.
 
     Without `inside`, calls are told with their parameters and results, and nothing in between.
+    `params` are told if they are `wanted`, always as calls "begin", or "followed" as if wanted.
     """
 
     def __init__(
@@ -47,22 +51,29 @@ class Watch:
         origin: CodeType | None = None,
         calls: bool = True,
         inside: bool = True,
+        params: Params = "wanted",
     ) -> None:
         self.code = code
         self.tells_calls = calls
         self.map = map_of(code, origin)
         self.probe = probe
-        self.returns, self.lines, self.polls = returns, lines, polls
+        self.returns, self.lines = returns, lines
         self.only = only
         self.budget = budget
         self.spent: set[int] = set()
-        self._wanted = {name: bool(wanted(name)) for name in self._names()}
+        always = self.map.params if params == "followed" else ()
+        self._wanted = {name: name in always or bool(wanted(name)) for name in self._names()}
+        self._polled = [name for name, is_wanted in self._wanted.items() if is_wanted]
+        self.polls = polls and bool(self._polled)
+        self._params = [n for n in self.map.params if params != "wanted" or self._wanted.get(n)]
         steps = self.map.steps if inside else {}
         self._steps = {at: step for at, step in steps.items() if self._matters(step)}
         # Bindings are told at the instruction after, where the name has its value. Where that may
         # be reached in another way, the binding itself has to be seen first.
         self._done = {after[0]: step for step, after in self._certain()}
         self._after = {o for at in self._steps for o in self.map.following.get(at, ())}
+        # The instructions of interest.
+        self.offsets = frozenset((*self._steps, *self._done, *self._after))
         self._hits: dict[int, int] = {}
         self.calls: dict[int, _Call] = {}
         self._sites: dict[tuple[object, ...], Site] = {}
@@ -96,10 +107,12 @@ class Watch:
                     self._steps[at] = replace(step, bound=(), deleted=())
         return found
 
-    @property
-    def looks_inside(self) -> bool:
-        """Whether any instruction is of interest."""
-        return bool(self._steps or self._done)
+    def renew(self, probe: Probe) -> None:
+        """Begin anew, as if nothing had been told."""
+        self.probe = probe
+        self.spent.clear()
+        self._hits.clear()
+        self.calls.clear()
 
     def spent_lines(self) -> set[int]:
         """The lines at which the budget ran out."""
@@ -124,17 +137,17 @@ class Watch:
             return True
         values, owner = self._values(frame)
         self.probe.entered(self._site("enter", "", self.map.whole()), owner)
-        for name in self.map.params:
-            if self._wanted.get(name) and name in values:
+        for name in self._params:
+            if name in values:
                 site = self._site("param", name, self.map.whole())
                 self.probe.bound(site, values[name], owner)
         return True
 
     def step(self, frame: FrameType, offset: int) -> bool:
         """An instruction is about to run; tell whether it is worth being told again."""
-        step, done = self._steps.get(offset), self._done.get(offset)
-        if step is None and done is None and offset not in self._after:
+        if offset not in self.offsets:
             return False
+        step, done = self._steps.get(offset), self._done.get(offset)
         if not self.follows(frame):
             return True
         call = self.calls.get(id(frame))
@@ -233,8 +246,8 @@ class Watch:
     def _poll(
         self, values: Mapping[str, object], owner: object, line: int, skip: tuple[str, ...]
     ) -> None:
-        for name, wanted in self._wanted.items():
-            if wanted and name not in skip and name in values:
+        for name in self._polled:
+            if name not in skip and name in values:
                 self.probe.polled(
                     self._site("poll", name, self.map.whole(line)), values[name], owner
                 )

@@ -19,8 +19,6 @@ from clew.capture.frames.stepping import Watch
 _lock = threading.RLock()
 _watches: dict[int, list[Watch]] = {}
 _callers: list[Callable[[CodeType, FrameType], bool]] = []
-_POP_EXCEPT = dis.opmap.get("POP_EXCEPT")
-_RERAISE = dis.opmap.get("RERAISE")
 # Code that nobody wants to hear of again, held so that no other code gets its id.
 _dull: dict[int, CodeType] = {}
 _RETURN = dis.opmap.get("RETURN_VALUE")
@@ -67,11 +65,10 @@ class _Tracer:
             if not any(asked_again):
                 _dull[id(frame.f_code)] = frame.f_code
             return theirs
-        ours = _Local(theirs)
+        ours = _Local(theirs, frame.f_code)
         ours.told(frame, "call", arg)
-        inside = any(watch.looks_inside for watch in _watches.get(id(frame.f_code), ()))
         # What a generator does with an exception is seen in its instructions.
-        inside = inside or bool(frame.f_code.co_flags & _GENERATOR)
+        inside = bool(ours.offsets) or bool(frame.f_code.co_flags & _GENERATOR)
         frame.f_trace_opcodes = inside
         if theirs is None and not inside:
             frame.f_trace_lines = False
@@ -81,23 +78,35 @@ class _Tracer:
 class _Local:
     """The trace function of one frame: tells the watches, and whoever else traces it."""
 
-    __slots__ = ("error", "theirs")
+    __slots__ = ("error", "handled", "offsets", "theirs")
 
-    def __init__(self, theirs: Any) -> None:
+    def __init__(self, theirs: Any, code: CodeType) -> None:
         self.theirs = theirs
         self.error: BaseException | None = None
+        watches = _watches.get(id(code), ())
+        # The instructions that matter, to pass over all others at once.
+        self.offsets: set[int] = set().union(*(watch.offsets for watch in watches))
+        self.handled: set[int] = watches[0].map.handled if watches else set()
 
     def trace(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if self.theirs is not None and event != "opcode":
+        if event == "opcode":
+            at = frame.f_lasti
+            if at in self.handled:
+                self.error = None
+            if at in self.offsets:
+                self.told(frame, event, arg)
+            return self.trace
+        if self.theirs is not None:
             self.theirs = self.theirs(frame, event, arg)
-        self.told(frame, event, arg)
+        if event != "line":
+            self.told(frame, event, arg)
         return self.trace
 
     def told(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "exception":
             # Remembered, as nothing tells of it again when it leaves after a `finally`.
             self.error = arg[1]
-        elif event == "return" or _is_handled(frame):
+        elif event == "return":
             error, self.error = self.error, None
         for watch in list(_watches.get(id(frame.f_code), ())):
             if event == "opcode":
@@ -106,11 +115,6 @@ class _Local:
                 _begin(watch, frame)
             elif event == "return":
                 _end(watch, frame, arg, error)
-
-
-def _is_handled(frame: FrameType) -> bool:
-    """Tell whether a handler comes to its end, and not to raise again what it handled."""
-    return _opcode(frame) == _POP_EXCEPT and _opcode(frame, 2) != _RERAISE
 
 
 def _begin(watch: Watch, frame: FrameType) -> None:
@@ -169,7 +173,7 @@ def add(watch: Watch) -> None:
     """Begin to tell a watch about its code, in calls that begin from now on."""
     with _lock:
         _watches.setdefault(id(watch.code), []).append(watch)
-        _dull.clear()
+        _dull.pop(id(watch.code), None)
         _start()
 
 
@@ -201,7 +205,7 @@ def remove_caller(asked: Callable[[CodeType, FrameType], bool]) -> None:
 def join(frame: FrameType) -> Callable[[], None]:
     """Trace a frame of this thread that runs already; call the result, below it, to stop."""
     opcodes, number = frame.f_trace_opcodes, id(frame)
-    ours = _Local(frame.f_trace)
+    ours = _Local(frame.f_trace, frame.f_code)
     frame.f_trace = ours.trace
     frame.f_trace_opcodes = True
 

@@ -10,10 +10,13 @@ import logging
 import os
 import sys
 import threading
-from pathlib import Path
-from typing import TextIO
+import time
+from typing import Any
 
 from clew.session import warn
+from clew.watch_output import ThreadFile
+
+_FORM = logging.Formatter("%(asctime)s - %(levelname)s - %(message)s")
 
 
 class ThreadFileHandler(logging.Handler):
@@ -21,41 +24,30 @@ class ThreadFileHandler(logging.Handler):
 
     def __init__(self, base_path: str | os.PathLike[str] | None = None) -> None:
         super().__init__()
-        self._folder = base_path
-        self._path = ""
-        self._file: TextIO | None = None
-        self._failed = False
-        self.setFormatter(logging.Formatter("%(asctime)s - %(levelname)s - %(message)s"))
+        self.setFormatter(_FORM)
+        self._folder, self._file, self._failed = base_path, ThreadFile(self._path), False
+
+    def _path(self) -> str:
+        folder = self._folder or os.path.join("logs", os.environ.get("LTAG") or "NOTAG")
+        return os.path.join(folder, f"process_{os.getpid()}_thread_{threading.get_ident()}.log")
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._failed:
-            return
+        self.write(self.format(record) + "\n")
+
+    def write(self, text: str) -> None:
+        """Write what is formatted already; a fault is said once, and the text ends."""
         try:
-            file = self._opened(f"process_{os.getpid()}_thread_{threading.get_ident()}.log")
-            file.write(self.format(record) + "\n")
-            file.flush()
+            with self.lock or contextlib.nullcontext():
+                if not self._failed:
+                    self._file.write(text)
         except Exception as fault:
             self._failed = True
             warn(f"the log files of ttracker end here: {type(fault).__name__}: {fault}")
 
-    def _opened(self, name: str) -> TextIO:
-        folder = self._folder or os.path.join("logs", os.environ.get("LTAG") or "NOTAG")
-        path = os.path.abspath(os.path.join(folder, name))
-        if self._file is None or path != self._path:
-            self._close_file()
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            self._path, self._file = path, Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - stays open
-        return self._file
-
-    def _close_file(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()
-
     def close(self) -> None:
         """Close the file; it goes on where it was if there is more."""
         with self.lock or contextlib.nullcontext():
-            self._close_file()
+            self._file.close()
         super().close()
 
 
@@ -80,17 +72,23 @@ def setup_logger() -> logging.Logger:
 logger = setup_logger()
 
 
-def log2file(msg: object) -> None:
+def log2file(*msgs: Any) -> None:
     """Print something and log it."""
-    if logger.isEnabledFor(logging.INFO):
-        _print(f"{msg}\n")
-        logger.info("%s", msg)
-
-
-def _print(text: str) -> None:
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    text = "".join([f"{msg}\n" for msg in msgs])
     try:
         sys.stdout.write(text)
     except UnicodeEncodeError:  # a stream that has no tree lines
         encoding = sys.stdout.encoding
         sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
     sys.stdout.flush()
+    if logger.handlers == [_handler] and _handler.formatter is _FORM:
+        # As records would be written, which cost more than all the rest of a line.
+        now = time.time()
+        stamp = time.strftime(_FORM.default_time_format, time.localtime(now))
+        start = f"{stamp},{int(now % 1 * 1000):03d} - INFO - "
+        _handler.write("".join([f"{start}{msg}\n" for msg in msgs]))
+    else:
+        for msg in msgs:
+            logger.info("%s", msg)

@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 import re
 import threading
-from dataclasses import dataclass
 
 from clew.compat.ttracker.logs import log2file
 from clew.events.watched import OTHER, TENSOR, Happening, Seen, WatchedCall
+from clew.watch_output import Output
 
 _FEW_ITEMS = 8
+_NOTHING: frozenset[str] = frozenset()
+# File and line of the functions that have a tracker of their own -> what it tracks.
+TRACKED: dict[tuple[str, int], frozenset[str]] = {}
 
 
 class IndentManager:
@@ -22,143 +25,103 @@ class IndentManager:
     _local = threading.local()
 
     @classmethod
-    def level(cls) -> int:
-        """The number of calls that are open."""
-        return int(getattr(cls._local, "level", 0))
-
-    @classmethod
-    def move_to(cls, level: int) -> None:
-        """Go on at another depth."""
-        cls._local.level = max(level, 0)
-
-    @classmethod
-    def get_indent(cls) -> str:
-        return "│   " * cls.level()
-
-    @classmethod
-    def increase(cls) -> None:
-        cls.move_to(cls.level() + 1)
+    def increase(cls, by: int = 1) -> None:
+        cls._local.level = max(getattr(cls._local, "level", 0) + by, 0)
 
     @classmethod
     def decrease(cls) -> None:
-        cls.move_to(cls.level() - 1)
+        cls.increase(-1)
+
+    @classmethod
+    def get_indent(cls) -> str:
+        return "│   " * getattr(cls._local, "level", 0)
 
 
-@dataclass(slots=True)
-class _Open:
-    """A call that is open: its depth in the tree, and names that another tracker tells of."""
-
-    level: int
-    others: frozenset[str]
-    waits: bool = False
-
-
-# File and line of the functions that have a tracker of their own -> what it tracks.
-TRACKED: dict[tuple[str, int], frozenset[str]] = {}
-
-
-class Tree:
+class Tree(Output):
     """The output of a watch: lines as Tensor Tracker writes them."""
 
     def __init__(self, every_call: bool = False) -> None:
         self._every_call = every_call
-        self._open: dict[int, _Open] = {}
+        # Open calls with the names that a tracker of their own tells; generators that wait.
+        self._others: dict[int | None, frozenset[str]] = {}
+        self._waiting: set[int] = set()
         self._last: dict[str, Seen | None] = {}
-
-    def flush(self) -> None:
-        """Lines are there as soon as they are told."""
-
-    def files(self) -> list[str]:
-        return []
 
     def tell(self, happening: Happening) -> None:
         call, what = happening.call, happening.what
+        is_shown = call.decorated or self._every_call
         if what == "note":
             log2file(f"{IndentManager.get_indent()}├─ [WARN] {happening.text}")
-        elif what == "enter":
-            self._enter(call)
-        elif what in ("return", "raise", "yield", "resume"):
-            self._pass(happening)
         elif what == "line":
             place = f"{os.path.basename(call.file)}:{happening.line}"
             log2file(f"{IndentManager.get_indent()}├─ [{place}] {happening.source}")
+        elif what in ("input", "change", "delete"):
+            self._variable(happening, is_shown and what == "input")
+        elif what == "enter":
+            own = _NOTHING if call.decorated else TRACKED.get((call.file, call.line), _NOTHING)
+            self._others[call.number] = own | self._others.get(call.parent, _NOTHING)
+            if is_shown:
+                log2file(f"{IndentManager.get_indent()}┌── {_header(call)}")
+                IndentManager.increase()
         else:
-            self._variable(happening)
-
-    def _is_shown(self, call: WatchedCall) -> bool:
-        return call.decorated or self._every_call
-
-    def _enter(self, call: WatchedCall) -> None:
-        above = self._open.get(-1 if call.parent is None else call.parent)
-        others = above.others if above is not None else frozenset()
-        if not call.decorated:
-            others |= TRACKED.get((call.file, call.line), frozenset())
-        self._open[call.number] = state = _Open(IndentManager.level(), others)
-        if self._is_shown(call):
-            log2file(f"{IndentManager.get_indent()}┌── {_header(call)}")
-            IndentManager.move_to(state.level + 1)
+            if what in ("return", "raise"):
+                self._others.pop(call.number, None)
+            if is_shown:
+                self._pass(happening)
 
     def _pass(self, happening: Happening) -> None:
         """A call ends, or lets another go on."""
-        call, what = happening.call, happening.what
-        is_over = what in ("return", "raise")
-        state = self._open.pop(call.number, None) if is_over else self._open.get(call.number)
-        if state is None or not self._is_shown(call):
-            return
-        if what == "resume":
-            state.level, state.waits = IndentManager.level(), False
-            IndentManager.move_to(state.level + 1)
-            return
-        indent = "│   " * state.level
+        number, what = happening.call.number, happening.what
+        if (number in self._waiting) == (what == "resume"):
+            IndentManager.increase(1 if what == "resume" else -1)
+        self._waiting.discard(number)
+        indent, time = IndentManager.get_indent(), f"└─ time {happening.seconds or 0:.4f} s"
         if what == "yield":
+            self._waiting.add(number)
             log2file(f"{indent}├─ yield {_outcome(happening.after)}")
         elif what == "raise":
-            log2file(f"{indent}└─ raised {_first_line(happening.text)}")
-        else:
-            for name, item in _results(happening.after):
-                log2file(f"{indent}└─ {name} {_outcome(item)}")
-        if not state.waits:
-            IndentManager.move_to(state.level)
-        state.waits = what == "yield"
-        if is_over:
-            log2file(f"{indent}└─ time {happening.seconds or 0:.4f} s")
+            first = happening.text.partition("\n")[0]
+            log2file(f"{indent}└─ raised {first}", indent + time)
+        elif what == "return":
+            found = _results(happening.after)
+            lines = [f"{indent}└─ {name} {_outcome(item)}" for name, item in found]
+            log2file(*lines, indent + time)
 
-    def _variable(self, happening: Happening) -> None:
-        call, name, now = happening.call, happening.name, happening.after
-        is_input = happening.what == "input"
-        state = self._open.get(call.number)
-        if state is not None and re.split(r"[.\[]", name)[0] in state.others:
+    def _variable(self, happening: Happening, is_own_input: bool) -> None:
+        call, name, before, now = happening.call, happening.name, happening.before, happening.after
+        if re.split(r"[.\[]", name)[0] in self._others.get(call.number, _NOTHING):
             return
         indent = IndentManager.get_indent()
-        if is_input and self._is_shown(call):
-            self._last[name] = now
+        if is_own_input:
             if now is not None and not (name == "self" and now.text is None):
-                log2file(line_of("│   " * (state.level if state else 0), "input", name, 0, now))
+                log2file(line_of(indent[4:], "input", name, 0, now))
+        # Told unless not tracked, told by another tracker, or the caller's own, handed down.
+        elif happening.what == "input" and (
+            not happening.changes
+            or (call.file, call.line) in TRACKED
+            or self._last.get(name) == now
+        ):
             return
-        # What is not tracked, what a tracker of its own tells, or the caller's own, handed down.
-        known = (call.file, call.line) in TRACKED or self._last.get(name) == now
-        if is_input and (known or not happening.changes):
-            return
-        self._last[name] = now
-        before = happening.before
-        if now is None:
+        elif now is None:
             log2file(f"{indent}├─ [Var] {name}@{happening.line} deleted")
-            return
-        if before is not None and before.dtype and now.dtype and before.dtype != now.dtype:
-            log2file(f"{indent}├─ [WARN] dtype changed: {_dtype(before)} → {_dtype(now)}")
-        log2file(line_of(indent, "", name, happening.line, now))
+        else:
+            lines = [line_of(indent, "", name, happening.line, now)]
+            if before is not None and before.dtype and now.dtype not in ("", before.dtype):
+                change = f"{_dtype(before)} → {_dtype(now)}"
+                lines.insert(0, f"{indent}├─ [WARN] dtype changed: {change}")
+            log2file(*lines)
+        self._last[name] = now
 
 
-class Stack(Tree):
+class Stack(Output):
     """The output of a watch that tells nothing but the stack of each call."""
 
     def tell(self, happening: Happening) -> None:
         call = happening.call
-        if happening.what != "enter":
-            return
-        for place, name in map(_caller, reversed(call.chain)):
-            log2file(f"-> {name}() at {place}")
-        log2file(f"-> {call.function}() at {os.path.basename(call.file)}:{call.line}")
+        if happening.what == "enter":
+            lines = [f"-> {name}() at {place}" for place, name in map(_caller, call.chain[::-1])]
+            own = f"-> {call.function}() at {os.path.basename(call.file)}:{call.line}"
+            log2file(*lines, own)
 
 
 def _header(call: WatchedCall) -> str:
@@ -226,7 +189,3 @@ def _numbers(value: Seen) -> list[str]:
         shown = {"sum": stats["mean"] * finite, **shown}
     texts = [f"{k}={round(n) if whole and k != 'mean' else f'{n:.6g}'}" for k, n in shown.items()]
     return texts + [f"{name}={stats[name]}" for name in ("nan", "inf") if stats[name]]
-
-
-def _first_line(text: str) -> str:
-    return text.partition("\n")[0]
