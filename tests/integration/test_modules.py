@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import OrderedDict, UserDict
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -345,6 +346,19 @@ def test_a_scripted_model_and_one_that_holds_it(make: Any) -> None:
         assert len(t[""]) == 1
         assert weight in {value.name for op in t.ops for value in op.inputs.values()}
         assert faults(t) == []
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_lazy_model_has_its_parameters_once_it_ran(streamed: bool, tmp_path: Path) -> None:
+    model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d())
+    with clew.trace(model, out=tmp_path / "run.clew" if streamed else None) as t:
+        str(t)
+        t.flush()
+        model(torch.ones(4, 2))
+    assert faults(t) == []
+    read = clew.load(t.path) if streamed else t
+    assert read.tree().to_dict()["parameters"] == (2 * 3 + 3) + (3 + 3)
 
 
 def test_names_with_signs_of_the_address_language_in_them() -> None:

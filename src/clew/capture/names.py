@@ -58,8 +58,9 @@ class ModuleTable:
 
     def __init__(self) -> None:
         self.names: list[ModuleName] = []
-        # (path, name index of the owner, number of elements) of each parameter, shared ones once
-        self.parameters: list[tuple[str, int, int]] = []
+        self._parameters: list[tuple[str, int, int]] = []
+        # Path, owner and attribute of parameters of lazy modules, which get a size when they run.
+        self._sizeless: list[tuple[str, ModuleName, str]] = []
         self.entries: dict[int, ModuleEntry] = {}
         self._entry_count = 0
         # Called with each wrapper met around a module that was already known.
@@ -75,6 +76,23 @@ class ModuleTable:
         self._unowned: dict[tuple[str, int], str] = {}
         # Set once modules may have come and gone.
         self._started = False
+
+    @property
+    def parameters(self) -> list[tuple[str, int, int]]:
+        """Path, name index of the owner and number of elements of each, shared ones once."""
+        pending, self._sizeless = self._sizeless, []
+        for path, name, attribute in pending:
+            module = name.entry.ref()
+            parameter = None if module is None else _owned(module, attribute)
+            if parameter is not None:
+                self._measure(path, name, attribute, parameter)
+        return self._parameters
+
+    def _measure(self, path: str, name: ModuleName, attribute: str, parameter: Any) -> None:
+        try:
+            self._parameters.append((path, name.index, parameter.numel()))
+        except ValueError:
+            self._sizeless.append((path, name, attribute))
 
     def register(self, model: nn.Module, path: str) -> None:
         """Name a model and everything inside it, a shared module once for each path."""
@@ -209,7 +227,7 @@ class ModuleTable:
             if parameter is not None and id(parameter) not in tensor_names:
                 path = prefix + attribute
                 tensor_names[id(parameter)] = (entry, attribute, path)
-                self.parameters.append((path, owner.index, parameter.numel()))
+                self._measure(path, owner, attribute, parameter)
                 if on_tensor is not None:
                     on_tensor(path, parameter)
         for attribute, buffer in module._buffers.items():
