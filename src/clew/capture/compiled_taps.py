@@ -17,7 +17,7 @@ _LIBRARY = library.Library("clew", "FRAGMENT")
 _LIBRARY.define("tap(Tensor value, str name, str module, str reduce) -> ()")
 _LIBRARY.define("bound(Tensor value, int plan, str name, int line, str module, bool always) -> ()")
 _LIBRARY.define("tap_missed(str name) -> ()")
-_LIBRARY.define("called(int listener, str path) -> ()")
+_LIBRARY.define("called(Tensor value, int listener, str path) -> ()")
 
 
 def _tap(value: Tensor, name: str, module: str, reduce: str) -> None:
@@ -36,7 +36,7 @@ def _missed(name: str) -> None:
         listener.missed(name)
 
 
-def _called(listener: int, path: str) -> None:
+def _called(value: Tensor, listener: int, path: str) -> None:
     found = calls.listeners.get(listener)
     if found is not None:
         found(path)
@@ -67,6 +67,22 @@ def bound(value: Any, plan: int, name: str, line: int, owner: Any, always: bool)
         ops.clew.tap_missed(name)
 
 
-def called(listener: int, path: str) -> None:
-    """Tell of a module call when the compiled code runs; traced by Dynamo."""
-    ops.clew.called(listener, path)
+def called(values: Any, listener: int, path: str) -> None:
+    """Tell of a module call when the compiled code runs; traced by Dynamo.
+
+    The operator takes a tensor of the call: Inductor misplaces an operator that takes none.
+    """
+    value = _first_tensor(values)
+    if value is not None:
+        ops.clew.called(value, listener, path)
+
+
+def _first_tensor(value: Any) -> Tensor | None:
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, (dict, list, tuple)):
+        for item in list(value.values()) if isinstance(value, dict) else value:
+            found = _first_tensor(item)
+            if found is not None:
+                return found
+    return None
