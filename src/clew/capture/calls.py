@@ -40,7 +40,7 @@ def listen(paths: Mapping[int, str], ended: Callable[[Any], None]) -> Callable[[
         if is_compiling():
             path = paths.get(id(module))
             if path is not None:
-                _tell_compiled(number, path)
+                _tell_compiled([result, args], number, path)
             return
         ended(module)
 
@@ -56,11 +56,11 @@ def listen(paths: Mapping[int, str], ended: Callable[[Any], None]) -> Callable[[
     return end
 
 
-def _tell_compiled(number: int, path: str) -> None:
+def _tell_compiled(values: list[Any], number: int, path: str) -> None:
     """What Dynamo traces instead; it runs this import as it traces."""
     from clew.capture import compiled_taps
 
-    compiled_taps.called(number, path)
+    compiled_taps.called(values, number, path)
 
 
 class CalledNames:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, library, ops
+from torch import Tensor, empty, library, ops
 
 from clew.capture import calls, taps, variables
 from clew.capture.torch_compat import register_effect
 
 _LIBRARY = library.Library("clew", "FRAGMENT")
+# Each takes a tensor, needed or not: Inductor (seen on 2.13) puts an operator that takes none where
+# values that are used later are already let go.
 _LIBRARY.define("tap(Tensor value, str name, str module, str reduce) -> ()")
 _LIBRARY.define("bound(Tensor value, int plan, str name, int line, str module, bool always) -> ()")
-_LIBRARY.define("tap_missed(str name) -> ()")
-_LIBRARY.define("called(int listener, str path) -> ()")
+_LIBRARY.define("tap_missed(Tensor value, str name) -> ()")
+_LIBRARY.define("called(Tensor value, int listener, str path) -> ()")
 
 
 def _tap(value: Tensor, name: str, module: str, reduce: str) -> None:
@@ -31,12 +33,12 @@ def _bound(value: Tensor, plan: int, name: str, line: int, module: str, always: 
         found.compiled(value.detach(), name, line, module, always)
 
 
-def _missed(name: str) -> None:
+def _missed(value: Tensor, name: str) -> None:
     for listener in list(taps._listeners):
         listener.missed(name)
 
 
-def _called(listener: int, path: str) -> None:
+def _called(value: Tensor, listener: int, path: str) -> None:
     found = calls.listeners.get(listener)
     if found is not None:
         found(path)
@@ -55,7 +57,7 @@ def tap(name: str, value: Any, module: str, reduce: str) -> None:
     if isinstance(value, Tensor):
         ops.clew.tap(value, name, module, reduce)
     else:
-        ops.clew.tap_missed(name)
+        ops.clew.tap_missed(empty(0), name)
 
 
 def bound(value: Any, plan: int, name: str, line: int, owner: Any, always: bool) -> None:
@@ -64,9 +66,22 @@ def bound(value: Any, plan: int, name: str, line: int, owner: Any, always: bool)
         path = "" if owner is None else taps._paths.get(id(owner), "")
         ops.clew.bound(value, plan, name, line, path, always)
     elif always:
-        ops.clew.tap_missed(name)
+        ops.clew.tap_missed(empty(0), name)
 
 
-def called(listener: int, path: str) -> None:
+def called(values: Any, listener: int, path: str) -> None:
     """Tell of a module call when the compiled code runs; traced by Dynamo."""
-    ops.clew.called(listener, path)
+    value = _first_tensor(values)
+    if value is not None:
+        ops.clew.called(value, listener, path)
+
+
+def _first_tensor(value: Any) -> Tensor | None:
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, (dict, list, tuple)):
+        for item in list(value.values()) if isinstance(value, dict) else value:
+            found = _first_tensor(item)
+            if found is not None:
+                return found
+    return None

@@ -60,16 +60,18 @@ class LiveFeed:
         subject, error = record[SUBJECT], record[ERROR]
         if record[OUT] is Unseen:
             return
-        kind, name, path, module = "op", str(subject), None, _nothing
+        stack = self._recording.lane().stack
+        around: Any = stack[-1][NAME]
+        kind, name, module = "op", str(subject), _nothing
+        path = None if around is None else around.path
         if hasattr(subject, "entry"):
             kind, name, path, module = "module", subject.cls, subject.path, subject.entry.ref
         elif isinstance(subject, Label):
             kind, name, path = KINDS[subject.kind], subject.name, subject.module
         elif isinstance(subject, Note):
             kind = "note"
-        depth = len(self._recording.lane().stack) - 1
         self._tell(
-            "ends", kind, name, path, depth, record[RECORD_NODE], record[ARGUMENTS],
+            "ends", kind, name, path, len(stack) - 1, record[RECORD_NODE], record[ARGUMENTS],
             record[KWARGS], record[OUT], max(record[END] - record[START], 0) / 1e9, error, module,
         )  # fmt: skip
 

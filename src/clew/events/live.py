@@ -39,7 +39,8 @@ class LiveValue:
 class Happening:
     """A module call, op, note or named value, at its beginning or its end.
 
-    `depth` is the number of module calls around it. `inputs` and `outputs` are nested lists and
+    `path` is that of the module that is called, or that it ran in; None outside any. `depth` is the
+    number of module calls around it. `inputs` and `outputs` are nested lists and
     dicts of `LiveValue`s and constants, as in the call; `keywords` are the arguments by name.
     `seconds` is None at the beginning. `is_direct` tells whether a line of the program itself ran
     it, not a library that such a line called. `stack` gives the program's lines that led here,

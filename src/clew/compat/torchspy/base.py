@@ -10,7 +10,7 @@ from torch import nn
 
 from clew.capture.calls import CalledNames
 
-logger = logging.getLogger("torchspy")
+logger = logging.getLogger("torchspy.saver")
 
 UNKNOWN = "unknown"
 
