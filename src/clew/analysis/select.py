@@ -6,6 +6,7 @@ In come a `Reader` and an address, out comes a `Selection` or a `NoMatch` with t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, overload
 
 import numpy as np
@@ -40,7 +41,7 @@ class Selection(Shown, Sequence[Event]):
     ) -> None:
         self.address = address
         self._events = events
-        self._role = role
+        self.role = role
         self._field = field
 
     def __len__(self) -> int:
@@ -52,7 +53,7 @@ class Selection(Shown, Sequence[Event]):
     def __getitem__(self, index: slice) -> Selection: ...
     def __getitem__(self, index: int | slice) -> Event | Selection:
         if isinstance(index, slice):
-            return Selection(self.address, self._events[index], self._role, self._field)
+            return Selection(self.address, self._events[index], self.role, self._field)
         return self._events[index]
 
     def __iter__(self) -> Iterator[Event]:
@@ -61,7 +62,7 @@ class Selection(Shown, Sequence[Event]):
     @property
     def values(self) -> list[Value]:
         """The values named: the outputs, or what `:in` or `:out.path` says."""
-        return [value for event in self._events for value in self._values_of(event)]
+        return [value for event in self._events for _, value in self.items_of(event)]
 
     @property
     def one(self) -> Event:
@@ -105,9 +106,10 @@ class Selection(Shown, Sequence[Event]):
             raise ClewError(f"{self.address!r} stands for {len(values)} values; {_pick(self)}")
         return values[0].array()
 
-    def _values_of(self, event: Event) -> list[Value]:
-        found = event.inputs if self._role == "in" else event.outputs
-        return _values_at(found, self._field) if self._field else list(found.values())
+    def items_of(self, event: Event) -> list[tuple[str, Value]]:
+        """The values named of one of the events, with their paths in its inputs or outputs."""
+        found = event.inputs if self.role == "in" else event.outputs
+        return _items_at(found, self._field) if self._field else list(found.items())
 
     def to_dict(self) -> dict[str, Any]:
         """The events as plain data, with the address they were asked for by."""
@@ -117,16 +119,16 @@ class Selection(Shown, Sequence[Event]):
         return f"<Selection {self.address!r}: {_counted(self._events)}>"
 
 
-def _values_at(values: Values, field: tuple[Segment, ...]) -> list[Value]:
+def _items_at(values: Values, field: tuple[Segment, ...]) -> list[tuple[str, Value]]:
     """The values at a path and inside it, or at every path that a pattern names."""
-    path = ".".join(map(str, field))
+    path, items = ".".join(map(str, field)), list(values.items())
     if path == "0" and list(values) == [""]:
-        return list(values.values())
-    found = [v for p, v in values.items() if p == path or p.startswith(path + ".")]
+        return items
+    found = [(p, v) for p, v in items if p == path or p.startswith(path + ".")]
     if found or not has_wildcard(join(field)):
         return found
     matcher = compile_pattern(join((*field, "**")))
-    return [value for path, value in values.items() if matcher(path)]
+    return [(p, v) for p, v in items if matcher(p)]
 
 
 def _counted(events: list[Event]) -> str:
@@ -184,6 +186,9 @@ def _named(reader: Reader, address: Address) -> tuple[Any, list[str]]:
 
 def _labelled(reader: Reader, address: Address) -> tuple[Any, list[str]]:
     c = reader.columns
+    if address.role == "out" and address.field:
+        # What is inside a container that has a name of its own.
+        address = replace(address, role=None)
     if address.role in ("in", "out"):
         return np.zeros(0, dtype=np.int64), []
     wanted = [n for n, label in enumerate(c.labels) if is_named(address, label)]
@@ -199,6 +204,21 @@ def _idle_modules(reader: Reader, address: Address) -> list[str]:
         return []
     matcher = compile_pattern(address.path)
     return sorted(m.path for m in reader.columns.modules if matcher(m.path))
+
+
+def address_of(event: Event, role: str, path: str, with_call: bool = False) -> str:
+    """The address of one input or output of an event, of whatever call unless told otherwise."""
+    subject, counted, tail = event.address.rpartition("#")
+    call, _, own_role = tail.partition(":")
+    if not counted:
+        subject, own_role = event.address, ""
+    elif with_call:
+        subject += f"#{call}"
+    if own_role:  # a gradient, a parameter, what a callback kept of an input
+        return f"{subject}:{own_role}.{path}" if path else f"{subject}:{own_role}"
+    if role == "in":
+        return f"{subject}:in.{path}" if path else f"{subject}:in"
+    return f"{subject}:out.{path}" if path else subject
 
 
 def find(readers: list[Reader], pattern: str) -> Selection:

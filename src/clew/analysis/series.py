@@ -105,8 +105,12 @@ class Series(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One value of a series, with the event and the reader it is from."""
+    """One value of a series, with the event and the reader it is from.
 
+    `path` is where it is in the event's inputs or outputs.
+    """
+
+    path: str
     value: Value
     event: Event
     rank: int | None
@@ -158,9 +162,9 @@ def entries(readers: list[Reader], text: str) -> list[Entry]:
 def _selected(readers: list[Reader], selection: Selection) -> list[Entry]:
     by_rank = {reader.columns.rank: reader for reader in readers}
     return [
-        Entry(value, event, event.rank, by_rank[event.rank])
+        Entry(path, value, event, event.rank, by_rank[event.rank])
         for event in selection
-        for value in selection._values_of(event)
+        for path, value in selection.items_of(event)
     ]
 
 
@@ -183,7 +187,8 @@ def _made(readers: list[Reader], address: Address, stage: str) -> list[Entry]:
             event = reader.event(row)
             if address.call in (None, event.call):
                 rank = label.rank if label.kind == GATHERED else c.rank
-                found += [Entry(v, event, rank, reader) for v in event.outputs.values()]
+                outputs = event.outputs.items()
+                found += [Entry(path, value, event, rank, reader) for path, value in outputs]
     return found
 
 
