@@ -19,6 +19,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Itera
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
+from clew.capture.describing import glimpse
 from clew.errors import ClewError
 from clew.events.model import Gap
 from clew.events.watched import Happening, Seen
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
+_GLANCES = "clew.capture.glances"
 VALUES = ("meta", "stats", "full")
 # How often one line is followed: where variables are named, and where all are followed.
 BUDGET_NAMED, BUDGET = 10_000, 1_000
@@ -105,11 +107,9 @@ def seen(value: object, digest: bool = False) -> Seen:
     >>> seen(np.arange(3)).stats["max"]
     2.0
     """
-    from clew.capture.describing import glimpse
-
-    if has_torch():
+    if _GLANCES not in sys.modules and has_torch():
         importlib.import_module("clew.capture.values")  # which knows tensors
-        importlib.import_module("clew.capture.glances")
+        importlib.import_module(_GLANCES)
     return glimpse(value, numbers=True, digest=digest)
 
 

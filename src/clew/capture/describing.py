@@ -15,7 +15,7 @@ from clew.capture.seen import glance, is_array, see, see_items
 from clew.capture.structure import CONSTANTS, describe, is_tensor
 from clew.events.records import Kept, Token
 from clew.events.statistics import array_statistics
-from clew.events.watched import Seen
+from clew.events.watched import OTHER, Seen
 
 _LONGEST_TEXT = 1000
 _REMEMBERED = 256
@@ -95,6 +95,12 @@ def _last(recording: Recording, token: Token, since: int) -> dict[str, Any] | No
 def glimpse(value: Any, numbers: bool = False, digest: bool = False) -> Seen:
     """A value of any kind at one look; the numbers of arrays, which take time, only if asked."""
 
+    if is_array(value):
+        return glance(value, numbers, digest)
+    if type(value) in (tuple, list) and len(value) == 1 and is_array(value[0]):
+        # What hooks are given: not worth to be walked through.
+        item = glance(value[0], numbers, digest)
+        return Seen(OTHER, type(value).__name__, items=(("0", item),), length=1, memory=id(value))
     known: dict[int, Seen] = {}
 
     def leaf(item: Any) -> Seen:

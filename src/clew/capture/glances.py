@@ -1,45 +1,99 @@
 """A quick look at an ordinary tensor: its facts, and the few numbers that a line of text shows.
 
-In comes a live tensor, out go a `Look` and statistics; None for anything that takes more care,
-which `capture.values` has. Reads memory, runs no op: nothing here is seen by autograd or a mode.
+In comes a live tensor, out goes a `Seen`; None for anything that takes more care, which
+`capture.values` has. Reads memory, runs no op: nothing here is seen by autograd or a mode. The
+last few tensors are remembered for as long as they live and stay as they are.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
+from weakref import KeyedRef
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from clew.capture import seen
-from clew.capture.changes import Look
-from clew.capture.snapshots import is_plain
-from clew.capture.tensors import version_of
-from clew.capture.torch_compat import unobserved
-from clew.events.statistics import Statistics, extremes
+from clew.capture.snapshots import is_dense
+from clew.capture.tensors import PLAIN, version_of
+from clew.capture.torch_compat import is_transformed, is_zero_tensor, on_swap, unobserved
+from clew.events.statistics import extremes
+from clew.events.watched import TENSOR, Seen
 
 _FLOATS: dict[torch.dtype, np.dtype[Any]] = {
     torch.float32: np.dtype(np.float32),
     torch.float64: np.dtype(np.float64),
 }
+_REMEMBERED = 16
+_SAMPLED = 16
+
+# id of a tensor -> the tensor, what tells its versions apart, and what it looked like
+_known: dict[int, tuple[KeyedRef[int, Tensor], Any, Seen]] = {}
+_undo: list[Callable[[], None]] = []
 
 
-def glance(tensor: Tensor, numbers: bool) -> tuple[Look, Statistics | None] | None:
-    """What an ordinary tensor of floats looks like; its content is not compared to anything."""
+def glance(tensor: Tensor) -> Seen | None:
+    """What an ordinary tensor of floats looks like, with its numbers but without a digest."""
     with unobserved():
-        dtype = _FLOATS.get(tensor.dtype)
-        if dtype is None or not is_plain(tensor):
+        dtype, count = _FLOATS.get(tensor.dtype), tensor.numel()
+        if dtype is None or count <= seen.FEW:
             return None
-        count, address = tensor.numel(), tensor.data_ptr()
-        memory = (id(tensor), version_of(tensor), address)
-        facts = (tensor.shape, tensor.dtype, "cpu", tensor.stride(), tensor.requires_grad)
-        look = Look("Tensor", facts, memory, memory)
-        if not numbers or not count:
-            return look, ({"count": 0, "nan": 0, "inf": 0} if numbers else None)
-        data: Any = (ctypes.c_ubyte * (count * dtype.itemsize)).from_address(address)
-        return look, {"count": count, **extremes(np.frombuffer(data, dtype))}
+        address, size = tensor.data_ptr(), count * dtype.itemsize
+        known = _known.get(id(tensor))
+        if known is None or known[0]() is not tensor or known[1][0] != address:
+            known = None
+            if not _is_ordinary(tensor, address, size):
+                return None
+        data: Any = (ctypes.c_ubyte * size).from_address(address)
+        elements = np.frombuffer(data, dtype)
+        # Some elements too, as not all that writes to memory counts versions.
+        sample = elements[:: count // _SAMPLED + 1].tobytes()
+        version, grad = version_of(tensor), tensor.requires_grad
+        state = (address, version, tensor.stride(), grad, sample)
+        if known is not None and known[1] == state:
+            return known[2]
+        found = Seen(
+            TENSOR, type(tensor).__name__, dtype.name, tuple(tensor.shape), "cpu",
+            strided=not tensor.is_contiguous(), grad=grad,
+            stats={"count": count, **extremes(elements)}, memory=(id(tensor), version, address),
+        )  # fmt: skip
+        if version is not None and tensor.untyped_storage().resizable():  # else nothing counts
+            _remember(tensor, state, found)
+        return found
+
+
+def _is_ordinary(tensor: Tensor, address: int, size: int) -> bool:
+    """Whether the elements of a tensor fill so many bytes of memory, in whatever order."""
+    if type(tensor) not in PLAIN or tensor.layout is not torch.strided or not tensor.is_cpu:
+        return False
+    if tensor.is_nested or is_transformed(tensor) or tensor.is_neg() or is_zero_tensor(tensor):
+        return False
+    if not (tensor.is_contiguous() or is_dense(tensor)):
+        return False
+    storage = tensor.untyped_storage()
+    return address - storage.data_ptr() + size <= storage.nbytes()
+
+
+def _remember(tensor: Tensor, state: Any, found: Seen) -> None:
+    if len(_known) >= _REMEMBERED:
+        _known.pop(next(iter(_known)), None)
+    _known[id(tensor)] = (KeyedRef(tensor, _gone, id(tensor)), state, found)
+    if not _undo:
+        # Tensors that something refers to weakly cannot be swapped.
+        _undo.append(on_swap(lambda swapped: _forget(id(swapped))))
+
+
+def _gone(reference: KeyedRef[int, Tensor]) -> None:
+    _forget(reference.key)
+
+
+def _forget(key: int) -> None:
+    _known.pop(key, None)
+    while _undo and not _known:
+        _undo.pop()()
 
 
 seen.learn_glance(glance)

@@ -24,9 +24,7 @@ _MOST_ITEMS = 64
 
 _small_tensor: list[Callable[[Any, int], Any]] = []
 _tensor_numbers: list[Callable[[Any, bool], Any]] = []
-_glance: list[Callable[[Any, bool], tuple[Look, dict[str, Any] | None] | None]] = [
-    lambda tensor, numbers: None
-]
+_glance: list[Callable[[Any], Seen | None]] = [lambda tensor: None]
 
 
 def learn(small_tensor: Callable[[Any, int], Any], numbers: Callable[[Any, bool], Any]) -> None:
@@ -35,10 +33,8 @@ def learn(small_tensor: Callable[[Any, int], Any], numbers: Callable[[Any, bool]
     _tensor_numbers[:] = [numbers]
 
 
-def learn_glance(
-    glance: Callable[[Any, bool], tuple[Look, dict[str, Any] | None] | None],
-) -> None:
-    """Know a quicker way for ordinary tensors."""
+def learn_glance(glance: Callable[[Any], Seen | None]) -> None:
+    """Know a quicker way to the numbers of ordinary tensors."""
     _glance[:] = [glance]
 
 
@@ -65,10 +61,8 @@ def glance(value: Any, numbers: bool, digest: bool = False) -> Seen:
     """A tensor or array as it is now, its numbers only if asked: those a line of text shows."""
     if not structure.is_tensor(value):
         return see(value, look(value), array_statistics(value) if numbers else None)
-    found = None if digest else _glance[0](value, numbers)
-    if found is not None:
-        return _tensor(value, *found)
-    return _tensor(value, look(value), _tensor_numbers[0](value, digest) if numbers else None)
+    found = _glance[0](value) if numbers and not digest else None
+    return found or _tensor(value, look(value), _tensor_numbers[0](value, digest) if numbers else None)
 
 
 def see(value: Any, now: Look, stats: dict[str, Any] | None = None) -> Seen:

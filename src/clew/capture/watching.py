@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
@@ -421,7 +421,7 @@ class WatchSource:
             same = told is not None and told[0].same == now.same
             if told is not None and same and (self._wants.on_change or not always):
                 if told[0].memory != now.memory:  # an equal one: the other may be gone
-                    call.told[variable] = (now, replace(told[1], memory=now.memory))
+                    call.told[variable] = (now, told[1]._replace(memory=now.memory))
                 continue
             out, seen = self._describer.described(found, now)
             before = None if told is None else told[1]

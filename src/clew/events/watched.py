@@ -1,12 +1,12 @@
 """What a watch tells: calls, and variables as they change. Data on its way from capture to a view.
 
-In come no live values: a `Seen` holds facts and short texts, never an array or an object.
+In come no live values: a `Seen` holds facts and short texts, never an array or an object. Tuples,
+as they are made for every line of text.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 What: TypeAlias = Literal[
     "enter", "input", "change", "delete", "line", "yield", "resume", "return", "raise", "note"
@@ -15,8 +15,7 @@ What: TypeAlias = Literal[
 TENSOR, ARRAY, OTHER = "tensor", "array", "other"
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(NamedTuple):
     """What a value looked like at one moment.
 
     `kind` is TENSOR, ARRAY or OTHER, `cls` its class. `text` is the value itself where it is
@@ -39,8 +38,7 @@ class Seen:
     memory: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class WatchedCall:
+class WatchedCall(NamedTuple):
     """One call of a function that is watched; `number` tells calls apart, in order.
 
     `chain` says who called it, nearest first, for calls that no other watched call made.
@@ -60,8 +58,7 @@ class WatchedCall:
     worker: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Happening:
+class Happening(NamedTuple):
     """One thing that a watch saw.
 
     `name` is a variable, `alias` the name its value has in the calling function. `changes` says

@@ -6,6 +6,7 @@ Nothing is written or made before the first line; `LTAG` names the folder of the
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import sys
@@ -72,6 +73,11 @@ def setup_logger() -> logging.Logger:
 logger = setup_logger()
 
 
+@functools.lru_cache(maxsize=1)
+def _stamp(second: int) -> str:
+    return time.strftime(_FORM.default_time_format, time.localtime(second))
+
+
 def log2file(*msgs: Any) -> None:
     """Print something and log it."""
     if not logger.isEnabledFor(logging.INFO):
@@ -86,8 +92,7 @@ def log2file(*msgs: Any) -> None:
     if logger.handlers == [_handler] and _handler.formatter is _FORM:
         # As records would be written, which cost more than all the rest of a line.
         now = time.time()
-        stamp = time.strftime(_FORM.default_time_format, time.localtime(now))
-        start = f"{stamp},{int(now % 1 * 1000):03d} - INFO - "
+        start = f"{_stamp(int(now))},{int(now % 1 * 1000):03d} - INFO - "
         _handler.write("".join([f"{start}{msg}\n" for msg in msgs]))
     else:
         for msg in msgs:

@@ -169,23 +169,25 @@ def info(value: Seen) -> str:
         more = len(value.items) - _FEW_ITEMS
         parts += [f"{more} more"] if more > 0 else []
         return " | ".join([f"len(value): {value.length}", *([", ".join(parts)] if parts else [])])
-    shape = f"torch.Size({list(value.shape or ())})" if value.kind == TENSOR else f"{value.shape}"
-    parts = [f"shape={shape}", f"dtype={_dtype(value)}", *_numbers(value)]
+    size = list(value.shape or ()) if value.kind == TENSOR else value.shape
+    shape = f"torch.Size({size})" if value.kind == TENSOR else size
+    text = f"shape={shape} | dtype={_dtype(value)}{_numbers(value)}"
     if value.device not in ("cpu", ""):
-        parts.append(f"device={value.device}")
+        text += f" | device={value.device}"
     if value.layout or value.strided:
-        parts.append(f"layout={value.layout or 'strided'}")
-    return " | ".join(parts + ["requires_grad=True"] * value.grad)
+        text += f" | layout={value.layout or 'strided'}"
+    return f"{text} | requires_grad=True" if value.grad else text
 
 
-def _numbers(value: Seen) -> list[str]:
-    stats = value.stats or {}
-    if "mean" not in stats:
-        return []
-    whole = value.dtype.startswith(("int", "uint", "bool"))
-    finite = stats["count"] - stats["nan"] - stats["inf"]
-    shown = {name: stats[name] for name in ("mean", "min", "max")}
+def _numbers(value: Seen) -> str:
+    stats = value.stats
+    if not stats or "mean" not in stats:
+        return ""
+    mean, low, high, nan, inf = (stats[name] for name in ("mean", "min", "max", "nan", "inf"))
+    is_whole = value.dtype.startswith(("int", "uint", "bool"))
+    texts = [f"{round(n) if is_whole else f'{n:.6g}'}" for n in (low, high)]
+    total = mean * (stats["count"] - nan - inf)
+    text = f" | mean={mean:.6g} | min={texts[0]} | max={texts[1]}"
     if not value.dtype.startswith("complex"):
-        shown = {"sum": stats["mean"] * finite, **shown}
-    texts = [f"{k}={round(n) if whole and k != 'mean' else f'{n:.6g}'}" for k, n in shown.items()]
-    return texts + [f"{name}={stats[name]}" for name in ("nan", "inf") if stats[name]]
+        text = f" | sum={round(total) if is_whole else f'{total:.6g}'}{text}"
+    return text + f" | nan={nan}" * bool(nan) + f" | inf={inf}" * bool(inf)
