@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import Tensor, nn
@@ -526,3 +528,23 @@ def test_a_step_that_begins_inside_a_call() -> None:
         ("mul", 1),
     ]
     assert t[""].one.step == 0
+
+
+def test_a_backward_through_the_backward_belongs_to_the_forward_too(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Sigmoid(), nn.Linear(3, 1))
+    out = tmp_path / "run.clew"
+    with clew.trace(model, out=out) as t:
+        x = torch.randn(4, 3, requires_grad=True)
+        (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        torch.randn(4, 3)  # the first op of forward that comes after those nodes
+        slope.pow(2).sum().backward()
+    second = [op for op in t.ops if op.phase == "backward"]
+    second = second[[op.name for op in second].index("aten.pow.Tensor_Scalar") :]
+    assert {op.module for op in second if "mm" in op.name} == {"0", "2"}
+    assert {op.module for op in second if "sigmoid" in op.name} == {"1"}
+    made = {op.forward.name for op in second if op.forward is not None}
+    assert "aten.randn.default" not in made
+    assert {"aten.addmm.default", "aten.sigmoid.default", "aten.pow.Tensor_Scalar"} <= made
+    [table] = (pq.read_table(part) for part in out.glob("rank=*/events-*.parquet"))
+    written = {row["id"]: row["module"] for row in table.to_pylist()}
+    assert all(written[op.id] == op.module for op in second if op.forward is not None)

@@ -67,6 +67,8 @@ class ModuleTable:
         self.on_wrapper: Callable[[nn.Module], None] = lambda module: None
         # Called with parameters and buffers that got their names after they may have been met.
         self.on_late_tensor: Callable[[Any], None] = lambda tensor: None
+        # The number of elements of a parameter.
+        self.size_of: Callable[[Any], int] = lambda tensor: int(tensor.numel())
         # Called with each module that gets a name.
         self.on_module: Callable[[str, Any], None] | None = None
         # Called with each parameter and buffer that gets a name.
@@ -90,7 +92,7 @@ class ModuleTable:
 
     def _measure(self, path: str, name: ModuleName, attribute: str, parameter: Any) -> None:
         try:
-            self._parameters.append((path, name.index, parameter.numel()))
+            self._parameters.append((path, name.index, self.size_of(parameter)))
         except ValueError:
             self._sizeless.append((path, name, attribute))
 

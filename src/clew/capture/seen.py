@@ -62,7 +62,9 @@ def glance(value: Any, numbers: bool, digest: bool = False) -> Seen:
     if not structure.is_tensor(value):
         return see(value, look(value), array_statistics(value) if numbers else None)
     found = _glance[0](value) if numbers and not digest else None
-    return found or _tensor(value, look(value), _tensor_numbers[0](value, digest) if numbers else None)
+    return found or _tensor(
+        value, look(value), _tensor_numbers[0](value, digest) if numbers else None
+    )
 
 
 def see(value: Any, now: Look, stats: dict[str, Any] | None = None) -> Seen:
