@@ -11,15 +11,18 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
 
-from clew.capture.lanes import Lane
+from clew.capture.lanes import FRAME, NAME, DirectCall, Lane
 from clew.capture.recording import Recording
+from clew.capture.sources import first_argument, read_locals
 from clew.capture.structure import describe
 from clew.capture.torch_compat import (
+    WRAPPED_CALL,
     compiled_graph_class,
     compiled_graph_count,
     current_autograd_node,
@@ -150,8 +153,12 @@ def _begin(
 ) -> tuple[Any, ...] | None:
     try:
         # The caller's frame: past this function and the watching one.
-        node, parent = lane.place(sys._getframe(2))
-        name = lane.stack[-1][3]
+        frame = sys._getframe(2)
+        node, parent = lane.place(frame)
+        name = lane.stack[-1][NAME]
+        called = None if node.phase == BACKWARD else _compiled_in_place(lane, frame, parent)
+        if called is not None:
+            parent, name = called.event, called.name
         on_gap(
             Gap(
                 "a compiled region",
@@ -170,6 +177,23 @@ def _begin(
     except Exception as fault:
         recording.on_fault(fault, "a compiled region")
         return None
+
+
+def _compiled_in_place(lane: Lane, frame: FrameType, parent: int) -> DirectCall | None:
+    """The call of a module that `module.compile()` made run past the hooks, opened if new."""
+    top, walker = lane.stack[-1], frame
+    while id(walker) != top[FRAME] and walker.f_back is not None:
+        module = first_argument(walker) if walker.f_code is WRAPPED_CALL else None
+        if module is not None and module._compiled_call_impl is not None:
+            call = lane.direct_call(walker)
+            if call is not None:
+                return call
+            args, kwargs = read_locals(walker, ("args", "kwargs"))
+            given = {**{str(at): value for at, value in enumerate(args)}, **kwargs}
+            place, _ = lane.place(walker.f_back)
+            return lane.open_direct(walker, module, top[NAME], parent, place, given)
+        walker = walker.f_back
+    return None
 
 
 def _end(recording: Recording, record: tuple[Any, ...], start: int, out: Any) -> None:

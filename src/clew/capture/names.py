@@ -67,8 +67,8 @@ class ModuleTable:
         self.on_wrapper: Callable[[nn.Module], None] = lambda module: None
         # Called with parameters and buffers that got their names after they may have been met.
         self.on_late_tensor: Callable[[Any], None] = lambda tensor: None
-        # The number of elements of a parameter.
-        self.size_of: Callable[[Any], int] = lambda tensor: int(tensor.numel())
+        # The number of elements of a parameter, None as long as it has none.
+        self.size_of: Callable[[Any], int | None] = lambda tensor: int(tensor.numel())
         # Called with each module that gets a name.
         self.on_module: Callable[[str, Any], None] | None = None
         # Called with each parameter and buffer that gets a name.
@@ -91,10 +91,11 @@ class ModuleTable:
         return self._parameters
 
     def _measure(self, path: str, name: ModuleName, attribute: str, parameter: Any) -> None:
-        try:
-            self._parameters.append((path, name.index, self.size_of(parameter)))
-        except ValueError:
+        size = self.size_of(parameter)
+        if size is None:
             self._sizeless.append((path, name, attribute))
+        else:
+            self._parameters.append((path, name.index, size))
 
     def register(self, model: nn.Module, path: str) -> None:
         """Name a model and everything inside it, a shared module once for each path."""

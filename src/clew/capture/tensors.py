@@ -14,6 +14,7 @@ from weakref import ref
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from clew.capture import structure
 from clew.capture.names import ModuleTable
@@ -222,9 +223,9 @@ class TensorTable:
         return number
 
 
-def _size(tensor: Tensor) -> int:
+def _size(tensor: Tensor) -> int | None:
     with unobserved():
-        return tensor.numel()
+        return None if is_lazy(tensor) else tensor.numel()
 
 
 def _while_same(
