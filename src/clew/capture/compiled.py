@@ -167,8 +167,6 @@ def _end(recording: Recording, record: tuple[Any, ...], start: int, out: Any) ->
             list(out) if isinstance(out, (tuple, list)) else out,
             lambda t: recording.tensors.produced(t, event, t.requires_grad, None),
         )
-        recording.events.extend(
-            (event, _SUBJECT, node, parent, start, end, -1, tokens, None, result, None)
-        )
+        recording.push((event, _SUBJECT, node, parent, start, end, -1, tokens, None, result, None))
     except Exception as fault:
         recording.on_fault(fault, "a compiled region")
