@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import io
 import os
@@ -276,7 +277,7 @@ def test_defect_files_are_shown_from_the_current_folder_on(
     for path in (installed, own):
         names: dict[str, Any] = {}
         exec(compile(path.read_text(), path, "exec"), names)
-        text += traced(lambda: names["twice"](torch.ones(1))).format()
+        text += traced(functools.partial(names["twice"], torch.ones(1))).format()
     assert f"# site-packages{os.sep}somewhere{os.sep}code.py:2 in twice:" in text
     assert "  # own.py:2 in twice:" in text
 
