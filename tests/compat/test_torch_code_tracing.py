@@ -1,18 +1,28 @@
-"""torch-code-tracing by its old names: the README's block, its format, and none of its faults."""
+"""torch-code-tracing by its old names: the README's block, the checklist, none of its faults."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gc
+import io
+import os
 import re
 import sys
+import threading
 import weakref
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from clew.compat.torch_code_tracing import DTYPE_ABBRS, TracingMode
+from clew.compat.torch_code_tracing import DTYPE_ABBRS, Trace, TracingMode
+
+needs_columns = pytest.mark.skipif(sys.version_info < (3, 11), reason="Python tells no columns")
 
 
 class Scaled(nn.Module):
@@ -46,49 +56,253 @@ def test_readme_block(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def traced(program: Any, **options: Any) -> TracingMode:
+def traced(program: Callable[[], Any], **options: Any) -> TracingMode:
     with TracingMode(quiet=True, **options) as mode:
         program()
     return mode
 
 
-def test_quiet_keeps_traces_print_and_format(capsys: pytest.CaptureFixture[str]) -> None:
+def ops_of(mode: TracingMode) -> list[str]:
+    return [trace.op_str for trace in mode.traces]
+
+
+# The checklist
+
+
+def inner(x: Tensor) -> Tensor:
+    return x.max(1)[0].to(torch.bfloat16)
+
+
+def test_checklist_op_log_as_a_tree_of_source_lines() -> None:
+    def outer(x: Tensor) -> Tensor:
+        y = torch.cat([x, torch.full((1, 3), 0.5)])
+        return inner(y)
+
+    x = torch.ones(1, 3)
+    text = traced(lambda: outer(x)).format()
+    assert [re.sub(r"  # \S+", "  #", line) for line in text.splitlines()] == [
+        "program()  # in traced:",
+        "│ ⬇️",
+        "│ text = traced(lambda: outer(x)).format()  # in <lambda>:",
+        "│ │ ⬇️",
+        "│ │ y = torch.cat([x, torch.full((1, 3), 0.5)])  # in outer:",
+        "│ │ │ # full([1, 3], 0.5, device=cpu, pin_memory=False) -> f32[1, 3];",
+        "│ │ │ # cat([f32[1, 3], f32[1, 3]]) -> f32[2, 3];",
+        "│ │ return inner(y)  # in outer:",
+        "│ │ │ ⬇️",
+        "│ │ │ return x.max(1)[0].to(torch.bfloat16)  # in inner:",
+        "│ │ │ │ # max.dim(f32[2, 3], 1) -> (f32[2], i64[2]);",
+        "│ │ │ │ # _to_copy(f32[2], dtype=torch.bfloat16) -> bf16[2];",
+    ]
+
+
+@needs_columns
+def test_checklist_column_highlighting() -> None:
+    mode = traced(lambda: torch.ones(2).relu().exp())
+    text = mode.format(succinct=False, color=True)
+    assert "\033[96mtorch.ones(2)\033[0m.relu().exp()" in text
+    assert "\033[96mtorch.ones(2).relu()\033[0m.exp()" in text
+    assert "\033[96mtorch.ones(2).relu().exp()\033[0m)" in text
+    assert re.search(r"\033\[2m# \S+:\d+ in <lambda>:\033\[0m", text)
+    assert "\033" not in mode.format(succinct=False)
+
+
+@needs_columns
+def test_checklist_succinct_mode(capsys: pytest.CaptureFixture[str]) -> None:
+    mode = traced(lambda: torch.ones(2).relu().exp())
+    assert mode.format().count("torch.ones(2)") == 1
+    assert mode.format(succinct=False).count("torch.ones(2)") == 3
+    for succinct, times in ((True, 1), (False, 3)):
+        with TracingMode(succinct=succinct):
+            torch.ones(2).relu().exp()
+        assert capsys.readouterr().out.count("torch.ones(2)") == times
+
+
+def test_checklist_quiet_and_stored_traces(capsys: pytest.CaptureFixture[str]) -> None:
     mode = traced(lambda: torch.ones(2) + 1)
     assert capsys.readouterr().out == ""
-    assert [t.op_str for t in mode.traces] == [
+    assert ops_of(mode) == [
         "ones([2], device=cpu, pin_memory=False) -> f32[2]",
         "add.Tensor(f32[2], 1) -> f32[2]",
     ]
-    assert mode.traces[0].stack[-1].function.endswith("<lambda>")
+    assert all(isinstance(trace, Trace) for trace in mode.traces)
+    functions = [source.function.rpartition(".")[2] for source in mode.traces[0].stack]
+    assert functions == ["traced", "<lambda>"]
+    with mode:
+        torch.zeros(1)
+    assert len(mode.traces) == 3
+
+
+@needs_columns
+def test_checklist_print_and_format(capsys: pytest.CaptureFixture[str]) -> None:
+    mode = traced(lambda: torch.ones(2).relu(), succinct=False)
     mode.print()
-    assert capsys.readouterr().out == mode.format()
+    assert capsys.readouterr().out == mode.format() != mode.format(succinct=False)
+    mode.print(succinct=False)
+    assert capsys.readouterr().out == mode.format(color=False, succinct=False)
+    with TracingMode():
+        traced(lambda: torch.ones(2).relu())
+    assert capsys.readouterr().out.endswith("# relu(f32[2]) -> f32[2];\n")
 
 
-def test_lines_are_shown_again_only_where_they_differ() -> None:
-    mode = traced(lambda: torch.ones(2).relu().exp())
-    once = mode.format(succinct=True)
-    assert once.count("torch.ones(2)") == 1
-    if sys.version_info >= (3, 11):
-        assert mode.format(succinct=False).count("torch.ones(2)") == 3
-        assert "\033[96mtorch.ones(2)\033[0m.relu()" in mode.format(succinct=False, color=True)
+# Behaviours
 
 
-def test_results_of_several_tensors() -> None:
-    mode = traced(lambda: torch.ones(2, 3).max(1))
-    assert mode.traces[-1].op_str == "max.dim(f32[2, 3], 1) -> (f32[2], i64[2])"
+def test_every_dtype_has_a_short_name() -> None:
+    assert DTYPE_ABBRS[torch.bfloat16] == "bf16"
+    assert DTYPE_ABBRS[torch.float64] == "f64"
+    assert DTYPE_ABBRS[torch.bool] == "b8"
+    assert DTYPE_ABBRS[torch.uint8] == "u8"
+    assert DTYPE_ABBRS[torch.complex64] == "c64"
+    assert DTYPE_ABBRS[torch.float8_e4m3fn] == "f8e4m3fn"
+    assert torch.qint8 in DTYPE_ABBRS
+
+
+def backward() -> None:
+    torch.ones(2, requires_grad=True).exp().sum().backward()
+
+
+def autocast() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.ones(2, 2) @ torch.ones(2, 2)
+
+
+def checkpointed() -> None:
+    x = torch.ones(2, requires_grad=True)
+    checkpoint(torch.sin, x, use_reentrant=False).sum().backward()
+
+
+def jagged() -> None:
+    torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged).cos()
+
+
+@pytest.mark.parametrize(
+    ("program", "op"),
+    [
+        (backward, "mul.Tensor(f32[2], f32[2]) -> f32[2]"),
+        (lambda: torch.ones(2).add_(1), "add_.Tensor(f32[2], 1) -> f32[2]"),
+        (autocast, "mm(bf16[2, 2], bf16[2, 2]) -> bf16[2, 2]"),
+        (checkpointed, "cos(f32[2]) -> f32[2]"),
+        (jagged, "cos(f32["),
+        (lambda: torch.eye(2).to_sparse() * 2, "mul.Tensor(f32[2, 2], 2) -> f32[2, 2]"),
+        (lambda: torch.ones(()).item(), "_local_scalar_dense(f32[]) -> 1.0"),
+    ],
+    ids=["backward", "in place", "autocast", "checkpoint", "jagged", "sparse", "item"],
+)
+def test_every_kind_of_op_is_seen(program: Callable[[], Any], op: str) -> None:
+    assert [found for found in ops_of(traced(program)) if found.startswith(op)]
+
+
+def test_backward_stands_under_the_line_that_ran_it() -> None:
+    mode = traced(backward)
+    assert mode.traces[-1].stack[-1].text.endswith(".sum().backward()")
+
+
+def test_fake_tensors_are_seen() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        mode = traced(lambda: torch.ones(2) + 1)
+    assert ops_of(mode)[-1] == "add.Tensor(f32[2], 1) -> f32[2]"
+
+
+# Faults that are gone
+
+
+def test_defect_compiled_code_stays_compiled() -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: (x.sin() + 1).cos())
+    x = torch.ones(2)
+    expected = compiled(x)
+    mode = traced(lambda: compiled(x))
+    # One call of the compiled region: had it been run op by op, its ops would be here.
+    assert ops_of(mode) == ["compiled(f32[2]) -> (f32[2])"]
+    assert torch.equal(compiled(x), expected)
+
+
+def test_defect_code_is_compiled_inside_the_block() -> None:
+    torch._dynamo.reset()
+    graphs = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(lambda x: x.sin(), backend=backend)
+    traced(lambda: compiled(torch.ones(2)))
+    assert len(graphs) == 1
+
+
+def test_defect_ops_inside_torchs_modules_have_a_module() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    mode = traced(lambda: model(torch.rand(1, 3, 8)))
+    modules = {trace.module for trace in mode.traces}
+    assert {f"TransformerEncoder.layers.{n}.linear1" for n in range(2)} <= modules
+    assert mode.traces[0].module is None
+
+
+def test_defect_torchs_own_lines_are_left_out_wherever_it_is() -> None:
+    folder = os.path.dirname(torch.__file__) + os.sep
+    mode = traced(lambda: nn.TransformerEncoderLayer(8, 2, 16)(torch.rand(1, 3, 8)))
+    assert mode.traces
+    assert not [s for trace in mode.traces for s in trace.stack if s.file.startswith(folder)]
+
+
+def test_defect_packages_named_torch_something_are_the_users(tmp_path: Path) -> None:
+    package = tmp_path / "site-packages" / "torchvisions"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("def twice(x):\n    return x * 2\n")
+    sys.path.insert(0, str(package.parent))
+    try:
+        import torchvisions  # type: ignore[import-not-found]
+
+        mode = traced(lambda: torchvisions.twice(torch.ones(1)))
+    finally:
+        sys.path.remove(str(package.parent))
+        sys.modules.pop("torchvisions", None)
+    assert mode.traces[-1].stack[-1].text == "return x * 2"
+
+
+def test_defect_files_are_shown_from_the_current_folder_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "lib" / "site-packages" / "somewhere" / "code.py"
+    own = tmp_path / "work" / "own.py"
+    for path in (installed, own):
+        path.parent.mkdir(parents=True)
+        path.write_text("def twice(x):\n    return x * 2\n")
+    monkeypatch.chdir(own.parent)
+    text = ""
+    for path in (installed, own):
+        names: dict[str, Any] = {}
+        exec(compile(path.read_text(), path, "exec"), names)
+        text += traced(functools.partial(names["twice"], torch.ones(1))).format()
+    assert f"# site-packages{os.sep}somewhere{os.sep}code.py:2 in twice:" in text
+    assert "  # own.py:2 in twice:" in text
 
 
 def test_defect_frames_and_tensors_are_not_held() -> None:
     references = []
 
     def program() -> None:
-        x = torch.ones(10) * 2
-        references.append(weakref.ref(x))
+        for _ in range(40):
+            x = torch.ones(2_621_440)  # 10 MB
+            references.append(weakref.ref(x))
 
     mode = traced(program)
     gc.collect()
-    assert references[0]() is None
-    assert len(mode.traces) == 2
+    assert len(mode.traces) == 40
+    assert [reference for reference in references if reference() is not None] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["bits8", "bits16", "int4", "uint4", "uint1", "float4_e2m1fn_x2", "uint16"]
+)
+def test_defect_every_dtype_can_be_shown(name: str) -> None:
+    dtype = getattr(torch, name)
+    mode = traced(lambda: torch.empty(2, dtype=dtype))
+    assert ops_of(mode)[0].endswith(f"-> {DTYPE_ABBRS[dtype]}[2]")
 
 
 @pytest.mark.parametrize("dtype", [torch.qint8, torch.quint8, torch.qint32])
@@ -109,28 +323,37 @@ def test_defect_the_failing_op_is_shown() -> None:
     assert mode.traces[-1].op_str.startswith("mm(f32[2, 3], f32[2, 3]) -> !! RuntimeError")
 
 
-def test_defect_packages_named_torch_something_are_the_users(tmp_path: Any) -> None:
-    package = tmp_path / "site-packages" / "torchvisions"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("def twice(x):\n    return x * 2\n")
-    sys.path.insert(0, str(package.parent))
-    try:
-        import torchvisions  # type: ignore[import-not-found]
+@needs_columns
+def test_defect_iterations_on_one_line_are_told_apart() -> None:
+    def loop(x: Tensor) -> None:
+        for _ in range(3): x = (x + 1).relu()  # fmt: skip  # noqa: E701
 
-        mode = traced(lambda: torchvisions.twice(torch.ones(1)))
-    finally:
-        sys.path.remove(str(package.parent))
-    assert mode.traces[-1].stack[-1].text == "return x * 2"
+    text = traced(lambda: loop(torch.ones(1))).format(succinct=False)
+    assert text.count("for _ in range(3)") == 6
 
 
-def test_defect_no_colour_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with TracingMode(color=True):
-        torch.ones(1)
-    assert "\033" not in capsys.readouterr().out
+def test_defect_models_run_by_other_threads_are_seen() -> None:
+    model, x = nn.Linear(2, 2), torch.ones(1, 2)
+
+    def program() -> None:
+        thread = threading.Thread(target=lambda: model(x))
+        thread.start()
+        thread.join()
+
+    assert ops_of(traced(program))[-1] == "addmm(f32[2], f32[1, 2], f32[2, 2]) -> f32[1, 2]"
 
 
-def test_every_dtype_has_a_short_name() -> None:
-    assert DTYPE_ABBRS[torch.bfloat16] == "bf16"
-    assert DTYPE_ABBRS[torch.bool] == "b8"
-    assert DTYPE_ABBRS[torch.float8_e4m3fn] == "f8e4m3fn"
-    assert torch.qint8 in DTYPE_ABBRS
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_defect_no_colour_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for stream, color, coloured in (
+        (io.StringIO(), True, False), (Terminal(), True, True), (Terminal(), False, False),
+    ):  # fmt: skip
+        with contextlib.redirect_stdout(stream), TracingMode(color=color) as mode:
+            torch.ones(1)
+            mode.print()
+        assert ("\033" in stream.getvalue()) == coloured

@@ -204,7 +204,7 @@ def _end(recording: Recording, record: tuple[Any, ...], start: int, out: Any) ->
             list(out) if isinstance(out, (tuple, list)) else out,
             lambda t: recording.tensors.produced(t, event, t.requires_grad, None),
         )
-        recording.events.extend(
+        recording.push(
             (event, _SUBJECT, node, parent, start, end, number, tokens, None, result, None)
         )
     except Exception as fault:

@@ -6,7 +6,9 @@ saved is logged; nothing is raised in the user's forward.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import os
 from collections import defaultdict
 from pathlib import Path
 from types import FrameType
@@ -50,12 +52,12 @@ class TensorSaver(BaseDebugger):
         if index is None:
             index = self.call_counts[name]
             self.call_counts[name] += 1
-        safe = escaped(name, _RESERVED, _LONGEST_NAME).replace("..", "%2E%2E")
-        path = self.output_dir / f"{safe}.call{index}.pt"
+        file = f"{_safe(name)}.call{index}.pt"
         try:
-            torch.save(own_parts(tensor, _norms if norm_only else None), path)
+            kept = own_parts(tensor, _norms if norm_only else None)
+            torch.save(kept, f"{self.output_dir}{os.sep}{file}")
         except Exception as error:
-            logger.warning("Could not save %s: %s: %s", path.name, type(error).__name__, error)
+            logger.warning("Could not save %s: %s: %s", file, type(error).__name__, error)
 
     def reset_counts(self) -> None:
         """Count from 0 again; later saves replace earlier files of the same name."""
@@ -138,6 +140,12 @@ def _free(folder: Path) -> Path:
     if free != wanted:
         logger.warning("%s has saved tensors already; saving to %s", wanted, free)
     return free
+
+
+@functools.lru_cache
+def _safe(name: str) -> str:
+    """A name that is one file."""
+    return escaped(name, _RESERVED, _LONGEST_NAME).replace("..", "%2E%2E")
 
 
 def _norms(tensor: Tensor) -> Any:
