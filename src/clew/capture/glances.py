@@ -38,16 +38,13 @@ _undo: list[Callable[[], None]] = []
 def glance(tensor: Tensor) -> Seen | None:
     """What an ordinary tensor of floats looks like, with its numbers but without a digest."""
     with unobserved():
-        dtype, count = _FLOATS.get(tensor.dtype), tensor.numel()
-        if dtype is None or count <= seen.FEW:
-            return None
-        address, size = tensor.data_ptr(), count * dtype.itemsize
         known = _known.get(id(tensor))
-        if known is None or known[0]() is not tensor or known[1][0] != address:
+        if known is not None and (known[0]() is not tensor or known[1][0] != tensor.data_ptr()):
             known = None
-            if not _is_ordinary(tensor, address, size):
-                return None
-        data: Any = (ctypes.c_ubyte * size).from_address(address)
+        if known is None and not _is_ordinary(tensor):
+            return None
+        dtype, count, address = _FLOATS[tensor.dtype], tensor.numel(), tensor.data_ptr()
+        data: Any = (ctypes.c_ubyte * (count * dtype.itemsize)).from_address(address)
         elements = np.frombuffer(data, dtype)
         # Some elements too, as not all that writes to memory counts versions.
         sample = elements[:: count // _SAMPLED + 1].tobytes()
@@ -65,16 +62,18 @@ def glance(tensor: Tensor) -> Seen | None:
         return found
 
 
-def _is_ordinary(tensor: Tensor, address: int, size: int) -> bool:
-    """Whether the elements of a tensor fill so many bytes of memory, in whatever order."""
+def _is_ordinary(tensor: Tensor) -> bool:
+    """Whether a tensor has more than a few floats, which fill a stretch of memory in any order."""
     if type(tensor) not in PLAIN or tensor.layout is not torch.strided or not tensor.is_cpu:
         return False
     if tensor.is_nested or is_transformed(tensor) or tensor.is_neg() or is_zero_tensor(tensor):
         return False
+    if tensor.dtype not in _FLOATS or tensor.numel() <= seen.FEW:
+        return False
     if not (tensor.is_contiguous() or is_dense(tensor)):
         return False
-    storage = tensor.untyped_storage()
-    return address - storage.data_ptr() + size <= storage.nbytes()
+    end = (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
+    return end <= tensor.untyped_storage().nbytes()
 
 
 def _remember(tensor: Tensor, state: Any, found: Seen) -> None:
