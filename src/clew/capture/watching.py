@@ -450,6 +450,8 @@ class WatchSource:
             file = where.code.co_filename
             label = Label(VARIABLE, stem, variable, file=file, package=where.package)
         line, caller = at
+        if self._wants.decorated:
+            caller = None  # who called is told, and nobody asks again
         self.recording.told(
             label, out, At(caller, position_of(where.code, line), below=True), start
         )
