@@ -129,14 +129,30 @@ def is_equal(before: Seen | None, after: Seen) -> bool:
     return "digest" in old and old["digest"] == new.get("digest")
 
 
-def is_same(one: Any, other: Any) -> bool:
-    """Whether two values are the same to a watch, in their facts and in their content."""
+def is_same(one: Any, other: Any, equal: Callable[[Any, Any], Any] | None = None) -> bool:
+    """Whether two values are the same to a watch, in their facts and in all of their content.
+
+    `equal` is asked about objects of the program's own, which are told apart by their identity.
+    """
+    if one is other or type(one) is not type(other):
+        return one is other
+    if isinstance(one, dict):
+        same = one.keys() == other.keys()
+        return same and all(is_same(one[key], other[key], equal) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(is_same, one, other, [equal] * len(one)))
     before, after = look(one), look(other)
-    if before.same == after.same or not (is_tensor(one) and is_tensor(other)):
-        return before.same == after.same
-    # Large tensors are told apart by their versions, and may be equal all the same.
-    digests = glimpse(one, numbers=True, digest=True), glimpse(other, numbers=True, digest=True)
-    return before.facts == after.facts and is_equal(*digests)
+    if before.same == after.same:
+        return True
+    if is_tensor(one):  # large ones are told apart by their versions, and may be equal
+        digests = glimpse(one, numbers=True, digest=True), glimpse(other, numbers=True, digest=True)
+        return before.facts == after.facts and is_equal(*digests)
+    if equal is None or is_array(one) or type(one) in CONSTANTS:
+        return False
+    try:
+        return bool(equal(one, other))
+    except Exception:  # an object that cannot be compared
+        return False
 
 
 def _numbers(recording: Recording, token: Token, item: Any) -> dict[str, Any] | None:
