@@ -35,7 +35,7 @@ for version in ${NO_TORCH_PYTHONS:-3.10 3.12 3.13}; do
     if [[ ! $venv/.ready -nt constraints.txt ]]; then
         "$python" -m venv "$venv"
         "$venv/bin/python" -m pip install -qq --constraint constraints.txt \
-            numpy pyarrow safetensors pytest pysnooper
+            numpy pyarrow safetensors xxhash pytest pysnooper
         touch "$venv/.ready"
     fi
     echo "no torch, Python $version:"

@@ -431,7 +431,7 @@ def test_replace_replaces_a_trace_and_nothing_else(tmp_path: Path) -> None:
         ({"version": 2.0}, "format version '2.0',"),
         ({"version": None}, "format version 'None',"),
         ({"version": 10**30}, "format version '1000"),
-        ({"checksum": "crc64"}, "checksums of the kind 'crc64', this Clew knows 'rowsum63'"),
+        ({"checksum": "crc64"}, "checksums of the kind 'crc64', this Clew knows 'xxh3'"),
         ({"checksum": None}, "checksums of the kind 'None'"),
         ({"format": "clew"}, "is not the manifest of a trace"),
     ],
@@ -441,7 +441,7 @@ def test_a_format_it_does_not_know_is_refused(
 ) -> None:
     path = record(arguments).save(tmp_path / "run.clew")
     manifest = json.loads((path / "manifest.json").read_text())
-    assert (manifest["version"], manifest["checksum"]) == (3, "rowsum63")
+    assert (manifest["version"], manifest["checksum"]) == (3, "xxh3")
     (path / "manifest.json").write_text(json.dumps(manifest | fact))
     with pytest.raises(clew.ClewError, match=re.escape(message)):
         clew.load(path)

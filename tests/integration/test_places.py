@@ -170,7 +170,7 @@ def test_a_folder_that_is_removed_while_it_is_written(when: str, tmp_path: Path)
             t.flush()
     assert done == 5 * [20_000.0]
     assert len([w for w in warned if "writing failed" in str(w.message)]) == 1
-    (gap,) = [g for g in t._session._gaps.values() if "writing failed" in g.why]
+    (gap,) = [g for g in t._session.gaps if "writing failed" in g.why]
     assert gap.what == "events from here on"
     assert not (tmp_path / "run.clew").exists()
 

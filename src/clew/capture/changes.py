@@ -104,15 +104,7 @@ def array_hash(array: Numbers) -> int:
             return 0
         array = np.array([id(item) for item in array.reshape(-1)], dtype=np.int64)
     flat = np.ascontiguousarray(array).reshape(-1)
-    return content_hash(flat.view(np.uint8)) if flat.nbytes else 0
-
-
-_FEW_BYTES = 1 << 16
-
-
-def content_hash(data: Any) -> int:
-    """A number that differs for different bytes, within this process."""
-    return hash(bytes(data)) if len(data) <= _FEW_BYTES else checksum(data)
+    return checksum(flat.view(np.uint8))
 
 
 def changes(before: Look | None, after: Look) -> list[str]:

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from clew.capture.recording import Lane, Recording
+from clew.capture.lanes import Lane
+from clew.capture.recording import Recording
 from clew.capture.structure import describe
 from clew.capture.torch_compat import compiled_graph_class, compiled_graph_count, is_compiled
 from clew.events.model import Gap

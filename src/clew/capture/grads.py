@@ -76,7 +76,7 @@ class GradSource:
     def stop(self) -> None:
         """Take every hook away."""
         self.look_around()
-        self._recording.modules.on_tensor = lambda path, tensor: None
+        self._recording.modules.on_tensor = None
         self._tell_missing()
         for handle in self._handles:
             handle.remove()

@@ -10,7 +10,8 @@ import functools
 import linecache
 from typing import Any
 
-from clew.capture.recording import INPUTS, NAME, NAMED, NODE, Call, Lane, Recording
+from clew.capture.lanes import INPUTS, NAME, NAMED, NODE, Call, Lane
+from clew.capture.recording import Recording
 from clew.capture.sources import StackNode, places_of
 from clew.events.live import Happening, Listener, LiveValue
 from clew.events.model import Source

@@ -15,16 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from clew.capture.recording import (
-    FRAME,
-    ID,
-    NAME,
-    NODE,
-    NUMBER,
-    Call,
-    Lane,
-    Recording,
-)
+from clew.capture.lanes import FRAME, ID, NAME, NODE, NUMBER, Call, Lane
+from clew.capture.recording import Recording
 from clew.capture.sources import MACHINERY
 from clew.capture.structure import CONSTANTS, describe
 from clew.capture.torch_compat import CALL_FRAME, WRAPPED_CALL, StopRecomputation
@@ -76,7 +68,9 @@ def _hooks(
     lanes_get = recording.lanes.get
     clock = recording.clock
     next_event = recording.ids.__next__
-    end_call = recording.end_call
+    push_event = recording.push
+    batch_bits = recording.batch_bits
+    budget = recording.budget
     entry_of = recording.modules.entries.get
     name_of = recording.modules.name_of
     tensors = recording.tensors
@@ -87,7 +81,8 @@ def _hooks(
     known = tensors.known if sees_ops else tensors.current
 
     keeper: Any = recording.keeper
-    capturing = keeper is not None and bool(keeper.modules)
+    keeping = keeper is not None
+    capturing = keeping and bool(keeper.modules)
     grads = recording.grads
     # Callbacks on values of calls.
     named_values = recording.calls
@@ -155,6 +150,8 @@ def _hooks(
                 held = live_get(id(argument))
                 if held is not None and held[0]() is argument:
                     inputs.append(held[1])
+                elif isinstance(argument, Tensor):
+                    inputs.append(known(argument))
                 else:
                     inputs.append(describe(argument, known))
             kwargs = wrapped.f_locals["kwargs"]
@@ -206,8 +203,8 @@ def _hooks(
                 elif isinstance(result, Tensor):
                     out = returned(result, call[ID])
                 else:
-                    event = call[ID]
-                    out = describe(result, lambda t: returned(t, event))
+                    producer = call[ID]
+                    out = describe(result, lambda t: returned(t, producer))
                 error = None
             else:
                 # `_call_impl` runs the hook while it handles the exception of forward.
@@ -219,8 +216,11 @@ def _hooks(
                 out, error = None, None if stopped else recording.failure(lane, call, exception)
             if len(stack) == 1:
                 on_idle(lane, module)
+            event, node, _, name, parent, start, number, inputs, named = call
             # Last: whoever is told of the end may begin a step.
-            end_call(call, end, out, error)
+            push_event((event, name, node, parent, start, end, number, inputs, named, out, error))
+            if event & batch_bits == batch_bits or (keeping and budget.is_full):
+                recording.drain()
         except Exception as fault:
             recording.on_fault(fault, "the end of a module call")
 

@@ -15,9 +15,10 @@ from typing import Any, Protocol
 from torch import nn
 
 from clew.address import Address, Key, compile_pattern, join, matches_op
+from clew.capture.lanes import NAME, NODE, NUMBER, Call
 from clew.capture.names import ModuleEntry
 from clew.capture.quiet import Quiet
-from clew.capture.recording import NAME, NODE, NUMBER, Call, Recording, Where
+from clew.capture.recording import Recording, Where
 from clew.capture.steps import Steps
 from clew.capture.structure import describe
 from clew.capture.taps import current_prefix, listen

@@ -67,9 +67,9 @@ class ModuleTable:
         # Called with parameters and buffers that got their names after they may have been met.
         self.on_late_tensor: Callable[[Any], None] = lambda tensor: None
         # Called with each module that gets a name.
-        self.on_module: Callable[[str, Any], None] = lambda path, module: None
+        self.on_module: Callable[[str, Any], None] | None = None
         # Called with each parameter and buffer that gets a name.
-        self.on_tensor: Callable[[str, Any], None] = lambda path, tensor: None
+        self.on_tensor: Callable[[str, Any], None] | None = None
         self._tensor_names: dict[int, tuple[ModuleEntry, str, str]] = {}
         self._root_names: dict[str, int] = {}
         self._unowned: dict[tuple[str, int], str] = {}
@@ -192,22 +192,32 @@ class ModuleTable:
         name = ModuleName(len(self.names), path, parent, cls, entry)
         entry.names.append(name)
         self.names.append(name)
-        self.on_module(path, module)
-        prefix = path + "." if path else ""
+        if self.on_module is not None:
+            self.on_module(path, module)
+        if module._parameters or module._buffers:
+            self._add_tensors(module, name)
+
+    def _add_tensors(self, module: nn.Module, owner: ModuleName) -> None:
+        prefix = owner.path + "." if owner.path else ""
+        entry = owner.entry
         tensor_names = self._tensor_names
+        on_tensor = self.on_tensor
         if self._started:
             for tensor in (*module._parameters.values(), *module._buffers.values()):
                 if tensor is not None:
                     self.on_late_tensor(tensor)
         for attribute, parameter in module._parameters.items():
             if parameter is not None and id(parameter) not in tensor_names:
-                tensor_names[id(parameter)] = (entry, attribute, prefix + attribute)
-                self.parameters.append((prefix + attribute, name.index, parameter.numel()))
-                self.on_tensor(prefix + attribute, parameter)
+                path = prefix + attribute
+                tensor_names[id(parameter)] = (entry, attribute, path)
+                self.parameters.append((path, owner.index, parameter.numel()))
+                if on_tensor is not None:
+                    on_tensor(path, parameter)
         for attribute, buffer in module._buffers.items():
             if buffer is not None:
                 tensor_names[id(buffer)] = (entry, attribute, prefix + attribute)
-                self.on_tensor(prefix + attribute, buffer)
+                if on_tensor is not None:
+                    on_tensor(prefix + attribute, buffer)
 
 
 def _join(path: str, attribute: str, owner: nn.Module) -> str:

@@ -23,7 +23,9 @@ from torch import Tensor, is_grad_enabled, strided
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from clew.capture.recording import FRAME, ID, NODE, Lane, Recording, error_text, mark
+from clew.capture.failures import error_text, mark
+from clew.capture.lanes import FRAME, ID, NODE, Lane
+from clew.capture.recording import Recording
 from clew.capture.structure import CONSTANTS, describe
 from clew.capture.tensors import TensorTable, Token
 from clew.capture.torch_compat import (

@@ -1,38 +1,30 @@
 """What one recording shares between its sources: ids, tables, buffers, threads, faults.
 
-`Recording` is the state; `Lane` is one thread's part of it: the module calls now open there and
-the way from a live frame to its place among them. Sources (`modules`, `ops`) append to it.
+Sources (`modules`, `ops`, `named`, ...) append to a `Recording`, which hands everything over to a
+sink in batches. What a thread has open is its `Lane`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import threading
 from collections.abc import Callable
 from math import prod
-from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from clew.capture import plain
 from clew.capture.budget import Budget
 from clew.capture.changes import look
-from clew.capture.names import ModuleName, ModuleTable
-from clew.capture.sources import (
-    MACHINERY,
-    Position,
-    StackNode,
-    StackTree,
-    first_argument,
-    read_locals,
-)
+from clew.capture.failures import error_text, is_marked, mark, unmark
+from clew.capture.lanes import ID, INPUTS, NAMED, NO_FRAME, NODE, Call, Lane
+from clew.capture.names import ModuleTable
+from clew.capture.sources import Position, StackNode, StackTree
 from clew.capture.structure import describe, is_tensor
 from clew.events.records import (
-    BACKWARD,
     EVENT_FIELDS,
     OPEN,
-    RECOMPUTE,
     Batch,
     Label,
     Note,
@@ -40,36 +32,20 @@ from clew.events.records import (
     Sink,
     Token,
     UnknownShape,
-    Unseen,
 )
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from clew.capture.grads import GradSource
     from clew.capture.named import Named
     from clew.capture.samples import Sample
     from clew.capture.values import Keeper
 
-NO_FRAME = id(None)
-
 _REMEMBERED = 4096
 
 # Events handed to the sink at a time: few enough to stay small, enough to amortise the call.
 _BATCH = 1 << 14
-
-# Fields of an open call: a plain tuple, for speed. FRAME is the id of the Python frame that the
-# call lives in; frames are never kept.
-ID: Final = 0
-NODE: Final = 1
-FRAME: Final = 2
-NAME: Final = 3
-PARENT: Final = 4
-START: Final = 5
-NUMBER: Final = 6
-INPUTS: Final = 7
-NAMED: Final = 8
-Call = tuple[int, StackNode, int, "ModuleName | None", int, int, int, Any, Any]
 
 
 class At(NamedTuple):
@@ -84,194 +60,6 @@ class At(NamedTuple):
 Where: TypeAlias = FrameType | At | None
 
 _STACKS = StackTree()
-
-
-class DirectCall:
-    """A call of `forward` that went past the hooks, tied to the frame it runs in.
-
-    It sits in the frame's `f_trace` slot, which nothing reads unless a debugger traces that
-    frame, and dies with the frame: the one way to tell two activations apart without keeping
-    either.
-    """
-
-    __slots__ = ("event", "name")
-
-    def __init__(self, event: int, name: ModuleName) -> None:
-        self.event = event
-        self.name = name
-
-    def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
-        """Decline to trace, should a debugger start while this frame runs."""
-
-
-class Lane:
-    """One thread of the program: its open module calls and its place in the stack tree."""
-
-    def __init__(self, recording: Recording, index: int, boundary: int) -> None:
-        self.recording = recording
-        self.index = index
-        self.ident = threading.get_ident()
-        self.name = threading.current_thread().name
-        self._engine_root = recording.stacks.root(index, BACKWARD)
-        root = recording.stacks.root(index)
-        self.stack: list[Call] = [_outside(root, boundary)]
-        # Set while Clew's own or opaque code runs: ops pass unrecorded.
-        self.mute = False
-        # Calls of `forward` in frames whose `f_trace` a debugger owns: id -> (call, lasti).
-        self._debugged: dict[int, tuple[DirectCall, int]] = {}
-
-    @property
-    def outermost(self) -> nn.Module | None:
-        """The module whose call contains all others that are open."""
-        name = self.stack[1][NAME] if len(self.stack) > 1 else None
-        return None if name is None else name.entry.ref()
-
-    def release(self) -> None:
-        """Break the ring of references between a lane and its recording."""
-        self.stack.clear()
-        del self.recording
-
-    def place(self, frame: FrameType | None) -> tuple[StackNode, int]:
-        """The stack node of a frame and the id of the module call it runs in."""
-        top = self.stack[-1]
-        target = top[FRAME]
-        call_frame = MACHINERY.call_frame
-        key: list[int] = []
-        walker = frame
-        while id(walker) != target:
-            if walker is None or walker.f_code is call_frame:
-                return self._search(frame)
-            key += (id(walker.f_code), walker.f_lasti)
-            walker = walker.f_back
-        node = top[NODE].kids.get(tuple(key))
-        if node is None or node.direct:
-            return self._search(frame)
-        return node, top[ID]
-
-    def _search(self, frame: FrameType | None) -> tuple[StackNode, int]:
-        """`place` for a stack not met before, or not as the open calls would have it."""
-        stacks = self.recording.stacks
-        frames: list[FrameType] = []
-        while id(frame) != self.stack[-1][FRAME]:
-            if frame is None:
-                if threading.get_ident() != self.ident:
-                    # An engine thread running this thread's backward: its own short stack.
-                    return stacks.descend(self._engine_root, frames), -1
-                self.abandon_above(0)
-                self.stack[0] = _outside(self.stack[0][NODE], NO_FRAME)
-                break
-            if frame.f_code is MACHINERY.call_frame and self.reopen(id(frame)):
-                break
-            if id(frame.f_code) not in MACHINERY.hidden:
-                frames.append(frame)
-            frame = frame.f_back
-        top = self.stack[-1]
-        node = stacks.descend(top[NODE], frames)
-        if node.direct:
-            return node, self._direct_parent(frames, top)
-        return node, top[ID]
-
-    def reopen(self, frame_id: int) -> bool:
-        """Make the call of a frame the innermost, dropping those above it that are gone."""
-        for depth in range(len(self.stack) - 1, 0, -1):
-            if self.stack[depth][FRAME] == frame_id:
-                self.abandon_above(depth)
-                return True
-        return False
-
-    def reopen_module(self, module: nn.Module) -> bool:
-        """Make the innermost call of a module the innermost of all."""
-        for depth in range(len(self.stack) - 1, 0, -1):
-            name = self.stack[depth][NAME]
-            if name is not None and name.entry.ref() is module:
-                self.abandon_above(depth)
-                return True
-        return False
-
-    def abandon_above(self, depth: int) -> None:
-        """Record calls that ended without the exit hook, stopped by a BaseException."""
-        while len(self.stack) > depth + 1:
-            self.recording.end_call(self.stack.pop(), OPEN, None, None)
-
-    def _direct_parent(self, frames: list[FrameType], top: Call) -> int:
-        """The innermost call of `forward` past the hooks on a stack, opened if new."""
-        parent = top[ID]
-        caller = top[NAME]
-        owner = caller.entry.ref() if caller is not None else None
-        for position in range(len(frames) - 1, -1, -1):
-            frame = frames[position]
-            if frame.f_code.co_name != "forward":
-                continue
-            module = first_argument(frame)
-            if module is owner or not _is_forward_of(module, frame.f_code):
-                continue
-            call = self._direct_call(frame)
-            if call is None:
-                place = self.recording.stacks.descend(top[NODE], frames[position + 1 :])
-                call = self._open_direct(frame, module, caller, parent, place)
-            parent, caller, owner = call.event, call.name, module
-        return parent
-
-    def _direct_call(self, frame: FrameType) -> DirectCall | None:
-        mark = frame.f_trace
-        if isinstance(mark, DirectCall):
-            return mark
-        if mark is None:
-            return None
-        # A debugger owns the slot: the same frame further on is taken for the same call.
-        call, lasti = self._debugged.get(id(frame), (None, 0))
-        if call is None or frame.f_lasti < lasti:
-            return None
-        self._debugged[id(frame)] = (call, frame.f_lasti)
-        return call
-
-    def _open_direct(
-        self,
-        frame: FrameType,
-        module: nn.Module,
-        caller: ModuleName | None,
-        parent: int,
-        place: StackNode,
-    ) -> DirectCall:
-        recording = self.recording
-        name = recording.modules.name_of(module, caller, place.index)
-        code = frame.f_code
-        names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-        known = recording.tensors.known
-        values = [describe(value, known) for value in read_locals(frame, names)]
-        event = next(recording.ids)
-        now = recording.clock()
-        number = count_call(name, place)
-        arguments = dict(zip(names, values, strict=True))
-        recording.events.extend(
-            (event, name, place, parent, now, OPEN, number, [], arguments, Unseen, None)
-        )
-        call = DirectCall(event, name)
-        if frame.f_trace is None:
-            frame.f_trace = call
-        else:
-            self._debugged[id(frame)] = (call, frame.f_lasti)
-        return call
-
-
-def _is_forward_of(module: Any, code: CodeType) -> bool:
-    """Whether code is the `forward` of a module, its own or inherited, decorated or not."""
-    # A module, without asking torch, which need not be there.
-    if not hasattr(type(module), "_call_impl"):
-        return False
-    candidates = [cls.__dict__.get("forward") for cls in type(module).__mro__]
-    candidates.append(module.__dict__.get("forward"))
-    for function in candidates:
-        while function is not None:
-            if getattr(function, "__code__", None) is code:
-                return True
-            function = getattr(function, "__wrapped__", None)
-    return False
-
-
-def _outside(root: StackNode, boundary: int) -> Call:
-    """The entry at the bottom of every stack, for code outside any module."""
-    return (-1, root, boundary, None, -1, 0, 0, None, None)
 
 
 class Recording:
@@ -575,40 +363,3 @@ def _batch_bits(most_events: float) -> int:
     while size > max(most_events, 1):
         size >>= 1
     return size - 1
-
-
-def count_call(name: ModuleName, node: StackNode) -> int:
-    """The index of a call of a module, recomputed calls counted apart."""
-    entry = name.entry
-    if node.phase == RECOMPUTE:
-        entry.recomputed += 1
-        return entry.recomputed - 1
-    entry.calls += 1
-    return entry.calls - 1
-
-
-_MARK = "_clew_recorded"
-
-
-def mark(error: BaseException) -> None:
-    """Remember on the exception itself that an event has it; it may pass many calls yet."""
-    with contextlib.suppress(Exception):
-        setattr(error, _MARK, True)
-
-
-def is_marked(error: BaseException) -> bool:
-    """Whether an event already has this exception."""
-    return _MARK in getattr(error, "__dict__", ())
-
-
-def unmark(error: BaseException) -> None:
-    """Leave nothing on an exception that goes back to the program."""
-    getattr(error, "__dict__", {}).pop(_MARK, None)
-
-
-def error_text(exception: BaseException) -> str:
-    """`Type: message`, whatever the exception's own `__str__` does."""
-    try:
-        return f"{type(exception).__name__}: {exception}"
-    except Exception:
-        return type(exception).__name__

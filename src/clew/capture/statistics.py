@@ -14,13 +14,15 @@ import torch
 from torch import Tensor
 
 from clew.capture.torch_compat import unobserved, without_modes
-from clew.events.digest import checksum
+from clew.events.digest import RunningChecksum, checksum
 from clew.events.statistics import Numbers, Statistics, moments
 
 _INTEGRAL = frozenset(
     {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool,
      torch.uint16, torch.uint32, torch.uint64}
 )  # fmt: skip
+# What statistics are taken of as it is.
+_FLAT = (torch.float32, torch.float64)
 
 
 def statistics(tensor: Tensor, digest: bool = True) -> Statistics:
@@ -32,8 +34,14 @@ def statistics(tensor: Tensor, digest: bool = True) -> Statistics:
         numbers = _in_memory_order(torch.view_as_real(tensor.contiguous()), tensor)
     else:
         numbers = _in_memory_order(tensor, tensor)
-    found: Statistics = {"count": count, **moments(numbers, tensor.dtype.is_complex)}
-    return {**found, "digest": f"{_digest(tensor):016x}"} if digest else found
+    running = None
+    if digest and tensor.dtype in _FLAT and tensor.is_contiguous():
+        running = RunningChecksum()  # the numbers are the elements themselves
+    look = None if running is None else running.add
+    found: Statistics = {"count": count, **moments(numbers, tensor.dtype.is_complex, look)}
+    if digest:
+        found["digest"] = f"{_digest(tensor) if running is None else running.result():016x}"
+    return found
 
 
 def statistics_of_copy(data: Any, dtype: torch.dtype) -> Statistics:
@@ -77,7 +85,7 @@ def _in_memory_order(tensor: Tensor, owner: Tensor) -> Numbers:
     flat = tensor.reshape(-1).cpu()
     if flat.dtype in _INTEGRAL:
         flat = flat.to(torch.float64)
-    elif flat.dtype not in (torch.float32, torch.float64):
+    elif flat.dtype not in _FLAT:
         flat = flat.to(torch.float32)
     return _array(flat, owner)
 

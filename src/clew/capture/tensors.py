@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from clew.capture import structure
-from clew.capture.torch_compat import unobserved
+from clew.capture.torch_compat import function_mode_count, unobserved
 from clew.events.records import WRITTEN, Extra, UnknownShape
 
 Token = tuple[int, ...]
@@ -64,6 +64,16 @@ class TensorTable:
 
         `producer` is the call a new token is credited to.
         """
+        known = self._versions.get(id(tensor))
+        if known is not None and type(tensor) in PLAIN and not function_mode_count():
+            held = self.live.get(id(tensor))
+            if (
+                held is not None
+                and held[1] is known[0]
+                and held[0]() is tensor
+                and version_of(tensor) == known[1]
+            ):
+                return held[1]
         with unobserved():
             return self._current(tensor, producer)
 
@@ -77,7 +87,7 @@ class TensorTable:
                 return held[1]
             token = self.add(tensor, held[1], version, producer, tensor.requires_grad)
         version = version_of(tensor)
-        if version:
+        if version is not None:
             self._versions[id(tensor)] = (token, version)
         return token
 

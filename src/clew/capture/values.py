@@ -19,7 +19,7 @@ from torch import Tensor
 from clew.address import Address, matches, matches_op
 from clew.capture import changes, seen
 from clew.capture.budget import Budget
-from clew.capture.changes import Look, content_hash
+from clew.capture.changes import Look
 from clew.capture.snapshots import (
     SMALL,
     Snapshot,
@@ -33,6 +33,7 @@ from clew.capture.snapshots import (
 from clew.capture.statistics import statistics
 from clew.capture.tensors import PLAIN, odd_facts, version_of
 from clew.capture.torch_compat import has_memory, unobserved, without_modes
+from clew.events.digest import checksum
 from clew.events.model import Gap
 from clew.events.records import Kept, Token
 from clew.events.statistics import Statistics
@@ -232,7 +233,7 @@ def _content(tensor: Tensor, size: int) -> int:
     with torch.no_grad():
         flat = tensor if tensor.is_contiguous() else tensor.contiguous()
     data = (ctypes.c_ubyte * size).from_address(flat.data_ptr()) if size else b""
-    return content_hash(data)
+    return checksum(data)
 
 
 changes.learn(look_at)

@@ -20,7 +20,8 @@ from clew.capture.changes import Look, look
 from clew.capture.frames import Installed, Site, Target, hooks, instrument
 from clew.capture.frames.functions import Found, methods, missing, resolve, variables
 from clew.capture.frames.paths import follow
-from clew.capture.recording import NAME, At, Recording, Where
+from clew.capture.lanes import NAME
+from clew.capture.recording import At, Recording, Where
 from clew.capture.sources import MACHINERY, position_of
 from clew.events.model import Gap
 from clew.events.records import VARIABLE, Label
@@ -87,7 +88,7 @@ class VariableSource:
     def stop(self) -> None:
         """Give the functions their own code back, and tell what never ran."""
         self._running = False
-        self._recording.modules.on_module = lambda path, module: None
+        self._recording.modules.on_module = None
         for plan in self._plans.values():
             plan.uninstall()
             self._recording.stacks.let_go(plan.codes)

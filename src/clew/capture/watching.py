@@ -20,12 +20,13 @@ from typing import Any
 from clew.address import nearest
 from clew.capture.changes import look
 from clew.capture.describing import Describer, glimpse, is_equal
+from clew.capture.failures import error_text
 from clew.capture.frames import FollowingCalls, Site, follow_calls
 from clew.capture.frames.bytecode import bound_names, read_locals
 from clew.capture.frames.functions import unwrap
 from clew.capture.frames.paths import follow
 from clew.capture.open_calls import BETWEEN, OURS, OpenCall, chain_of, name_of, user_frame
-from clew.capture.recording import At, Recording, error_text
+from clew.capture.recording import At, Recording
 from clew.capture.scope import Scope, is_library
 from clew.capture.seen import differences, holds_arrays, is_array
 from clew.capture.sources import position_of

@@ -5,6 +5,7 @@ In come arrays, out go plain dicts of the fields of `Stats`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isfinite
 from typing import Any, NamedTuple, TypeAlias
 
@@ -49,9 +50,15 @@ def array_statistics(array: Numbers) -> Statistics | None:
     return {"count": len(flat), **moments(numbers, in_pairs), "digest": f"{digest:016x}"}
 
 
-def moments(numbers: Numbers, in_pairs: bool) -> Statistics:
+def moments(
+    numbers: Numbers, in_pairs: bool, look: Callable[[Numbers], None] | None = None
+) -> Statistics:
+    """What the numbers come to; `look` is shown them piece by piece, while they are in the cache.
+
+    With `in_pairs` they are the parts of complex numbers.
+    """
     with np.errstate(all="ignore"):
-        sums = _sums(numbers)
+        sums = _sums(numbers, look)
         zeros = sums.zeros
         if in_pairs and zeros:
             zeros = int(np.count_nonzero(~numbers.reshape(-1, 2).any(axis=1)))
@@ -100,12 +107,15 @@ def _total(block: Numbers) -> float:
     return total + float(np.dot(block[: rows * _ROW].reshape(-1, _ROW), ones[:_ROW]).sum())
 
 
-def _sums(numbers: Numbers) -> Sums:
-    if len(numbers) <= _BLOCK:
-        return _sums_of_block(numbers)
-    blocks = [
-        _sums_of_block(numbers[start : start + _BLOCK]) for start in range(0, len(numbers), _BLOCK)
-    ]
+def _sums(numbers: Numbers, look: Callable[[Numbers], None] | None = None) -> Sums:
+    blocks = []
+    for start in range(0, len(numbers), _BLOCK):
+        block = numbers[start : start + _BLOCK]
+        blocks.append(_sums_of_block(block))
+        if look is not None:
+            look(block)
+    if len(blocks) == 1:
+        return blocks[0]
     lows, highs, zeros, totals, squares = zip(*blocks, strict=True)
     # NumPy's own, which hand a NaN on.
     return Sums(float(np.min(lows)), float(np.max(highs)), sum(zeros), sum(totals), sum(squares))

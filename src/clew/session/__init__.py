@@ -5,9 +5,9 @@ The one room that joins capture and store.
 
 from __future__ import annotations
 
-from clew.session.run import begin_worker
 from clew.session.surroundings import recorded_columns, surroundings, warn
 from clew.session.tracer import Tracer, active_trace, trace
+from clew.session.workers import begin_worker
 
 __all__ = [
     "Tracer",

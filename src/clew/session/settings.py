@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clew.address import Address, parse
 from clew.callbacks import Callbacks
@@ -17,10 +17,6 @@ from clew.errors import ClewError
 from clew.events.live import Listener
 from clew.events.outputs import Hdf5
 from clew.events.settings import Limits, Schedule
-
-if TYPE_CHECKING:
-    pass
-
 
 LEVELS = ("modules", "ops")
 VALUES = ("meta", "stats", "full")

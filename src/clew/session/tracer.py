@@ -292,5 +292,5 @@ def active_trace() -> tuple[Tracer, Recording, Callable[[Gap], Any]] | None:
     for tracer in reversed(_active):
         session = tracer._session
         if session is not None and session.is_recording:
-            return tracer, session.recording, session._gap
+            return tracer, session.recording, session.gaps.add
     return None

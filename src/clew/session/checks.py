@@ -1,0 +1,57 @@
+"""What a recording that is over tells about what was asked of it: models and addresses unmet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from clew.address import Address, nearest
+from clew.events.model import Gap
+from clew.session.settings import TENSOR_ROLES
+
+if TYPE_CHECKING:
+    from clew.capture.names import ModuleName, ModuleTable
+
+NOTHING_RAN = Gap(
+    "events",
+    "",
+    "nothing ran inside the trace that torch would show",
+    "run the model or the ops inside the block, on this thread",
+)
+
+
+def models_that_never_ran(
+    given: dict[str, tuple[str, list[ModuleName]]], modules: ModuleTable
+) -> Iterator[Gap]:
+    """Models of which nothing ran; `given` has the class and the names of each, by its path."""
+    ran = sorted({name.path for name in modules.names if name.entry.calls})
+    for path, (cls, names) in given.items():
+        # By path, as a wrapper that was made before the trace has the name of what it wraps.
+        if not {name.path for name in names}.isdisjoint(ran):
+            continue
+        listed = ", ".join(ran[:5]) or "no module at all"
+        yield Gap(
+            f"model {path or cls!r}",
+            "",
+            f"it never ran inside the trace; what ran: {listed}",
+            "call this model object inside the block, or trace the one that runs",
+        )
+
+
+def addresses_without_match(
+    unmatched: list[Address],
+    modules: ModuleTable,
+    variables_near: Callable[[Address], Iterable[str]],
+) -> Iterator[Gap]:
+    """Addresses that nothing matched, each with the nearest names of what ran."""
+    called = [name.path for name in modules.names if name.entry.calls]
+    owned = [path for path, _ in modules.tensors()] if unmatched else []
+    for address in unmatched:
+        among = [*(owned if address.role in TENSOR_ROLES else called), *variables_near(address)]
+        close = ", ".join(nearest(address.path, among)) or "none"
+        yield Gap(
+            "an address to capture",
+            address.text,
+            "nothing that ran matches it",
+            f"the nearest that ran: {close}",
+        )

@@ -1,0 +1,142 @@
+"""What is followed besides module calls and ops: values by address, variables, gradients, taps.
+
+In come settings, out come the sources that make those events, and what they found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from clew.address import Address, compile_pattern
+from clew.callbacks import Callbacks, reducer
+from clew.session.gaps import Gaps
+from clew.session.settings import ROLES_BEYOND_CALLS, Settings
+from clew.session.workers import begin_worker
+
+if TYPE_CHECKING:
+    from clew.capture.gather import Gather
+    from clew.capture.recording import Recording
+    from clew.capture.steps import Steps
+    from clew.capture.variables import VariableSource
+    from clew.capture.watching import WatchSource
+
+
+class Source(Protocol):
+    """Something that makes events while it is switched on."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+class Following:
+    """The sources and treatments of everything that was asked for by address or name."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        settings: Settings,
+        has_model: bool,
+        steps: Steps,
+        training: Callable[[], bool | None],
+        gaps: Gaps,
+    ) -> None:
+        from clew.capture.grads import GradSource
+        from clew.capture.named import Named, TapSource, Treated
+        from clew.capture.torch_compat import is_compiling
+        from clew.capture.values import Keeper
+        from clew.capture.variables import VariableSource
+        from clew.capture.workers import LoaderSource, WorkerPlan
+
+        self._recording = recording
+        asked = settings.addresses
+        # Without a model it shows only as it runs what is a module and what a variable.
+        kept = [a for a in settings.capture if a.text not in settings.followed]
+        calls = [a for a in kept if not has_model or not self._may_be_variable(a)]
+        keeper = Keeper(settings.values, calls, recording.budget, gaps.add, recording.kept)
+        treated = [Treated(a, how, records=True) for a, how in settings.followed.values()]
+        if settings.gather is not None:
+            treated += [Treated(a, Callbacks(), records=False) for a in kept]
+        self.named = Named(recording, treated, steps, training, gaps.add)
+        self.gather = self._gather(settings.gather, steps, gaps)
+        if self.named.calls or self.named.ops:
+            recording.calls = self.named
+        every = settings.values != "meta" or keeper.is_asked or bool(self.named.ops)
+        recording.keep(keeper, every=every)
+        if any(address.role in ROLES_BEYOND_CALLS for address in asked):
+            recording.grads = GradSource(recording, asked, self.named, gaps.add)
+        variables = [address for address in asked if self._may_be_variable(address)]
+        self._variables: VariableSource | None = None
+        if variables:
+            self._variables = VariableSource(
+                recording, variables, self.named, gaps.add, is_compiling
+            )
+        self._taps = TapSource(recording, self.named, reducer, asked, gaps.add)
+        self.watch = _watch_source(recording, settings, gaps) if settings.watch else None
+        plan = WorkerPlan(
+            tuple(address.text for address in asked), settings.watch or None, settings.values
+        )
+        self.workers = LoaderSource(recording, plan, begin_worker, gaps.add)
+        matchers = (keeper, self.named, recording.grads, self._variables, self._taps)
+        self._matchers: list[Any] = [source for source in matchers if source is not None]
+
+    def _gather(self, every: int | None, steps: Steps, gaps: Gaps) -> Gather:
+        from clew.capture.gather import Gather
+        from clew.store.decode import decode
+
+        named = self.named
+        gather = Gather(
+            self._recording, every, steps, named.treatment_of, decode, gaps.add, gaps.tell,
+            named.only,
+        )  # fmt: skip
+        named.collect = gather.collect
+        return gather
+
+    def around(self, modules: Source) -> list[Source]:
+        """All sources in the order in which they are to be started, with that of module calls."""
+        order = [
+            self._variables,
+            self._recording.grads,
+            modules,
+            self._taps,
+            self.workers,
+            self.watch,  # last in, first out: nothing of the other sources is followed
+        ]
+        return [source for source in order if source is not None]
+
+    @property
+    def matched(self) -> set[str]:
+        """The addresses that something matched."""
+        return {text for source in self._matchers for text in source.matched}
+
+    def variables_near(self, address: Address) -> Iterable[str]:
+        """Variables that an address without a match may have meant."""
+        return () if self._variables is None else self._variables.candidates(address)
+
+    def _may_be_variable(self, address: Address) -> bool:
+        """Whether an address may name a variable: it does if no module has its name."""
+        if address.kind == "function":
+            return True
+        if address.kind != "path" or address.role is not None:
+            return False
+        named = compile_pattern(address.path)
+        return not any(named(name.path) for name in self._recording.modules.names)
+
+
+def _watch_source(recording: Recording, settings: Settings, gaps: Gaps) -> WatchSource:
+    """Follows variables by name; told with the rest of what is live."""
+    from clew.capture.frames import monitoring, tracing
+    from clew.capture.scope import Scope
+    from clew.capture.torch_compat import keep_from_dynamo
+    from clew.capture.watching import Wants, WatchSource
+    from clew.capture.wishes import Wishes
+
+    keep_from_dynamo((monitoring, tracing))
+    wants = Wants(Wishes(settings.watch), "full" if settings.values == "full" else "stats")
+    tell = None
+    if settings.live:
+        from clew.watch_output import output_for
+
+        output = output_for(None, 3, False)
+        tell = None if output is None else output.tell
+    return WatchSource(recording, wants, Scope(), tell, gaps.add, everywhere=True)

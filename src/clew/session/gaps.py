@@ -1,0 +1,51 @@
+"""What a recording could not see, and its own failures: noted, and said once.
+
+In come `Gap`s and exceptions of Clew's own, out go entries of `t.coverage` and warnings.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from clew.events.model import Gap
+from clew.session.surroundings import warn
+
+_log = logging.getLogger("clew")
+
+
+class Gaps:
+    """The gaps of one recording, each once; `doing` and `what` say what it does, to what."""
+
+    def __init__(self, doing: str = "record", what: str = "an event") -> None:
+        self._doing = doing
+        self._what = what
+        self._gaps: dict[tuple[str, str], Gap] = {}
+        self._faulted = False
+
+    def __iter__(self) -> Iterator[Gap]:
+        return iter(list(self._gaps.values()))
+
+    def __len__(self) -> int:
+        return len(self._gaps)
+
+    def add(self, gap: Gap) -> bool:
+        """Note something that was not seen; whether it is new."""
+        known = len(self._gaps)
+        self._gaps.setdefault((gap.what, gap.where), gap)
+        return len(self._gaps) > known
+
+    def tell(self, gap: Gap) -> None:
+        """Note something that was not seen, and warn of it."""
+        if self.add(gap):
+            warn(str(gap))
+
+    def fault(self, fault: BaseException, where: str) -> None:
+        """A failure of Clew's own: said once, noted, never raised."""
+        text = f"{type(fault).__name__}: {fault}"
+        why = f"Clew failed while recording it ({text})"
+        self.add(Gap(self._what, where, why, "please report it"))
+        if not self._faulted:
+            self._faulted = True
+            _log.debug("a fault in %s", where, exc_info=fault)
+            warn(f"Clew could not {self._doing} {where}: {text}; the program goes on")
