@@ -56,7 +56,8 @@ class ThreadFile:
             self.close()
             path = os.path.abspath(self._path())
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            self._owner, self._file = owner, Path(path).open("a", encoding="utf-8")
+            self._owner = owner
+            self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - stays open
         self._file.write(text)
         self._file.flush()
 

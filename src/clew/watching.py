@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Itera
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from clew.capture.describing import glimpse
+from clew.capture import describing
 from clew.errors import ClewError
 from clew.events.model import Gap
 from clew.events.watched import Happening, Seen
@@ -100,17 +100,31 @@ def watch_calls(output: Output, *names: str, lines: bool = False, stack: bool = 
     return Watch(wants, (), output)
 
 
-def seen(value: object, digest: bool = False) -> Seen:
+def seen(value: object) -> Seen:
     """What a value looks like now, as a watch tells it: facts, numbers, the leaves of a container.
 
     >>> import numpy as np
     >>> seen(np.arange(3)).stats["max"]
     2.0
     """
+    _learn_tensors()
+    return describing.glimpse(value, numbers=True)
+
+
+def is_same(one: object, other: object, equal: Callable[[Any, Any], Any] | None = None) -> bool:
+    """Whether two values are the same to a watch; `equal` compares objects that are no data.
+
+    >>> is_same([1.0, float("nan")], [1.0, float("nan")])
+    True
+    """
+    _learn_tensors()
+    return describing.is_same(one, other, equal)
+
+
+def _learn_tensors() -> None:
     if _GLANCES not in sys.modules and has_torch():
-        importlib.import_module("clew.capture.values")  # which knows tensors
+        importlib.import_module("clew.capture.values")
         importlib.import_module(_GLANCES)
-    return glimpse(value, numbers=True, digest=digest)
 
 
 class Watch:
@@ -195,6 +209,10 @@ class Watch:
             return type(function)(self(function.__func__))
         wrapped = self._wrapped(_followable(function))
         wrapped.watch = self
+        if self._wants.decorated:
+            from clew.capture.watching import told_in_full
+
+            told_in_full(inspect.unwrap(function).__code__, self._wants.names)
         self._keys.append(f"{function.__module__}:{function.__qualname__}")
         remove_at_exit()
         return wrapped  # type: ignore[no-any-return]

@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 
 from clew.capture.changes import Look, look
 from clew.capture.recording import Recording
-from clew.capture.seen import glance, is_array, see, see_items
+from clew.capture.seen import glance, is_array, see, see_items, statistics_once
 from clew.capture.structure import CONSTANTS, describe, is_tensor
 from clew.events.records import Kept, Token
 from clew.events.statistics import array_statistics
 from clew.events.watched import OTHER, Seen
 
 _LONGEST_TEXT = 1000
-_REMEMBERED = 256
 
 
 class _Described(NamedTuple):
@@ -34,8 +33,6 @@ class Describer:
     def __init__(self, recording: Recording, values: str) -> None:
         self._recording = recording
         self._values = values
-        # Statistics of tensor versions, by the id of their tokens, which are held.
-        self._known: dict[int, tuple[Token, dict[str, Any]]] = {}
 
     def described(self, value: Any, now: Look, digest: bool = True) -> tuple[Any, Seen]:
         """A value with tokens for what is in it, and what it looks like.
@@ -66,23 +63,20 @@ class Describer:
         return _Described(token, see(item, now, found))
 
     def _statistics(self, token: Token, tensor: Any, digest: bool) -> dict[str, Any] | None:
-        """Statistics of a tensor version, taken and kept once."""
+        """Statistics of a tensor, kept with its token."""
         recording = self._recording
-        _, found = self._known.get(id(token), (None, None))
-        if found is not None and (not digest or "digest" in found):
-            return found
-        if not digest:
-            found = glance(tensor, numbers=True).stats
-        if found is not None and not digest and not recording.budget.is_over():
+        at = len(recording.kept)
+
+        def whole() -> dict[str, Any] | None:
+            if recording.snapshots is not None:
+                recording.snapshots.keep(token, tensor, False)
+            return _last(recording, token, at)
+
+        found = None if digest else glance(tensor, numbers=True).stats
+        if found is None:
+            found = statistics_once(tensor, whole)
+        if found is not None and _last(recording, token, at) is None:
             recording.kept.append((token, Kept(found, None)))
-        elif recording.snapshots is not None:
-            at = len(recording.kept)
-            recording.snapshots.keep(token, tensor, False)
-            found = _last(recording, token, at)
-        if found is not None:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            self._known[id(token)] = (token, found)
         return found
 
 
@@ -94,7 +88,6 @@ def _last(recording: Recording, token: Token, since: int) -> dict[str, Any] | No
 
 def glimpse(value: Any, numbers: bool = False, digest: bool = False) -> Seen:
     """A value of any kind at one look; the numbers of arrays, which take time, only if asked."""
-
     if is_array(value):
         return glance(value, numbers, digest)
     if type(value) in (tuple, list) and len(value) == 1 and is_array(value[0]):
@@ -136,14 +129,30 @@ def is_equal(before: Seen | None, after: Seen) -> bool:
     return "digest" in old and old["digest"] == new.get("digest")
 
 
-def is_same(one: Any, other: Any) -> bool:
-    """Whether two values are the same to a watch, in their facts and in their content."""
+def is_same(one: Any, other: Any, equal: Callable[[Any, Any], Any] | None = None) -> bool:
+    """Whether two values are the same to a watch, in their facts and in all of their content.
+
+    `equal` is asked about objects of the program's own, which are told apart by their identity.
+    """
+    if one is other or type(one) is not type(other):
+        return one is other
+    if isinstance(one, dict):
+        same = one.keys() == other.keys()
+        return same and all(is_same(one[key], other[key], equal) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(is_same, one, other, [equal] * len(one)))
     before, after = look(one), look(other)
-    if before.same == after.same or not (is_tensor(one) and is_tensor(other)):
-        return before.same == after.same
-    # Large tensors are told apart by their versions, and may be equal all the same.
-    digests = glimpse(one, numbers=True, digest=True), glimpse(other, numbers=True, digest=True)
-    return before.facts == after.facts and is_equal(*digests)
+    if before.same == after.same:
+        return True
+    if is_tensor(one):  # large ones are told apart by their versions, and may be equal
+        digests = glimpse(one, numbers=True, digest=True), glimpse(other, numbers=True, digest=True)
+        return before.facts == after.facts and is_equal(*digests)
+    if equal is None or is_array(one) or type(one) in CONSTANTS:
+        return False
+    try:
+        return bool(equal(one, other))
+    except Exception:  # an object that cannot be compared
+        return False
 
 
 def _numbers(recording: Recording, token: Token, item: Any) -> dict[str, Any] | None:

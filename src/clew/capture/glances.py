@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from clew.capture import seen
+from clew.capture.seen import Whole
 from clew.capture.snapshots import is_dense
 from clew.capture.tensors import PLAIN, version_of
 from clew.capture.torch_compat import is_transformed, is_zero_tensor, on_swap, unobserved
@@ -30,57 +31,63 @@ _FLOATS: dict[torch.dtype, np.dtype[Any]] = {
 _REMEMBERED = 16
 _SAMPLED = 16
 
-# id of a tensor -> the tensor, what tells its versions apart, and what it looked like
-_known: dict[int, tuple[KeyedRef[int, Tensor], Any, Seen]] = {}
+# id of a tensor -> the tensor, what tells its versions apart, what it looked like, and whether
+# that is with all statistics
+_known: dict[int, tuple[KeyedRef[int, Tensor], Any, Seen, bool]] = {}
 _undo: list[Callable[[], None]] = []
 
 
-def glance(tensor: Tensor) -> Seen | None:
-    """What an ordinary tensor of floats looks like, with its numbers but without a digest."""
+def glance(tensor: Tensor, whole: Whole | None = None) -> Seen | None:
+    """What an ordinary tensor of floats looks like, with the numbers that a line of text shows.
+
+    With `whole`, with all statistics, which it takes unless they are remembered.
+    """
     with unobserved():
-        dtype, count = _FLOATS.get(tensor.dtype), tensor.numel()
-        if dtype is None or count <= seen.FEW:
-            return None
-        address, size = tensor.data_ptr(), count * dtype.itemsize
         known = _known.get(id(tensor))
-        if known is None or known[0]() is not tensor or known[1][0] != address:
+        if known is not None and (known[0]() is not tensor or known[1][0] != tensor.data_ptr()):
             known = None
-            if not _is_ordinary(tensor, address, size):
-                return None
-        data: Any = (ctypes.c_ubyte * size).from_address(address)
+        if known is None and not _is_ordinary(tensor):
+            return None
+        dtype, count, address = _FLOATS[tensor.dtype], tensor.numel(), tensor.data_ptr()
+        data: Any = (ctypes.c_ubyte * (count * dtype.itemsize)).from_address(address)
         elements = np.frombuffer(data, dtype)
         # Some elements too, as not all that writes to memory counts versions.
         sample = elements[:: count // _SAMPLED + 1].tobytes()
         version, grad = version_of(tensor), tensor.requires_grad
         state = (address, version, tensor.stride(), grad, sample)
-        if known is not None and known[1] == state:
+        if known is not None and known[1] == state and (not whole or known[3]):
             return known[2]
+        stats = whole() if whole else {"count": count, **extremes(elements)}
+        if stats is None:
+            return None
         found = Seen(
             TENSOR, type(tensor).__name__, dtype.name, tuple(tensor.shape), "cpu",
             strided=not tensor.is_contiguous(), grad=grad,
-            stats={"count": count, **extremes(elements)}, memory=(id(tensor), version, address),
+            stats=stats, memory=(id(tensor), version, address),
         )  # fmt: skip
         if version is not None and tensor.untyped_storage().resizable():  # else nothing counts
-            _remember(tensor, state, found)
+            _remember(tensor, state, found, whole is not None)
         return found
 
 
-def _is_ordinary(tensor: Tensor, address: int, size: int) -> bool:
-    """Whether the elements of a tensor fill so many bytes of memory, in whatever order."""
+def _is_ordinary(tensor: Tensor) -> bool:
+    """Whether a tensor has more than a few floats, which fill a stretch of memory in any order."""
     if type(tensor) not in PLAIN or tensor.layout is not torch.strided or not tensor.is_cpu:
         return False
     if tensor.is_nested or is_transformed(tensor) or tensor.is_neg() or is_zero_tensor(tensor):
         return False
+    if tensor.dtype not in _FLOATS or tensor.numel() <= seen.FEW:
+        return False
     if not (tensor.is_contiguous() or is_dense(tensor)):
         return False
-    storage = tensor.untyped_storage()
-    return address - storage.data_ptr() + size <= storage.nbytes()
+    end = (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
+    return end <= tensor.untyped_storage().nbytes()
 
 
-def _remember(tensor: Tensor, state: Any, found: Seen) -> None:
+def _remember(tensor: Tensor, state: Any, found: Seen, is_whole: bool) -> None:
     if len(_known) >= _REMEMBERED:
         _known.pop(next(iter(_known)), None)
-    _known[id(tensor)] = (KeyedRef(tensor, _gone, id(tensor)), state, found)
+    _known[id(tensor)] = (KeyedRef(tensor, _gone, id(tensor)), state, found, is_whole)
     if not _undo:
         # Tensors that something refers to weakly cannot be swapped.
         _undo.append(on_swap(lambda swapped: _forget(id(swapped))))

@@ -8,7 +8,7 @@ for their text, length or equality: only what Python itself stores is read. Must
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -24,7 +24,9 @@ _MOST_ITEMS = 64
 
 _small_tensor: list[Callable[[Any, int], Any]] = []
 _tensor_numbers: list[Callable[[Any, bool], Any]] = []
-_glance: list[Callable[[Any], Seen | None]] = [lambda tensor: None]
+# Takes all statistics of a value.
+Whole: TypeAlias = Callable[[], dict[str, Any] | None]
+_glance: list[Callable[[Any, Whole | None], Seen | None]] = [lambda tensor, whole: None]
 
 
 def learn(small_tensor: Callable[[Any, int], Any], numbers: Callable[[Any, bool], Any]) -> None:
@@ -33,7 +35,7 @@ def learn(small_tensor: Callable[[Any, int], Any], numbers: Callable[[Any, bool]
     _tensor_numbers[:] = [numbers]
 
 
-def learn_glance(glance: Callable[[Any], Seen | None]) -> None:
+def learn_glance(glance: Callable[[Any, Whole | None], Seen | None]) -> None:
     """Know a quicker way to the numbers of ordinary tensors."""
     _glance[:] = [glance]
 
@@ -61,10 +63,17 @@ def glance(value: Any, numbers: bool, digest: bool = False) -> Seen:
     """A tensor or array as it is now, its numbers only if asked: those a line of text shows."""
     if not structure.is_tensor(value):
         return see(value, look(value), array_statistics(value) if numbers else None)
-    found = _glance[0](value) if numbers and not digest else None
-    return found or _tensor(
-        value, look(value), _tensor_numbers[0](value, digest) if numbers else None
-    )
+    found = _glance[0](value, None) if numbers and not digest else None
+    if found is None:
+        stats = _tensor_numbers[0](value, digest) if numbers else None
+        found = _tensor(value, look(value), stats)
+    return found
+
+
+def statistics_once(tensor: Any, whole: Whole) -> dict[str, Any] | None:
+    """All statistics of a tensor, those remembered of it if it is as it was."""
+    found = _glance[0](tensor, whole)
+    return whole() if found is None else found.stats
 
 
 def see(value: Any, now: Look, stats: dict[str, Any] | None = None) -> Seen:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+import itertools
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ class CodeMap:
         # Where a handler comes to its end, and not to raise again what it handled.
         self.handled = {
             one.offset
-            for one, after in zip(listed, listed[1:], strict=False)
+            for one, after in itertools.pairwise(listed)
             if one.opname == "POP_EXCEPT" and after.opname != "RERAISE"
         }
         self._read(code, listed)

@@ -16,16 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from clew.session.surroundings import rank_and_size
+
 _said: Counter[tuple[int, str]] = Counter()
 _dumped = itertools.count(1)
-
-
-def _rank() -> int:
-    torch: Any = sys.modules.get("torch")
-    found: Any = getattr(torch, "distributed", None)
-    if found is None or not found.is_available() or not found.is_initialized():
-        return 0
-    return int(found.get_rank())
 
 
 def inlog(tmpstr: str, tmpt: Any, interval: int = 1, save2file: bool = False) -> None:
@@ -36,7 +30,7 @@ def inlog(tmpstr: str, tmpt: Any, interval: int = 1, save2file: bool = False) ->
         return
     sys.stdout.write(f"{tmpstr} {tmpt}\n")
     if save2file:
-        path = Path("logs", "ranklogs", f"rank_{_rank()}.log")
+        path = Path("logs", "ranklogs", f"rank_{rank_and_size()[0]}.log")
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
             file.write(f"{tmpstr} {tmpt} \n")
@@ -53,14 +47,13 @@ def safe_mean(tensor: Any) -> Any:
 
 def dlog(tmpstr: str, tmpt: Any, record_all: bool = False, interval: int = 1) -> None:
     """Print shape, sum and mean of a tensor, on rank 0 or on all."""
-    rank = _rank()
+    rank, _ = rank_and_size()
     if rank != 0 and not record_all:
         return
-    shown = tmpt
     if hasattr(tmpt, "shape") and hasattr(tmpt, "sum"):
-        shown = safe_mean(tmpt)
         inlog(f"{tmpstr} rank{rank} {tmpt.shape}", tmpt.sum(), interval, record_all)
-    inlog(f"{tmpstr} rank{rank}", shown, interval, record_all)
+        tmpt = safe_mean(tmpt)
+    inlog(f"{tmpstr} rank{rank}", tmpt, interval, record_all)
 
 
 def dump_data(tmpstr: str, ttensor: Any) -> None:
@@ -68,7 +61,7 @@ def dump_data(tmpstr: str, ttensor: Any) -> None:
     import torch
 
     name = re.sub(r"[^\w.=+@-]+", "_", tmpstr)
-    path = Path("dump_data", f"tensor_{name}_{next(_dumped)}_{_rank()}.pt")
+    path = Path("dump_data", f"tensor_{name}_{next(_dumped)}_{rank_and_size()[0]}.pt")
     path.parent.mkdir(exist_ok=True)
     # A clone, as a view would write everything it is a view of.
     torch.save(ttensor.detach().clone() if isinstance(ttensor, torch.Tensor) else ttensor, path)
@@ -76,13 +69,11 @@ def dump_data(tmpstr: str, ttensor: Any) -> None:
 
 def check_run_count(unique_id: object, max_allow: int, remove_when_exit: bool = True) -> None:
     """End the program when it comes by here for the `max_allow`th time."""
-    ids = f"{os.getpid()}_{threading.get_ident()}_{unique_id}"
-    path = Path(f"run_count_{ids}.txt")
+    path = Path(f"run_count_{os.getpid()}_{threading.get_ident()}_{unique_id}.txt")
     count = int(path.read_text() or 0) + 1 if path.exists() else 1
     path.write_text(str(count))
-    if count < max_allow:
-        return
-    if remove_when_exit:
-        path.unlink()
-    sys.stdout.write(f"{unique_id} ran {count} times, and {max_allow} are allowed: the end\n")
-    sys.exit(1)
+    if count >= max_allow:
+        if remove_when_exit:
+            path.unlink()
+        sys.stdout.write(f"{unique_id} ran {count} times, and {max_allow} are allowed: the end\n")
+        sys.exit(1)
