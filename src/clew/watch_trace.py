@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import functools
 import hashlib
-import logging
 import multiprocessing
 import os
 import shutil
@@ -18,9 +17,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clew.events.model import Gap
 from clew.events.settings import Limits
-from clew.session import recorded_columns, surroundings, warn
+from clew.session import Gaps, recorded_columns, surroundings
 from clew.store.memory import MemoryStore
 from clew.store.reader import Reader
 from clew.traces import Trace
@@ -29,8 +27,6 @@ from clew.views.text.watch import variables_text
 if TYPE_CHECKING:
     from clew.capture.handover import Inbox, WorkerSink
     from clew.capture.recording import Recording
-
-_log = logging.getLogger("clew")
 
 
 class WatchTrace(Trace):
@@ -45,8 +41,7 @@ class WatchTrace(Trace):
 
         self._process = os.getpid()
         self._clock, self._time = time.perf_counter_ns(), time.time()
-        self._gaps: dict[tuple[str, str], Gap] = {}
-        self._faulted = False
+        self.gaps = Gaps("watch", "a value")
         self._knows_torch = False
         self._crash: str | None = None
         self._store = MemoryStore()
@@ -59,9 +54,12 @@ class WatchTrace(Trace):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.sink = WorkerSink(place, own_worker() or f"process {os.getpid()}")
         self.recording: Recording = Recording(
-            self.sink or self._store, time.perf_counter_ns, NoTensors, Budget(Limits(), self.gap)
+            self.sink or self._store,
+            time.perf_counter_ns,
+            NoTensors,
+            Budget(Limits(), self.gaps.add),
         )
-        self.recording.on_fault = self._fault
+        self.recording.on_fault = self.gaps.fault
 
     @property
     def is_foreign(self) -> bool:
@@ -84,20 +82,14 @@ class WatchTrace(Trace):
         table = TensorTable(recording.modules)
         table.values = recording.tensors.values
         recording.tensors = table
-        recording.keep(Keeper("meta", [], recording.budget, self.gap, recording.kept), False)
-
-    def gap(self, gap: Gap) -> bool:
-        """Note something that was not seen; whether it is new."""
-        new = (gap.what, gap.where) not in self._gaps
-        self._gaps.setdefault((gap.what, gap.where), gap)
-        return new
+        recording.keep(Keeper("meta", [], recording.budget, self.gaps.add, recording.kept), False)
 
     def crashed(self, error: BaseException) -> None:
         """Note the exception that left what was watched."""
         try:
             self._crash = self.recording.crashed(error)
         except Exception as fault:
-            self._fault(fault, "the exception that ended the call")
+            self.gaps.fault(fault, "the exception that ended the call")
 
     def _current_readers(self) -> list[Reader]:
         self._merge()
@@ -108,8 +100,7 @@ class WatchTrace(Trace):
             "values": "stats",
             "crash": self._crash,
         }
-        gaps = list(self._gaps.values())
-        return [Reader(recorded_columns(self._store, self.recording, {}, gaps, environment))]
+        return [Reader(recorded_columns(self._store, self.recording, {}, self.gaps, environment))]
 
     def _merge(self) -> None:
         """Take over what child processes have recorded since."""
@@ -120,16 +111,6 @@ class WatchTrace(Trace):
             if inbox is None:
                 inbox = self._inboxes[key] = Inbox(folder_of(key, os.getpid()))
             inbox.merge(self.recording)
-
-    def _fault(self, fault: BaseException, where: str) -> None:
-        text = f"{type(fault).__name__}: {fault}"
-        self.gap(
-            Gap("a value", where, f"Clew failed while recording it ({text})", "please report it")
-        )
-        if not self._faulted:
-            self._faulted = True
-            _log.debug("a fault while watching %s", where, exc_info=fault)
-            warn(f"Clew could not watch {where}: {text}; the program goes on")
 
     def __str__(self) -> str:
         return variables_text(self._current_reader())

@@ -331,7 +331,7 @@ class Watch:
             recording, gap = elsewhere, _ignored
         else:
             own = self._own_trace()
-            self._last, recording, gap = own, own.recording, own.gap
+            self._last, recording, gap = own, own.recording, own.gaps.add
         if before is not None and before.recording is recording:
             return before
         tell = None if self._output is None else self._tell

@@ -1,7 +1,8 @@
 """Makes the trace that is read without torch: `python -m tests.no_torch.make_trace` (needs torch).
 
 It is committed, so that a machine without torch can be tested, and so that a change to the format
-without a new version does not go unnoticed.
+without a new version does not go unnoticed. Run it in a copy of the project, such as
+/tmp/example: the trace names the file it was made by.
 """
 
 from __future__ import annotations
