@@ -9,7 +9,7 @@ import functools
 import inspect
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _Block = AbstractContextManager[Any]
@@ -25,8 +25,7 @@ def inside(block: _Block, function: _F) -> _F:
         wrap = _generator
     else:
         wrap = _function
-    wrapped: Any = functools.wraps(function)(wrap(block, function))
-    return wrapped  # type: ignore[no-any-return]
+    return cast(_F, functools.wraps(function)(wrap(block, function)))
 
 
 def _function(block: _Block, function: Callable[..., Any]) -> Any:
