@@ -349,7 +349,9 @@ class Terminal(io.StringIO):
 
 
 def test_defect_no_colour_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for setting in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(setting, raising=False)
     for stream, color, coloured in (
         (io.StringIO(), True, False), (Terminal(), True, True), (Terminal(), False, False),
     ):  # fmt: skip

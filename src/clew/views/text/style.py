@@ -6,6 +6,7 @@ In come facts and the stream the text is meant for, out come strings. Knows noth
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ _CODES = {
     "bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34",
     "magenta": "35", "cyan": "36",
 }  # fmt: skip
+
+_ESCAPES = re.compile("\x1b\\[[0-9;]*m")
 
 # Everything beyond ASCII that the views print, for streams that cannot take it.
 _PLAIN = str.maketrans(
@@ -53,6 +56,21 @@ class Style:
     def finish(self, text: str) -> str:
         """The finished text, in ASCII where the stream takes nothing else."""
         return text if self.unicode else text.translate(_PLAIN)
+
+
+def uncoloured(text: str) -> str:
+    """The text without codes for colours and weights."""
+    return _ESCAPES.sub("", text)
+
+
+def suited(text: str, stream: TextIO) -> str:
+    """Finished text as a stream shows it: without colour, or in ASCII, where it takes no other."""
+    style = style_for(stream)
+    text = text if style.color else uncoloured(text)
+    if style.unicode:
+        return text
+    encoding = getattr(stream, "encoding", None) or "ascii"
+    return style.finish(text).encode(encoding, "replace").decode(encoding)
 
 
 def style_for(stream: TextIO | None = None, color: bool | None = None) -> Style:
