@@ -49,9 +49,9 @@ def listen(paths: Mapping[int, str], ended: Callable[[Any], None]) -> Callable[[
     handle = register_module_forward_hook(leave, always_call=True)
 
     def end() -> None:
-        handle.remove()
-        audible()
-        listeners.pop(number, None)
+        if listeners.pop(number, None) is not None:
+            handle.remove()
+            audible()
 
     return end
 
