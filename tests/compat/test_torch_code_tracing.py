@@ -8,6 +8,7 @@ import gc
 import io
 import os
 import re
+import subprocess
 import sys
 import threading
 import weakref
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+import clew
 from clew.compat.torch_code_tracing import DTYPE_ABBRS, Trace, TracingMode
 
 needs_columns = pytest.mark.skipif(sys.version_info < (3, 11), reason="Python tells no columns")
@@ -242,11 +244,32 @@ def test_defect_ops_inside_torchs_modules_have_a_module() -> None:
     assert mode.traces[0].module is None
 
 
-def test_defect_torchs_own_lines_are_left_out_wherever_it_is() -> None:
-    folder = os.path.dirname(torch.__file__) + os.sep
-    mode = traced(lambda: nn.TransformerEncoderLayer(8, 2, 16)(torch.rand(1, 3, 8)))
-    assert mode.traces
-    assert not [s for trace in mode.traces for s in trace.stack if s.file.startswith(folder)]
+ELSEWHERE = """
+import torch
+from torch import nn
+from clew.compat.torch_code_tracing import TracingMode
+layer, x = nn.TransformerEncoderLayer(8, 2, 16), torch.rand(1, 3, 8)
+with TracingMode(quiet=True) as mode:
+    layer(x)
+print(torch.__file__)
+print(len(mode.traces), {source.file for trace in mode.traces for source in trace.stack})
+"""
+
+
+def test_defect_torchs_own_lines_are_left_out_wherever_torch_is(tmp_path: Path) -> None:
+    (tmp_path / "torch").symlink_to(Path(torch.__file__).parent, target_is_directory=True)
+    (tmp_path / "program.py").write_text(ELSEWHERE)
+    paths = [str(tmp_path), str(Path(clew.__file__).parents[1])]
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    where, found = done.stdout.splitlines()
+    assert where.startswith(str(tmp_path))
+    count, files = found.split(" ", 1)
+    assert int(count) > 20
+    assert files == str({str(tmp_path / "program.py")})
 
 
 def test_defect_packages_named_torch_something_are_the_users(tmp_path: Path) -> None:
@@ -324,7 +347,7 @@ def test_defect_the_failing_op_is_shown() -> None:
 
 
 @needs_columns
-def test_defect_iterations_on_one_line_are_told_apart() -> None:
+def test_iterations_on_one_line_are_told_apart_by_their_places() -> None:
     def loop(x: Tensor) -> None:
         for _ in range(3): x = (x + 1).relu()  # fmt: skip  # noqa: E701
 
@@ -349,7 +372,9 @@ class Terminal(io.StringIO):
 
 
 def test_defect_no_colour_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for setting in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(setting, raising=False)
     for stream, color, coloured in (
         (io.StringIO(), True, False), (Terminal(), True, True), (Terminal(), False, False),
     ):  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -469,3 +470,10 @@ def test_a_picture_has_the_form_its_name_says(tmp_path: Path) -> None:
     assert drawing.render(tmp_path / "graph", cleanup=True) == str(tmp_path / "graph.png")
     assert drawing.render(tmp_path / "s.svg").endswith("s.svg")
     assert "<svg" in (tmp_path / "s.svg").read_text()
+
+
+def test_a_module_that_is_gone_has_no_path(tmp_path: Path) -> None:
+    saver = TensorSaver(tmp_path)
+    saver.register_modules(nn.Linear(1, 1))
+    gc.collect()
+    assert saver.module_paths == {}

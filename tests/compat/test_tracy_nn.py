@@ -185,6 +185,9 @@ class Terminal(io.StringIO):
 
 
 def test_checklist_colours_with_auto_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    for setting in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(setting, raising=False)
     names = [name for name in vars(Color) if name.isupper()]
     model, shown = nn.ReLU(), {}
     for stream in (Terminal(), io.StringIO()):
@@ -405,6 +408,15 @@ def test_defect_the_fused_path_stays_on() -> None:
     with torch.no_grad():
         titles = blocks(log_of(lambda: layer(torch.rand(1, 3, 8)), layer))
     assert [title for title in titles if "Tensor._transformer_encoder_layer_fwd" in title]
+
+
+def test_a_stream_that_has_no_tree_lines_gets_others() -> None:
+    model, raw = nn.ReLU(), io.BytesIO()
+    stream = io.TextIOWrapper(raw, "ascii", write_through=True)
+    with contextlib.redirect_stdout(stream), Tracer().trace(model):
+        model(torch.ones(1))
+    assert b"`- Output: Tensor [1] torch.float32 @ cpu\n" in raw.getvalue()
+    assert b"COMPLETE" in raw.getvalue()
 
 
 def test_defect_colour_is_not_fixed_at_import_and_a_file_gets_none(tmp_path: Any) -> None:

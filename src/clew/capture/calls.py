@@ -49,9 +49,9 @@ def listen(paths: Mapping[int, str], ended: Callable[[Any], None]) -> Callable[[
     handle = register_module_forward_hook(leave, always_call=True)
 
     def end() -> None:
-        handle.remove()
-        audible()
-        listeners.pop(number, None)
+        if listeners.pop(number, None) is not None:
+            handle.remove()
+            audible()
 
     return end
 
@@ -70,6 +70,8 @@ class CalledNames:
         self._names: WeakKeyDictionary[nn.Module, list[str]] = WeakKeyDictionary()
         # By the ids of their hooks, which the replicas that nn.DataParallel makes have in common.
         self._originals: WeakValueDictionary[int, nn.Module] = WeakValueDictionary()
+        # Ids of modules that have several names.
+        self.shared: set[int] = set()
 
     def add(self, model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         """Know a model's modules; out comes each of them under each of its names."""
@@ -78,6 +80,8 @@ class CalledNames:
             known = self._names.setdefault(module, [])
             if name not in known:
                 known.append(name)
+                if len(known) > 1:
+                    self.shared.add(id(module))
             self._originals[id(module._forward_hooks)] = module
             yield name, module
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import linecache
 import os
-import re
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +17,11 @@ import torch
 from clew.events.live import Happening, LiveValue, in_words
 from clew.events.model import Source, short_dtype
 from clew.session import Tracer, trace
+from clew.views.text.style import suited, uncoloured
 
 __all__ = ["DTYPE_ABBRS", "Trace", "TracingMode"]
 
 _CYAN, _DIM, _END = "\033[96m", "\033[2m", "\033[0m"
-_ESCAPES = re.compile("\033\\[[0-9;]*m")
 
 DTYPE_ABBRS = {
     dtype: short_dtype(str(dtype).removeprefix("torch."))
@@ -80,11 +79,12 @@ class TracingMode:
         if not self._quiet:
             lines = _lines(self.traces[-1], self._shown, self._succinct)
             self._shown = self.traces[-1].stack
-            sys.stdout.write(_finished(lines, self._color and _is_terminal()))
+            sys.stdout.write(suited(_finished(lines, self._color), sys.stdout))
 
     def print(self, *, succinct: bool = True) -> None:
         """Print everything seen so far."""
-        sys.stdout.write(self.format(color=self._color and _is_terminal(), succinct=succinct))
+        text = self.format(color=self._color, succinct=succinct)
+        sys.stdout.write(suited(text, sys.stdout))
 
     def format(self, *, color: bool = False, succinct: bool = True) -> str:
         """Everything seen so far as text."""
@@ -96,13 +96,9 @@ class TracingMode:
         return text
 
 
-def _is_terminal() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-
-
 def _finished(lines: list[str], color: bool) -> str:
     text = "".join(f"{line}\n" for line in lines)
-    return text if color else _ESCAPES.sub("", text)
+    return text if color else uncoloured(text)
 
 
 def _lines(found: Trace, shown: tuple[Source, ...], succinct: bool) -> list[str]:

@@ -22,6 +22,7 @@ from clew.events.live import Happening, LiveValue, in_words
 from clew.events.model import Source
 from clew.session import Tracer as _Tracer
 from clew.session import trace as _trace
+from clew.views.text.style import suited
 
 __all__ = ["Color", "TensorOpsTracer", "Tracer", "trace_model"]
 __version__ = "0.1.0"
@@ -60,7 +61,7 @@ class Color:
     @classmethod
     def disable(cls) -> None:
         """Print without colour from here on."""
-        for name in ("BLUE", "CYAN", "GREEN", "YELLOW", "RED", "BOLD", "DIM", "END"):
+        for name in filter(str.isupper, list(vars(cls))):
             setattr(cls, name, "")
 
 
@@ -178,11 +179,7 @@ def trace_model(model: nn.Module, name: str = "Quick Trace") -> Tracer:
 
 
 def _print(*lines: str) -> None:
-    text = "".join(f"{line}\n" for line in lines)
-    if not sys.stdout.isatty():
-        for code in ("BLUE", "CYAN", "GREEN", "YELLOW", "RED", "BOLD", "DIM", "END"):
-            text = text.replace(getattr(Color, code) or "\0", "")
-    sys.stdout.write(text)
+    sys.stdout.write(suited("".join(f"{line}\n" for line in lines), sys.stdout))
 
 
 def _belong(module: Any, model: nn.Module | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -30,10 +31,13 @@ class BaseDebugger:
 
         A module that is in several places has the path that it is being called by.
         """
-        known = self._names.original(module)
-        if known is None or id(known) not in self.module_paths:
-            return UNKNOWN
-        return self._names.of(known) or "root"
+        path = self.module_paths.get(id(module))
+        if path is None or id(module) in self._names.shared:
+            known = self._names.original(module)
+            if known is None or id(known) not in self.module_paths:
+                return UNKNOWN
+            path = self._names.of(known) or "root"
+        return path
 
     def _register(
         self,
@@ -50,5 +54,8 @@ class BaseDebugger:
             is_wanted = any(part in path for part in wanted)
             is_wanted = is_wanted and not any(part in path for part in unwanted)
             if is_wanted and isinstance(module, tuple(target_classes)):
-                self.module_paths.setdefault(id(module), path)
+                if id(module) not in self.module_paths:
+                    self.module_paths[id(module)] = path
+                    # An id is a module's only while the module lives.
+                    weakref.finalize(module, self.module_paths.pop, id(module), None).atexit = False
                 logger.info("Registered %s (%s)", path, type(module).__name__)

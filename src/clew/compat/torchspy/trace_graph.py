@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from clew.analysis.graph.calls import read_calls
+from clew.views.graph.choices import SUFFIXES
 from clew.views.graph.view import GraphView, graph_view
 
 _DEEPEST = 64
@@ -94,7 +95,7 @@ class Drawing:
     def render(self, filename: str | Path, cleanup: bool = True) -> str:
         """Write the picture, as PNG unless the name ends otherwise."""
         path = Path(filename)
-        if path.suffix.lower() not in (".png", ".svg", ".dot", ".gv", ".json", ".mmd"):
+        if path.suffix.lower() not in SUFFIXES:
             path = path.with_name(path.name + ".png")
         is_png = path.suffix.lower() == ".png"
         return str(self.view.save(path, **(self.options if is_png else {})))

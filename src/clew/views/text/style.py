@@ -76,6 +76,21 @@ class Style:
         return text if self.unicode else text.translate(_PLAIN)
 
 
+def uncoloured(text: str) -> str:
+    """The text without codes for colours and weights."""
+    return _CODE.sub("", text)
+
+
+def suited(text: str, stream: TextIO) -> str:
+    """Finished text as a stream shows it: without colour, or in ASCII, where it takes no other."""
+    style = style_for(stream)
+    text = text if style.color else uncoloured(text)
+    if style.unicode:
+        return text
+    encoding = getattr(stream, "encoding", None) or "ascii"
+    return style.finish(text).encode(encoding, "replace").decode(encoding)
+
+
 def style_for(stream: TextIO | None = None, color: bool | None = None) -> Style:
     """The style for a stream, by default standard output; `color` overrules what it would say."""
     stream = sys.stdout if stream is None else stream
