@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import clew.capture.values  # noqa: F401 - which knows all that is not ordinary
 from clew.capture import seen
 from clew.capture.seen import Whole
 from clew.capture.snapshots import is_dense
