@@ -19,6 +19,7 @@ from typing import Any
 import clew
 from bench import pictures, subjects, workloads
 from bench import storing as store
+from bench.seeds import MODES, ORIGINALS
 from bench.timing import Effort, best_times
 from bench.workloads import Workload
 
@@ -59,6 +60,8 @@ class Plan:
     small_tensors: int
     report_events: int
     variables: Effort
+    seed_rounds: int
+    seed_layers: int
 
 
 FULL = Plan(
@@ -71,6 +74,8 @@ FULL = Plan(
     small_tensors=20_000,
     report_events=100_000,
     variables=Effort(rounds=10, seconds=4.0),
+    seed_rounds=3,
+    seed_layers=6,
 )
 QUICK = Plan(
     small=Effort(rounds=2, seconds=0.2),
@@ -82,6 +87,8 @@ QUICK = Plan(
     small_tensors=500,
     report_events=5_000,
     variables=Effort(rounds=1, seconds=0.2),
+    seed_rounds=1,
+    seed_layers=1,
 )
 
 ROOT = Path(__file__).parents[1]
@@ -103,6 +110,7 @@ def all_rows(plan: Plan) -> Iterator[Row]:
     yield from drawing(plan)
     yield from million(plan)
     yield from viewer(plan)
+    yield from seeds(plan)
 
 
 def recording(plan: Plan) -> Iterator[Row]:
@@ -335,6 +343,17 @@ def viewer(plan: Plan) -> Iterator[Row]:
     yield Row("viewer.scroll", "  slowest step of scrolling", on, "", found["scroll"], "ms", 50)
     yield Row("viewer.open", "  every node opened in", on, "", found["opened"], "ms")
     yield Row("viewer.write", "  written in", on, "", found["written"] * 1e3, "ms")
+
+
+def seeds(plan: Plan) -> Iterator[Row]:
+    """The older tools by their own names, to cost less than the tools themselves did."""
+    measured = _output("-m", "bench.seeds", str(plan.seed_rounds), str(plan.seed_layers))
+    times = json.loads(measured)
+    for mode, on in MODES.items():
+        floor = times[mode]["untraced"]
+        for use, (what, goals) in ORIGINALS.items():
+            key = f"seeds.{use}.{mode}"
+            yield _ratio(key, what, on, UNTRACED, floor, times[mode][use], goals.get(mode))
 
 
 def _output(*arguments: str, python: str = sys.executable) -> str:

@@ -38,6 +38,19 @@ _IMAGES = {
 }
 
 
+class Call(nn.Module):
+    """Runs a function of itself: a forward written where the test can see it."""
+
+    def __init__(self, function: Any, **children: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        for name, child in children.items():
+            self.add_module(name, child)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(self, *args, **kwargs)
+
+
 def _text() -> dict[str, Tensor]:
     ids = torch.randint(3, _VOCABULARY, (2, 6))
     return {"input_ids": ids, "labels": ids.clone()}

@@ -136,7 +136,7 @@ class Trace:
     def code(
         self, address: str | None = None, *, succinct: bool = True, color: bool | None = None
     ) -> CodeView:
-        """Every source line with the ops it ran; `str()` of it is the text."""
+        """Every source line with the ops it ran and the named values; `str()` of it is the text."""
         reader = self._current_reader()
         events = None if address is None else list(self[address])
         return code_view(reader, events, succinct=succinct, color=color)

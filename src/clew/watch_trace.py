@@ -81,10 +81,9 @@ class WatchTrace(Trace):
         recording = self.recording
         self._knows_torch = True
         keep_from_dynamo((monitoring, tracing))
-        table = TensorTable(recording.modules.tensor_name)
+        table = TensorTable(recording.modules)
         table.values = recording.tensors.values
         recording.tensors = table
-        recording.modules.on_late_tensor = table.forget
         recording.keep(Keeper("meta", [], recording.budget, self.gap, recording.kept), False)
 
     def gap(self, gap: Gap) -> bool:

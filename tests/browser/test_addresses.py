@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from clew.address import AddressSyntaxError, compile_pattern, matches_file, matches_op
+from clew.address import compile_pattern, matches_file, matches_op
+from clew.errors import AddressSyntaxError
 
 HERE = Path(__file__).parent
 

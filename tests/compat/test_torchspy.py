@@ -1,15 +1,12 @@
-"""torchspy by its old names: the README's blocks, its behaviours, and none of its faults."""
+"""torchspy by its old names: the README's blocks, the checklist, and its behaviours."""
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
+import os
 import subprocess
 import sys
-import threading
-import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +14,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from clew.compat import torchspy
 from clew.compat.torchspy import (
     BaseDebugger,
     CallTracer,
     DebugContext,
     TensorSaver,
     get_debug_context,
+    spy_save,
 )
-from clew.compat.torchspy.saver import spy_save
 from clew.compat.torchspy.trace_graph import (
+    Node,
     apply_graph_render_options,
     build_tree,
     construct_graph,
@@ -35,6 +34,7 @@ from clew.compat.torchspy.trace_graph import (
     save_tree_json,
     squash_numeric_indices,
 )
+from clew.compat.torchspy.trace_to_graph import main
 
 
 class MyModule(nn.Module):
@@ -56,60 +56,80 @@ def saved(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("*.pt"))
 
 
-# The README
+# The README's blocks, with only the import lines changed.
+SAVING = """
+from clew.compat.torchspy import TensorSaver, DebugContext
+from clew.compat.torchspy.saver import spy_save
+
+# In your module's forward():
+class MyModule(nn.Module):
+    def forward(self, x):
+        q = self.proj_q(x)
+        spy_save("q", q, self)  # Only saves when inside DebugContext
+        return q
+"""
+SETUP = """
+# Setup and run
+saver = TensorSaver("./debug_tensors")
+saver.register_modules(model, target_classes=(MyModule,))
+
+with DebugContext(saver, prefix="step0"):
+    output = model(inputs)
+# Saves as: step0.{module_path}.q.call0.pt
+"""
+TRACING = """
+from clew.compat.torchspy import CallTracer
+
+tracer = CallTracer("./traces")
+tracer.register_hooks(model, target_classes=(nn.Linear,))
+
+output = model(inputs)  # Hooks record call order automatically
+
+tracer.save_trace("forward.txt")
+"""
 
 
-def test_readme_saving_tensors(tmp_path: Path) -> None:
-    model, inputs = model_of(), torch.rand(3, 4)
-    saver = TensorSaver(tmp_path / "debug_tensors")
-    saver.register_modules(model, target_classes=(MyModule,))
-    with DebugContext(saver, prefix="step0"):
-        model(inputs)
-    assert saved(tmp_path / "debug_tensors") == ["step0.0.q.call0.pt", "step0.1.q.call0.pt"]
-    q = torch.load(tmp_path / "debug_tensors" / "step0.0.q.call0.pt", weights_only=True)
-    assert torch.equal(q, model[0].proj_q(inputs).detach())
+def test_readme_saving_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"nn": nn, "inputs": torch.rand(3, 4)}
+    exec(SAVING, names)
+    projection = names["MyModule"]()
+    projection.proj_q = nn.Linear(4, 4)
+    names["model"] = nn.Sequential(nn.ReLU(), projection)
+    exec(SETUP, names)
+    assert saved(tmp_path / "debug_tensors") == ["step0.1.q.call0.pt"]
+    q = torch.load(tmp_path / "debug_tensors" / "step0.1.q.call0.pt", weights_only=True)
+    assert torch.equal(q, names["output"].detach())
 
 
-def test_readme_tracing_module_calls(tmp_path: Path) -> None:
-    model, inputs = model_of(), torch.rand(3, 4)
-    tracer = CallTracer(tmp_path / "traces")
-    tracer.register_hooks(model, target_classes=(nn.Linear,))
-    model(inputs)
-    path = tracer.save_trace("forward.txt")
-    tracer.remove_hooks()
-    assert path == tmp_path / "traces" / "forward.txt"
-    assert path.read_text() == "0.proj_q\n1.proj_q"
+def test_readme_tracing_module_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    layer = nn.ModuleDict({"layer": nn.ModuleList([model_of(2), model_of(1)])})
+    names: dict[str, Any] = {"nn": nn, "model": Applied(layer), "inputs": torch.rand(3, 4)}
+    exec(TRACING, names)
+    names["tracer"].remove_hooks()
+    assert (tmp_path / "traces" / "forward.txt").read_text() == (
+        "encoder.layer.0.0.proj_q\nencoder.layer.0.1.proj_q\nencoder.layer.1.0.proj_q"
+    )
 
 
-def test_readme_trace_graph_command(tmp_path: Path) -> None:
-    lines = [f"encoder.layer.{n}.linear{m}" for n in range(3) for m in (1, 2)]
-    (tmp_path / "trace.txt").write_text("\n".join([*lines, "head"]))
-    command = [
-        sys.executable, "-m", "clew.compat.torchspy.trace_to_graph", "--trace-file",
-        str(tmp_path / "trace.txt"), "--out", str(tmp_path / "graph"), "--no-prune-leaves",
-        "--dpi", "72", "--figwidth", "4", "--save-json", str(tmp_path / "tree.json"), "--verbose",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "graph.png").read_bytes().startswith(b"\x89PNG")
-    assert "×3" in done.stdout
-    tree = json.loads((tmp_path / "tree.json").read_text())
-    assert [child["name"] for child in tree["children"]] == ["encoder", "head"]
+class Applied(nn.Module):
+    """An encoder whose layers run one after the other."""
+
+    def __init__(self, encoder: nn.ModuleDict) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.encoder["layer"]:
+            x = layer(x)
+        return x
 
 
-def test_graph_command_says_what_is_wrong(tmp_path: Path) -> None:
-    from clew.compat.torchspy.trace_to_graph import main
-
-    (tmp_path / "empty.txt").write_text("\n")
-    out = str(tmp_path / "g.svg")
-    assert main(["--trace-file", str(tmp_path / "none.txt"), "--out", out]) == 2
-    assert main(["--trace-file", str(tmp_path / "empty.txt"), "--out", out]) == 2
+# The checklist
 
 
-# Saving
-
-
-def test_nothing_happens_outside_a_context(tmp_path: Path) -> None:
+def test_checklist_spy_save_does_nothing_outside_a_context(tmp_path: Path) -> None:
     saver = TensorSaver(tmp_path)
     model = model_of()
     saver.register_modules(model)
@@ -118,44 +138,52 @@ def test_nothing_happens_outside_a_context(tmp_path: Path) -> None:
     assert saved(tmp_path) == []
 
 
-def test_contexts_nest_and_the_inner_one_counts(tmp_path: Path) -> None:
+def test_checklist_context_with_prefix_override_nesting_and_getter(tmp_path: Path) -> None:
     outer, inner = TensorSaver(tmp_path / "a"), TensorSaver(tmp_path / "b")
+    module = nn.Linear(1, 1)
+    inner.register_modules(module)
     with DebugContext(outer, "x") as first:
         assert get_debug_context() is first
+        assert (first.saver, first.prefix, first.module_path_override) == (outer, "x", None)
         assert first.debugger is outer
-        with DebugContext(inner, module_path_override="there"):
+        with DebugContext(inner, module_path_override="there") as second:
+            assert get_debug_context() is second
             spy_save("t", torch.ones(1))
+            spy_save("u", torch.ones(1), module)
+        assert get_debug_context() is first
         spy_save("t", torch.ones(1))
+    assert get_debug_context() is None
     assert saved(tmp_path / "a") == ["x.manual.t.call0.pt"]
-    assert saved(tmp_path / "b") == ["there.t.call0.pt"]
+    assert saved(tmp_path / "b") == ["there.t.call0.pt", "there.u.call0.pt"]
 
 
-def test_calls_are_counted_reset_and_given(tmp_path: Path) -> None:
-    saver = TensorSaver(tmp_path)
-    saver.save("t", torch.ones(1))
-    saver.save("t", torch.ones(1))
-    saver.save("t", torch.ones(1), call_idx=7)
-    assert saver.call_counts["t"] == 2
-    saver.reset_counts()
-    saver.save("t", torch.zeros(1))
-    assert saved(tmp_path) == ["t.call0.pt", "t.call1.pt", "t.call7.pt"]
-    assert torch.load(tmp_path / "t.call0.pt", weights_only=True).item() == 0
-
-
-def test_a_saver_that_is_not_enabled_saves_nothing(tmp_path: Path) -> None:
-    TensorSaver(tmp_path, enabled=False).save("t", torch.ones(1))
-    assert saved(tmp_path) == []
-
-
-def test_registration_by_class_name_and_exclusion(tmp_path: Path) -> None:
+def test_checklist_registration_by_class_name_and_exclusion(tmp_path: Path) -> None:
     model = nn.ModuleDict({"layer1": model_of(), "layer10": model_of(), "head": nn.Linear(1, 1)})
     saver = TensorSaver(tmp_path)
     saver.register_modules(model, (nn.Linear,), ["layer1"], ["layer10"])
     assert sorted(saver.module_paths.values()) == ["layer1.0.proj_q", "layer1.1.proj_q"]
     assert saver.get_module_path(model["head"]) == "unknown"
-    everything = BaseDebugger(tmp_path)
-    everything._register(model, (nn.Module,), None, None)
-    assert everything.get_module_path(model) == "root"
+    # Names are looked for anywhere in a path: "layer1" is in "layer10" too.
+    wide = TensorSaver(tmp_path)
+    wide.register_modules(model, target_classes=(nn.Linear,), target_names=["layer1"])
+    assert len(wide.module_paths) == 4
+    nothing = TensorSaver(tmp_path)
+    nothing.register_modules(model, target_names=[])
+    assert nothing.module_paths == {}
+
+
+def test_checklist_call_counters_with_reset_and_explicit_index(tmp_path: Path) -> None:
+    saver = TensorSaver(tmp_path)
+    saver.save("t", torch.ones(1))
+    saver.save("t", torch.ones(1))
+    saver.save("t", torch.ones(1), call_idx=7)
+    saver.save("other", torch.ones(1))
+    assert dict(saver.call_counts) == {"t": 2, "other": 1}
+    saver.reset_counts()
+    assert saver.call_counts["t"] == 0
+    saver.save("t", torch.zeros(1))
+    assert saved(tmp_path) == ["other.call0.pt", "t.call0.pt", "t.call1.pt", "t.call7.pt"]
+    assert torch.load(tmp_path / "t.call0.pt", weights_only=True).item() == 0
 
 
 @pytest.mark.parametrize(
@@ -167,7 +195,7 @@ def test_registration_by_class_name_and_exclusion(tmp_path: Path) -> None:
         (torch.tensor(-2.0), (1,)),
     ],
 )
-def test_norm_only_of_any_tensor(value: Tensor, shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_checklist_norm_only_saving(value: Tensor, shape: tuple[int, ...], tmp_path: Path) -> None:
     TensorSaver(tmp_path).save("n", value, norm_only=True)
     norms = torch.load(tmp_path / "n.call0.pt", weights_only=True)
     expected = value.reshape(shape[0], -1).double().norm(dim=-1)
@@ -175,173 +203,269 @@ def test_norm_only_of_any_tensor(value: Tensor, shape: tuple[int, ...], tmp_path
     assert torch.allclose(norms.double(), expected)
 
 
-def test_an_unregistered_module_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "torchspy"), DebugContext(TensorSaver(tmp_path)):
-        spy_save("t", torch.ones(1), nn.Linear(1, 1))
-    assert "Module path unknown" in caplog.text
+def test_checklist_enabled_flag(tmp_path: Path) -> None:
+    saver = TensorSaver(tmp_path, enabled=False)
+    saver.save("t", torch.ones(1))
     assert saved(tmp_path) == []
+    assert saver.call_counts == {}
+    saver.enabled = True
+    saver.save("t", torch.ones(1))
+    assert saved(tmp_path) == ["t.call0.pt"]
+    model = nn.ReLU()
+    tracer = CallTracer(tmp_path, enabled=False)
+    tracer.register_hooks(model)
+    model(torch.ones(1))
+    assert tracer.call_trace == []
+    tracer.enabled = True
+    model(torch.ones(1))
+    tracer.remove_hooks()
+    assert tracer.call_trace == ["root"]
 
 
-# Faults that are gone
-
-
-@pytest.mark.parametrize(
-    "value", [[torch.ones(1), (torch.ones(2),)], {"a": torch.ones(1)}, 3, "text", None]
-)
-def test_defect_containers_and_constants_can_be_saved(value: Any, tmp_path: Path) -> None:
-    TensorSaver(tmp_path).save("v", value)
-    assert saved(tmp_path) == ["v.call0.pt"]
-
-
-def test_defect_nothing_is_raised_in_the_users_forward(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    saver = TensorSaver(tmp_path)
-    saver.save("meta", torch.empty(2, device="meta"))
-    saver.save("a/b/../c", torch.ones(1))
-    saver.save("x" * 500, torch.ones(1))
-    assert all(path.parent == tmp_path for path in tmp_path.rglob("*.pt"))
-    assert "a%2Fb%2F%2E%2E%2Fc.call0.pt" in saved(tmp_path)
-
-
-def test_defect_a_view_saves_its_own_elements(tmp_path: Path) -> None:
-    TensorSaver(tmp_path).save("v", torch.rand(1000, 1000)[0, :1])
-    assert (tmp_path / "v.call0.pt").stat().st_size < 10_000
-
-
-def test_defect_an_earlier_run_is_not_overwritten(tmp_path: Path) -> None:
-    TensorSaver(tmp_path / "run").save("t", torch.zeros(1))
-    second = TensorSaver(tmp_path / "run")
-    second.save("t", torch.ones(1))
-    assert second.output_dir == tmp_path / "run-2"
-    assert torch.load(tmp_path / "run" / "t.call0.pt", weights_only=True).item() == 0
-
-
-def test_defect_threads_started_inside_are_seen(tmp_path: Path) -> None:
+def test_checklist_file_naming(tmp_path: Path) -> None:
     saver, model = TensorSaver(tmp_path), model_of(1)
     saver.register_modules(model)
+    with DebugContext(saver, prefix="epoch1.step0"):
+        model(torch.rand(1, 4))
+        model(torch.rand(1, 4))
     with DebugContext(saver):
-        thread = threading.Thread(target=lambda: model(torch.rand(1, 4)))
-        thread.start()
-        thread.join()
-    assert saved(tmp_path) == ["0.q.call0.pt"]
+        model(torch.rand(1, 4))
+        spy_save("loss", torch.ones(()), model)
+    assert saved(tmp_path) == [
+        "0.q.call0.pt", "epoch1.step0.0.q.call0.pt", "epoch1.step0.0.q.call1.pt",
+        "root.loss.call0.pt",
+    ]  # fmt: skip
 
 
-def test_defect_compiles_in_one_graph_with_and_without_a_context(tmp_path: Path) -> None:
-    torch._dynamo.reset()
-    saver, model, x = TensorSaver(tmp_path), model_of(1), torch.rand(2, 4)
-    saver.register_modules(model)
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
-    expected = compiled(x)
-    with DebugContext(saver, "c"):
-        assert torch.equal(compiled(x), expected)
-    assert saved(tmp_path) == ["c.0.q.call0.pt"]
-
-
-def kernels_of(program: Callable[[], Any]) -> set[str]:
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-        program()
-    return {event.name for event in profiler.events() if event.name.startswith("aten::")}
-
-
-def encoder() -> nn.TransformerEncoder:
-    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
-
-
-def test_defect_the_fused_path_stays_on(tmp_path: Path) -> None:
-    model, x = encoder(), torch.rand(1, 3, 8)
-    with torch.no_grad():
-        before = kernels_of(lambda: model(x))
-        tracer = CallTracer(tmp_path)
-        tracer.register_hooks(model)
-        during = kernels_of(lambda: model(x))
-        tracer.remove_hooks()
-    assert "aten::_transformer_encoder_layer_fwd" in before
-    assert during == before
-    assert tracer.get_trace() == ["layers.0", "layers.1", "root"]
-
-
-def test_defect_a_failing_module_is_in_the_trace(tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(3, 3))
-    tracer = CallTracer(tmp_path)
-    tracer.register_hooks(model)
-    with pytest.raises(RuntimeError):
-        model(torch.ones(1, 2))
-    tracer.remove_hooks()
-    assert tracer.get_trace() == ["0", "1", "root"]
-
-
-def test_defect_registering_twice_records_once(tmp_path: Path) -> None:
+def test_checklist_call_order_trace_with_save_get_reset_and_remove(tmp_path: Path) -> None:
     model = model_of(1)
-    tracer = CallTracer(tmp_path)
+    tracer = CallTracer(tmp_path / "deep" / "traces")
     tracer.register_hooks(model)
-    tracer.register_hooks(model)
-    model(torch.rand(1, 4))
-    tracer.remove_hooks()
+    assert len(tracer.hooks) == 1
     model(torch.rand(1, 4))
     assert tracer.get_trace() == ["0.proj_q", "0", "root"]
+    assert tracer.get_trace() is not tracer.call_trace
+    path = tracer.save_trace()
+    assert path == tmp_path / "deep" / "traces" / "call_trace.txt"
+    assert path.read_text() == "0.proj_q\n0\nroot"
     tracer.reset_trace()
     assert tracer.get_trace() == []
-
-
-def test_defect_the_block_ends_recording(tmp_path: Path) -> None:
-    model = model_of(1)
-    tracer = CallTracer(tmp_path)
-    tracer.register_hooks(model)
-    with tracer:
+    with tracer as entered:
+        assert entered is tracer
         model(torch.rand(1, 4))
-    model(torch.rand(1, 4))
-    tracer.remove_hooks()
     assert len(tracer.get_trace()) == 3
-
-
-def test_defect_a_tracer_that_is_dropped_is_gone(tmp_path: Path) -> None:
-    model = model_of(1)
-    tracer = CallTracer(tmp_path)
-    tracer.register_hooks(model)
-    reference = weakref.ref(tracer)
-    del tracer
-    gc.collect()
-    assert reference() is None
-    model(torch.rand(1, 4))
-    assert not torch.nn.modules.module._global_forward_hooks
-
-
-# The graph
+    with tracer:
+        assert tracer.get_trace() == []
+        tracer.remove_hooks()
+        model(torch.rand(1, 4))
+    assert tracer.get_trace() == []
+    assert tracer.hooks == []
 
 
 PATHS = [*(f"layers.{n}.{m}" for n in range(12) for m in ("conv", "attn")), "head"]
 
 
-def test_a_trace_file_is_read(tmp_path: Path) -> None:
-    (tmp_path / "t.txt").write_text("a.b\n\n  c \n")
-    assert parse_trace(tmp_path / "t.txt") == ["a.b", "c"]
-    with pytest.raises(FileNotFoundError):
-        parse_trace(tmp_path / "no.txt")
-    (tmp_path / "e.txt").write_text("\n")
-    with pytest.raises(ValueError, match="empty"):
-        parse_trace(tmp_path / "e.txt")
-
-
-def test_the_tree_has_names_and_indices(tmp_path: Path) -> None:
-    tree = squash_numeric_indices(build_tree(PATHS))
-    layers = tree.children["layers"]
-    assert set(layers.children) == {"conv", "attn"}
-    assert layers.indices == {str(n) for n in range(12)}
-    assert layers.first_seen == 0
-    assert layers.parents == [tree]
-    assert set(prune_leaves(tree).children) == {"layers", "head"}
+def test_checklist_trace_file_to_tree_to_graph(tmp_path: Path) -> None:
+    (tmp_path / "trace.txt").write_text("\n".join(PATHS))
+    tree = squash_numeric_indices(build_tree(parse_trace(tmp_path / "trace.txt")))
+    drawing = construct_graph(tree, prune_leaves_flag=False)
+    assert "layers.0 … 11  ×12" in str(drawing.view)
+    assert "conv" in drawing.source
+    assert drawing.source.startswith("digraph")
+    assert "rankdir=TB" in drawing.source
+    # Without repetition each layer is a box of its own; pruned, no layer shows what is in it.
+    assert drawing.source.count("label=") < 6
+    assert construct_graph(tree, False, False).source.count("label=") > 36
+    assert "conv" not in construct_graph(tree).source
+    assert "head" in construct_graph(tree).source
+    by_name = build_tree(["a.block", "b.block"])
+    assert construct_graph(by_name, prune_leaves_flag=False).source.count('"block') == 2
+    assert construct_graph(by_name, True, False, True).source.count('"block') == 1
+    small, large = (render_graph(tree, dpi=dpi) for dpi in (50, 200))
+    sizes = [width_and_height(Path(d.render(tmp_path / "g"))) for d in (small, large)]
+    assert sizes[1][0] > 3 * sizes[0][0]
+    fitted = apply_graph_render_options(construct_graph(tree), 100, figwidth=1, figheight=1)
+    assert max(width_and_height(Path(fitted.render(tmp_path / "f.png")))) <= 100
     save_tree_json(tree, tmp_path / "t.json")
     data = json.loads((tmp_path / "t.json").read_text())
+    assert {"name", "count", "indices", "children"} == set(data)
     assert data["children"][0]["indices"] == [str(n) for n in range(12)]
 
 
-def test_the_picture_counts_repeated_layers(tmp_path: Path) -> None:
+def width_and_height(path: Path) -> tuple[int, int]:
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG")
+    return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+
+
+def test_checklist_graph_command(tmp_path: Path) -> None:
+    lines = [f"encoder.layer.{n}.linear{m}" for n in range(3) for m in (1, 2)]
+    (tmp_path / "trace.txt").write_text("\n".join([*lines, "head"]))
+    command = [
+        sys.executable, "-m", "clew.compat.torchspy.trace_to_graph", "--trace-file",
+        str(tmp_path / "trace.txt"), "--out", str(tmp_path / "graph"), "--no-prune-leaves",
+        "--dpi", "72", "--figwidth", "4", "--save-json", str(tmp_path / "tree.json"), "--verbose",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert width_and_height(tmp_path / "graph.png")[0] <= 4 * 72 + 1
+    assert "×3" in done.stdout
+    tree = json.loads((tmp_path / "tree.json").read_text())
+    assert [child["name"] for child in tree["children"]] == ["encoder", "head"]
+
+
+@pytest.mark.parametrize(
+    ("options", "shown", "hidden"),
+    [
+        ([], ["×3", "head"], ["linear1"]),
+        (["--no-prune-leaves"], ["×3", "linear1", "linear2"], []),
+        (["--no-show-repetition"], ["layer.0", "layer.1", "layer.2"], ["×"]),
+        (["--prune-leaves", "--show-repetition", "--squash-name"], ["×3"], ["linear1"]),
+    ],
+)
+def test_the_command_takes_all_options(
+    options: list[str],
+    shown: list[str],
+    hidden: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = [f"layer.{n}.linear{m}" for n in range(3) for m in (1, 2)]
+    (tmp_path / "trace.txt").write_text("\n".join([*lines, "head"]))
+    given = ["--trace-file", str(tmp_path / "trace.txt"), "--out", str(tmp_path / "g.dot")]
+    assert main([*given, "--figheight", "3", *options]) == 0
+    assert capsys.readouterr().out == ""
+    text = (tmp_path / "g.dot").read_text()
+    assert [word for word in shown if word not in text] == []
+    assert [word for word in hidden if word in text] == []
+
+
+def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty.txt").write_text("\n")
+    out = str(tmp_path / "g.svg")
+    assert main(["--trace-file", str(tmp_path / "none.txt"), "--out", out]) == 2
+    assert "none.txt" in capsys.readouterr().err
+    assert main(["--trace-file", str(tmp_path / "empty.txt"), "--out", out]) == 2
+    assert "trace file is empty" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["--trace-file", out])
+
+
+# Behaviours
+
+
+def test_every_name_is_there() -> None:
+    names = ["BaseDebugger", "CallTracer", "DebugContext", "TensorSaver", "get_debug_context"]
+    assert sorted(torchspy.__all__) == [*names, "spy_save"]
+    assert set(torchspy.__all__) <= set(dir(torchspy))
+
+
+def test_a_debugger_has_a_folder_a_switch_and_paths(tmp_path: Path) -> None:
+    debugger = BaseDebugger(str(tmp_path / "a" / "b"))
+    assert debugger.output_dir == tmp_path / "a" / "b"
+    assert debugger.output_dir.is_dir()
+    assert debugger.enabled
+    assert debugger.module_paths == {}
+    assert not BaseDebugger(debugger.output_dir, enabled=False).enabled
+    assert debugger.get_module_path(nn.ReLU()) == "unknown"
+
+
+def test_the_model_itself_is_root(tmp_path: Path) -> None:
+    model, saver = model_of(1), TensorSaver(tmp_path)
+    saver.register_modules(model)
+    assert saver.get_module_path(model) == "root"
+    assert saver.module_paths[id(model[0].proj_q)] == "0.proj_q"
+
+
+def test_registration_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "torchspy.saver"):
+        TensorSaver(tmp_path).register_modules(model_of(1), target_classes=(nn.Linear,))
+    [record] = caplog.records
+    assert "0.proj_q" in record.getMessage()
+
+
+def test_a_saved_tensor_is_detached_and_on_the_cpu(tmp_path: Path) -> None:
+    tensor = torch.rand(2, requires_grad=True) * 2
+    TensorSaver(tmp_path).save("t", tensor)
+    found = torch.load(tmp_path / "t.call0.pt", weights_only=True)
+    assert not found.requires_grad
+    assert found.device.type == "cpu"
+    assert torch.equal(found, tensor.detach())
+
+
+def test_an_unregistered_module_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "torchspy"), DebugContext(TensorSaver(tmp_path)):
+        spy_save("t", torch.ones(1), nn.Linear(1, 1))
+    assert "Module path unknown for Linear" in caplog.text
+    assert "Skipping save of 't'" in caplog.text
+    assert saved(tmp_path) == []
+
+
+def test_gradients_are_saved_from_hooks(tmp_path: Path) -> None:
+    x = torch.ones(2, requires_grad=True)
+    x.register_hook(lambda grad: spy_save("grad", grad))
+    with DebugContext(TensorSaver(tmp_path)):
+        (x * 3).sum().backward()
+    found = torch.load(tmp_path / "manual.grad.call0.pt", weights_only=True)
+    assert found.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_every_pass_of_a_compiled_model_is_recorded(backend: str, tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    tracer = CallTracer(tmp_path)
+    tracer.register_hooks(model)
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    for _ in range(3):
+        compiled(torch.ones(1, 2))
+    tracer.remove_hooks()
+    compiled(torch.ones(1, 2))
+    assert tracer.get_trace() == ["0", "1", "root"] * 3
+
+
+def test_a_trace_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("a.b\n\n  c \n")
+    assert parse_trace(tmp_path / "t.txt") == ["a.b", "c"]
+    assert parse_trace(os.fspath(tmp_path / "t.txt")) == ["a.b", "c"]
+    with pytest.raises(FileNotFoundError):
+        parse_trace(tmp_path / "no.txt")
+    (tmp_path / "e.txt").write_text("\n")
+    with pytest.raises(ValueError, match="trace file is empty"):
+        parse_trace(tmp_path / "e.txt")
+
+
+def test_the_tree_has_names_and_indices() -> None:
     tree = build_tree(PATHS)
-    drawing = apply_graph_render_options(construct_graph(tree, prune_leaves_flag=False), 96, 5, 5)
-    assert "×12" in str(drawing.view)
-    assert drawing.source.startswith("digraph")
-    assert drawing.render(tmp_path / "graph.png") == str(tmp_path / "graph.png")
-    assert render_graph(tree, squash_name=True).render(tmp_path / "s.svg").endswith("s.svg")
+    layers = tree.children["layers"]
+    assert set(layers.children) == {"conv", "attn"}
+    assert layers.indices == {str(n) for n in range(12)}
+    assert layers.count == 24
+    assert (layers.first_seen, tree.children["head"].first_seen) == (0, 24)
+    assert layers.parents == [tree]
+    assert squash_numeric_indices(tree) is tree
+    # A number at the beginning is a name.
+    assert list(build_tree(["0.conv", "1.conv"]).children) == ["0", "1"]
+
+
+def test_nodes_are_told_apart_by_identity() -> None:
+    one, other = Node("a"), Node("a")
+    assert one != other
+    assert len({one, other}) == 2
+    assert (one.children, one.count, one.first_seen, one.parents) == ({}, 1, 0, [])
+    assert one.indices == set()
+
+
+def test_pruning_takes_the_last_name_and_keeps_indices() -> None:
+    pruned = prune_leaves(build_tree([*PATHS, "encoder.blocks.3"]))
+    assert set(pruned.children) == {"layers", "head", "encoder"}
+    assert pruned.children["layers"].children == {}
+    assert pruned.children["layers"].indices == {str(n) for n in range(12)}
+    assert "×12" in construct_graph(pruned, prune_leaves_flag=False).source
+
+
+def test_a_picture_has_the_form_its_name_says(tmp_path: Path) -> None:
+    drawing = render_graph(build_tree(PATHS), squash_name=True)
+    assert drawing.render(tmp_path / "graph", cleanup=True) == str(tmp_path / "graph.png")
+    assert drawing.render(tmp_path / "s.svg").endswith("s.svg")
     assert "<svg" in (tmp_path / "s.svg").read_text()

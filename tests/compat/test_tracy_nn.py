@@ -1,7 +1,9 @@
-"""Tracy NN by its old names: the README's blocks, all ops of its list, and none of its faults."""
+"""Tracy NN by its old names: the README's blocks, the checklist, and none of its faults."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,74 +14,195 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from clew.compat.tracy_nn import Color, Tracer, trace_model
+from clew.compat import tracy_nn
+from clew.compat.tracy_nn import Color, TensorOpsTracer, Tracer, trace_model
 
 
 class MHA(nn.Module):
-    def __init__(self, d_in: int, d_out: int) -> None:
+    """Attention with as many settings as the README's."""
+
+    def __init__(
+        self, d_in: int, d_out: int, seq_len: int, num_heads: int, context_window: int,
+        dropout: float,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.w_q, self.w_k = nn.Linear(d_in, d_out), nn.Linear(d_in, d_out)
-        self.drop = nn.Dropout(0.1)
+        self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         q = self.w_q(x)
         k = self.w_k(x)
-        att = q @ k.transpose(-2, -1)
+        k = k.transpose(-2, -1)
+        att = q @ k
         att = self.drop(att / 2)
-        return att.view(-1, 2)
+        return att.view(-1, 3)
+
+
+# The README's blocks, with only the import lines changed.
+BASIC = """
+import torch
+import torch.nn as nn
+from clew.compat.tracy_nn import Tracer
+
+x = torch.rand(batch_size, seq_len, d_in)
+mha = MHA(d_in, d_out, seq_len, num_heads, context_window, dropout)
+
+tracer = Tracer('MHA')
+tracer.start(mha)
+
+output = mha(x)
+
+tracer.stop()
+"""
+CONTEXT = """
+from clew.compat.tracy_nn import Tracer
+
+tracer = Tracer('MyModel')
+with tracer.trace(model):
+    output = model(input_tensor)
+"""
+SHORTER = """
+from clew.compat.tracy_nn import trace_model
+
+tracer = trace_model(model, 'MyModel')
+with tracer.trace(model):
+    output = model(input_tensor)
+"""
+SIZES: dict[str, Any] = {
+    "batch_size": 2, "seq_len": 3, "d_in": 4, "d_out": 4, "num_heads": 1, "context_window": 8,
+    "dropout": 0.1,
+}  # fmt: skip
+
+
+def filled() -> dict[str, Any]:
+    model = MHA(4, 4, 3, 1, 8, 0.1)
+    return {**SIZES, "MHA": MHA, "model": model, "input_tensor": torch.rand(2, 3, 4)}
 
 
 def test_readme_basic_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    x = torch.rand(2, 4)
-    mha = MHA(4, 4)
-    tracer = Tracer("MHA")
-    tracer.start(mha)
-    output = mha(x)
-    tracer.stop()
-    assert output.shape == (2, 2)
+    names = filled()
+    exec(BASIC, names)
+    assert names["output"].shape == (6, 3)
     text = capsys.readouterr().out
-    assert "-" * 80 in text
-    assert "● TRACING MHA STARTED" in text
-    assert "● TRACING MHA COMPLETE" in text
+    lines = text.splitlines()
+    assert lines[:3] == ["-" * 80, "● TRACING MHA STARTED", "-" * 80]
+    assert lines[-3:] == ["-" * 80, "● TRACING MHA COMPLETE", "-" * 80]
     assert "│  ● w_q (Linear) (in_features=4, out_features=4)\n" in text
-    assert "│  ├─ Input: Tensor [2, 4] torch.float32 @ cpu\n" in text
-    assert "● Tensor.view(-1, 2) @ [MHA.forward]" in text
+    assert "│  ├─ Input: Tensor [2, 3, 4] torch.float32 @ cpu\n" in text
+    assert "● Tensor.view(-1, 3) @ [MHA.forward]" in text
 
 
-def test_readme_context_manager_and_trace_model(capsys: pytest.CaptureFixture[str]) -> None:
-    model, input_tensor = MHA(4, 4), torch.rand(2, 4)
-    tracer = Tracer("MyModel")
-    with tracer.trace(model):
-        output = model(input_tensor)
-    assert "TRACING MyModel STARTED" in capsys.readouterr().out
-    tracer = trace_model(model, "MyModel")
-    with tracer.trace(model):
-        output = model(input_tensor)
-    assert output.shape == (2, 2)
-    assert "● drop (Dropout) (p=0.1)" in capsys.readouterr().out
+@pytest.mark.parametrize("block", [CONTEXT, SHORTER], ids=["trace", "trace_model"])
+def test_readme_context_manager_and_trace_model(
+    block: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = filled()
+    exec(block, names)
+    assert names["output"].shape == (6, 3)
+    text = capsys.readouterr().out
+    assert "● TRACING MyModel STARTED" in text
+    assert "● drop (Dropout) (p=0.1)" in text
+    assert "● TRACING MyModel COMPLETE" in text
 
 
-def test_operands_have_the_names_they_have_in_the_source(
+def log_of(program: Callable[[], Any], model: nn.Module) -> str:
+    """What is printed while a program runs."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed, Tracer().trace(model):
+        program()
+    return printed.getvalue()
+
+
+def blocks(text: str) -> list[str]:
+    """What each block is about, without the first and the last."""
+    titles = [line.strip("│ ") for line in text.splitlines() if "● " in line]
+    return [title.removeprefix("● ") for title in titles[1:-1]]
+
+
+# The checklist
+
+
+def test_checklist_log_of_modules_and_ops(capsys: pytest.CaptureFixture[str]) -> None:
+    model, x = MHA(4, 4, 3, 1, 8, 0.1).double(), torch.rand(2, 3, 4).double()
+    text = log_of(lambda: model(x), model)
+    tensor = "torch.float64 @ cpu"
+    assert f"● Neural Network (MHA)\n├─ Input: Tensor [2, 3, 4] {tensor}\n" in text
+    assert "│  ● w_k (Linear) (in_features=4, out_features=4)\n" in text
+    assert (
+        "│  ● q @ k @ [MHA.forward]\n"
+        f"│  ├─ q: Tensor [2, 3, 4] {tensor}\n"
+        f"│  ├─ k: Tensor [2, 4, 3] {tensor}\n"
+    ) in text
+    assert f"│  └─ k: Tensor [2, 4, 3] {tensor}\n" in text
+    assert f"└─ Output: Tensor [6, 3] {tensor}\n│\n" in text
+
+
+@pytest.mark.parametrize(
+    ("layer", "shown"),
+    [
+        (nn.Conv1d(1, 2, 3), "(in_channels=1, out_channels=2, kernel_size=(3,), stride=(1,)"),
+        (nn.Conv2d(1, 2, 3), "(in_channels=1, out_channels=2, kernel_size=(3, 3)"),
+        (nn.Conv3d(1, 2, 3), "(in_channels=1, out_channels=2, kernel_size=(3, 3, 3)"),
+        (nn.BatchNorm2d(1), "(num_features=1)"),
+        (nn.Dropout(0.5), "(p=0.5)"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_checklist_log_of_layer_parameters(layer: nn.Module, shown: str) -> None:
+    sizes = {nn.Conv1d: (1, 1, 5), nn.Conv3d: (1, 1, 5, 5, 5)}.get(type(layer), (1, 1, 5, 5))  # type: ignore[call-overload]
+    assert shown in blocks(log_of(lambda: layer(torch.ones(sizes)), layer))[1]
+
+
+def test_checklist_start_stop_context_manager_and_quick_helper(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    class Sum(nn.Module):
-        def forward(self, a: Tensor, b: Tensor) -> Tensor:
-            out = a + b * 3
-            return out
+    tracer, model, x = Tracer("x"), nn.Linear(1, 1), torch.ones(1)
+    tracer.stop()
+    assert capsys.readouterr().out == ""
+    tracer.start(model)
+    tracer.start(model)
+    assert "already active" in capsys.readouterr().out
+    model(x)
+    tracer.stop()
+    tracer.stop()
+    text = capsys.readouterr().out
+    assert text.count("(Linear)") == 1
+    assert text.count("COMPLETE") == 1
+    with tracer as entered:
+        assert entered is tracer
+        model(x)
+        assert capsys.readouterr().out == ""
+        tracer.start(model)
+    assert "● TRACING x COMPLETE" in capsys.readouterr().out
+    assert trace_model(model).name == "Quick Trace"
+    assert isinstance(tracer.tensor_ops_tracer, TensorOpsTracer)
+    assert Tracer().name == "Neural Network"
+    assert tracy_nn.__version__ == "0.1.0"
 
-    with Tracer().trace(model := Sum()):
-        model(torch.ones(2), torch.ones(2))
-    lines = capsys.readouterr().out.splitlines()
-    at = next(i for i, line in enumerate(lines) if "● b * 3" in line)
-    assert [line.strip("│ ") for line in lines[at : at + 3]] == [
-        "● b * 3 @ [test_operands_have_the_names_they_have_in_the_source.Sum.forward]",
-        "├─ b: Tensor [2] torch.float32 @ cpu",
-        "└─ Output: Tensor [2] torch.float32 @ cpu",
-    ]
-    at = next(i for i, line in enumerate(lines) if "● a + b * 3" in line)
-    assert [line.strip("│ ").split(":")[0] for line in lines[at + 1 : at + 4]] == [
-        "├─ a", "├─ b * 3", "└─ out",
-    ]  # fmt: skip
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_checklist_colours_with_auto_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [name for name in vars(Color) if name.isupper()]
+    model, shown = nn.ReLU(), {}
+    for stream in (Terminal(), io.StringIO()):
+        with contextlib.redirect_stdout(stream), Tracer().trace(model):
+            model(torch.ones(1))
+        shown[type(stream)] = stream.getvalue()
+    assert f"{Color.GREEN}● Neural Network (ReLU){Color.END}" in shown[Terminal]
+    assert "\033" not in shown[io.StringIO]
+    for name in names:
+        monkeypatch.setattr(Color, name, getattr(Color, name))
+    Color.disable()
+    assert {getattr(Color, name) for name in names} == {""}
+    with contextlib.redirect_stdout(Terminal()) as stream, Tracer().trace(model):
+        model(torch.ones(1))
+    assert stream.getvalue() == shown[io.StringIO]
+
+
+# Faults that are gone
 
 
 A, B, IDS = torch.rand(4, 4) + 1, torch.rand(4, 4) + 1, torch.tensor([0, 1])
@@ -106,43 +229,95 @@ OPS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", OPS)
-def test_defect_all_42_kinds_of_operations_are_seen(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_defect_all_42_kinds_of_operations_are_seen(name: str) -> None:
     assert len(OPS) == 42
 
     class Op(nn.Module):
         def forward(self) -> Any:
             return OPS[name]()
 
-    with Tracer().trace(model := Op()):
-        model()
-    blocks = [line for line in capsys.readouterr().out.splitlines() if "● " in line]
-    assert len(blocks) >= 4  # started, the module, at least one operation, complete
+    model = Op()
+    assert len(blocks(log_of(model, model))) >= 2  # the module, and at least one operation
 
 
-def test_defect_modules_with_children_are_shown_and_indented(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_defect_modules_with_children_are_shown_and_indented() -> None:
     layer = nn.TransformerEncoderLayer(4, 2, batch_first=True)
-    with Tracer().trace(layer):
-        layer(torch.rand(1, 3, 4))
-    text = capsys.readouterr().out
+    text = log_of(lambda: layer(torch.rand(1, 3, 4)), layer)
     assert "│  ● self_attn (MultiheadAttention) (embed_dim=4, num_heads=2)" in text
-    assert text.count("● Tensor.relu()") == 1
     assert "scaled_dot_product" in text or "bmm" in text
 
 
-def test_defect_keyword_arguments_and_nested_results(capsys: pytest.CaptureFixture[str]) -> None:
+def test_defect_an_activation_is_reported_once() -> None:
+    model = nn.Sequential(nn.ReLU())
+    titles = blocks(log_of(lambda: model(torch.ones(1)), model))
+    assert [title.partition(" @")[0] for title in titles] == [
+        "Tensor.ones(1)", "Neural Network (Sequential)", "0 (ReLU)", "Tensor.relu()",
+    ]  # fmt: skip
+
+
+class Sum(nn.Module):
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        out = a + b * 3
+        return out
+
+
+def test_defect_operands_have_the_names_they_have_in_the_source() -> None:
+    model = Sum()
+    lines = log_of(lambda: model(torch.ones(2), torch.ones(2)), model).splitlines()
+    at = next(i for i, line in enumerate(lines) if "● b * 3" in line)
+    assert [line.strip("│ ") for line in lines[at : at + 3]] == [
+        "● b * 3 @ [Sum.forward]",
+        "├─ b: Tensor [2] torch.float32 @ cpu",
+        "└─ Output: Tensor [2] torch.float32 @ cpu",
+    ]
+    at = next(i for i, line in enumerate(lines) if "● a + b * 3" in line)
+    assert [line.strip("│ ").split(":")[0] for line in lines[at + 1 : at + 4]] == [
+        "├─ a", "├─ b * 3", "└─ out",
+    ]  # fmt: skip
+
+
+def test_defect_keyword_arguments_and_nested_results() -> None:
     class Net(nn.Module):
         def forward(self, *, x: Tensor) -> Any:
             return {"a": (x, x.max(0))}
 
-    with Tracer().trace(model := Net()):
-        model(x=torch.ones(2))
-    text = capsys.readouterr().out
+    model = Net()
+    text = log_of(lambda: model(x=torch.ones(2)), model)
     assert "├─ Input: Tensor [2] torch.float32 @ cpu" in text
     assert "{a: (Tensor [2] torch.float32 @ cpu, (Tensor [] torch.float32" in text
+
+
+def test_defect_other_models_are_not_logged() -> None:
+    model, other = nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Tanh(), nn.Linear(2, 2))
+
+    def program() -> None:
+        x = torch.ones(1, 2)
+        other(x)
+        thread = threading.Thread(target=lambda: other(x))
+        thread.start()
+        thread.join()
+        model(x)
+        model[0](x)
+
+    titles = blocks(log_of(program, model))
+    assert [title for title in titles if "(" in title and "Tensor." not in title] == [
+        "Neural Network (Sequential)", "0 (Linear) (in_features=2, out_features=2)",
+        "0 (Linear) (in_features=2, out_features=2)",
+    ]  # fmt: skip
+    assert not [title for title in titles if "tanh" in title]
+
+
+def test_defect_other_threads_are_told_apart() -> None:
+    model = nn.Linear(2, 2)
+
+    def program() -> None:
+        thread = threading.Thread(target=lambda: model(torch.ones(1, 2)), name="loader")
+        thread.start()
+        thread.join()
+        model(torch.ones(1, 2))
+
+    titles = [title for title in blocks(log_of(program, model)) if "(Linear)" in title]
+    assert ["@ [thread loader]" in title for title in titles] == [True, False]
 
 
 def test_defect_nothing_is_patched_in_any_order_of_stopping() -> None:
@@ -151,6 +326,7 @@ def test_defect_nothing_is_patched_in_any_order_of_stopping() -> None:
     first, second = Tracer("a"), Tracer("b")
     first.start(model)
     second.start(model)
+    assert dict(vars(torch.Tensor)) == before[0]
     model(torch.ones(1, 2))
     first.stop()
     second.stop()
@@ -159,38 +335,82 @@ def test_defect_nothing_is_patched_in_any_order_of_stopping() -> None:
     assert not model._forward_hooks
 
 
+def test_defect_functions_imported_earlier_are_seen() -> None:
+    class Net(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return relu(x)
+
+    model, x = Net(), torch.ones(1)
+    assert blocks(log_of(lambda: model(x), model))[-1].startswith("Tensor.relu() @ [")
+
+
+def test_defect_printing_a_tensor_adds_nothing() -> None:
+    model, x = nn.Linear(2, 2), torch.ones(1, 2)
+    quiet = blocks(log_of(lambda: model(x), model))
+    assert blocks(log_of(lambda: (repr(x), model(x), str(x)), model)) == quiet
+
+
+def test_defect_an_error_between_start_and_stop_leaves_nothing_patched(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before, model, tracer = dict(vars(torch.Tensor)), nn.Linear(2, 2), Tracer()
+    tracer.start(model)
+    with pytest.raises(RuntimeError):
+        model(torch.ones(1, 3))
+    assert dict(vars(torch.Tensor)) == before
+    tracer.stop()
+    text = capsys.readouterr().out
+    assert "└─ Error: RuntimeError" in text
+    model(torch.ones(1, 2))
+    assert capsys.readouterr().out == ""
+
+
 def test_defect_a_failing_op_ends_its_block(capsys: pytest.CaptureFixture[str]) -> None:
     model = nn.Linear(2, 2)
     with pytest.raises(RuntimeError), Tracer().trace(model):
         model(torch.ones(1, 3))
     text = capsys.readouterr().out
-    assert "└─ Error: RuntimeError" in text
+    assert text.count("└─ Error: RuntimeError") == 2  # the operation's and the module's
     assert "COMPLETE" in text
 
 
-def test_defect_other_threads_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    model = nn.Linear(2, 2)
-    with Tracer().trace(model):
-        thread = threading.Thread(target=lambda: model(torch.ones(1, 2)))
-        thread.start()
-        thread.join()
-        model(torch.ones(1, 2))
-    assert capsys.readouterr().out.count("(Linear)") == 2
+def test_defect_a_shared_module_has_all_its_names() -> None:
+    shared = nn.Linear(2, 2)
+    model = nn.Sequential(nn.Sequential(shared), nn.Sequential(shared))
+    titles = blocks(log_of(lambda: model(torch.ones(1, 2)), model))
+    named = [title.split()[0] for title in titles if "(Linear)" in title]
+    assert named == ["0.0", "1.0"]
 
 
-def test_starting_twice_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    tracer, model = Tracer("x"), nn.Linear(1, 1)
-    tracer.start(model)
-    tracer.start(model)
-    tracer.stop()
-    tracer.stop()
-    text = capsys.readouterr().out
-    assert "already active" in text
-    assert text.count("COMPLETE") == 1
+def test_defect_backward_is_shown() -> None:
+    model, x = nn.Linear(2, 2), torch.ones(1, 2)
+    forward = blocks(log_of(lambda: model(x).sum(), model))
+    both = blocks(log_of(lambda: model(x).sum().backward(), model))
+    assert both[: len(forward)] == forward
+    assert [title for title in both[len(forward) :] if title.startswith("Tensor.mm()")]
 
 
-def test_colour_is_left_out_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with Tracer().trace(model := nn.ReLU()):
-        model(torch.ones(1))
-    assert "\033" not in capsys.readouterr().out
+def test_defect_compilation_does_not_show() -> None:
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    compiled = torch.compile(model, backend="aot_eager")
+    titles = blocks(log_of(lambda: compiled(torch.ones(1, 2)), model))
+    places = {title.partition(" @ ")[2] for title in titles if " @ " in title}
+    assert places <= {"[test_defect_compilation_does_not_show.<lambda>]"}
+    assert titles[1].startswith("Neural Network (OptimizedModule)")
+
+
+def test_defect_the_fused_path_stays_on() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    with torch.no_grad():
+        titles = blocks(log_of(lambda: layer(torch.rand(1, 3, 8)), layer))
+    assert [title for title in titles if "Tensor._transformer_encoder_layer_fwd" in title]
+
+
+def test_defect_colour_is_not_fixed_at_import_and_a_file_gets_none(tmp_path: Any) -> None:
+    model = nn.ReLU()
+    with (tmp_path / "log.txt").open("w") as file, contextlib.redirect_stdout(file):
+        with Tracer().trace(model):
+            model(torch.ones(1))
+    assert "\033" not in (tmp_path / "log.txt").read_text()
     assert Color.BOLD.startswith("\033")

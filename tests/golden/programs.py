@@ -169,6 +169,52 @@ def growing() -> clew.Trace:
     return t
 
 
+class Noted(nn.Module):
+    """A layer with variables worth a look, and a tap."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = nn.Linear(4, 4)
+        nn.init.constant_(self.proj.weight, 0.25)
+        nn.init.constant_(self.proj.bias, 0.5)
+        self.runs = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.runs += 1
+        parts = {"gate": self.proj(x).sigmoid(), "value": x}
+        out = parts["gate"] * parts["value"]
+        out[:, 0] = 0
+        return clew.tap("gated", out, self)
+
+
+def largest(tensors: list[Tensor]) -> tuple[str, float]:
+    """Bindings of numbers and texts, several in one line."""
+    name, most = "none", 0.0
+    for number, tensor in enumerate(tensors):
+        found = round(tensor.max().item(), 3)
+        if found > most:
+            name, most = f"tensor {number}", found
+    return name, most
+
+
+def named() -> clew.Trace:
+    """One training step with variables, a tap, gradients, parameters and updates."""
+    model = nn.Sequential(Noted(), Noted(), Noted())
+    x = torch.arange(8.0).reshape(2, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    capture = [
+        "*.forward.out", "0.forward.parts", "1.forward.self.runs", "2.forward",
+        "programs.py:largest.*", "1:grad", "0.proj.bias:grad", "0.proj.bias:update",
+        "0.proj.bias:param",
+    ]  # fmt: skip
+    with clew.trace(model, values="stats", capture=capture) as t:
+        y = model(x)
+        y.sum().backward()
+        optimizer.step()
+        largest([x, y])
+    return t
+
+
 def read(t: clew.Trace) -> Reader:
     """A reader of a trace in which every beginning and every end takes one tick of 10 µs."""
     columns = t._current_reader().columns

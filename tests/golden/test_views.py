@@ -18,7 +18,17 @@ PLAIN = Style()
 
 @pytest.mark.parametrize(
     "program",
-    ["training", "checkpointed", "gated", "recurrent", "encoder", "crash", "growing", "loops"],
+    [
+        "training",
+        "checkpointed",
+        "gated",
+        "recurrent",
+        "encoder",
+        "crash",
+        "growing",
+        "loops",
+        "named",
+    ],
 )
 def test_tree(program: str, golden: Golden) -> None:
     reader = programs.read(getattr(programs, program)())
@@ -32,10 +42,10 @@ def test_tree_shows_the_layer_that_differs(golden: Golden) -> None:
 
 def test_tree_on_terminals(golden: Golden) -> None:
     view = tree_view(programs.read(programs.training()))
-    golden("tree_80_columns", view.text(Style(width=80, terminal=True)))
-    golden("tree_50_columns", view.text(Style(width=50, terminal=True)))
+    golden("tree_80_columns", view.text(Style(width=80, bounded=True)))
+    golden("tree_50_columns", view.text(Style(width=50, bounded=True)))
     golden("tree_ascii", view.text(Style(unicode=False)))
-    golden("tree_color", view.text(Style(color=True, width=100, terminal=True)))
+    golden("tree_color", view.text(Style(color=True, width=100, bounded=True)))
 
 
 def test_tree_within_budgets(golden: Golden) -> None:
@@ -47,7 +57,7 @@ def test_tree_within_budgets(golden: Golden) -> None:
 
 @pytest.mark.parametrize(
     "program",
-    ["training", "checkpointed", "gated", "recurrent", "encoder", "crash", "loops"],
+    ["training", "checkpointed", "gated", "recurrent", "encoder", "crash", "loops", "named"],
 )
 def test_code(program: str, golden: Golden) -> None:
     reader = programs.read(getattr(programs, program)())
@@ -59,6 +69,8 @@ def test_code_in_full(golden: Golden) -> None:
     golden("code_loops_full", code_view(loops, None, succinct=False).text(PLAIN))
     checkpointed = programs.read(programs.checkpointed())
     golden("code_checkpointed_full", code_view(checkpointed, None, succinct=False).text(PLAIN))
+    named = programs.read(programs.named())
+    golden("code_named_full", code_view(named, None, succinct=False).text(PLAIN))
 
 
 def test_code_in_color(golden: Golden) -> None:
@@ -75,3 +87,4 @@ def test_code_of_one_block(golden: Golden) -> None:
 def test_table(golden: Golden) -> None:
     golden("table_crash", table_view(programs.read(programs.crash())).text(PLAIN))
     golden("table_rows", table_view(programs.read(programs.training()), rows=12).text(PLAIN))
+    golden("table_named", table_view(programs.read(programs.named())).text(PLAIN))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import Tensor, nn
@@ -407,20 +410,63 @@ def test_the_phase_of_an_optimizer(make: Any) -> None:
     assert phases["optimizer"] > 0
     assert phases["backward"] > 0
     assert t.ops[-1].phase == "forward"
-    assert any(op.module is None for op in t.ops if op.phase == "optimizer")
+    assert all(op.module is None for op in t.ops if op.phase == "optimizer")
+    assert {call.phase for call in t.modules} == {"forward"}
+    assert {op.phase for op in t["op:aten.addmm.default"]} == {"forward"}
+
+
+class Simple(torch.optim.Optimizer):
+    """An optimizer of the program's own."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        if closure is not None:
+            with torch.enable_grad():
+                closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(parameter.grad)
+
+
+class Closure:
+    """Runs a model forward and backward, in each of the forms that a closure may have."""
+
+    def __init__(self) -> None:
+        self.model = Two()
+
+    def __call__(self, factor: float = 1.0) -> Tensor:
+        loss = self.model(torch.ones(1, 3)).sum() * factor
+        loss.backward()
+        return loss
+
+    def run(self) -> Tensor:
+        return self(2.0)
+
+
+@pytest.mark.parametrize("make", [Simple, torch.optim.SGD, torch.optim.LBFGS])
+@pytest.mark.parametrize(
+    "form",
+    [lambda c: c, lambda c: c.run, lambda c: lambda: c(), lambda c: functools.partial(c.run)],
+    ids=["object", "method", "lambda", "partial"],
+)
+def test_what_a_closure_runs_is_no_update(make: Any, form: Any) -> None:
+    runs = Closure()
+    optimizer = make(runs.model.parameters())
+    with clew.trace(runs.model) as t:
+        optimizer.step(form(runs))
+        optimizer.step(closure=form(runs))
+    losses = [op for op in t.ops if op.source.text.startswith("loss = self.model(")]
+    assert {op.phase for op in losses} == {"forward", "backward"}
+    assert {call.phase for call in t.modules} == {"forward"}
+    updates = {op.name for op in t.ops if op.phase == "optimizer"}
+    assert updates
+    assert make is not Simple or updates == {"aten.sub_.Tensor"}
 
 
 def test_an_optimizer_of_the_program_s_own() -> None:
-    class Simple(torch.optim.Optimizer):
-        def __init__(self, parameters: Any) -> None:
-            super().__init__(parameters, {})
-
-        @torch.no_grad()
-        def step(self, closure: Any = None) -> None:
-            for group in self.param_groups:
-                for parameter in group["params"]:
-                    parameter.sub_(parameter.grad)
-
     model = Two()
     optimizer = Simple(model.parameters())
     with clew.trace(model) as t:
@@ -482,3 +528,23 @@ def test_a_step_that_begins_inside_a_call() -> None:
         ("mul", 1),
     ]
     assert t[""].one.step == 0
+
+
+def test_a_backward_through_the_backward_belongs_to_the_forward_too(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Sigmoid(), nn.Linear(3, 1))
+    out = tmp_path / "run.clew"
+    with clew.trace(model, out=out) as t:
+        x = torch.randn(4, 3, requires_grad=True)
+        (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        torch.randn(4, 3)  # the first op of forward that comes after those nodes
+        slope.pow(2).sum().backward()
+    second = [op for op in t.ops if op.phase == "backward"]
+    second = second[[op.name for op in second].index("aten.pow.Tensor_Scalar") :]
+    assert {op.module for op in second if "mm" in op.name} == {"0", "2"}
+    assert {op.module for op in second if "sigmoid" in op.name} == {"1"}
+    made = {op.forward.name for op in second if op.forward is not None}
+    assert "aten.randn.default" not in made
+    assert {"aten.addmm.default", "aten.sigmoid.default", "aten.pow.Tensor_Scalar"} <= made
+    [table] = (pq.read_table(part) for part in out.glob("rank=*/events-*.parquet"))
+    written = {row["id"]: row["module"] for row in table.to_pylist()}
+    assert all(written[op.id] == op.module for op in second if op.forward is not None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -37,6 +37,14 @@ def nothing_left_behind() -> Iterator[None]:
         ({"values": "all"}, r"values='all' is not one of 'meta', 'stats', 'full'"),
         ({"compiled": "no"}, r"compiled='no' is not one of 'opaque', 'eager'"),
         ({"level": None}, r"level=None is not one of"),
+        ({"capture": 3}, r"capture=3: give addresses such as 'layers.0:in', one or a list"),
+        ({"capture": ["fc", 3]}, r"capture=\['fc', 3\]: give addresses"),
+        ({"watch": 3}, r"watch=3: give names of variables"),
+        ({"limits": 3}, r"limits=3: give clew.Limits\(...\), or None"),
+        ({"out": 3}, r"out=3: give a path, a URL or clew.Hdf5"),
+        ({"schedule": 3}, r"schedule=3: give clew.schedule\(...\), or None"),
+        ({"live": "x"}, r"live='x': give True, False, or a listener with begins and ends"),
+        ({"model": {3: nn.Linear(2, 2)}}, r"dict of name to nn.Module"),
     ],
 )
 def test_an_option_that_does_not_exist(options: dict[str, Any], message: str) -> None:
@@ -185,6 +193,12 @@ def test_an_address_without_a_match_names_the_nearest(
     assert address in str(missed.value)
     assert nearest in str(missed.value)
     assert isinstance(missed.value, LookupError)
+
+
+@pytest.mark.parametrize("read", [lambda t: t[3], list, lambda t: t.series(3)])
+def test_an_address_that_is_no_text(traced: clew.Trace, read: Any) -> None:
+    with pytest.raises(clew.ClewError, match=r"an address is text .* not [03]; .*\.events"):
+        read(traced)
 
 
 def test_a_call_that_was_not_made(traced: clew.Trace) -> None:
@@ -447,6 +461,38 @@ def test_a_decorated_coroutine() -> None:
         return
     asyncio.run(traced())
     assert len(tracer.ops) == 2
+
+
+def test_a_decorated_asynchronous_generator() -> None:
+    model = nn.Linear(2, 2)
+    tracer = clew.trace(model)
+    ended = []
+
+    @tracer
+    async def compute() -> AsyncIterator[Tensor]:
+        try:
+            for number in range(3):
+                await asyncio.sleep(0)
+                try:
+                    yield model(torch.full((1, 2), float(number)))
+                except ValueError:
+                    yield model(torch.zeros(1, 2))
+        finally:
+            ended.append(True)
+
+    async def use() -> list[Tensor]:
+        found = [y async for y in compute()]
+        outside = torch.ones(5).cos()
+        steps = compute()
+        await anext(steps)
+        found.append(await steps.athrow(ValueError("from outside")))
+        await steps.aclose()
+        return [*found, outside]
+
+    assert len(asyncio.run(use())) == 5
+    assert len(tracer.modules) == 5
+    assert "aten.cos.default" not in {op.name for op in tracer.ops}
+    assert ended == [True, True]
 
 
 # Ids and names that do not behave

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from bench.seeds import MODES, ORIGINALS
+
 ROOT = Path(__file__).parents[2]
 
+SEEDS = {f"seeds.{use}.{mode}" for use in ORIGINALS for mode in MODES}
 WORKLOADS = ("encoder", "tiny", "training", "gpt2")
 PROMISED = {
     *(f"{on}.{what}" for on in WORKLOADS for what in ("ops", "modules")),
@@ -19,6 +22,7 @@ PROMISED = {
     *("variables.local", "tap.idle"),
     *("import.import", "memory.recorded", "memory.read", "memory.linear", "time.linear"),
     *("viewer.ready", "viewer.size", "viewer.scroll"),
+    *(SEEDS - {"seeds.tt_leaves.train"}),
 }
 INFORMATIVE = {
     *(f"{on}.ops_untraced" for on in WORKLOADS),
@@ -35,6 +39,7 @@ INFORMATIVE = {
     *(f"variables.{way}" for way in ("watch", "watch_text", "settrace", "pysnooper")),
     *("import.use", "memory.columns", "time.first", "time.last", "time.read"),
     *("viewer.open", "viewer.write"),
+    "seeds.tt_leaves.train",
 }
 
 

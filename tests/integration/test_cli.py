@@ -262,6 +262,20 @@ def test_value_as_json_has_the_data(run_folder: Path) -> None:
     assert "--elements" in left_out["data_left_out"]
 
 
+def test_value_names_each_by_an_address_that_finds_it(tmp_path: Path) -> None:
+    model, folder = nn.Linear(2, 2), tmp_path / "run.clew"
+    optimizer = torch.optim.Adam(model.parameters())
+    with clew.trace(model, capture=["weight:state", ":in"], out=folder):
+        clew.tap("pair", {"a": torch.ones(2), "b": [torch.zeros(3)]})
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    trace = clew.load(folder)
+    for asked in ("weight:state", ":in", "pair"):
+        for value in run_json("value", folder, asked)["values"]:
+            (found,) = trace[value["address"]].values
+            assert found.array().tolist() == value["data"], value["address"]
+
+
 def test_value_without_data_says_how_to_record_it(crashed: Path) -> None:
     text = run("value", crashed, "layers.0:in").stdout
     assert "stats   not taken; record them with clew.trace(values='stats')" in text

@@ -34,6 +34,17 @@ class Net(nn.Module):
         return self.after(self.block(self.before(x)))
 
 
+class Part(nn.Module):
+    """A block of the user's own, which the compiler takes whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin(self.fc(x))
+
+
 @pytest.fixture(scope="module")
 def net() -> nn.Module:
     torch.manual_seed(0)
@@ -71,6 +82,42 @@ def test_a_compiled_region_is_one_opaque_call(net: nn.Module) -> None:
         gap.what == "a compiled region" and "compiled='eager'" in gap.remedy for gap in t.coverage
     )
     assert not any("_orig_mod" in event.address for event in t.events)
+
+
+def test_a_module_compiled_in_place_has_its_call() -> None:
+    torch.manual_seed(0)
+    model = Net()
+    model.block = Part()
+    model.block.compile(fullgraph=True)
+    x = torch.ones(3, 4)
+    with torch.no_grad():
+        expected = model(x)
+    with torch.no_grad(), clew.trace(model) as t:
+        again = model(x)
+    assert torch.equal(again, expected)
+    assert faults(t) == []
+    assert [e.address for e in t.modules] == ["#0", "before#0", "block#0", "after#0"]
+    (region,) = (op for op in t.ops if op.name == "compiled")
+    assert region.module == "block"
+    call = t["block"].one
+    assert call.inputs["0"].number == t["before"].output.number
+    assert call.source.function.endswith("Net.forward")
+    model.compile(fullgraph=True)
+    with torch.no_grad():
+        model(x)
+        with clew.trace(model) as t:
+            model(x), model(x)
+    assert [e.address for e in t.modules] == ["#0", "#1"]
+
+
+def test_its_backward_belongs_to_the_same_module_and_line(net: nn.Module) -> None:
+    with clew.trace(net) as t:
+        net(torch.ones(3, 4)).sum().backward()
+    forward, backward = [op for op in t.ops if op.name == "compiled"]
+    assert (forward.phase, backward.phase) == ("forward", "backward")
+    assert backward.forward == forward
+    assert (backward.module, backward.source) == ("block", forward.source)
+    assert all(op.forward != forward for op in t.ops if op.module in ("before", "after"))
 
 
 def test_what_it_computes_is_what_the_compiler_made_of_it(net: nn.Module) -> None:

@@ -12,18 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import clew
+from tests.models import Call
 from tests.outcomes import faults
-
-
-class Call(nn.Module):
-    def __init__(self, function: Any, **children: nn.Module) -> None:
-        super().__init__()
-        self.function = function
-        for name, child in children.items():
-            self.add_module(name, child)
-
-    def forward(self, *args: Any) -> Any:
-        return self.function(self, *args)
 
 
 def crash(program: Any, model: nn.Module | None = None, **options: Any) -> clew.Trace:

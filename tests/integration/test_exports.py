@@ -6,7 +6,7 @@ import csv
 import gzip
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -349,6 +349,123 @@ def test_addresses_choose_inputs_too(full: clew.Trace, tmp_path: Path) -> None:
     assert set(hdf5_groups(tmp_path / "x.h5")) == {"fc:in.0", "op:aten.addmm.default"}
     full.export("hdf5", tmp_path / "y.h5", addresses=[":out.big", "parts.50%"])
     assert set(hdf5_groups(tmp_path / "y.h5")) == {":out.big", "parts.50%"}
+
+
+class Wanted(nn.Module):
+    """Something for every kind of address."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        h = self.norm(self.fc(x))
+        parts = {"a": h, "b": [h * mask, 3]}
+        clew.tap("mid", h.detach(), self)
+        clew.tap("pair", {"x": h, "y": 1}, self)
+        return {"logits": h, "aux": parts["b"][0]}
+
+
+def shifted(x: Tensor) -> Tensor:
+    moved = x + 1
+    return moved
+
+
+CAPTURED = [
+    "", ":in", "fc", "fc:in", "op:mul", "op:mul:in", "fc:grad", "fc:grad_in", "fc.weight:grad",
+    "fc.weight:param", "norm.running_var:buffer", "fc.weight:update", "fc.weight:state",
+    "forward.h", "forward.parts", "forward", "test_exports.py:shifted.moved",
+]  # fmt: skip
+ASKED = [
+    *CAPTURED, "fc#1", "fc:out", "fc:in.0", ":in.mask", ":out.logits", "op:aten.mul.Tensor:in.1",
+    "fc.*:param", "fc.weight#1:grad", "fc.weight:state.exp_avg", "forward.h#0",
+    "forward.parts:out.a", "forward.parts:out.b", "mid", "mid#1", "pair", "pair:out.x",
+    f"{__name__}:shifted.moved", "*", "**",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def wanted() -> clew.Trace:
+    model = Wanted()
+    optimizer = torch.optim.Adam(model.parameters())
+    with clew.trace(model, capture=CAPTURED) as t:
+        for _ in range(2):
+            x = torch.randn(4, 3, requires_grad=True)
+            shifted(model(x, mask=torch.ones(3))["logits"]).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            t.step()
+    assert not t.coverage
+    return t
+
+
+def data_of(values: Iterable[Any]) -> list[tuple[tuple[int, ...], bytes]]:
+    """What some values hold, whatever their order."""
+    arrays = [value.array() for value in values]
+    return sorted((array.shape, array.tobytes()) for array in arrays)
+
+
+@pytest.mark.parametrize("address", ASKED)
+def test_every_kind_of_address_is_exported(
+    address: str, wanted: clew.Trace, tmp_path: Path
+) -> None:
+    expected = data_of(wanted[address].values)
+    assert expected
+    wanted.export("pt", tmp_path / "x.pt", addresses=[address])
+    loaded = torch.load(tmp_path / "x.pt", weights_only=True)
+    arrays = [tensor.numpy() for tensors in loaded.values() for tensor in tensors]
+    assert sorted((array.shape, array.tobytes()) for array in arrays) == expected
+    for fmt, groups in READERS.items():
+        done = wanted.export(fmt, tmp_path / fmt, addresses=[address])
+        assert done.left_out == ()
+        found = [row for group in groups(tmp_path / fmt).values() for row in rows(group)]
+        assert sorted((row.shape, row.tobytes()) for row in found) == expected
+
+
+def test_addresses_that_an_export_writes_can_be_asked_for(tmp_path: Path) -> None:
+    model = Wanted()
+    with clew.trace(model, values="full", capture=["fc.weight:param", "forward.parts"]) as t:
+        for _ in range(2):
+            model(torch.randn(4, 3), mask=torch.ones(3))["logits"].sum().backward()
+            with torch.no_grad():
+                model.fc.weight.add_(1)
+            t.step()
+    t.export("hdf5", tmp_path / "all.h5")
+    everything = hdf5_groups(tmp_path / "all.h5")
+    assert {"fc.bias:param", "fc.weight:param", "forward.parts:out.b.0"} <= set(everything)
+    # What it was at first, and after each change, although no op read the last.
+    assert data_of(t["fc.weight:param"].values) == sorted(
+        (row.shape, row.tobytes()) for row in rows(everything["fc.weight:param"])
+    )
+    for address, group in everything.items():
+        t.export("hdf5", tmp_path / "one.h5", addresses=[address], exist="replace")
+        (found,) = hdf5_groups(tmp_path / "one.h5").values()
+        for row, expected in zip(rows(found), rows(group), strict=True):
+            assert_identical(row, expected)
+
+
+@pytest.mark.parametrize("fmt", READERS)
+def test_what_was_gathered_is_exported_as_its_series(fmt: str, tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Tanh())
+    how = {
+        "0:in": clew.Callbacks(before_gather=clew.callbacks.stack, end=clew.callbacks.stack),
+        "0": clew.Callbacks(after_gather=lambda values: [v.mean() for v in values]),
+        "1": clew.Callbacks(save="norm"),
+    }
+    with clew.trace(model, capture=["2"], callbacks=how, gather=2) as t:
+        for step in range(4):
+            model(torch.full((5, 3), float(step)))
+            t.step()
+    t.export(fmt, tmp_path / "all")
+    found = READERS[fmt](tmp_path / "all")
+    assert {address.partition(".")[0] for address in found} == {"", "0:in", "0", "1", "2"}
+    for address, group in found.items():
+        series = t.series(address.partition(".")[0])
+        for row, value in zip(rows(group), series.values, strict=True):
+            assert_identical(row, value.array())
+        assert group["steps"].tolist() == series.steps
+        assert group["ranks"].tolist() == [-1 if rank is None else rank for rank in series.ranks]
 
 
 def test_capture_alone_is_enough(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
@@ -226,6 +227,7 @@ def test_nodes_say_what_is_known_of_them() -> None:
     assert up.stats is not None
     assert up.stats["count"] == 16
     assert up.source is not None
+    assert re.fullmatch(r"test_graph\.py:\d+", up.source)
     assert up.address == "up#0"
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 import subprocess
 import sys
+import sysconfig
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +177,86 @@ def test_dot_is_in_the_form_from_which_netron_takes_types(tmp_path: Path) -> Non
     # Clusters, which it does not look into, come last and declare nothing.
     assert text.index("subgraph") > text.rindex("->")
     assert exported("dot", tmp_path / "h.dot", depth=1).count("call_module") == 1
+
+
+MODEL = """
+from torch import nn
+
+class {name}(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + 1
+"""
+PROGRAM = """
+import sys, threading
+import torch
+from torch import nn
+import clew
+from first.model import First
+from second.model import Second
+
+model = nn.Sequential(First(2, 2), Second(2, 2))
+with clew.trace(model) as t:
+    model(torch.ones(3, 2))
+    # Nothing but code of libraries is on the stack of this call.
+    thread = threading.Thread(target=nn.ReLU(), args=[torch.ones(3)])
+    thread.start()
+    thread.join()
+t.save(sys.argv[1])
+"""
+
+
+@pytest.fixture(scope="module")
+def placed_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trace of a program in a folder of its own, two files of which have the same name."""
+    folder = tmp_path_factory.mktemp("placed")
+    for name in ("first", "second"):
+        (folder / name).mkdir()
+        (folder / name / "model.py").write_text(MODEL.format(name=name.title()))
+    (folder / "program.py").write_text(PROGRAM)
+    run = folder / "run.clew"
+    subprocess.run([sys.executable, folder / "program.py", run], check=True, timeout=120)
+    return run
+
+
+def drawings(t: clew.Trace, folder: Path) -> dict[str, str]:
+    view = t.graph(ops="all", depth=3)
+    t.export("model_explorer", folder / "explorer.json")
+    t.export("dot", folder / "exported.dot")
+    return {
+        "svg": view.svg(),
+        "dot": view.dot(),
+        "netron": view.dot(netron=True),
+        "mermaid": view.mermaid(),
+        "json": view.json(),
+        "text": str(view),
+        "model_explorer": (folder / "explorer.json").read_text(),
+        "exported dot": (folder / "exported.dot").read_text(),
+    }
+
+
+def test_no_drawing_says_where_on_the_machine_a_program_lies(
+    placed_run: Path, tmp_path: Path
+) -> None:
+    t = clew.load(placed_run)
+    stdlib, packages = (sysconfig.get_paths()[name] for name in ("stdlib", "purelib"))
+    torch_folder = os.path.dirname(os.path.dirname(torch.__file__))
+    # They are in the trace, so they could be said.
+    files = {place.file for place in t._current_reader().columns.places}
+    assert any(file.startswith(stdlib) for file in files)
+    assert any(file.startswith(torch_folder) for file in files)
+    for name, text in drawings(t, tmp_path).items():
+        for place in (str(placed_run.parent), stdlib, packages, torch_folder, sys.prefix):
+            assert place not in text, (name, place)
+
+
+def test_drawings_tell_files_apart_by_short_names(placed_run: Path) -> None:
+    graph = clew.load(placed_run).graph(ops="all", depth=3).model
+    sources = {node.name: node.source for node in graph.nodes if node.source}
+    assert sources["0"] == sources["Sequential"] == "program.py:11"
+    added = [node.source for node in graph.nodes if node.cls == "aten.add.Tensor"]
+    assert added == ["first/model.py:6", "second/model.py:6"]
+    line = threading.Thread.run.__code__.co_firstlineno
+    (relu,) = [node.source for node in graph.nodes if node.name == "ReLU"]
+    assert relu is not None
+    assert relu.startswith("threading.py:")
+    assert int(relu.partition(":")[2]) > line

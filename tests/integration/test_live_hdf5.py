@@ -83,19 +83,26 @@ def series_in(path: Path) -> dict[str, list[tuple[int, int, int, np.ndarray[Any,
     return {address: sorted(rows, key=lambda row: row[:2]) for address, rows in found.items()}
 
 
-def test_it_holds_what_the_export_of_the_same_run_holds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("capture", [(), ("fc.weight:param", "fc.weight:update")])
+def test_it_holds_what_the_export_of_the_same_run_holds(
+    capture: tuple[str, ...], tmp_path: Path
+) -> None:
     exported = tmp_path / "exported.h5"
     net, steps = Net(), 4
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     # One run seen by two: the last bits of a product depend on where its operands lie in memory.
-    with clew.trace(net, values="full") as whole:
-        with clew.trace(net, values="full", out=tmp_path / "run.h5") as t:
+    with clew.trace(net, values="full", capture=capture) as whole:
+        with clew.trace(net, values="full", capture=capture, out=tmp_path / "run.h5") as t:
             for step in range(steps):
                 net(torch.randn(3 if step == 2 else 2, 8))["wide"].sum().backward()
+                optimizer.step()
                 t.step()
                 whole.step()
     assert t.path == tmp_path / "run.h5"
     whole.export("hdf5", exported, ragged="apart")
     live = series_in(tmp_path / "run.h5")
+    # What it was at first and after each step, which no op has read after the last.
+    assert len(live["fc.weight:param"]) == steps + ("fc.weight:param" in capture)
     with h5py.File(exported) as file:
         assert {group.attrs["address"] for group in file.values()} == set(live)
         for group in file.values():

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import OrderedDict, UserDict
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,22 +19,10 @@ from transformers.modeling_outputs import BaseModelOutput
 
 import clew
 from tests import models
+from tests.models import Call
 from tests.outcomes import faults
 
 ONE = torch.ones(1, 2)
-
-
-class Call(nn.Module):
-    """Runs a function of itself: a forward written where the test can see it."""
-
-    def __init__(self, function: Any, **children: nn.Module) -> None:
-        super().__init__()
-        self.function = function
-        for name, child in children.items():
-            self.add_module(name, child)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(self, *args, **kwargs)
 
 
 def calls(trace: clew.Trace) -> list[str]:
@@ -345,6 +334,47 @@ def test_models_by_name() -> None:
     assert t["op:aten.addmm.default#1"].one.inputs["0"].name == "student.0.bias"
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
+@pytest.mark.parametrize("make", [torch.jit.script, lambda m: torch.jit.trace(m, ONE)])
+def test_a_scripted_model_and_one_that_holds_it(make: Any) -> None:
+    part = make(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
+    whole = nn.Sequential(part)
+    expected = part(ONE)
+    for model, weight in ((part, "1.weight"), (whole, "0.1.weight")):
+        with clew.trace(model) as t:
+            assert torch.equal(model(ONE), expected)
+        assert len(t[""]) == 1
+        assert weight in {value.name for op in t.ops for value in op.inputs.values()}
+        assert faults(t) == []
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_lazy_model_has_its_parameters_once_it_ran(streamed: bool, tmp_path: Path) -> None:
+    model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d())
+    with clew.trace(model, out=tmp_path / "run.clew" if streamed else None) as t:
+        str(t)
+        t.flush()
+        model(torch.ones(4, 2))
+    assert faults(t) == []
+    read = clew.load(t.path) if streamed else t
+    assert read.tree().to_dict()["parameters"] == (2 * 3 + 3) + (3 + 3)
+
+
+def test_names_with_signs_of_the_address_language_in_them() -> None:
+    names = ("op", "paper:cites", "w*", "[z]", "q#1", "a b")
+    model = nn.Sequential()
+    for name in names:
+        model.add_module(name, nn.Linear(2, 2))
+    with clew.trace(model) as t:
+        model(ONE)
+    for event in t.modules:
+        assert t[event.address].one == event
+    assert t["['w*']"].one.module == "w*"
+    with pytest.raises(clew.ClewError, match=r"nearest: .*\['w\*'\]"):
+        t["wx"]
+
+
 def test_models_without_names_go_by_their_class() -> None:
     first, second, third = nn.Linear(2, 2), nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2))
     with clew.trace() as t:
@@ -430,6 +460,30 @@ A, B = torch.zeros(1), torch.zeros(2)
 )  # fmt: skip
 def test_nested_outputs(value: Any, paths: dict[str, tuple[int, ...]]) -> None:
     assert {path: v.shape for path, v in one_output(value).items()} == paths
+
+
+@pytest.mark.parametrize(
+    ("address", "shapes"),
+    [
+        (":out.*", [(1,), (2,), (3,)]),
+        (":out.states.*", [(1,), (2,)]),
+        (":out.stat?s.[1-9]", [(2,)]),
+        (":out.log*", [(3,)]),
+        (":in.m*", [(4,)]),
+        ("fc:out.0", [(1, 2)]),
+    ],
+)
+def test_patterns_name_paths_inside_inputs_and_results(
+    address: str, shapes: list[tuple[int, ...]]
+) -> None:
+    def forward(self: Any, x: Tensor, mask: Tensor) -> Any:
+        self.fc(x)
+        return {"states": (torch.ones(1), torch.ones(2)), "logits": torch.ones(3)}
+
+    model = Call(forward, fc=nn.Linear(2, 2))
+    with clew.trace(model) as t:
+        model(ONE, mask=torch.ones(4))
+    assert [value.shape for value in t[address].values] == shapes
 
 
 def test_positional_and_keyword_inputs() -> None:

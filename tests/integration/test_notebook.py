@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -111,3 +113,27 @@ def test_statistics_of_kept_data() -> None:
     found = stats_of(np.array([[0, 3], [4, 0]], dtype=np.int32))
     assert (found.min, found.max, found.norm, found.zeros, found.count) == (0, 4, 5, 2, 4)
     assert stats_of(np.array([3 + 4j])).max == 5
+
+
+def test_everything_a_trace_gives_is_data_with_a_line_for_notebooks(trace: clew.Trace) -> None:
+    model = nn.Linear(4, 8)
+    with clew.trace(model) as threaded:
+        thread = threading.Thread(target=model, args=(torch.ones(1, 4),))
+        thread.start()
+        thread.join()
+    with pytest.raises(RuntimeError), clew.trace(model) as failed:
+        model(torch.ones(1, 3))
+    op, gap, crash = trace.ops[0], threaded.coverage[0], failed.crash
+    value = trace["0"].output
+    for thing in (
+        trace, trace.events, trace.modules, op, op.source, value, value.stats, trace["0"],
+        trace.series("0"), trace.tree(), trace.code(), trace.table(), trace.graph(), gap, crash,
+    ):  # fmt: skip
+        assert "\n" not in repr(thing)
+        assert "\x1b" not in thing._repr_mimebundle_()["text/plain"]
+        assert json.loads(json.dumps(thing.to_dict()))
+    assert trace["0"].to_dict()["events"][0]["address"] == "0#0"
+    assert trace.series("0").to_dict()["values"][0]["shape"] == [16, 8]
+    assert gap.to_dict()["remedy"] == gap.remedy
+    assert crash is not None
+    assert crash.to_dict()["event"]["name"] == "aten.addmm.default"

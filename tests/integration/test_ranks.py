@@ -105,6 +105,16 @@ answer["modes"] = t.series("2").modes
 answer["counts"] = t.series("2").counts
 answer["values"] = t.series("0:in").stack()[:, 0, 0].tolist()
 answer["kinds"] = sorted({event.kind for event in t.events})
+t.export("pt", f"values{rank}.pt", labels=True)
+exported = torch.load(f"values{rank}.pt", weights_only=True)
+answer["exported"] = {
+    address: [found["steps"], found["ranks"], [v.double().sum().item() for v in found["values"]]]
+    for address, found in exported.items()
+}
+answer["sums"] = {
+    address: [float(v.array().astype(float).sum()) for v in t.series(address).values]
+    for address in exported
+}
 """
     )
     first, second = answers(script, 2, tmp_path)
@@ -117,6 +127,13 @@ answer["kinds"] = sorted({event.kind for event in t.events})
     assert first["modes"] == (["train"] * 6 + ["eval"]) * 2
     assert first["counts"] == [0, 1, 2, 3, 4, 5, 0] * 2
     assert "gathered" in first["kinds"]
+    assert set(first["exported"]) == {":in.0", "0:in", "0.weight:grad", "1", "2"}
+    for address, (steps, ranks, sums) in first["exported"].items():
+        if address == ":in.0":  # the same tensors, of which nothing was gathered
+            assert ranks == [0] * 7
+            continue
+        assert (steps, ranks) == (first[address]["steps"], first[address]["ranks"]), address
+        assert sums == pytest.approx(first["sums"][address])
     assert second["2"]["ranks"] == [1] * 7
     assert "gathered" not in second["kinds"]
 

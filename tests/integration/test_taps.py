@@ -225,17 +225,25 @@ def test_taps_in_compiled_code(backend: str) -> None:
     assert torch.equal(compiled(x), expected)
 
 
-def test_a_tap_of_something_else_in_compiled_code_is_said() -> None:
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_a_tap_of_something_else_in_compiled_code_is_said(backend: str) -> None:
     torch._dynamo.reset()
 
     class Odd(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            clew.tap("size", x.shape[0], self)
-            return x + 1
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(2, 2)
 
-    compiled = torch.compile(Odd(), fullgraph=True, backend="eager")
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.fc(x)
+            clew.tap("size", x.shape[0], self)
+            x = x.relu()
+            clew.tap("name", "odd", self)
+            return x
+
+    compiled = torch.compile(Odd(), fullgraph=True, backend=backend)
     with clew.trace() as t:
-        compiled(torch.ones(2))
+        compiled(torch.ones(1, 2)).sum().backward()
     assert any("size" in str(gap) and "only tensors" in str(gap) for gap in t.coverage)
 
 

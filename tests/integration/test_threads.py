@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,9 @@ def in_thread(work: Callable[[], Any], name: str | None = None) -> None:
     thread.join()
     if errors:
         raise errors[0]
+
+
+TENSOR = torch.ones(2, 2)
 
 
 class Block(nn.Module):
@@ -74,6 +78,60 @@ def test_ops_elsewhere_on_that_thread_are_in_the_coverage() -> None:
     (gap,) = t.coverage
     assert "worker" in gap.where
     assert "clew.trace" in gap.remedy
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda: torch.ones(3) * 2,
+        lambda: TENSOR.relu(),
+        lambda: nn.functional.linear(TENSOR, TENSOR),
+        lambda: [sorted(range(3)), torch.cat([TENSOR, TENSOR])],
+    ],
+    ids=["made", "method", "function", "after other work"],
+)
+def test_a_thread_that_calls_no_module_is_in_the_coverage(work: Callable[[], Any]) -> None:
+    with clew.trace() as t:
+        torch.ones(1) + 1
+        in_thread(work, "worker")
+    (gap,) = t.coverage
+    assert (gap.what, gap.where) == ("ops outside module calls", "thread worker")
+
+
+def test_a_thread_without_ops_is_left_alone() -> None:
+    profiles: list[Any] = []
+
+    def work() -> None:
+        for _ in range(10_000):
+            len(profiles)
+        profiles.append(sys.getprofile())
+
+    with clew.trace() as t:
+        torch.ones(1) + 1
+        in_thread(work)
+    assert list(t.coverage) == []
+    assert profiles == [None]
+    assert threading.getprofile() is None
+
+
+def test_a_profiler_of_the_program_goes_on() -> None:
+    seen: list[str] = []
+
+    def profile(frame: Any, event: str, arg: Any) -> None:
+        seen.append(frame.f_code.co_name)
+
+    def work() -> None:
+        torch.ones(2).relu()
+
+    threading.setprofile(profile)
+    try:
+        with clew.trace():
+            torch.ones(1) + 1
+            in_thread(work)
+            assert "work" in seen
+        assert threading.getprofile() is profile
+    finally:
+        threading.setprofile(None)
 
 
 def test_the_main_thread_alone_has_no_gap() -> None:

@@ -96,6 +96,14 @@ def test_wildcards_name_the_same_local_of_many_modules() -> None:
     assert len(t["**.attn"]) == 8
 
 
+@pytest.mark.parametrize("address", ["**.forward.attn", "*.*.forward.attn", "**", "*.result"])
+def test_a_wildcard_for_methods_leaves_calls_of_modules_as_they_are(address: str) -> None:
+    # `*` also stands for torch's own methods, by whose code calls are recognised.
+    t = record([address])
+    assert [event.address for event in t.modules] == [event.address for event in record([]).modules]
+    assert not any(event.reconstructed or event.duration is None for event in t.modules)
+
+
 def test_parameters_return_values_and_attributes() -> None:
     t = record(["blocks.0.forward.x", "blocks.0.forward.mask", "blocks.0.forward.return",
                 "blocks.1.forward.self.scale", "forward.x"])  # fmt: skip

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from clew import address as address_module
 from clew.address import (
     ROLES,
     Address,
@@ -30,6 +29,7 @@ from clew.address import (
     parse,
     segment_matches,
     split,
+    written,
 )
 from clew.errors import AddressSyntaxError
 
@@ -703,6 +703,19 @@ def test_joined_keys_split_and_match_again(segments: list[Segment]) -> None:
     assert matches(".".join("*" * len(segments)), name) or "\0" in name
 
 
+@unhurried
+@given(
+    st.lists(st.text(alphabet="ab1_-:[]*?'\"\\# !é", min_size=1), min_size=1, max_size=3),
+    st.integers(0, 9),
+)
+def test_a_name_as_it_is_written_reads_back_as_itself(parts: list[str], call: int) -> None:
+    name = ".".join(parts)
+    address = parse(f"{written(name)}#{call}:in")
+    assert (address.kind, address.call, address.role) == ("path", call, "in")
+    assert matches(address.path, name)
+    assert not has_wildcard(address.path)
+
+
 @pytest.mark.parametrize(
     ("pattern", "name"),
     [
@@ -787,9 +800,3 @@ def test_nearest_returns_existing_names_and_the_exact_one_first(
     assert set(found) <= set(candidates)
     if n > 0:
         assert nearest(name, [*candidates, name], n)[0] == name
-
-
-def test_the_documented_examples_are_true() -> None:
-    import doctest
-
-    assert doctest.testmod(address_module).failed == 0

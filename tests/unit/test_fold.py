@@ -272,3 +272,18 @@ def test_folding_loses_nothing_and_joins_only_what_is_alike(kinds: list[int]) ->
                 tuple(kinds[int(folds.structure.name(row))] for row in run) for run in item.runs
             }
             assert len(kinds_of_runs) == 1
+
+
+def test_layers_with_the_same_named_values_are_folded() -> None:
+    model = Layers([programs.Noted() for _ in range(6)])
+    with torch.no_grad(), clew.trace(model, capture=["layers.*.forward.out"]) as t:
+        model(torch.zeros(2, 4))
+    assert shape(t, inside_root(t)) == ["6 × layers.0"]
+
+
+def test_a_layer_with_another_variable_is_not_folded() -> None:
+    model = Layers([programs.Noted() for _ in range(6)])
+    capture = ["layers.*.forward.out", "layers.3.forward.self.runs"]
+    with torch.no_grad(), clew.trace(model, capture=capture) as t:
+        model(torch.zeros(2, 4))
+    assert shape(t, inside_root(t)) == ["3 × layers.0", "layers.3", "2 × layers.4"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 
@@ -39,12 +40,12 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_pipe_is_plain_and_wide() -> None:
-    assert style_for(io.StringIO()) == Style(color=False, unicode=True, width=WIDE, terminal=False)
+    assert style_for(io.StringIO()) == Style(color=False, unicode=True, width=WIDE, bounded=False)
 
 
 def test_a_terminal_has_color_and_its_own_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "77")
-    assert style_for(Terminal()) == Style(color=True, unicode=True, width=77, terminal=True)
+    assert style_for(Terminal()) == Style(color=True, unicode=True, width=77, bounded=True)
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
@@ -68,7 +69,7 @@ def test_color_can_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_columns_also_tells_a_pipe_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "90")
-    assert style_for(io.StringIO()).width == 90
+    assert style_for(io.StringIO()) == Style(width=90, bounded=True)
 
 
 def test_symbols_become_ascii_where_the_stream_takes_no_others() -> None:
@@ -81,6 +82,34 @@ def test_symbols_become_ascii_where_the_stream_takes_no_others() -> None:
 def test_paint_only_where_there_is_color() -> None:
     assert Style(color=True).paint("x", "red", "bold") == "\x1b[31;1mx\x1b[0m"
     assert Style().paint("x", "red") == "x"
+
+
+LONG = "value = layer(hidden, mask=mask)  # model.py:57 in Decoder.forward"
+
+
+@pytest.mark.parametrize("width", [30, 40, 50])
+@pytest.mark.parametrize("color", [False, True])
+def test_long_lines_go_on_under_the_same_tree_lines(width: int, color: bool) -> None:
+    style = Style(color=color, width=width, bounded=True)
+    code, where = LONG.split("  ")
+    lines = style.wrapped("│ │ ", f"{style.paint(code, 'cyan')}  {style.paint(where, 'dim')}")
+    plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines]
+    assert len(plain) > 1
+    assert max(map(len, plain)) <= width
+    assert all(line.startswith("│ │ ") for line in plain)
+    assert [line.startswith("│ │     ") for line in plain] == [False] + [True] * (len(plain) - 1)
+    assert " ".join(line[4:].strip() for line in plain).split() == LONG.split()
+    # No colour runs on into the next line.
+    assert all(not color or line.rindex("\x1b[0m") > len(line) - 5 for line in lines)
+
+
+def test_a_word_longer_than_the_line_is_cut() -> None:
+    lines = Style(width=40, bounded=True).wrapped("│ ", "x" * 100)
+    assert [len(line) for line in lines] == [40, 40, 2 + 4 + 28]
+
+
+def test_where_nothing_bounds_a_line_it_stays_whole() -> None:
+    assert Style(width=40).wrapped("│ ", LONG) == [f"│ {LONG}"]
 
 
 @pytest.mark.parametrize(

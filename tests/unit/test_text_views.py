@@ -8,6 +8,7 @@ import re
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -187,11 +188,40 @@ def test_the_tree_as_data() -> None:
     assert names[2] == ["aten.relu.default", "aten.detach.default"]
 
 
-def test_every_line_fits_a_terminal() -> None:
-    view = tree_view(programs.crash()._current_reader())
-    for width in (40, 60, 80, 100):
-        text = view.text(Style(color=True, width=width, terminal=True))
-        assert max(len(line) for line in ANSI.sub("", text).splitlines()[:-3]) <= width
+def widest(text: str) -> int:
+    return max(len(line) for line in ANSI.sub("", text).splitlines())
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+def test_every_line_fits_a_terminal(width: int) -> None:
+    style = Style(color=True, width=width, bounded=True)
+    for t in (programs.crash(), programs.training()):
+        for view in (t.tree(), t.code(), t.code(succinct=False), t.table()):
+            assert widest(view.text(style)) <= width
+
+
+def test_a_width_that_was_asked_for_holds_for_a_pipe_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    model = torch.nn.TransformerEncoderLayer(4, 1, 4, batch_first=True)
+    with clew.trace(model, live=True) as t:
+        model(torch.ones(1, 2, 4))
+    printed = capsys.readouterr().out
+    assert "native_layer_norm" in printed
+    for text in (printed, str(t), str(t.code()), str(t.table())):
+        assert widest(text) <= 60
+
+
+def test_a_class_with_a_short_name_is_shown_in_the_widest_line_too() -> None:
+    class MLP(nn.Sequential):
+        pass
+
+    model = nn.Sequential(*(MLP(nn.ReLU(), nn.Tanh()) for _ in range(3)))
+    with clew.trace(model) as t:
+        model(torch.ones(1, 2))
+    (line,) = (line for line in str(t).splitlines() if "×3" in line)
+    assert line.startswith("└─ 0 … 2 ×3  MLP  ")
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
@@ -286,6 +316,80 @@ def test_code_as_data() -> None:
     lines = programs.loops().code().to_dict()["lines"]
     assert [line["depth"] for line in lines[:4]] == [0, 1, 2, 2]
     assert lines[2]["text"] == "# mul.Tensor(f32[2], 2) -> f32[2]"
+
+
+# Named values
+
+
+def halved(x: np.ndarray, times: int) -> np.ndarray:
+    for _ in range(times):
+        x = x / 2
+    return x
+
+
+def test_the_code_of_a_watch_shows_its_variables_at_their_lines() -> None:
+    watch = clew.watch("x", out=io.StringIO())
+    watch(halved)(np.array([4.0, 8.0]), 2)
+    text = str(watch.trace.code())
+    runs = re.findall(r"x = x / 2 .* in halved(.*)\n.*# (.*)", text)
+    assert runs == [
+        ("", "x = np.f64[2]  [2, 4] μ 3 σ 1"),
+        (" (2)", "x = np.f64[2]  [1, 2] μ 1.5 σ 0.5"),
+    ]
+    assert re.search(r"return x .* in halved\n.*# return np.f64\[2\]  \[1, 2\]", text)
+
+
+def test_each_gradient_is_told_once_under_the_line_of_the_backward_pass() -> None:
+    t = programs.named()
+    for text in (str(t.code()), str(t.code(succinct=False))):
+        after = text.split("y.sum().backward()")[-1].split("optimizer.step()")[0]
+        assert after.count("# 1:grad = f32[2,4]") == text.count("1:grad") == 1
+        assert after.count("# 0.proj.bias:grad = f32[4]") == text.count("bias:grad") == 1
+
+
+def test_updates_are_told_where_the_ops_of_an_optimizer_are_only_counted() -> None:
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(8)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, foreach=False)
+    with clew.trace(model, capture=["3.bias:update"]) as t:
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    after = str(t.code()).split("optimizer.step()")[1].splitlines()[1:]
+    assert after[0] == "│ # 16 ops: add_.Tensor ×16"
+    assert [line.split("  ")[0] for line in after[1:]] == ["│ # 3.bias:update = f32[2]"]
+
+
+def test_named_values_without_ops() -> None:
+    model = programs.Noted()
+    with clew.trace(model, level="modules", capture=["forward.out"]) as t:
+        model(torch.ones(2, 4))
+    text = str(t.code())
+    assert re.search(r"out = parts\[.* \[Noted\]\n.*# out = f32\[2,4\]", text)
+    assert re.search(r"return clew.tap\(.* \[Noted\]\n.*# tap gated = f32\[2,4\]", text)
+
+
+def test_the_tree_lists_named_values_and_counts_the_rest() -> None:
+    assert programs.named().tree().to_dict()["named"][0] == {
+        "name": "0.proj.bias:param", "mark": "×2", "looks": "f32[4]",
+        "source": "programs.py:210–213",
+    }  # fmt: skip
+    with clew.trace() as t:
+        for number in range(12):
+            clew.tap(f"tap{'x' * number}", np.zeros(number))
+    lines = str(t).splitlines()
+    assert lines[2] == "named values ×12"
+    assert re.match(r"├─ tap +np.f64\[0\]  test_text_views.py:\d+$", lines[3])
+    assert lines[-1] == "└─ … 4 more names"
+
+
+def test_names_that_differ_in_an_index_are_listed_as_one_in_the_tree() -> None:
+    with clew.trace() as t:
+        for number in range(5):
+            clew.tap(f"layer{number}", np.zeros(3))
+        for size in range(5):
+            clew.tap("grows", np.zeros(size))
+    lines = str(t).splitlines()
+    assert re.match(r"├─ layer0 … layer4 ×5  np.f64\[3\] ", lines[3])
+    assert re.match(r"└─ grows ×5 +np.f64\[0\] → np.f64\[1\] → … → np.f64\[4\] ", lines[4])
 
 
 # Texts of calls

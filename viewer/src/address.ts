@@ -1,5 +1,5 @@
 // The address language, as far as a report can answer it: module paths, ops, lines, calls, roles.
-// `clew/address.py` defines it; what it would refuse finds nothing here, with a word why.
+// `clew/address/` defines it; what it would refuse finds nothing here, with a word why.
 
 import type { Trace } from "./trace.ts";
 

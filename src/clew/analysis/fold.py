@@ -53,6 +53,21 @@ def rows_of(item: Item) -> tuple[int, ...]:
     return (item,)
 
 
+def name_range(first: str, last: str, above: int = 0) -> str:
+    """Two names that differ in an index as one, with so many names above it said again.
+
+    >>> name_range("h.0", "h.11"), name_range("h.0", "h.11", above=1), name_range("cell", "cell")
+    ('h.0 … 11', 'h.0 … h.11', 'cell')
+    """
+    if first == last:
+        return first
+    left, right = first.split("."), last.split(".")
+    shared = 0
+    while shared < min(len(left), len(right)) - 1 and left[shared] == right[shared]:
+        shared += 1
+    return f"{first} … {'.'.join(right[max(shared - above, 0) :])}"
+
+
 def _rows(items: list[Item]) -> list[int]:
     return [row for item in items for row in rows_of(item)]
 

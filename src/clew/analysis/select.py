@@ -6,20 +6,25 @@ In come a `Reader` and an address, out comes a `Selection` or a `NoMatch` with t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, overload
 
 import numpy as np
 
 from clew.address import (
     Address,
+    Segment,
     compile_pattern,
+    has_wildcard,
+    join,
     matches_file,
     matches_op,
     nearest,
     parse,
+    written,
 )
 from clew.errors import ClewError, NoMatch, NotRecorded
-from clew.events.display import Bundle, bundle
+from clew.events.display import Shown
 from clew.events.labels import is_named
 from clew.events.model import Event, Source, Value, Values
 from clew.events.records import GRADIENT, MODULE, OP, PREFIX, RECOMPUTE, TAP, VARIABLE
@@ -28,14 +33,16 @@ from clew.store.reader import Reader
 _LISTED = 10
 
 
-class Selection(Sequence[Event]):
+class Selection(Shown, Sequence[Event]):
     """The events an address stands for, in order."""
 
-    def __init__(self, address: str, events: list[Event], role: str, path: str | None) -> None:
+    def __init__(
+        self, address: str, events: list[Event], role: str, field: tuple[Segment, ...] = ()
+    ) -> None:
         self.address = address
         self._events = events
-        self._role = role
-        self._path = path
+        self.role = role
+        self._field = field
 
     def __len__(self) -> int:
         return len(self._events)
@@ -46,7 +53,7 @@ class Selection(Sequence[Event]):
     def __getitem__(self, index: slice) -> Selection: ...
     def __getitem__(self, index: int | slice) -> Event | Selection:
         if isinstance(index, slice):
-            return Selection(self.address, self._events[index], self._role, self._path)
+            return Selection(self.address, self._events[index], self.role, self._field)
         return self._events[index]
 
     def __iter__(self) -> Iterator[Event]:
@@ -55,7 +62,7 @@ class Selection(Sequence[Event]):
     @property
     def values(self) -> list[Value]:
         """The values named: the outputs, or what `:in` or `:out.path` says."""
-        return [value for event in self._events for value in self._values_of(event)]
+        return [value for event in self._events for _, value in self.items_of(event)]
 
     @property
     def one(self) -> Event:
@@ -99,18 +106,29 @@ class Selection(Sequence[Event]):
             raise ClewError(f"{self.address!r} stands for {len(values)} values; {_pick(self)}")
         return values[0].array()
 
-    def _values_of(self, event: Event) -> list[Value]:
-        found = event.inputs if self._role == "in" else event.outputs
-        if self._path is None:
-            return list(found.values())
-        prefix = self._path + "."
-        return [v for path, v in found.items() if path == self._path or path.startswith(prefix)]
+    def items_of(self, event: Event) -> list[tuple[str, Value]]:
+        """The values named of one of the events, with their paths in its inputs or outputs."""
+        found = event.inputs if self.role == "in" else event.outputs
+        return _items_at(found, self._field) if self._field else list(found.items())
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Bundle:
-        return bundle(self)
+    def to_dict(self) -> dict[str, Any]:
+        """The events as plain data, with the address they were asked for by."""
+        return {"address": self.address, "events": [event.to_dict() for event in self]}
 
     def __repr__(self) -> str:
         return f"<Selection {self.address!r}: {_counted(self._events)}>"
+
+
+def _items_at(values: Values, field: tuple[Segment, ...]) -> list[tuple[str, Value]]:
+    """The values at a path and inside it, or at every path that a pattern names."""
+    path, items = ".".join(map(str, field)), list(values.items())
+    if path == "0" and list(values) == [""]:
+        return items
+    found = [(p, v) for p, v in items if p == path or p.startswith(path + ".")]
+    if found or not has_wildcard(join(field)):
+        return found
+    matcher = compile_pattern(join((*field, "**")))
+    return [(p, v) for p, v in items if matcher(p)]
 
 
 def _counted(events: list[Event]) -> str:
@@ -140,10 +158,10 @@ def select(readers: list[Reader], text: str) -> Selection:
         idle = _idle_modules(readers[0], address)
         among = f"the modules that ran ({idle[0]!r} did not)" if idle else "the recorded names"
         raise NoMatch(text, nearest(_sought(address), sorted(names)), among)
-    path = ".".join(map(str, address.field)) if address.field else None
     role = "in" if address.role == "in" else "out"
-    selection = Selection(text, events, role, path)
-    if path is not None and not selection.values:
+    selection = Selection(text, events, role, address.field)
+    if address.field and not selection.values:
+        path = ".".join(map(str, address.field))
         side = "inputs" if address.role == "in" else "outputs"
         there = sorted({p for event in events for p in getattr(event, side)})
         raise NoMatch(text, nearest(path, there), f"the paths {', '.join(map(repr, there))}")
@@ -168,6 +186,9 @@ def _named(reader: Reader, address: Address) -> tuple[Any, list[str]]:
 
 def _labelled(reader: Reader, address: Address) -> tuple[Any, list[str]]:
     c = reader.columns
+    if address.role == "out" and address.field:
+        # What is inside a container that has a name of its own.
+        address = replace(address, role=None)
     if address.role in ("in", "out"):
         return np.zeros(0, dtype=np.int64), []
     wanted = [n for n, label in enumerate(c.labels) if is_named(address, label)]
@@ -185,13 +206,28 @@ def _idle_modules(reader: Reader, address: Address) -> list[str]:
     return sorted(m.path for m in reader.columns.modules if matcher(m.path))
 
 
+def address_of(event: Event, role: str, path: str, with_call: bool = False) -> str:
+    """The address of one input or output of an event, of whatever call unless told otherwise."""
+    subject, counted, tail = event.address.rpartition("#")
+    call, _, own_role = tail.partition(":")
+    if not counted:
+        subject, own_role = event.address, ""
+    elif with_call:
+        subject += f"#{call}"
+    if own_role:  # a gradient, a parameter, what a callback kept of an input
+        return f"{subject}:{own_role}.{path}" if path else f"{subject}:{own_role}"
+    if role == "in":
+        return f"{subject}:in.{path}" if path else f"{subject}:in"
+    return f"{subject}:out.{path}" if path else subject
+
+
 def find(readers: list[Reader], pattern: str) -> Selection:
     """Events whose module path, class or op name contains or matches a pattern."""
     events = [event for reader in readers for event in _find(reader, pattern)]
     if not events:
         names = {name for reader in readers for name in _all_names(reader)}
         raise NoMatch(pattern, nearest(pattern, sorted(names)))
-    return Selection(pattern, events, "out", None)
+    return Selection(pattern, events, "out")
 
 
 def _find(reader: Reader, pattern: str) -> list[Event]:
@@ -244,7 +280,7 @@ def _modules(reader: Reader, address: Address) -> tuple[Any, list[str]]:
     found = _without_wrappers(reader, found)
     if call is not None:
         found = found[c.number[found] == call]
-    return found, sorted({c.modules[int(s)].path for s in c.subject[rows]})
+    return found, sorted({written(c.modules[int(s)].path) for s in c.subject[rows]})
 
 
 def _without_wrappers(reader: Reader, rows: Any) -> Any:

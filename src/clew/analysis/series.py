@@ -17,6 +17,7 @@ from clew import callbacks
 from clew.address import Address, parse
 from clew.analysis.select import Selection, select
 from clew.errors import ClewError, NoMatch, NotRecorded
+from clew.events.display import Shown
 from clew.events.labels import is_made_of
 from clew.events.model import Event, Source, Value
 from clew.events.records import COPIED, ENDED, GATHERED, MODES, REDUCED, SAVED, Label
@@ -26,7 +27,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class Series(Shown):
     """Values of one address rank by rank, with where each came from."""
 
     address: str
@@ -89,6 +90,12 @@ class Series:
             )
         return callbacks.stack_padded(arrays)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The series as plain data; of the values what is known of them, not their elements."""
+        sources = [None if source is None else source.to_dict() for source in self.sources]
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return found | {"values": [value.to_dict() for value in self.values], "sources": sources}
+
     def __len__(self) -> int:
         return len(self.values)
 
@@ -98,8 +105,12 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One value of a series, with the event and the reader it is from."""
+    """One value of a series, with the event and the reader it is from.
 
+    `path` is where it is in the event's inputs or outputs.
+    """
+
+    path: str
     value: Value
     event: Event
     rank: int | None
@@ -151,9 +162,9 @@ def entries(readers: list[Reader], text: str) -> list[Entry]:
 def _selected(readers: list[Reader], selection: Selection) -> list[Entry]:
     by_rank = {reader.columns.rank: reader for reader in readers}
     return [
-        Entry(value, event, event.rank, by_rank[event.rank])
+        Entry(path, value, event, event.rank, by_rank[event.rank])
         for event in selection
-        for value in selection._values_of(event)
+        for path, value in selection.items_of(event)
     ]
 
 
@@ -176,7 +187,8 @@ def _made(readers: list[Reader], address: Address, stage: str) -> list[Entry]:
             event = reader.event(row)
             if address.call in (None, event.call):
                 rank = label.rank if label.kind == GATHERED else c.rank
-                found += [Entry(v, event, rank, reader) for v in event.outputs.values()]
+                outputs = event.outputs.items()
+                found += [Entry(path, value, event, rank, reader) for path, value in outputs]
     return found
 
 

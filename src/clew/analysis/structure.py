@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from clew.events.columns import Ints, Leaf, Meta, Template, Tensor
-from clew.events.records import MODULE, OP
+from clew.events.records import GRADIENT, MODULE, OP, TAP, VARIABLE
 from clew.store.reader import Reader
 
 _DIGITS = re.compile(r"\d+")
@@ -68,7 +68,7 @@ class Structure:
             return self._number((name, self.signature[row]))
         if self.kind[row] == OP:
             return self._number(self._op(row, loose=True))
-        return self._number(("event", row))
+        return self._number(self._other(row))
 
     def indices(self, row: int) -> list[int]:
         """The numbers in a module's name or among an op's constants, which may count up."""
@@ -113,7 +113,7 @@ class Structure:
             elif kind[row] == OP:
                 self.signature[row] = self._number(self._op(row, loose=False))
             else:
-                self.signature[row] = self._number(("event", row))
+                self.signature[row] = self._number(self._other(row))
             if parent[row] >= 0:
                 self.size[parent[row]] += self.size[row]
 
@@ -145,6 +145,13 @@ class Structure:
             self.subject[row], template, self._tensors(row), int(c.error[row]),
             int(self.reader.phase[row]),
         )  # fmt: skip
+
+    def _other(self, row: int) -> tuple[Any, ...]:
+        """What a named value is compared by; other events are like none."""
+        if self.kind[row] not in (VARIABLE, TAP, GRADIENT):
+            return "event", row
+        label = self.reader.columns.labels[self.subject[row]]
+        return "named", label.kind, label.name, label.role, self._tensors(row)
 
     def _tensors(self, row: int) -> bytes:
         """What the tensors of an event look like, as something to compare."""

@@ -11,16 +11,26 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
 
-from clew.capture.lanes import Lane
+from clew.capture.lanes import FRAME, NAME, DirectCall, Lane
 from clew.capture.recording import Recording
+from clew.capture.sources import first_argument, read_locals
 from clew.capture.structure import describe
-from clew.capture.torch_compat import compiled_graph_class, compiled_graph_count, is_compiled
+from clew.capture.torch_compat import (
+    WRAPPED_CALL,
+    compiled_graph_class,
+    compiled_graph_count,
+    current_autograd_node,
+    is_compiled,
+    next_autograd_number,
+)
 from clew.events.model import Gap
+from clew.events.records import BACKWARD
 
 _EXTRA_CALL = "Using `torch.compile\\(module\\)` when there are global hooks"
 
@@ -55,7 +65,7 @@ class CompiledSource:
         modules = [name.entry.ref() for name in self._recording.modules.names]
         compiled = any(module is not None and is_compiled(module) for module in modules)
         self._graphs = compiled_graph_count()
-        self._undo.append(_silence_extra_call())
+        self._undo.append(silence_extra_call())
         if self._how == "eager":
             stance = torch.compiler.set_stance("force_eager")
             self._undo.append(functools.partial(stance.__exit__, None, None, None))
@@ -95,7 +105,7 @@ class CompiledSource:
             self._undo.append(_watch(graph_class, self._recording, self._on_gap))
 
 
-def _silence_extra_call() -> Callable[[], None]:
+def silence_extra_call() -> Callable[[], None]:
     """Keep torch from warning the user of hooks that are ours."""
     before = list(warnings.filters)
     warnings.filterwarnings("ignore", message=_EXTRA_CALL)
@@ -143,8 +153,12 @@ def _begin(
 ) -> tuple[Any, ...] | None:
     try:
         # The caller's frame: past this function and the watching one.
-        node, parent = lane.place(sys._getframe(2))
-        name = lane.stack[-1][3]
+        frame = sys._getframe(2)
+        node, parent = lane.place(frame)
+        name = lane.stack[-1][NAME]
+        called = None if node.phase == BACKWARD else _compiled_in_place(lane, frame, parent)
+        if called is not None:
+            parent, name = called.event, called.name
         on_gap(
             Gap(
                 "a compiled region",
@@ -154,22 +168,44 @@ def _begin(
             )
         )
         tokens = describe(list(inputs), recording.tensors.known)
-        return next(recording.ids), node, parent, tokens
+        # As for ops: the node that this run makes, or the one whose backward it is.
+        number = next_autograd_number()
+        if node.phase == BACKWARD:
+            running = current_autograd_node()
+            number = -1 if running is None else running._sequence_nr()
+        return next(recording.ids), node, parent, number, tokens
     except Exception as fault:
         recording.on_fault(fault, "a compiled region")
         return None
 
 
+def _compiled_in_place(lane: Lane, frame: FrameType, parent: int) -> DirectCall | None:
+    """The call of a module that `module.compile()` made run past the hooks, opened if new."""
+    top, walker = lane.stack[-1], frame
+    while id(walker) != top[FRAME] and walker.f_back is not None:
+        module = first_argument(walker) if walker.f_code is WRAPPED_CALL else None
+        if module is not None and module._compiled_call_impl is not None:
+            call = lane.direct_call(walker)
+            if call is not None:
+                return call
+            args, kwargs = read_locals(walker, ("args", "kwargs"))
+            given = {**{str(at): value for at, value in enumerate(args)}, **kwargs}
+            place, _ = lane.place(walker.f_back)
+            return lane.open_direct(walker, module, top[NAME], parent, place, given)
+        walker = walker.f_back
+    return None
+
+
 def _end(recording: Recording, record: tuple[Any, ...], start: int, out: Any) -> None:
     try:
-        event, node, parent, tokens = record
+        event, node, parent, number, tokens = record
         end = recording.clock()
         result = describe(
             list(out) if isinstance(out, (tuple, list)) else out,
             lambda t: recording.tensors.produced(t, event, t.requires_grad, None),
         )
         recording.events.extend(
-            (event, _SUBJECT, node, parent, start, end, -1, tokens, None, result, None)
+            (event, _SUBJECT, node, parent, start, end, number, tokens, None, result, None)
         )
     except Exception as fault:
         recording.on_fault(fault, "a compiled region")

@@ -1,4 +1,4 @@
-"""Taps inside compiled code: an operator with a side effect, which no graph breaks at.
+"""Taps and calls inside compiled code: an operator with a side effect, which no graph breaks at.
 
 Imported by `tap` while Dynamo traces it, so that programs that compile nothing do not pay for it.
 At run time the operator hands the tensor to whoever listens then.
@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, library, ops
+from torch import Tensor, empty, library, ops
 
-from clew.capture import taps, variables
+from clew.capture import calls, taps, variables
 from clew.capture.torch_compat import register_effect
 
 _LIBRARY = library.Library("clew", "FRAGMENT")
+# Each takes a tensor, needed or not: Inductor (seen on 2.13) puts an operator that takes none where
+# values that are used later are already let go.
 _LIBRARY.define("tap(Tensor value, str name, str module, str reduce) -> ()")
 _LIBRARY.define("bound(Tensor value, int plan, str name, int line, str module, bool always) -> ()")
-_LIBRARY.define("tap_missed(str name) -> ()")
+_LIBRARY.define("tap_missed(Tensor value, str name) -> ()")
+_LIBRARY.define("called(Tensor value, int listener, str path) -> ()")
 
 
 def _tap(value: Tensor, name: str, module: str, reduce: str) -> None:
@@ -30,12 +33,20 @@ def _bound(value: Tensor, plan: int, name: str, line: int, module: str, always: 
         found.compiled(value.detach(), name, line, module, always)
 
 
-def _missed(name: str) -> None:
+def _missed(value: Tensor, name: str) -> None:
     for listener in list(taps._listeners):
         listener.missed(name)
 
 
-for _name, _function in (("tap", _tap), ("bound", _bound), ("tap_missed", _missed)):
+def _called(value: Tensor, listener: int, path: str) -> None:
+    found = calls.listeners.get(listener)
+    if found is not None:
+        found(path)
+
+
+for _name, _function in (
+    ("tap", _tap), ("bound", _bound), ("tap_missed", _missed), ("called", _called),
+):  # fmt: skip
     _LIBRARY.impl(_name, _function, "CompositeExplicitAutograd")
     library.register_fake(f"clew::{_name}", lambda *args: None, lib=_LIBRARY)
     register_effect(f"clew::{_name}")
@@ -46,7 +57,7 @@ def tap(name: str, value: Any, module: str, reduce: str) -> None:
     if isinstance(value, Tensor):
         ops.clew.tap(value, name, module, reduce)
     else:
-        ops.clew.tap_missed(name)
+        ops.clew.tap_missed(empty(0), name)
 
 
 def bound(value: Any, plan: int, name: str, line: int, owner: Any, always: bool) -> None:
@@ -55,4 +66,22 @@ def bound(value: Any, plan: int, name: str, line: int, owner: Any, always: bool)
         path = "" if owner is None else taps._paths.get(id(owner), "")
         ops.clew.bound(value, plan, name, line, path, always)
     elif always:
-        ops.clew.tap_missed(name)
+        ops.clew.tap_missed(empty(0), name)
+
+
+def called(values: Any, listener: int, path: str) -> None:
+    """Tell of a module call when the compiled code runs; traced by Dynamo."""
+    value = _first_tensor(values)
+    if value is not None:
+        ops.clew.called(value, listener, path)
+
+
+def _first_tensor(value: Any) -> Tensor | None:
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, (dict, list, tuple)):
+        for item in list(value.values()) if isinstance(value, dict) else value:
+            found = _first_tensor(item)
+            if found is not None:
+                return found
+    return None

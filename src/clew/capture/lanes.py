@@ -37,7 +37,7 @@ Call = tuple[int, StackNode, int, "ModuleName | None", int, int, int, Any, Any]
 
 
 class DirectCall:
-    """A call of `forward` that went past the hooks, tied to the frame it runs in.
+    """A call of a module that went past the hooks, tied to the frame it runs in.
 
     It sits in the frame's `f_trace` slot, which nothing reads unless a debugger traces that
     frame, and dies with the frame: the one way to tell two activations apart without keeping
@@ -155,14 +155,17 @@ class Lane:
             module = first_argument(frame)
             if module is owner or not _is_forward_of(module, frame.f_code):
                 continue
-            call = self._direct_call(frame)
+            call = self.direct_call(frame)
             if call is None:
                 place = self.recording.stacks.descend(top[NODE], frames[position + 1 :])
-                call = self._open_direct(frame, module, caller, parent, place)
+                code = frame.f_code
+                names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+                arguments = dict(zip(names, read_locals(frame, names), strict=True))
+                call = self.open_direct(frame, module, caller, parent, place, arguments)
             parent, caller, owner = call.event, call.name, module
         return parent
 
-    def _direct_call(self, frame: FrameType) -> DirectCall | None:
+    def direct_call(self, frame: FrameType) -> DirectCall | None:
         mark = frame.f_trace
         if isinstance(mark, DirectCall):
             return mark
@@ -175,26 +178,24 @@ class Lane:
         self._debugged[id(frame)] = (call, frame.f_lasti)
         return call
 
-    def _open_direct(
+    def open_direct(
         self,
         frame: FrameType,
         module: nn.Module,
         caller: ModuleName | None,
         parent: int,
         place: StackNode,
+        arguments: dict[str, Any],
     ) -> DirectCall:
+        """Record a call that went past the hooks, with what it was given."""
         recording = self.recording
         name = recording.modules.name_of(module, caller, place.index)
-        code = frame.f_code
-        names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-        known = recording.tensors.known
-        values = [describe(value, known) for value in read_locals(frame, names)]
+        given = describe(arguments, recording.tensors.known)
         event = next(recording.ids)
         now = recording.clock()
         number = count_call(name, place)
-        arguments = dict(zip(names, values, strict=True))
         recording.events.extend(
-            (event, name, place, parent, now, OPEN, number, [], arguments, Unseen, None)
+            (event, name, place, parent, now, OPEN, number, [], given, Unseen, None)
         )
         call = DirectCall(event, name)
         if frame.f_trace is None:

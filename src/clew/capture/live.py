@@ -6,15 +6,12 @@ than recording by far, and made only when asked for.
 
 from __future__ import annotations
 
-import functools
-import linecache
 from typing import Any
 
 from clew.capture.lanes import INPUTS, NAME, NAMED, NODE, Call, Lane
 from clew.capture.recording import Recording
-from clew.capture.sources import StackNode, places_of
+from clew.capture.sources import StackNode, lines_of
 from clew.events.live import Happening, Listener, LiveValue
-from clew.events.model import Source
 from clew.events.records import ARGS as ARGUMENTS
 from clew.events.records import (
     DEVICE,
@@ -63,16 +60,18 @@ class LiveFeed:
         subject, error = record[SUBJECT], record[ERROR]
         if record[OUT] is Unseen:
             return
-        kind, name, path, module = "op", str(subject), None, _nothing
+        stack = self._recording.lane().stack
+        around: Any = stack[-1][NAME]
+        kind, name, module = "op", str(subject), _nothing
+        path = None if around is None else around.path
         if hasattr(subject, "entry"):
             kind, name, path, module = "module", subject.cls, subject.path, subject.entry.ref
         elif isinstance(subject, Label):
             kind, name, path = KINDS[subject.kind], subject.name, subject.module
         elif isinstance(subject, Note):
             kind = "note"
-        depth = len(self._recording.lane().stack) - 1
         self._tell(
-            "ends", kind, name, path, depth, record[RECORD_NODE], record[ARGUMENTS],
+            "ends", kind, name, path, len(stack) - 1, record[RECORD_NODE], record[ARGUMENTS],
             record[KWARGS], record[OUT], max(record[END] - record[START], 0) / 1e9, error, module,
         )  # fmt: skip
 
@@ -84,10 +83,11 @@ class LiveFeed:
         if self._failed:
             return
         self._learn()
-        stack = functools.partial(_stack, node)
+        lines = lines_of(node)
+        is_direct = node.parent is not None and lines is not node.parent.lines
         event = Happening(
             kind, name, path, depth, self._seen(inputs or []), self._seen(keywords or {}),
-            self._seen(outputs), seconds, error, _is_direct(node), stack, module or _nothing,
+            self._seen(outputs), seconds, error, is_direct, lambda: lines, module or _nothing,
         )  # fmt: skip
         try:
             getattr(self._listener, what)(event)
@@ -123,28 +123,3 @@ class LiveFeed:
 
 def _nothing() -> None:
     return None
-
-
-def _stack(node: StackNode) -> tuple[Source, ...]:
-    """The program's own lines at and above a node, outermost first."""
-    found = []
-    at: StackNode | None = node
-    while at is not None:
-        [place] = places_of([_alone(at)])
-        if place.line > 0 and not place.library:
-            text = linecache.getline(place.file, place.line).strip()
-            line, end_line, col, end_col = place.line, place.end_line, place.col, place.end_col
-            found.append(Source(place.file, line, end_line, col, end_col, place.function, text))
-        at = at.parent
-    return tuple(reversed(found))
-
-
-def _is_direct(node: StackNode) -> bool:
-    [place] = places_of([_alone(node)])
-    return not place.library
-
-
-def _alone(node: StackNode) -> StackNode:
-    alone = StackNode(node.index, None, node.code, node.lasti, node.phase, node.thread)
-    alone.site = node.site
-    return alone

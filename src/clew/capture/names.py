@@ -58,14 +58,17 @@ class ModuleTable:
 
     def __init__(self) -> None:
         self.names: list[ModuleName] = []
-        # (path, name index of the owner, number of elements) of each parameter, shared ones once
-        self.parameters: list[tuple[str, int, int]] = []
+        self._parameters: list[tuple[str, int, int]] = []
+        # Path, owner and attribute of parameters of lazy modules, which get a size when they run.
+        self._sizeless: list[tuple[str, ModuleName, str]] = []
         self.entries: dict[int, ModuleEntry] = {}
         self._entry_count = 0
         # Called with each wrapper met around a module that was already known.
         self.on_wrapper: Callable[[nn.Module], None] = lambda module: None
         # Called with parameters and buffers that got their names after they may have been met.
         self.on_late_tensor: Callable[[Any], None] = lambda tensor: None
+        # The number of elements of a parameter, None as long as it has none.
+        self.size_of: Callable[[Any], int | None] = lambda tensor: int(tensor.numel())
         # Called with each module that gets a name.
         self.on_module: Callable[[str, Any], None] | None = None
         # Called with each parameter and buffer that gets a name.
@@ -75,6 +78,24 @@ class ModuleTable:
         self._unowned: dict[tuple[str, int], str] = {}
         # Set once modules may have come and gone.
         self._started = False
+
+    @property
+    def parameters(self) -> list[tuple[str, int, int]]:
+        """Path, name index of the owner and number of elements of each, shared ones once."""
+        pending, self._sizeless = self._sizeless, []
+        for path, name, attribute in pending:
+            module = name.entry.ref()
+            parameter = None if module is None else _owned(module, attribute)
+            if parameter is not None:
+                self._measure(path, name, attribute, parameter)
+        return self._parameters
+
+    def _measure(self, path: str, name: ModuleName, attribute: str, parameter: Any) -> None:
+        size = self.size_of(parameter)
+        if size is None:
+            self._sizeless.append((path, name, attribute))
+        else:
+            self._parameters.append((path, name.index, size))
 
     def register(self, model: nn.Module, path: str) -> None:
         """Name a model and everything inside it, a shared module once for each path."""
@@ -87,8 +108,8 @@ class ModuleTable:
             wrapper = False
             if children:
                 above = (*above, id(module))
-                for attribute in reversed(children):
-                    child = children[attribute]
+                # A scripted module has dictionaries of its own kind, with little more than `items`.
+                for attribute, child in reversed(list(children.items())):
                     # A module that contains itself is entered once.
                     if child is not None and id(child) not in above:
                         if attribute in _WRAPPED and _is_wrapped(attribute, module):
@@ -121,7 +142,7 @@ class ModuleTable:
         for entry, attribute, path in list(self._tensor_names.values()):
             module = entry.ref()
             if module is not None:
-                owned = module._parameters.get(attribute, module._buffers.get(attribute))
+                owned = _owned(module, attribute)
                 found += [] if owned is None else [(path, owned)]
         return found
 
@@ -134,8 +155,7 @@ class ModuleTable:
         module = entry.ref()
         if module is None:
             return None
-        owned = module._parameters.get(attribute, module._buffers.get(attribute))
-        return path if owned is tensor else None
+        return path if _owned(module, attribute) is tensor else None
 
     def _discover(self, module: nn.Module, caller: ModuleName | None, place: int) -> ModuleName:
         """Name a module that was not there when the recording began."""
@@ -210,7 +230,7 @@ class ModuleTable:
             if parameter is not None and id(parameter) not in tensor_names:
                 path = prefix + attribute
                 tensor_names[id(parameter)] = (entry, attribute, path)
-                self.parameters.append((path, owner.index, parameter.numel()))
+                self._measure(path, owner, attribute, parameter)
                 if on_tensor is not None:
                     on_tensor(path, parameter)
         for attribute, buffer in module._buffers.items():
@@ -218,6 +238,14 @@ class ModuleTable:
                 tensor_names[id(buffer)] = (entry, attribute, prefix + attribute)
                 if on_tensor is not None:
                     on_tensor(prefix + attribute, buffer)
+
+
+def _owned(module: nn.Module, attribute: str) -> Any:
+    """The parameter or buffer of a module, None if it has none of this name."""
+    for tensors in (module._parameters, module._buffers):
+        if attribute in tensors:
+            return tensors[attribute]
+    return None
 
 
 def _join(path: str, attribute: str, owner: nn.Module) -> str:

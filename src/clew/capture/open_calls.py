@@ -21,7 +21,7 @@ OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 # Those of ours that call the program's functions on its behalf.
 BETWEEN = (
     OURS + "watching.py",
-    os.path.join(OURS, "session", "tracer.py"),
+    os.path.join(OURS, "session", "decorating.py"),
     os.path.join(os.path.dirname(__file__), "workers.py"),
 )
 _CHAIN = 3

@@ -6,8 +6,9 @@ frame, let a fault of its own out.
 
 An op's NUMBER ties backward to forward. In forward it is the number the next autograd node of
 the thread will get, so an op that made a node has that node's number plus one. In backward it is
-the number of the node being run, -1 if there is none, and for the accumulation of a gradient,
-which has no forward op, the token of the parameter.
+the number of the node being run and, with `create_graph`, what it would be in forward; -1 if
+there is none; and for the accumulation of a gradient, which has no forward op, the token of the
+parameter.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ from clew.capture.torch_compat import (
     next_autograd_number,
     push_mode,
     remove_mode,
+    unobserved,
 )
-from clew.events.records import BACKWARD
+from clew.events.records import BACKWARD, backward_number
 
 _NO_AUTOGRAD_NODE = -1
 # Ops that write to the running statistics they are given, and do not say so.
@@ -152,7 +154,7 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
                 last_number = number
                 grad = is_grad_enabled()
             if node.phase == BACKWARD:
-                number = _backward_number(known)
+                number = _backward_number(known, number if grad else 0)
             inputs = []
             for argument in args:
                 held = live_get(id(argument))
@@ -232,13 +234,13 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
     return handler
 
 
-def _backward_number(known: Callable[[Tensor], Token]) -> int | Token:
+def _backward_number(known: Callable[[Tensor], Token], made: int) -> int | Token:
     node = current_autograd_node()
     if node is None:
         return _NO_AUTOGRAD_NODE
     number: int = node._sequence_nr()
     if number < _ACCUMULATION:
-        return number
+        return backward_number(number, made)
     variable = getattr(node, "variable", None)
     return _NO_AUTOGRAD_NODE if variable is None else known(variable)
 
@@ -329,10 +331,12 @@ class OpFacts:
         outputs: dict[str, Any] = {}
 
         def write(tensor: Tensor) -> Token:
-            token = written[id(tensor)] = tensors.written(tensor, event, grad)
+            token = written[id(tensor)] = tensors.written(tensor, event, follows)
             return token
 
         writes = self.writes
+        # A write may come second in what autograd runs for it, after a copy of what it replaces.
+        follows = grad or (bool(writes) and is_grad_enabled() and _any_followed(args))
         if self.training is not None and not args[self.training]:
             writes = {}
         for name, position in writes.items():
@@ -364,6 +368,12 @@ class OpFacts:
         if isinstance(result, list):
             return {**{str(i): v for i, v in enumerate(result)}, **extra}
         return extra if result is None else {"": result, **extra}
+
+
+def _any_followed(args: tuple[Any, ...]) -> bool:
+    """Whether autograd follows one of an op's tensors."""
+    with unobserved():
+        return any(isinstance(value, Tensor) and value.requires_grad for value in args)
 
 
 def _tokens(described: Any) -> set[int]:

@@ -6,13 +6,13 @@ are copied, objects are never called, printed or kept. Must not import torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from clew.capture.budget import Budget
+from clew.capture.names import ModuleTable
 from clew.events.records import Extra, Kept, Payload, Shape, Token
 from clew.events.statistics import NUMERIC_KINDS, Numbers, array_statistics
 
@@ -106,7 +106,7 @@ def array_payload(array: Numbers) -> Payload | None:
 class NoTensors:
     """The table of tensors of a recording where there is no torch."""
 
-    def __init__(self, name_of: Callable[[Any], str | None]) -> None:
+    def __init__(self, modules: ModuleTable) -> None:
         self.values: list[Any] = []
         self.live: dict[int, Any] = {}
 

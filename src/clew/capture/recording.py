@@ -72,7 +72,7 @@ class Recording:
         self,
         sink: Sink,
         clock: Callable[[], int],
-        table: Callable[[Callable[[Any], str | None]], Any],
+        table: Callable[[ModuleTable], Any],
         budget: Budget,
         most_events: float = math.inf,
     ) -> None:
@@ -94,12 +94,11 @@ class Recording:
         # Called when a module call begins, if somebody listens.
         self.on_enter: Callable[[Lane, Call], None] | None = None
         self.modules = ModuleTable()
-        self.tensors = table(self.modules.tensor_name)
+        self.tensors = table(self.modules)
         # id of a token -> (token, content), of tensors that were named
         self._contents: dict[int, tuple[Token, Any]] = {}
         # What is kept of values beyond their facts: (token, `Kept`).
         self.kept: list[Any] = []
-        self.modules.on_late_tensor = self.tensors.forget
         # Keeps more than facts of every tensor version, if that was asked for.
         self.keeper: Keeper | None = None
         # Follows gradients, if some were asked for.

@@ -7,6 +7,9 @@ path of calls, so a million ops on the same lines share a few nodes, and no fram
 from __future__ import annotations
 
 import dis
+import functools
+import itertools
+import linecache
 import os
 import sys
 from dataclasses import dataclass, field
@@ -14,7 +17,8 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeAlias
 
 from clew.events.columns import Place
-from clew.events.records import FORWARD
+from clew.events.model import Source
+from clew.events.records import FORWARD, OPTIMIZER
 
 _CLEAR_SNAPSHOT = sys.version_info < (3, 13)
 
@@ -49,7 +53,9 @@ Position: TypeAlias = tuple[str, str, int, int, int, int]
 class StackNode:
     """One call position: instruction `lasti` of `code`, reached through `parent`."""
 
-    __slots__ = ("code", "direct", "index", "kids", "lasti", "parent", "phase", "site", "thread")
+    __slots__ = (
+        "code", "direct", "index", "kids", "lasti", "lines", "parent", "phase", "site", "thread",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -68,6 +74,8 @@ class StackNode:
         self.thread = thread
         # File, function and position, once the code is let go.
         self.site: Position | None = None
+        # The program's own lines down to here, once somebody asked for them.
+        self.lines: tuple[Source, ...] | None = None
         # Children by (id(code), lasti), and shortcuts to descendants by the flattened chain of
         # those pairs, innermost first. Ids are safe as keys: nodes keep their code alive.
         self.kids: dict[tuple[int, ...], StackNode] = {}
@@ -89,12 +97,14 @@ class StackTree:
             node = self._roots[thread, phase] = self._add(None, None, -1, phase, thread)
         return node
 
-    def child(self, parent: StackNode, code: CodeType, lasti: int) -> StackNode:
-        """The node for `code` at `lasti` called from `parent`."""
+    def child(
+        self, parent: StackNode, code: CodeType, lasti: int, phase: int | None = None
+    ) -> StackNode:
+        """The node for `code` at `lasti` called from `parent`, in a phase if it is known."""
         key = (id(code), lasti)
         node = parent.kids.get(key)
         if node is None:
-            phase = MACHINERY.phases.get(code, parent.phase)
+            phase = MACHINERY.phases.get(code, parent.phase) if phase is None else phase
             node = self._add(parent, code, lasti, phase, parent.thread)
             parent.kids[key] = node
         return node
@@ -113,12 +123,16 @@ class StackTree:
         """The node reached from `base` through `frames`, given innermost first."""
         node = base
         path: list[int] = []
+        closures: list[CodeType] = []
         for frame in reversed(frames):
+            code = frame.f_code
             # The outermost frame under a module call is that module's own forward.
-            direct = node.direct or (frame.f_code.co_name == "forward" and node is not base)
-            node = self.child(node, frame.f_code, frame.f_lasti)
+            direct = node.direct or (code.co_name == "forward" and node is not base)
+            node = self.child(node, code, frame.f_lasti, FORWARD if code in closures else None)
             node.direct = direct
-            path[:0] = id(frame.f_code), frame.f_lasti
+            path[:0] = id(code), frame.f_lasti
+            if MACHINERY.phases.get(code) == OPTIMIZER:
+                closures = _functions_given(frame)
         if path:
             base.kids[tuple(path)] = node
         return node
@@ -152,6 +166,19 @@ class StackTree:
         node = StackNode(len(self.nodes), parent, code, lasti, phase, thread)
         self.nodes.append(node)
         return node
+
+
+def _functions_given(frame: FrameType) -> list[CodeType]:
+    """The code of the functions that `optimizer.step` was given: they run the model anew."""
+    args, kwargs = read_locals(frame, ("args", "kwargs"))
+    found: list[Any] = []
+    for given in (*(args or ())[1:], *(kwargs or {}).values()):
+        while isinstance(given, functools.partial):
+            given = given.func
+        if callable(given):
+            function = given if hasattr(given, "__code__") else type(given).__call__
+            found.append(getattr(function, "__code__", None))
+    return [code for code in found if code is not None]
 
 
 def first_argument(frame: FrameType) -> Any:
@@ -197,6 +224,24 @@ def places_of(nodes: list[StackNode]) -> list[Place]:
     return [_place(node, -1 if node.parent is None else rows[node.parent.index]) for node in nodes]
 
 
+def lines_of(node: StackNode) -> tuple[Source, ...]:
+    """The program's own lines at and above a node, outermost first; not those of libraries."""
+    below: list[StackNode] = []
+    at: StackNode | None = node
+    while at is not None and at.lines is None:
+        below.append(at)
+        at = at.parent
+    lines = () if at is None else at.lines or ()
+    for one in reversed(below):
+        place = _place(one, -1)
+        if place.line > 0 and not place.library:
+            text = linecache.getline(place.file, place.line).strip()
+            columns = place.line, place.end_line, place.col, place.end_col
+            lines = (*lines, Source(place.file, *columns, place.function, text))
+        one.lines = lines
+    return lines
+
+
 def _place(node: StackNode, parent: int) -> Place:
     site = node.site or _site(node)
     if site is None:
@@ -216,10 +261,10 @@ def _site(node: StackNode) -> Position | None:
 def _position(code: CodeType, lasti: int) -> tuple[int, int, int, int]:
     """Line, last line, column and last column of an instruction."""
     if hasattr(code, "co_positions"):
-        for index, found in enumerate(code.co_positions()):
-            if index == lasti // 2 and found[0] is not None:
-                line, end_line, col, end_col = found
-                return line, end_line or line, col or 0, end_col or 0
+        found = next(itertools.islice(code.co_positions(), lasti // 2, None), None)
+        if found is not None and found[0] is not None:
+            line, end_line, col, end_col = found
+            return line, end_line or line, col or 0, end_col or 0
     for start, end, line in code.co_lines():
         if start <= lasti < end and line is not None:
             return line, line, 0, 0

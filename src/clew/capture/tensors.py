@@ -14,8 +14,10 @@ from weakref import ref
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from clew.capture import structure
+from clew.capture.names import ModuleTable
 from clew.capture.torch_compat import function_mode_count, unobserved
 from clew.events.records import WRITTEN, Extra, UnknownShape
 
@@ -29,13 +31,16 @@ structure.learn(Tensor, {torch.dtype, torch.device, torch.layout, torch.memory_f
 class TensorTable:
     """Tokens of all tensors seen, by identity while the tensor lives."""
 
-    def __init__(self, name_of: Callable[[Tensor], str | None]) -> None:
+    def __init__(self, modules: ModuleTable) -> None:
         self.values: list[Any] = []
-        # id(tensor) -> the tensor, weakly, and the token of its newest version
+        # id(tensor) -> the tensor, weakly, as long as what is known of it holds, and the token of
+        # its newest version
         self.live: dict[int, tuple[Callable[[], Tensor | None], Token]] = {}
         # Called with each new token and its tensor when more than facts is wanted.
         self.keep: Callable[[Token, Tensor, Any], None] | None = None
-        self._name_of = name_of
+        self._name_of = modules.tensor_name
+        modules.on_late_tensor = self.forget
+        modules.size_of = _size
         # id(tensor) -> (its token, the version that stands for), for tensors met outside ops; the
         # token tells it from one that lived at the same address before
         self._versions: dict[int, tuple[Token, int]] = {}
@@ -110,11 +115,12 @@ class TensorTable:
             if holder is None or holder[0]() is None:
                 holder = self._storages[address] = (reference, next(self._numbers))
             token: Token = tensor.shape
+            requires_grad = tensor.requires_grad
             self.values.extend(
                 (token, tensor._version, holder[1], tensor.stride(), tensor.dtype, tensor.device,
-                 None, tensor.requires_grad, producer, self._name_of(tensor))
+                 None, requires_grad, producer, self._name_of(tensor))
             )  # fmt: skip
-            self.live[id(tensor)] = (reference, token)
+            self.live[id(tensor)] = (_while_same(reference, address, requires_grad), token)
         except Exception:
             # A subclass, an inference tensor, another layout, no storage.
             storage = self._storage(tensor)
@@ -215,6 +221,31 @@ class TensorTable:
         number = next(self._numbers)
         self._storages[address] = (ref(tensor), number)
         return number
+
+
+def _size(tensor: Tensor) -> int | None:
+    with unobserved():
+        return None if is_lazy(tensor) else tensor.numel()
+
+
+def _while_same(
+    reference: Callable[[], Tensor | None], storage: int, requires_grad: bool
+) -> Callable[[], Tensor | None]:
+    """As the reference, until the program gives the tensor other data or asks for its gradient.
+
+    `tensor.data = ...`, by which models are moved and cast, and `requires_grad` tell nobody. Only
+    for tensors met from outside: parameters, buffers, inputs.
+    """
+
+    def same() -> Tensor | None:
+        tensor = reference()
+        if tensor is None or function_mode_count():
+            return tensor
+        if tensor.requires_grad != requires_grad or tensor.untyped_storage()._cdata != storage:
+            return None
+        return tensor
+
+    return same
 
 
 def _shared(tensor: Tensor, base: Any, known: Callable[[Tensor], Token]) -> Token | None:

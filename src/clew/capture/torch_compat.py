@@ -140,10 +140,11 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
     The result of a collective that may still run is waited for past its wrapper, which goes on
     believing that it has to wait. Seen on 2.6 to 2.13.
     """
-    local: Any = getattr(tensor, "_local_tensor", tensor)
+    local: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
     if type(local).__name__ == "AsyncCollectiveTensor":
-        local = torch.ops._c10d_functional.wait_tensor(local.elem)
-    return local  # type: ignore[no-any-return]
+        wrapper: Any = local
+        local = torch.ops._c10d_functional.wait_tensor(wrapper.elem)
+    return local
 
 
 def own_group(rank: int, size: int, name: str) -> tuple[Any, Callable[[], Any], timedelta]:

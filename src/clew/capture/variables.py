@@ -136,8 +136,10 @@ class VariableSource:
         self, address: Address, path: str, module: Any, rest: tuple[Segment, ...]
     ) -> None:
         for match in methods(module, rest):
-            file = match.function.__code__.co_filename
-            if file.startswith(MACHINERY.generated):
+            code = match.function.__code__
+            # Calls of modules are recognised by the code that makes them, which has to stay.
+            machinery = id(code) in MACHINERY.hidden
+            if machinery or code.co_filename.startswith(MACHINERY.generated):
                 continue
             if not match.rest or _has_variable(match):
                 self._plan(match, address, {id(module): path})

@@ -57,15 +57,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _values(selection: Selection) -> list[tuple[Event, str, Value]]:
     """The values an address names, each with its event and its own address."""
-    found = []
-    for event in selection:
-        wanted = {id(value) for value in selection._values_of(event)}
-        for role, values in (("in", event.inputs), ("out", event.outputs)):
-            for path, value in values.items():
-                if id(value) in wanted:
-                    suffix = f":{role}.{path}" if path else "" if role == "out" else ":in"
-                    found.append((event, event.address + suffix, value))
-    return found
+    from clew.analysis.select import address_of
+
+    return [
+        (event, address_of(event, selection.role, path, with_call=True), value)
+        for event in selection
+        for path, value in selection.items_of(event)
+    ]
 
 
 def _text(found: list[tuple[Event, str, Value]], args: argparse.Namespace) -> list[str]:

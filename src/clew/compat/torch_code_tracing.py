@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from clew.events.live import Happening, LiveValue
+from clew.events.live import Happening, LiveValue, in_words
 from clew.events.model import Source, short_dtype
 from clew.session import Tracer, trace
 
@@ -33,10 +33,14 @@ DTYPE_ABBRS = {
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One op: what it was called with, and the lines that led to it, outermost first."""
+    """One op: what it was called with, the lines that led to it, outermost first, and its module.
+
+    Torch's own lines are not among them; `module` is the path of the module that ran it.
+    """
 
     op_str: str
     stack: tuple[Source, ...]
+    module: str | None = None
 
 
 class TracingMode:
@@ -72,7 +76,7 @@ class TracingMode:
         """Take down an op, and print it."""
         if event.kind != "op":
             return
-        self.traces.append(Trace(_op_to_str(event), event.stack()))
+        self.traces.append(Trace(_op_to_str(event), event.stack(), event.path))
         if not self._quiet:
             lines = _lines(self.traces[-1], self._shown, self._succinct)
             self._shown = self.traces[-1].stack
@@ -111,7 +115,7 @@ def _lines(found: Trace, shown: tuple[Source, ...], succinct: bool) -> list[str]
     lines = []
     for depth in range(same, len(found.stack)):
         source = found.stack[depth]
-        where = f"# {source.file}:{source.line} in {_function(source)}:"
+        where = f"# {_file(source)}:{source.line} in {_function(source)}:"
         lines.append(f"{'│ ' * depth}{_marked(source)}  {_DIM}{where}{_END}")
         if depth < len(found.stack) - 1:
             lines.append(f"{'│ ' * (depth + 1)}⬇️")
@@ -122,6 +126,13 @@ def _lines(found: Trace, shown: tuple[Source, ...], succinct: bool) -> list[str]
 def _place(source: Source, succinct: bool) -> tuple[Any, ...]:
     columns = () if succinct else (source.col, source.end_col)
     return source.file, source.line, source.function, *columns
+
+
+def _file(source: Source) -> str:
+    """A file as seen from the current folder, an installed one from `site-packages` on."""
+    installed = source.file.rfind(f"site-packages{os.sep}")
+    here = os.path.join(os.getcwd(), "")
+    return source.file[installed:] if installed >= 0 else source.file.removeprefix(here)
 
 
 def _function(source: Source) -> str:
@@ -147,22 +158,13 @@ def _op_to_str(event: Happening) -> str:
     if event.error is not None:
         outcome = f"!! {event.error.splitlines()[0]}"
     else:
-        outcome = _result_to_str(event.outputs)
+        outcome = _arg_to_str(event.outputs, "()")
     return f"{name}({', '.join(inputs)}) -> {outcome}"
 
 
-def _result_to_str(outputs: Any) -> str:
-    if isinstance(outputs, list):
-        return f"({', '.join(map(_arg_to_str, outputs))})"
-    return _arg_to_str(outputs)
+def _arg_to_str(value: Any, brackets: str = "[]") -> str:
+    return in_words(value, _tensor_debug_string, brackets)
 
 
-def _arg_to_str(value: Any) -> str:
-    if isinstance(value, LiveValue):
-        shape = "?" if value.shape is None else ", ".join(map(str, value.shape))
-        return f"{short_dtype(value.dtype)}[{shape}]"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_arg_to_str, value))}]"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{k}: {_arg_to_str(v)}' for k, v in value.items())}}}"
-    return str(value)
+def _tensor_debug_string(value: LiveValue) -> str:
+    return f"{short_dtype(value.dtype)}[{value.sizes}]"

@@ -11,12 +11,14 @@ import ast
 import contextlib
 import linecache
 import sys
-from collections.abc import Iterator
+import threading
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import nn
 
-from clew.events.live import Happening, LiveValue
+from clew.events.live import Happening, LiveValue, in_words
 from clew.events.model import Source
 from clew.session import Tracer as _Tracer
 from clew.session import trace as _trace
@@ -95,6 +97,9 @@ class Tracer:
         self.name = name
         self.tensor_ops_tracer = TensorOpsTracer(Color)
         self._tracer: _Tracer | None = None
+        self._model: Callable[[], nn.Module | None] = lambda: None
+        self._thread = 0
+        self._here = _Here()
 
     def start(self, model: nn.Module) -> None:
         """Begin to print what runs."""
@@ -102,6 +107,7 @@ class Tracer:
             _print(f"{Color.RED}● Tracer {self.name} is already active{Color.END}")
             return
         _print(_RULE, f"{Color.BOLD}● TRACING {self.name} STARTED{Color.END}", _RULE)
+        self._model, self._thread = weakref.ref(model), threading.get_ident()
         self._tracer = _trace(model, live=self).start()
 
     def stop(self) -> None:
@@ -130,14 +136,25 @@ class Tracer:
     def begins(self, event: Happening) -> None:
         """A module is called."""
         module = event.module()
-        details = _details(module)
-        title = f"{Color.GREEN}● {event.path or self.name} ({event.name}){Color.END}{details}"
+        if event.depth == 0:
+            self._here.is_other = not _belong(module, self._model())
+        if self._here.is_other:
+            return
+        title = f"{Color.GREEN}● {event.path or self.name} ({event.name}){Color.END}"
+        title += _details(module)
+        if event.depth == 0 and threading.get_ident() != self._thread:
+            title += f" @ [thread {threading.current_thread().name}]"
         arguments = [*event.inputs, *event.keywords.values()]
         shown = ", ".join(_shown(value) for value in arguments if _holds_tensor(value)) or "N/A"
         self._block(event.depth, [title, f"├─ Input: {shown}"])
 
     def ends(self, event: Happening) -> None:
         """A module call or an operation is over."""
+        is_other = self._here.is_other
+        if event.kind == "module" and event.depth == 0:
+            self._here.is_other = False
+        if is_other:
+            return
         if event.kind == "module":
             outcome = event.error.splitlines()[0] if event.error else _shown(event.outputs)
             label = "Error" if event.error else "Output"
@@ -147,6 +164,12 @@ class Tracer:
 
     def _block(self, depth: int, lines: list[str]) -> None:
         _print(*("│  " * depth + line for line in lines))
+
+
+class _Here(threading.local):
+    """Whether the module that runs in a thread, outermost, has nothing to do with the model."""
+
+    is_other = False
 
 
 def trace_model(model: nn.Module, name: str = "Quick Trace") -> Tracer:
@@ -160,6 +183,13 @@ def _print(*lines: str) -> None:
         for code in ("BLUE", "CYAN", "GREEN", "YELLOW", "RED", "BOLD", "DIM", "END"):
             text = text.replace(getattr(Color, code) or "\0", "")
     sys.stdout.write(text)
+
+
+def _belong(module: Any, model: nn.Module | None) -> bool:
+    """Whether one of two modules is in the other."""
+    if module is None or model is None:
+        return True
+    return any(m is module for m in model.modules()) or any(m is model for m in module.modules())
 
 
 def _details(module: Any) -> str:
@@ -176,14 +206,9 @@ def _holds_tensor(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, LiveValue):
-        shape = "?" if value.shape is None else ", ".join(map(str, value.shape))
-        return f"{value.cls} [{shape}] torch.{value.dtype} @ {value.device}"
-    if isinstance(value, list):
-        return f"({', '.join(map(_shown, value))})"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_shown(item)}' for key, item in value.items())}}}"
-    return str(value)
+    return in_words(
+        value, lambda v: f"{v.cls} [{v.sizes}] torch.{v.dtype} @ {v.device}", brackets="()"
+    )
 
 
 def _plain(value: Any) -> str:
@@ -216,14 +241,13 @@ def _expression(source: Source | None) -> tuple[str | None, list[str]]:
 
 def _target(source: Source | None) -> str:
     """The name an operation's result is given, if it is the whole of an assignment."""
-    if source is None:
+    found = _segment(source)
+    if source is None or found is None:
         return "Output"
     try:
         [statement] = ast.parse(source.text).body
     except (SyntaxError, ValueError):
         return "Output"
-    found = _segment(source)
-    is_whole = isinstance(statement, ast.Assign) and found is not None
-    if is_whole and ast.dump(statement.value) == ast.dump(found):  # type: ignore[attr-defined,arg-type]
-        return ", ".join(ast.unparse(t) for t in statement.targets)  # type: ignore[attr-defined]
+    if isinstance(statement, ast.Assign) and ast.dump(statement.value) == ast.dump(found):
+        return ", ".join(map(ast.unparse, statement.targets))
     return "Output"

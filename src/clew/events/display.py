@@ -22,3 +22,12 @@ def bundle(thing: object) -> Bundle:
     """A thing in the forms a notebook chooses from."""
     how = _SHOWN.get(type(thing))
     return {"text/plain": repr(thing)} if how is None else how(thing)
+
+
+class Shown:
+    """Something that notebooks show."""
+
+    __slots__ = ()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Bundle:
+        return bundle(self)

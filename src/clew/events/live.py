@@ -29,12 +29,18 @@ class LiveValue:
     def __str__(self) -> str:
         return tensor_text(self)
 
+    @property
+    def sizes(self) -> str:
+        """The shape without brackets, `2, 3`."""
+        return "?" if self.shape is None else ", ".join(map(str, self.shape))
+
 
 @dataclass(frozen=True, slots=True)
 class Happening:
     """A module call, op, note or named value, at its beginning or its end.
 
-    `depth` is the number of module calls around it. `inputs` and `outputs` are nested lists and
+    `path` is that of the module that is called, or that it ran in; None outside any. `depth` is the
+    number of module calls around it. `inputs` and `outputs` are nested lists and
     dicts of `LiveValue`s and constants, as in the call; `keywords` are the arguments by name.
     `seconds` is None at the beginning. `is_direct` tells whether a line of the program itself ran
     it, not a library that such a line called. `stack` gives the program's lines that led here,
@@ -69,6 +75,19 @@ class Listener(Protocol):
 
     def ends(self, event: Happening) -> None:
         """A module call, op, note or named value is over."""
+
+
+def in_words(described: Any, tensor: Callable[[LiveValue], str] = str, brackets: str = "[]") -> str:
+    """Arguments or a result in words, of tensors the given ones: `[f32[2,3], {mask: None}]`."""
+    if isinstance(described, LiveValue):
+        return tensor(described)
+    if isinstance(described, list):
+        items = ", ".join(in_words(item, tensor, brackets) for item in described)
+        return brackets[0] + items + brackets[1]
+    if isinstance(described, dict):
+        named = (f"{key}: {in_words(item, tensor, brackets)}" for key, item in described.items())
+        return f"{{{', '.join(named)}}}"
+    return str(described)
 
 
 def text_of(described: Any) -> str:

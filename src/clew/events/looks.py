@@ -6,7 +6,7 @@ In come facts, statistics and data, out comes text. Every view names tensors thi
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from clew.events.model import Stats
@@ -86,9 +86,9 @@ def numbers_text(stats: Stats | None, array: Any) -> str:
             _number(stats.min) if same else f"[{_number(stats.min)}, {_number(stats.max)}]"
         )
         if not same and stats.mean is not None and stats.std is not None:
-            mu, sigma = ("μ", "σ") if _takes("μσ") else ("mean", "std")
+            mu, sigma = ("μ", "σ") if takes("μσ") else ("mean", "std")
             parts.append(f"{mu} {_number(stats.mean)} {sigma} {_number(stats.std)}")
-    times = "×" if _takes("×") else "x"
+    times = "×" if takes("×") else "x"
     parts += [f"{name} {times}{n:,}" for name, n in (("NaN", stats.nan), ("Inf", stats.inf)) if n]
     return " ".join(filter(None, parts))
 
@@ -125,14 +125,15 @@ def _bars(array: Any) -> str:
     if not flat.size or flat.min() == flat.max() or not np.isfinite(flat.max() - flat.min()):
         return ""
     bins = np.histogram(flat, _BINS)[0]
-    bars = _BARS if _takes(_BARS) else _ASCII_BARS
+    bars = _BARS if takes(_BARS) else _ASCII_BARS
     return "".join(bars[round(n / bins.max() * (len(bars) - 1))] for n in bins.tolist())
 
 
-def _takes(symbols: str) -> bool:
-    """Whether standard output, where text mostly goes, can show some symbols."""
+def takes(symbols: str, stream: TextIO | None = None) -> bool:
+    """Whether a stream, by default standard output, where text mostly goes, can show symbols."""
+    stream = sys.stdout if stream is None else stream
     try:
-        symbols.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+        symbols.encode(getattr(stream, "encoding", None) or "utf-8")
     except (UnicodeError, LookupError):
         return False
     return True

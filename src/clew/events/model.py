@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from clew.errors import ClewError, NotRecorded
-from clew.events.display import Bundle, bundle
+from clew.events.display import Shown
 from clew.events.looks import is_python, numbers_text, tensor_text
 from clew.events.looks import short_dtype as short_dtype
 
@@ -19,8 +19,18 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+class Data(Shown):
+    """Fields, also as plain data."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields by name."""
+        return {field.name: getattr(self, field.name) for field in fields(cast(Any, self))}
+
+
 @dataclass(frozen=True, slots=True)
-class Source:
+class Source(Data):
     """A place in the user's code. Columns count from 0; 0 to 0 where Python does not tell."""
 
     file: str
@@ -36,7 +46,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Stats:
+class Stats(Data):
     """Statistics of a tensor's elements; min, max, mean, std, norm are of the finite ones."""
 
     min: float | None
@@ -51,7 +61,7 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(Data):
     """Something that was not seen, and what to do about it."""
 
     what: str
@@ -65,15 +75,20 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Crash:
+class Crash(Data):
     """The exception that ended the recorded block."""
 
     exception: str
     event: Event | None
     note: str
 
+    def to_dict(self) -> dict[str, Any]:
+        """The fields by name."""
+        event = None if self.event is None else self.event.to_dict()
+        return {"exception": self.exception, "event": event, "note": self.note}
 
-class Value:
+
+class Value(Shown):
     """One tensor at one moment: what it looked like, where it came from, what was kept of it."""
 
     __slots__ = (
@@ -156,9 +171,6 @@ class Value:
         name = f" {self.name}" if self.name else ""
         return f"<Value {self.look}{name}>"
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Bundle:
-        return bundle(self)
-
     def to_dict(self) -> dict[str, Any]:
         """The facts as plain data."""
         producer = self.producer
@@ -172,7 +184,7 @@ class Value:
             "placements": self.placements,
             "name": self.name,
             "producer": None if producer is None else producer.id,
-            "stats": None if self.stats is None else to_dict(self.stats),
+            "stats": None if self.stats is None else self.stats.to_dict(),
             "digest": self.digest,
         }
 
@@ -191,7 +203,7 @@ class Values(dict[str, Value]):
         raise KeyError(f"{path!r}; there are: {', '.join(map(repr, self)) or 'none'}")
 
 
-class Event:
+class Event(Shown):
     """One thing that happened: a module call, an op, a note.
 
     `start` and `duration` are seconds, from the beginning of the trace. `arguments` has the
@@ -293,7 +305,7 @@ class Event:
             "phase": self.phase,
             "rank": self.rank,
             "thread": self.thread,
-            "source": None if self.source is None else to_dict(self.source),
+            "source": None if self.source is None else self.source.to_dict(),
             "start": self.start,
             "duration": self.duration,
             "inputs": {path: value.to_dict() for path, value in self.inputs.items()},
@@ -302,7 +314,7 @@ class Event:
         }
 
 
-class Events(Sequence[Event]):
+class Events(Shown, Sequence[Event]):
     """Events of a trace, made as they are asked for."""
 
     def __init__(self, rows: Sequence[int], make: Callable[[int], Event], what: str) -> None:
@@ -329,6 +341,10 @@ class Events(Sequence[Event]):
     def __repr__(self) -> str:
         return f"<{len(self)} {self._what}>"
 
+    def to_dict(self) -> dict[str, Any]:
+        """The events as plain data."""
+        return {"events": [event.to_dict() for event in self]}
+
 
 def joined(parts: list[Events], what: str) -> Events:
     """Several sequences of events as one."""
@@ -336,8 +352,3 @@ def joined(parts: list[Events], what: str) -> Events:
         return parts[0]
     pairs = [(part, index) for part in parts for index in range(len(part))]
     return Events(range(len(pairs)), lambda row: pairs[row][0][pairs[row][1]], what)
-
-
-def to_dict(data: Any) -> dict[str, Any]:
-    """A dataclass as plain data, one level deep."""
-    return {f.name: getattr(data, f.name) for f in fields(data)}

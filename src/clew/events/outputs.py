@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from clew.errors import ClewError
@@ -30,9 +30,14 @@ class Hdf5:
     dtypes: str | Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        if self.compression not in COMPRESSIONS:
-            known = ", ".join(map(repr, COMPRESSIONS))
-            raise ClewError(f"compression={self.compression!r} is not one of {known}")
+        check_compression(self.compression, COMPRESSIONS)
+
+
+def check_compression(compression: str | None, known: Sequence[str | None]) -> None:
+    """Refuse a compression that a file format does not have."""
+    if compression not in known:
+        listed = ", ".join(map(repr, known))
+        raise ClewError(f"compression={compression!r} is not one of {listed}")
 
 
 def as_hdf5(out: object) -> Hdf5 | None:

@@ -21,6 +21,21 @@ LABELLED = (VARIABLE, TAP, GRADIENT, PREFIX, GATHERED)
 PHASES = ("forward", "backward", "recompute", "optimizer", "data")
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, DATA = range(5)
 
+# The autograd number of a backward op is two: of the node that runs, and of the one it made.
+_NODE_BITS = 31
+NODE_RUN = (1 << _NODE_BITS) - 1
+
+
+def backward_number(run: int, made: int) -> int:
+    """Both numbers as one, as far as there is room; 0 for a node that was not made."""
+    return run | made << _NODE_BITS if max(run, made) <= NODE_RUN else run & NODE_RUN
+
+
+def node_made(number: Any) -> Any:
+    """What the op's number would be in forward: that of the node it made, plus one."""
+    return number >> _NODE_BITS
+
+
 # Where a value of a series comes from, if not straight from the program: what a callback kept of
 # an input or output of a call, a copy from another rank, what callbacks made of the values of
 # several steps or ranks, and of the whole run.

@@ -114,6 +114,7 @@ class Session:
         from clew.capture.compiled import CompiledSource
         from clew.capture.modules import ModuleSource
         from clew.capture.sources import boundary_of
+        from clew.capture.threads import ThreadSource
         from clew.capture.torch_compat import on_swap
 
         recording = self.recording
@@ -126,6 +127,8 @@ class Session:
         modules = ModuleSource(recording, self._sees_ops, self._on_thread, self._on_idle)
         compiled = CompiledSource(recording, self._settings.compiled, self.gaps.add)
         self._sources = self._following.around(modules)
+        if self._sees_ops:
+            self._sources.append(ThreadSource(recording, self.gaps.add))
         self._undo = [on_swap(recording.tensors.forget), compiled.stop, self._stop_sources]
         compiled.start()
         self._start_sources()
@@ -361,21 +364,15 @@ class Session:
 
     def _on_idle(self, lane: Lane, module: nn.Module) -> None:
         """The outermost module call of a thread is over: leave no mode behind on it."""
+        from clew.capture.threads import ops_not_recorded
+
         if not self._steps.is_settled:
             root = self._root()
             self._steps.settle((module if root is None else root).training)
         if lane.ident != self._main:
             self._pop_mode(lane)
             if self._sees_ops:
-                self.gaps.add(
-                    Gap(
-                        "ops outside module calls",
-                        f"thread {lane.name}",
-                        "ops are recorded on the thread that opened the trace; elsewhere only "
-                        "inside module calls",
-                        "open a clew.trace inside that thread",
-                    )
-                )
+                self.gaps.add(ops_not_recorded(lane.name))
 
     def _root(self) -> nn.Module | None:
         """The model whose names are used, which says what kind of step one is."""

@@ -7,7 +7,8 @@ write instead.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +16,9 @@ from clew.address import Address, parse
 from clew.callbacks import Callbacks
 from clew.errors import ClewError
 from clew.events.live import Listener
-from clew.events.outputs import Hdf5
+from clew.events.outputs import Hdf5, as_hdf5
 from clew.events.settings import Limits, Schedule
+from clew.views.text.live import LivePrinter
 
 LEVELS = ("modules", "ops")
 VALUES = ("meta", "stats", "full")
@@ -54,6 +56,69 @@ class Settings:
         return list((found | {text: a for text, (a, _) in self.followed.items()}).values())
 
 
+def settings_of(
+    level: str,
+    values: str,
+    capture: Any,
+    watch: Any,
+    callbacks: Any,
+    gather: Any,
+    live: Any,
+    compiled: str,
+    out: Any,
+    exist: str,
+    schedule: Any,
+    limits: Any,
+    redact: bool,
+    name: str | None,
+) -> Settings:
+    """The arguments of `clew.trace`, checked."""
+    for what, given, allowed in (
+        ("level", level, LEVELS),
+        ("values", values, VALUES),
+        ("compiled", compiled, COMPILED),
+        ("exist", exist, EXIST),
+    ):
+        if given not in allowed:
+            options = ", ".join(repr(option) for option in allowed)
+            raise ClewError(f"{what}={given!r} is not one of {options}")
+    _check("out", out, (str, os.PathLike, Hdf5), "a path, a URL or clew.Hdf5(...)")
+    _check("limits", limits, (Limits,), "clew.Limits(...)")
+    if schedule is not None and not callable(schedule):
+        raise ClewError(f"schedule={schedule!r}: give clew.schedule(...), or None")
+    return Settings(
+        level, values,
+        [parse(text) for text in _texts("capture", capture, "addresses such as 'layers.0:in'")],
+        followed_addresses(callbacks, gather), gather, _listener(live), compiled,
+        as_hdf5(out) or out, exist, schedule, limits or Limits(), redact, name,
+        _texts("watch", watch, "names of variables"),
+    )  # fmt: skip
+
+
+def _check(what: str, given: Any, classes: tuple[type, ...], wanted: str) -> None:
+    if given is not None and not isinstance(given, classes):
+        raise ClewError(f"{what}={given!r}: give {wanted}, or None")
+
+
+def _texts(what: str, given: Any, wanted: str) -> tuple[str, ...]:
+    """One text or several."""
+    texts = (given,) if isinstance(given, str) else given
+    if isinstance(texts, Iterable):
+        texts = tuple(texts)
+        if all(isinstance(text, str) for text in texts):
+            return texts
+    raise ClewError(f"{what}={given!r}: give {wanted}, one or a list of them")
+
+
+def _listener(live: Any) -> Listener | None:
+    if isinstance(live, bool):
+        return LivePrinter(sys.stdout) if live else None
+    if not (hasattr(live, "begins") and hasattr(live, "ends")):
+        raise ClewError(f"live={live!r}: give True, False, or a listener with begins and ends")
+    listener: Listener = live
+    return listener
+
+
 def followed_addresses(callbacks: Any, gather: Any) -> dict[str, tuple[Address, Callbacks]]:
     """Addresses with callbacks, checked."""
     if gather is not None and (type(gather) is not int or gather < 1):
@@ -84,7 +149,9 @@ def models_of(model: Any, module_class: type) -> dict[str, Any]:
     models = {"": model} if isinstance(model, module_class) else model
     if models is None:
         return {}
-    if isinstance(models, Mapping) and all(isinstance(m, module_class) for m in models.values()):
+    if isinstance(models, Mapping) and all(
+        isinstance(name, str) and isinstance(m, module_class) for name, m in models.items()
+    ):
         return dict(models)
     raise ClewError(
         f"model is a {type(model).__name__}; give an nn.Module, a dict of name to nn.Module, "

@@ -7,36 +7,25 @@ it records.
 from __future__ import annotations
 
 import atexit
-import functools
-import inspect
 import os
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clew.address import parse
 from clew.callbacks import Callbacks
 from clew.errors import ClewError, MissingDependency, TraceStateError
 from clew.events.live import Listener
 from clew.events.model import Gap
-from clew.events.outputs import Hdf5, as_hdf5
+from clew.events.outputs import Hdf5
 from clew.events.settings import Limits, Schedule
+from clew.session.decorating import inside
 from clew.session.run import Session
-from clew.session.settings import (
-    COMPILED,
-    EXIST,
-    LEVELS,
-    VALUES,
-    Settings,
-    followed_addresses,
-    models_of,
-)
+from clew.session.settings import Settings, models_of, settings_of
 from clew.session.surroundings import warn
 from clew.store.reader import Reader
 from clew.traces import Trace
-from clew.views.text.live import LivePrinter
 
 if TYPE_CHECKING:
     from torch import nn
@@ -114,29 +103,15 @@ def trace(
     >>> str(t["0"].output)
     'f32[2,8]'
     """
-    for what, given, allowed in (
-        ("level", level, LEVELS),
-        ("values", values, VALUES),
-        ("compiled", compiled, COMPILED),
-        ("exist", exist, EXIST),
-    ):
-        if given not in allowed:
-            options = ", ".join(repr(option) for option in allowed)
-            raise ClewError(f"{what}={given!r} is not one of {options}")
     try:
         import torch
     except ImportError as missing:
         raise MissingDependency("clew.trace", "torch", "clew[torch]") from missing
-    models = models_of(model, torch.nn.Module)
-    addresses = [parse(text) for text in ([capture] if isinstance(capture, str) else capture)]
-    followed = followed_addresses(callbacks, gather)
-    place = as_hdf5(out) or out
-    listener = (LivePrinter(sys.stdout) if live else None) if isinstance(live, bool) else live
-    settings = Settings(
-        level, values, addresses, followed, gather, listener, compiled, place, exist, schedule,
-        limits or Limits(), redact, name, (watch,) if isinstance(watch, str) else tuple(watch),
+    settings = settings_of(
+        level, values, capture, watch, callbacks, gather, live, compiled, out, exist, schedule,
+        limits, redact, name,
     )  # fmt: skip
-    return Tracer(models, settings)
+    return Tracer(models_of(model, torch.nn.Module), settings)
 
 
 class Tracer(Trace):
@@ -200,27 +175,7 @@ class Tracer(Trace):
                 f"clew.trace decorates functions, not {type(function).__name__} objects; "
                 "write `with clew.trace(model):` around the call instead"
             )
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def traced_coroutine(*args: Any, **kwargs: Any) -> Any:
-                return await _Driven(_driven(self, function(*args, **kwargs)))
-
-            return traced_coroutine  # type: ignore[return-value]
-        if inspect.isgeneratorfunction(function):
-
-            @functools.wraps(function)
-            def traced_generator(*args: Any, **kwargs: Any) -> Any:
-                return (yield from _driven(self, function(*args, **kwargs)))
-
-            return traced_generator  # type: ignore[return-value]
-
-        @functools.wraps(function)
-        def traced(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-
-        return traced  # type: ignore[return-value]
+        return inside(self, function)
 
     def __repr__(self) -> str:
         return super().__repr__() if self._session is not None else "<Trace, nothing recorded yet>"
@@ -257,34 +212,6 @@ class Tracer(Trace):
                 "nothing was recorded: run the model inside `with clew.trace(model) as t:`"
             )
         return [self._session.reader()]
-
-
-class _Driven:
-    """A generator as something to await."""
-
-    def __init__(self, steps: Generator[Any, Any, Any]) -> None:
-        self._steps = steps
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return self._steps
-
-
-def _driven(tracer: Tracer, inner: Any) -> Generator[Any, Any, Any]:
-    """Run a generator or coroutine, recording it whenever it is not suspended."""
-    resume, value = inner.send, None
-    while True:
-        try:
-            with tracer:
-                item = resume(value)
-        except StopIteration as stop:
-            return stop.value
-        try:
-            resume, value = inner.send, (yield item)
-        except GeneratorExit:
-            inner.close()
-            raise
-        except BaseException as error:
-            resume, value = inner.throw, error
 
 
 def active_trace() -> tuple[Tracer, Recording, Callable[[Gap], Any]] | None:

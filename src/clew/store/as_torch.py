@@ -1,7 +1,11 @@
-"""A stored payload back into a torch tensor. The one file of the store that imports torch."""
+"""A stored payload back into a torch tensor, and tensors as `torch.save` is to write them.
+
+The one file of the store that imports torch.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -74,3 +78,21 @@ def save_tensors(tensors: dict[str, Any], target: Path) -> None:
     # An open file: given a name, torch refuses some, such as `.hidden`.
     with open(target, "wb") as file:
         torch.save(tensors, file)
+
+
+def own_parts(value: Any, reduce: Callable[[Any], Any] | None = None) -> Any:
+    """A value with its tensors detached, on the CPU, and of a view no more than itself.
+
+    `torch.save` would write all that a view is a view of. `reduce` is asked what to write of each
+    tensor. Tuples come out as lists.
+    """
+    if isinstance(value, dict):
+        return {key: own_parts(item, reduce) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [own_parts(item, reduce) for item in value]
+    if not hasattr(value, "untyped_storage"):
+        return value
+    found = (value.detach() if reduce is None else reduce(value.detach())).cpu()
+    is_plain = not found.is_nested and str(found.layout) == "torch.strided"
+    is_whole = is_plain and found.untyped_storage().nbytes() == found.nbytes
+    return found if is_whole else found.clone()

@@ -104,8 +104,9 @@ class Compactor(Tables):
         self.value_count = 0
         # id of a token -> number of its value
         self._numbers: dict[int, int] = {}
-        # storage -> writes to it in order: (the value written, its version, the event that wrote)
-        self._heads: dict[int, list[tuple[int, int, int]]] = {}
+        # storage -> writes to it in order: (the value written, its version, the event that wrote,
+        # whether autograd follows it)
+        self._heads: dict[int, list[tuple[int, int, int, int]]] = {}
         # (value, newest write to its memory) -> the value it has become
         self._renewed: dict[tuple[int, int], int] = {}
         # value -> (storage, meta, grad, name), for values that may still be used
@@ -201,7 +202,8 @@ class Compactor(Tables):
                 write = self._written.pop(value, None)
                 if write is not None:
                     storage, version, producer = write
-                    self._heads.setdefault(storage, []).append((value, version, producer))
+                    head = (value, version, producer, self._alive[value][2])
+                    self._heads.setdefault(storage, []).append(head)
         rows = self._rows
         rows["id"].append(event)
         rows["kind"].append(kind)
@@ -270,12 +272,14 @@ class Compactor(Tables):
         """The value a tensor has when an event begins: another if its memory was written since."""
         storage, meta, grad, name = self._alive[value]
         writes = (w for w in reversed(self._heads.get(storage, ())) if w[2] < event)
-        head, version, producer = next(writes, (-1, 0, 0))
+        head, version, producer, followed = next(writes, (-1, 0, 0, 0))
         if head <= value:
             self._adopt(value, head, producer)
             return value
         renewed = self._renewed.get((value, head))
         if renewed is None:
+            # Memory that a tensor with a gradient was written to has one as a whole.
+            grad = grad or followed
             renewed = self._append_value(storage, version, meta, grad, producer, name)
             self._renewed[value, head] = renewed
         return renewed

@@ -137,14 +137,18 @@ def _next(file: int, offset: int, size: int) -> int:
     data = read_at(file, offset, min(size - offset, _LARGEST_SEARCH))
     at = data.find(_MARK, 8)
     while at >= 0:
-        if at % 8 == 0:
-            try:
-                if _message(file, offset + at, size)[1] == _RECORD_BATCH:
-                    return offset + at
-            except Damage:
-                pass
+        if at % 8 == 0 and _is_batch(file, offset + at, size):
+            return offset + at
         at = data.find(_MARK, at + 1)
     return size
+
+
+def _is_batch(file: int, offset: int, size: int) -> bool:
+    """Whether a whole record batch begins at a place."""
+    try:
+        return _message(file, offset, size)[1] == _RECORD_BATCH
+    except Damage:
+        return False
 
 
 def _message(file: int, offset: int, size: int) -> tuple[Message, int | None]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from clew.address import written
 from clew.events.columns import IN, OUT, Columns, Ints, Place, Tensor
 from clew.events.model import Event, Events, Source, Stats, Value, Values
 from clew.events.records import (
@@ -22,12 +23,14 @@ from clew.events.records import (
     KINDS,
     LABELLED,
     MODULE,
+    NODE_RUN,
     NOTE,
     OP,
     PHASES,
     PREFIX,
     STEP,
     Unseen,
+    node_made,
 )
 from clew.store.decode import decode
 
@@ -94,30 +97,44 @@ class Reader:
         c = self.columns
         result = np.full(len(c.id), -1, dtype=np.int64)
         ops = c.kind == OP
-        forward = np.flatnonzero(ops & (self.phase != BACKWARD))
-        backward = np.flatnonzero(ops & (self.phase == BACKWARD) & (c.number >= 0))
-        if not len(forward) or not len(backward):
+        in_backward = ops & (self.phase == BACKWARD)
+        backward = np.flatnonzero(in_backward & (c.number >= 0))
+        run = c.number & NODE_RUN
+        # With `create_graph`, backward ops make nodes as well, for a backward of the backward.
+        made = np.where(in_backward, np.where(c.number >= 0, node_made(c.number), 0), c.number)
+        makers = np.flatnonzero(ops & (~in_backward | (made > 0)))
+        if not len(makers) or not len(backward):
             return result
         # An op that made node n reads n + 1; the first to read it is the one. Numbers count up
         # per thread; ops of other threads than the first are matched within their own.
-        for thread in np.unique(self.thread[forward]):
-            mine = forward[self.thread[forward] == thread]
-            numbers, first = np.unique(c.number[mine], return_index=True)
+        for thread in np.unique(self.thread[makers]):
+            mine = makers[self.thread[makers] == thread]
+            numbers, first = np.unique(made[mine], return_index=True)
             open_rows = backward[
                 (result[backward] < 0)
                 & ((self.thread[backward] == thread) | (self.thread[backward] == 0))
             ]
-            wanted = c.number[open_rows] + 1
+            wanted = run[open_rows] + 1
             at = np.searchsorted(numbers, wanted)
             at[at >= len(numbers)] = 0
             hit = numbers[at] == wanted
             result[open_rows[hit]] = mine[first[at[hit]]]
             # A node made after its op had run, as for a write to a view, has no reader of its
             # own: it belongs to the op before it.
-            last = np.searchsorted(c.number[mine], wanted - 1, "right") - 1
+            last = np.searchsorted(made[mine], wanted - 1, "right") - 1
             late = ~hit & (last >= 0)
             result[open_rows[late]] = mine[last[late]]
-        return result
+        return self._first_forward(result)
+
+    def _first_forward(self, rows: Ints) -> Ints:
+        """The same with forward ops only: a backward op stands for the forward op it belongs to."""
+        while True:
+            again = np.flatnonzero((rows >= 0) & (self.phase[rows] == BACKWARD))
+            if not len(again):
+                return rows
+            # One that belongs to itself or to a later one would never end.
+            earlier = rows[rows[again]] < rows[again]
+            rows[again] = np.where(earlier, rows[rows[again]], -1)
 
     @cached_property
     def module_row(self) -> Ints:
@@ -183,7 +200,7 @@ class Reader:
         step, rank = int(c.step[row]), c.rank
         if kind == MODULE:
             module = c.modules[int(c.subject[row])].path
-            address = f"{module}#{call}"
+            address = f"{written(module)}#{call}"
         else:
             module = self.module_path(row)
             address = f"op:{name}#{call}" if kind == OP else name

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from clew.address import written
 from clew.events.columns import IN, ModuleRow, Place
 from clew.events.model import short_dtype
 from clew.events.records import (
@@ -20,12 +21,14 @@ from clew.events.records import (
     KINDS,
     LABELLED,
     MODULE,
+    NODE_RUN,
     NOTE,
     OP,
     PHASES,
     PREFIX,
     STEP,
     Kept,
+    node_made,
 )
 from clew.store.compact import Part, Tables
 
@@ -110,14 +113,17 @@ class Words:
         call: int | None = None
         if kind == MODULE:
             name, module, call = self.modules[subject].cls, self.modules[subject].path, number
-            address = f"{module}#{call}"
+            address = f"{written(module)}#{call}"
         elif kind == OP:
             name, call = self._tables.ops.rows[subject], self._counted(kind, subject)
             address = f"op:{name}#{call}"
             if place.phase == BACKWARD:
-                module, source = self._forward.get(number + 1, (module, source))
-            elif number not in self._forward:
-                self._forward[number] = (module, source)
+                if number >= 0:
+                    run = (number & NODE_RUN) + 1
+                    module, source = self._forward.get(run, (module, source))
+                    self._forward.setdefault(node_made(number), (module, source))
+            else:
+                self._forward.setdefault(number, (module, source))
         elif kind in LABELLED:
             label = self._tables.labels.rows[subject]
             name, call = label.name, self._counted(kind, subject)

@@ -58,7 +58,10 @@ def _frame(side: Side) -> str | None:
 def selection_bundle(selection: Selection) -> Bundle:
     """The events of a selection as a table."""
     lines = [repr(selection)]
-    rows = [_event_cells(event, selection._values_of(event)) for event in selection[:_ROWS]]
+    rows = [
+        _event_cells(event, [value for _, value in selection.items_of(event)])
+        for event in selection[:_ROWS]
+    ]
     lines += ["  " + "  ".join(filter(None, row)) for row in rows]
     left_out = len(selection) - len(rows)
     if left_out:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from clew.address import compile_pattern
-from clew.analysis.fold import Folds, Item, Repeat
+from clew.analysis.fold import Folds, Item, Repeat, name_range
 from clew.analysis.graph.model import CALL, OP, REPEAT, Node
 from clew.analysis.graph.ops import bare_name, is_minor, starts_backward
 from clew.events.columns import IN, OUT
@@ -234,18 +234,3 @@ def _pruned_by_name(reader: Reader, prune: bool | tuple[str, ...]) -> set[int]:
         for subject, module in enumerate(reader.columns.modules)
         if any(test(module.cls) or test(module.path) for test in tests)
     }
-
-
-def name_range(first: str, last: str) -> str:
-    """Two names that differ in an index as one.
-
-    >>> name_range("h.0", "h.11"), name_range("cell", "cell")
-    ('h.0 … 11', 'cell')
-    """
-    if first == last:
-        return first
-    left, right = first.split("."), last.split(".")
-    shared = 0
-    while shared < min(len(left), len(right)) - 1 and left[shared] == right[shared]:
-        shared += 1
-    return f"{first} … {'.'.join(right[shared:])}"

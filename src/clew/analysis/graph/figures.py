@@ -8,8 +8,8 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from clew.analysis.fold import Folds
-from clew.analysis.graph.boxes import name_range
+from clew.analysis.files import file_names
+from clew.analysis.fold import Folds, name_range
 from clew.analysis.graph.model import CALL, REPEAT, Node
 from clew.analysis.parameters import Parameters
 from clew.events.columns import IN, OUT, Meta
@@ -26,6 +26,7 @@ class Figures:
         self._structure = folds.structure
         self._reader = folds.structure.reader
         self._parameters = Parameters(self._reader.columns.modules, self._reader.columns.parameters)
+        self._files = file_names(self._reader)
 
     def filled(self, node: Node, rows: list[int]) -> Node:
         """The node with its facts; `rows` are its events in all runs, the first one first."""
@@ -34,7 +35,6 @@ class Figures:
             return replace(node, events=self._ids(rows))
         c = self._reader.columns
         error = next((int(c.error[r]) for r in rows if c.error[r] >= 0), -1)
-        source = self._reader.source(row)
         return replace(
             node,
             name=self._name(node, rows),
@@ -47,10 +47,14 @@ class Figures:
             inputs=self._looks(row, IN),
             outputs=self._looks(row, OUT),
             stats=self._stats(rows),
-            source=None if source is None else str(source),
+            source=self._source(row),
             error=c.errors[error] if error >= 0 else None,
             address=self._reader.event(row).address,
         )
+
+    def _source(self, row: int) -> str | None:
+        source = self._reader.source(row)
+        return None if source is None else f"{self._files[source.file]}:{source.line}"
 
     def _ids(self, rows: list[int]) -> tuple[int, ...]:
         ids = self._reader.columns.id

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from torch import nn
 
-logger = logging.getLogger("torchspy")
+from clew.capture.calls import CalledNames
 
-Classes = tuple[type[nn.Module], ...]
+logger = logging.getLogger("torchspy.saver")
+
+UNKNOWN = "unknown"
 
 
 class BaseDebugger:
@@ -22,41 +23,32 @@ class BaseDebugger:
         self.output_dir.mkdir(parents=True, exist_ok=True)
         self.enabled = enabled
         self.module_paths: dict[int, str] = {}
-        # An id is a module's only while the module lives.
-        self._modules: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
+        self._names = CalledNames()
 
     def get_module_path(self, module: nn.Module) -> str:
-        """The path a module was registered under, `"unknown"` for any other."""
-        known = self._modules.get(id(module)) is module
-        return self.module_paths[id(module)] if known else "unknown"
+        """The path a module was registered under, `"unknown"` for any other.
+
+        A module that is in several places has the path that it is being called by.
+        """
+        known = self._names.original(module)
+        if known is None or id(known) not in self.module_paths:
+            return UNKNOWN
+        return self._names.of(known) or "root"
 
     def _register(
         self,
         model: nn.Module,
-        target_classes: Classes,
-        target_names: Iterable[str] | None,
-        exclude_names: Iterable[str] | None,
+        target_classes: tuple[type[nn.Module], ...] = (nn.Module,),
+        target_names: Iterable[str] | None = None,
+        exclude_names: Iterable[str] | None = None,
     ) -> None:
-        for path, module in matching(model, target_classes, target_names, exclude_names):
-            self.module_paths[id(module)] = path
-            self._modules[id(module)] = module
-            logger.info("Registered %s (%s)", path, type(module).__name__)
-
-
-def matching(
-    model: nn.Module,
-    target_classes: Classes = (nn.Module,),
-    target_names: Iterable[str] | None = None,
-    exclude_names: Iterable[str] | None = None,
-) -> Iterator[tuple[str, nn.Module]]:
-    """Modules of some classes whose path has one of the names in it, and none of the excluded."""
-    wanted = None if target_names is None else list(target_names)
-    modules: list[tuple[str, nn.Module]] = list(model.named_modules())
-    for name, module in modules:
-        path = name or "root"
-        if not isinstance(module, tuple(target_classes)):
-            continue
-        if wanted is not None and not any(part in path for part in wanted):
-            continue
-        if not any(part in path for part in exclude_names or ()):
-            yield path, module
+        """Look at modules of some classes with a name in their path, and none that is excluded."""
+        wanted = [""] if target_names is None else list(target_names)
+        unwanted = list(exclude_names or ())
+        for name, module in self._names.add(model):
+            path = name or "root"
+            is_wanted = any(part in path for part in wanted)
+            is_wanted = is_wanted and not any(part in path for part in unwanted)
+            if is_wanted and isinstance(module, tuple(target_classes)):
+                self.module_paths.setdefault(id(module), path)
+                logger.info("Registered %s (%s)", path, type(module).__name__)

@@ -6,7 +6,7 @@ saved is logged; nothing is raised in the user's forward.
 
 from __future__ import annotations
 
-import re
+import itertools
 from collections import defaultdict
 from pathlib import Path
 from types import FrameType
@@ -17,9 +17,14 @@ from torch import Tensor, nn
 
 from clew.callbacks import norm
 from clew.capture.taps import listen, tap
-from clew.compat.torchspy.base import BaseDebugger, Classes, logger
+from clew.compat.torchspy.base import UNKNOWN, BaseDebugger, logger
+from clew.session.surroundings import rank_and_size
+from clew.store.as_torch import own_parts
+from clew.views.export.hdf5 import escaped
 
-_UNSAFE = re.compile(r"[^\w.\-+=@,#()\[\] ]")
+# What the file systems of one system or another trip over.
+_RESERVED = '/\\:*?"<>|' + "".join(map(chr, range(32)))
+_LONGEST_NAME = 200
 
 
 class TensorSaver(BaseDebugger):
@@ -33,29 +38,22 @@ class TensorSaver(BaseDebugger):
         super().__init__(_free(Path(output_dir)), enabled)
         self.call_counts: defaultdict[str, int] = defaultdict(int)
 
-    def register_modules(
-        self,
-        model: nn.Module,
-        target_classes: Classes = (nn.Module,),
-        target_names: list[str] | None = None,
-        exclude_names: list[str] | None = None,
-    ) -> None:
-        """Know the paths of some modules of a model."""
-        self._register(model, target_classes, target_names, exclude_names)
+    register_modules = BaseDebugger._register
 
     def save(
         self, name: str, tensor: Any, call_idx: int | None = None, norm_only: bool = False
     ) -> None:
-        """Save a tensor, or tensors in containers; `norm_only` saves one norm per sample."""
+        """Save a tensor, or what holds tensors; `norm_only` saves one norm per sample."""
         if not self.enabled:
             return
         index = call_idx
         if index is None:
             index = self.call_counts[name]
             self.call_counts[name] += 1
-        path = self.output_dir / f"{_safe(name)}.call{index}.pt"
+        safe = escaped(name, _RESERVED, _LONGEST_NAME).replace("..", "%2E%2E")
+        path = self.output_dir / f"{safe}.call{index}.pt"
         try:
-            torch.save(_detached(tensor, norm_only), path)
+            torch.save(own_parts(tensor, _norms if norm_only else None), path)
         except Exception as error:
             logger.warning("Could not save %s: %s: %s", path.name, type(error).__name__, error)
 
@@ -70,15 +68,10 @@ class DebugContext:
     def __init__(
         self, saver: TensorSaver, prefix: str = "", module_path_override: str | None = None
     ) -> None:
-        self.saver = saver
+        self.saver = self.debugger = saver
         self.prefix = prefix
         self.module_path_override = module_path_override
         self._end: Any = None
-
-    @property
-    def debugger(self) -> TensorSaver:
-        """The saver, by its older name."""
-        return self.saver
 
     def __enter__(self) -> DebugContext:
         _contexts.append(self)
@@ -97,7 +90,11 @@ class DebugContext:
             return
         path = self._path_of(module)
         if path is None:
-            logger.warning("Module path unknown for %s. Skipping save of %r", module, name)
+            what = type(module).__name__ if isinstance(module, nn.Module) else module
+            logger.warning(
+                "Module path unknown for %s: register_modules() did not meet it, or it is a copy "
+                "of one it met. Skipping save of %r", what, name,
+            )  # fmt: skip
             return
         self.saver.save(".".join(part for part in (self.prefix, path, name) if part), value)
 
@@ -106,9 +103,10 @@ class DebugContext:
             return self.module_path_override
         if module is None:
             return "manual"
+        if isinstance(module, nn.Module):
+            module = self.saver.get_module_path(module)
         # Compiled code hands over the path itself.
-        path = module if isinstance(module, str) else self.saver.get_module_path(module)
-        return None if path in ("unknown", "") else path
+        return module if isinstance(module, str) and module not in (UNKNOWN, "") else None
 
     def missed(self, name: str) -> None:
         """A tap in compiled code was given something that is no tensor."""
@@ -133,37 +131,15 @@ def spy_save(name: str, tensor: Any, module: nn.Module | None = None) -> None:
 
 def _free(folder: Path) -> Path:
     """The folder, or one beside it if it has saved tensors; below it, one for each rank."""
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        folder = folder / f"rank{distributed.get_rank()}"
-    free, number = folder, 1
-    while free.is_dir() and any(free.glob("*.call*.pt")):
-        number += 1
-        free = folder.with_name(f"{folder.name}-{number}")
-    if free != folder:
-        logger.warning("%s has saved tensors already; saving to %s", folder, free)
+    rank, size = rank_and_size()
+    wanted = folder / f"rank{rank}" if size > 1 else folder
+    beside = (wanted.with_name(f"{wanted.name}-{number}") for number in itertools.count(2))
+    free = next(f for f in itertools.chain([wanted], beside) if not any(f.glob("*.call*.pt")))
+    if free != wanted:
+        logger.warning("%s has saved tensors already; saving to %s", wanted, free)
     return free
 
 
-def _safe(name: str) -> str:
-    """A name that is one file: what a file system may trip over is written as %XX."""
-    safe = _UNSAFE.sub(lambda found: "".join(f"%{b:02X}" for b in found[0].encode()), name)
-    return safe.replace("..", "%2E%2E")[:200]
-
-
-def _detached(value: Any, norm_only: bool) -> Any:
-    """Copies of a value's own tensors, on the CPU."""
-    if isinstance(value, Tensor):
-        return _norms(value) if norm_only else value.detach().cpu().clone()
-    if isinstance(value, dict):
-        return {key: _detached(item, norm_only) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_detached(item, norm_only) for item in value]
-    return value
-
-
-def _norms(tensor: Tensor) -> Tensor:
+def _norms(tensor: Tensor) -> Any:
     """One norm per sample, the first axis being the samples; of a scalar its absolute value."""
-    samples = tensor.detach().reshape(tensor.shape[0] if tensor.dim() else 1, -1)
-    found: Tensor = norm(-1)(samples)
-    return found.cpu()
+    return norm(-1)(tensor.reshape(tensor.shape[0] if tensor.dim() else 1, -1))

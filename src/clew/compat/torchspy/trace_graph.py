@@ -7,7 +7,7 @@ needs neither Graphviz nor its Python package.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from clew.analysis.graph.calls import read_calls
 from clew.views.graph.view import GraphView, graph_view
 
 _DEEPEST = 64
+# The last of several names, with the numbers behind it.
+_LAST_NAME = re.compile(r"\.(?!\d+(?:\.|$))[^.]+(?:\.\d+)*$")
 
 
 @dataclass(eq=False)
@@ -34,13 +36,9 @@ class Node:
 
 def parse_trace(path: str | Path) -> list[str]:
     """The paths of a trace file."""
-    found = Path(path)
-    if not found.exists():
-        raise FileNotFoundError(f"trace file not found: {found}")
-    lines = [line.strip() for line in found.read_text(encoding="utf-8").splitlines()]
-    paths = [line for line in lines if line]
+    paths = Path(path).read_text(encoding="utf-8").split()
     if not paths:
-        raise ValueError("trace file is empty")
+        raise ValueError(f"trace file is empty: {path}")
     return paths
 
 
@@ -61,14 +59,14 @@ def build_tree(paths: list[str]) -> Node:
     return root
 
 
-def _names(path: str) -> Iterator[tuple[str, str | None]]:
+def _names(path: str) -> list[tuple[str, str | None]]:
     names: list[tuple[str, str | None]] = []
     for part in path.split("."):
         if part.isdigit() and names:
             names[-1] = (names[-1][0], part)
         else:
             names.append((part, None))
-    return iter(names)
+    return names
 
 
 def squash_numeric_indices(tree: Node) -> Node:
@@ -78,9 +76,7 @@ def squash_numeric_indices(tree: Node) -> Node:
 
 def prune_leaves(tree: Node) -> Node:
     """The tree without the last name of each path; a path of one name is kept."""
-    kept = build_tree([p.rpartition(".")[0] or p for p in tree.paths])
-    kept.paths = tree.paths
-    return kept
+    return build_tree([_LAST_NAME.sub("", path) for path in tree.paths])
 
 
 class Drawing:
@@ -111,11 +107,12 @@ def construct_graph(
     squash_name: bool = False,
 ) -> Drawing:
     """The tree as a picture from top to bottom; repeated layers say how often they are there."""
-    view = graph_view(
-        read_calls(tree.paths), depth=_DEEPEST, fold=show_repetition, prune=prune_leaves_flag,
-        squash="name" if squash_name else None, edges="tree",
-    )  # fmt: skip
-    return Drawing(view)
+    shown = prune_leaves(tree) if prune_leaves_flag else tree
+    calls = read_calls(dict.fromkeys(shown.paths))
+    squash = "name" if squash_name else None
+    return Drawing(
+        graph_view(calls, depth=_DEEPEST, fold=show_repetition, squash=squash, edges="tree")
+    )
 
 
 def apply_graph_render_options(

@@ -1,20 +1,19 @@
-"""torchspy's `CallTracer`: the order in which modules finish, from a Clew trace.
+"""torchspy's `CallTracer`: the order in which modules finish, as the engine tells of it.
 
-The engine's hooks are the process's, so a fused fast path stays on; what was recorded can also be
-read as a trace, with enter, exit, time and shapes.
+The engine's hook is the process's, so a fused fast path stays on. Calls that fail are listed too.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from clew.compat.torchspy.base import BaseDebugger, Classes
-from clew.events.live import Happening
-from clew.session import Tracer, trace
+from clew.capture.calls import listen
+from clew.compat.torchspy.base import UNKNOWN, BaseDebugger
 
 
 class CallTracer(BaseDebugger):
@@ -23,27 +22,27 @@ class CallTracer(BaseDebugger):
     def __init__(self, output_dir: str | Path, enabled: bool = True) -> None:
         super().__init__(output_dir, enabled)
         self.call_trace: list[str] = []
-        self.hooks: list[Tracer] = []
+        self.hooks: list[Callable[[], None]] = []
 
-    def register_hooks(
-        self,
-        model: nn.Module,
-        target_classes: Classes = (nn.Module,),
-        target_names: list[str] | None = None,
-        exclude_names: list[str] | None = None,
-    ) -> None:
-        """Record calls of some modules of a model from here on."""
-        self._register(model, target_classes, target_names, exclude_names)
-        if not self.hooks:
-            listener = _Listener(weakref.ref(self, lambda _: listener.stop()))
-            listener.tracer = trace(model, level="modules", live=listener).start()
-            self.hooks.append(listener.tracer)
+    def register_hooks(self, model: nn.Module, *which: Any, **named: Any) -> None:
+        """Record calls of some modules of a model from here on; which, `_register` says."""
+        self._register(model, *which, **named)
+        if self.hooks:
+            return
+        this = weakref.ref(self)
 
-    def ended(self, module: Any, error: str | None) -> None:
-        """A call is over; one that failed was a call as well."""
-        path = self.get_module_path(module)
-        if self.enabled and path != "unknown":
-            self.call_trace.append(path)
+        def ended(module: nn.Module | str) -> None:
+            tracer = this()
+            if tracer is None or not tracer.enabled:
+                return
+            # Compiled code knows the path itself.
+            path = module if isinstance(module, str) else tracer.get_module_path(module)
+            if path != UNKNOWN:
+                tracer.call_trace.append(path)
+
+        self.hooks.append(listen(self.module_paths, ended))
+        # A tracer that nobody has any more listens no more.
+        weakref.finalize(self, self.hooks[0])
 
     def save_trace(self, filename: str = "call_trace.txt") -> Path:
         """Write one path per line."""
@@ -62,7 +61,7 @@ class CallTracer(BaseDebugger):
     def remove_hooks(self) -> None:
         """Record no more."""
         while self.hooks:
-            self.hooks.pop().stop()
+            self.hooks.pop()()
 
     def __enter__(self) -> CallTracer:
         self.enabled = True
@@ -71,26 +70,3 @@ class CallTracer(BaseDebugger):
 
     def __exit__(self, *error: Any) -> None:
         self.enabled = False
-
-
-class _Listener:
-    """Hears of calls for as long as the tracer lives."""
-
-    tracer: Tracer | None = None
-
-    def __init__(self, owner: Any) -> None:
-        self._owner = owner
-
-    def begins(self, event: Happening) -> None:
-        """Only what ended counts."""
-
-    def ends(self, event: Happening) -> None:
-        """Tell the tracer of a call that is over."""
-        owner, module = self._owner(), event.module()
-        if owner is not None and module is not None:
-            owner.ended(module, event.error)
-
-    def stop(self) -> None:
-        """The tracer is gone: take the hooks away."""
-        if self.tracer is not None and self.tracer.recording:
-            self.tracer.stop()

@@ -1,7 +1,8 @@
 """The layout that HDF5 and Zarr share: a group per address, arrays in it.
 
     <address>/values     one row per value, in the order of `Trace.series`
-    <address>/steps, ranks, calls      of each value; modules, dtypes where they differ
+    <address>/steps, ranks, calls      of each value, rank -1 if it is made of several ranks';
+                                       modules, dtypes where they differ
     <address>/lengths, ndims   true shapes, where shapes differ and `values` is padded with zeros
     <address>/values/0, 1, …   one array per value instead, where they are stored apart
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from clew.errors import ClewError, MissingDependency
-from clew.events.outputs import COMPRESSIONS
+from clew.errors import MissingDependency
+from clew.events.outputs import COMPRESSIONS, check_compression
 from clew.store.reader import Reader
 from clew.views.export.arrays import FORMAT, VERSION, Shape, write_series
 from clew.views.export.dtypes import Asked, DType
@@ -37,9 +37,7 @@ def write(
         import h5py
     except ImportError as missing:
         raise MissingDependency("the HDF5 export", "h5py", "clew[hdf5]") from missing
-    if compression not in COMPRESSIONS:
-        known = ", ".join(map(repr, COMPRESSIONS))
-        raise ClewError(f"compression={compression!r} is not one of {known}")
+    check_compression(compression, COMPRESSIONS)
     series = kept_series(readers, addresses)
     with h5py.File(target, "w") as file:
         file.attrs["format"] = FORMAT

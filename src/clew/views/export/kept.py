@@ -13,17 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from clew.address import parse
-from clew.analysis.select import select
+from clew.address import Address, compile_pattern, parse
+from clew.analysis.select import address_of
+from clew.analysis.series import Entry, entries
 from clew.errors import BadTrace, NotRecorded
 from clew.events.columns import IN, OUT
 from clew.events.model import Event
-from clew.events.records import GATHERED, MODULE, OP, RECOMPUTE
+from clew.events.records import GATHERED, LABELLED, MODULE, OP, RECOMPUTE
 from clew.store.reader import Reader
 
 # Whose address a value goes under. The first two are exported always, an address of the others
 # if it holds something that none before it does: no data is lost, little is written twice.
 _RESULTS, _PARAMETERS, _INPUTS, _OP_RESULTS, _OP_INPUTS = range(5)
+# The rank of a value that was made of those of several.
+SEVERAL_RANKS = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +85,27 @@ def _everything(readers: list[Reader]) -> KeptSeries:
         for address, values in series.items():
             keys = {(value.rank, value.number) for value in values}
             if tier <= _PARAMETERS or not keys <= covered:
-                found[address] = values
+                # A parameter that was recorded by its name has more versions than ops read.
+                told = {value.rank for value in found.get(address, ())}
+                rest = [value for value in values if value.rank not in told]
+                found[address] = found.get(address, []) + rest
                 covered |= keys
+    # Where something was made of values, that is the series.
+    for address in _made(readers):
+        found |= _series_of(readers, address)
     return found
+
+
+def _made(readers: list[Reader]) -> list[str]:
+    """The addresses of whose values callbacks or a gather have made something."""
+    found: dict[str, None] = {}
+    for reader in readers:
+        c = reader.columns
+        for subject in np.unique(c.subject[np.isin(c.kind, LABELLED)]).tolist():
+            label = c.labels[subject]
+            if label.stage is not None:
+                found[f"{label.stem}:{label.role}" if label.role else label.stem] = None
+    return list(found)
 
 
 def _uses(reader: Reader) -> Iterator[tuple[int, str, KeptValue]]:
@@ -132,7 +153,7 @@ def _with_data(reader: Reader) -> set[int]:
 def _passed_over(reader: Reader) -> set[int]:
     """Events that an address does not stand for.
 
-    Recomputed calls, wrappers of what ran, and what was gathered, which the series' own ranks hold.
+    Recomputed calls, wrappers of what ran, and what was gathered, which has a place in its series.
     """
     c = reader.columns
     rows = [int(row) for row in reader.rows(MODULE)]
@@ -165,39 +186,57 @@ def _place(
     return (_OP_RESULTS if is_op else _RESULTS), address
 
 
-def address_of(event: Event, role: str, path: str) -> str:
-    """The address of one input or output of an event, whatever its call."""
-    subject, counted, call = event.address.rpartition("#")
-    subject, own_role = (subject, call.partition(":")[2]) if counted else (event.address, "")
-    if own_role:  # a gradient, a parameter, what a callback kept of an input
-        return f"{subject}:{own_role}.{path}" if path else f"{subject}:{own_role}"
-    if role == IN:
-        return f"{subject}:in.{path}" if path else f"{subject}:in"
-    return f"{subject}:out.{path}" if path else subject
-
-
 def _selected(readers: list[Reader], addresses: Sequence[str]) -> KeptSeries:
-    by_rank = {reader.columns.rank: reader for reader in readers}
-    with_data = {rank: _with_data(reader) for rank, reader in by_rank.items()}
     found: KeptSeries = {}
-    seen: set[tuple[str, int, int]] = set()
     for text in addresses:
-        wanted = parse(text)
-        role, inside = wanted.role or OUT, ".".join(map(str, wanted.field))
-        for event in select(readers, text):
-            reader = by_rank[event.rank]
-            for where, path, number in _tensors(reader, event.row):
-                if where != role or number not in with_data[event.rank]:
-                    continue
-                key = address_of(event, role, path), event.rank, event.id
-                if _within(path, inside) and key not in seen:
-                    seen.add(key)
-                    found.setdefault(key[0], []).append(_kept(reader, number, event))
+        read = _parameters(readers, parse(text))
+        try:
+            series = _series_of(readers, text)
+        except NotRecorded:
+            if not read:
+                raise
+            series = {}
+        for address, values in {**read, **series}.items():
+            known = set(found.get(address, ()))
+            found[address] = found.get(address, []) + [v for v in values if v not in known]
     return found
 
 
-def _within(path: str, inside: str) -> bool:
-    return not inside or path == inside or path.startswith(f"{inside}.")
+def _series_of(readers: list[Reader], text: str) -> KeptSeries:
+    """The kept values of `Trace.series`, by the address of each."""
+    with_data = {id(reader): _with_data(reader) for reader in readers}
+    series = [e for e in entries(readers, text) if e.value.number in with_data[id(e.reader)]]
+    found: KeptSeries = {}
+    for entry, address in zip(series, _addresses(series, text), strict=True):
+        value = _kept(entry.reader, entry.value.number, entry.event)
+        rank = SEVERAL_RANKS if entry.rank is None else entry.rank
+        found.setdefault(address, []).append(replace(value, rank=rank))
+    return found
+
+
+def _addresses(series: list[Entry], text: str) -> list[str]:
+    """The address of each value of a series."""
+    side = IN if parse(text).role == IN else OUT
+    found = [address_of(entry.event, side, entry.path) for entry in series]
+    copied = {a for a, entry in zip(found, series, strict=True) if entry.event.kind == "gathered"}
+    if len(copied) == 1 and len(set(found)) == 2:
+        # Copies of the only input of a call do not say which one it was: `fc:in`, not `fc:in.0`.
+        return list(copied) * len(found)
+    return found
+
+
+def _parameters(readers: list[Reader], wanted: Address) -> KeptSeries:
+    """The versions of parameters that ops read, as far as an address names them."""
+    found: KeptSeries = {}
+    if wanted.role != "param" or wanted.kind != "path":
+        return found
+    is_wanted = compile_pattern(wanted.path)
+    for reader in readers:
+        for tier, address, value in _uses(reader):
+            version = wanted.call in (None, value.call)
+            if tier == _PARAMETERS and version and is_wanted(address.removesuffix(":param")):
+                found.setdefault(address, []).append(value)
+    return found
 
 
 def _kept(reader: Reader, number: int, event: Event) -> KeptValue:

@@ -48,6 +48,8 @@ class LiveNames:
         self._versions: Counter[str] = Counter()
         self._steps: list[tuple[int, int]] = []
         self._named: set[int] = set()
+        # Parameters that are recorded by name, which tells more versions than ops read.
+        self._told: set[str] = set()
         self._covered: set[int] = set()
         self._begun: set[str] = set()
 
@@ -122,6 +124,7 @@ class LiveNames:
             elif kind in _NAMED:
                 label = self._tables.labels.rows[subject]
                 name = f"{label.stem}:{label.role}" if label.role else label.stem
+                self._told.add(name)
             else:
                 name = self._modules[subject].path
             for leaf, number in zip(leaves, numbers, strict=True):
@@ -136,10 +139,10 @@ class LiveNames:
                 yield tier, address, Occurrence(number, step, call, module)
 
     def _parameter(self, number: int, step: int) -> Iterator[tuple[int, str, Occurrence]]:
+        address = f"{self._tables.value_names.rows[self._value_names[number]]}:param"
         # One version of a parameter is one value, however many ops read it.
-        if number not in self._named:
+        if number not in self._named and address not in self._told:
             self._named.add(number)
-            address = f"{self._tables.value_names.rows[self._value_names[number]]}:param"
             version = self._versions[address]
             self._versions[address] += 1
             yield _PARAMETERS, address, Occurrence(number, step, version, None)

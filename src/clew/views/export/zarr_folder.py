@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from clew.errors import ClewError, MissingDependency
+from clew.errors import MissingDependency
+from clew.events.outputs import check_compression
 from clew.store.reader import Reader
 from clew.views.export.arrays import FORMAT, VERSION, Shape, write_series
 from clew.views.export.dtypes import Asked, DType
@@ -41,9 +42,7 @@ def write(
         raise MissingDependency("the Zarr export", "zarr", "clew[zarr]") from missing
     if not hasattr(zarr, "codecs"):
         raise MissingDependency("the Zarr export", "zarr 3 or newer", "clew[zarr]")
-    if compression not in COMPRESSIONS:
-        known = ", ".join(map(repr, COMPRESSIONS))
-        raise ClewError(f"compression={compression!r} is not one of {known}")
+    check_compression(compression, COMPRESSIONS)
     series = kept_series(readers, addresses)
     environment = readers[0].columns.environment
     attributes: dict[str, Any] = {"format": FORMAT, "version": VERSION, "environment": environment}

@@ -109,13 +109,11 @@ class GraphView:
     def save(self, path: PathLike, **options: Any) -> Path:
         """Write the graph in the form that the file's ending says."""
         suffix = Path(path).suffix.lower()
-        writers = dict(
-            zip(SUFFIXES, (self.svg, self.png, self.dot, self.dot, self.mermaid, self.json),
-                strict=True)
-        )  # fmt: skip
+        forms = (self.svg, self.png, self.dot, self.dot, self.mermaid, self.json)
+        writers: dict[str, Callable[..., object]] = dict(zip(SUFFIXES, forms, strict=True))
         if suffix not in writers:
             raise ClewError(f"cannot tell from {path} what to write; end it in {_listed(SUFFIXES)}")
-        writers[suffix](path, **options)  # type: ignore[operator]
+        writers[suffix](path, **options)
         return Path(path)
 
     @property

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from clew.errors import ClewError
 from clew.events.looks import stats_of
-from clew.events.model import to_dict
 from clew.events.records import Payload
 from clew.store.decode import decode
 
@@ -71,7 +70,7 @@ class Previews:
 
     def statistics(self) -> dict[str, Any]:
         """The statistics of the value that was taken in last."""
-        return to_dict(stats_of(self._last))
+        return stats_of(self._last).to_dict()
 
     def pack(self, packer: Any, prefix: str) -> None:
         """Put the columns into a packer."""

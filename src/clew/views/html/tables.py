@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clew.analysis.files import short_names
 from clew.analysis.parameters import Parameters
 from clew.events.columns import IN, Columns, Ints, Leaf, Tensor
 from clew.events.looks import short_dtype
@@ -20,7 +21,6 @@ from clew.events.records import BACKWARD, KINDS, MODULE, OP, PHASES, Kept, Unsee
 from clew.store.reader import Reader
 from clew.views.html.previews import Previews
 from clew.views.text.calls import constant_text
-from clew.views.text.places import short_names
 from clew.views.text.style import meta_text
 
 _STATS = ("min", "max", "mean", "std", "norm")

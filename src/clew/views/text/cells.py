@@ -12,14 +12,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from clew.analysis.fold import Folds
+from clew.analysis.fold import Folds, name_range
 from clew.analysis.parameters import Parameters
 from clew.events.columns import IN, OUT
 from clew.events.records import FORWARD, MODULE, OP, PHASES
 from clew.views.text.calls import CallTexts
 from clew.views.text.outline import CALL, FAILURE, REPEAT, VIEWS, Entry
-from clew.views.text.places import Places, short_place
-from clew.views.text.style import base_op, meta_text, short_number, time_text
+from clew.views.text.places import Places, short_place, short_place_of
+from clew.views.text.style import base_op, merged, meta_text, short_number, time_text
 
 _MOST_NAMES = 6
 _MOST_TENSORS = 3
@@ -141,7 +141,7 @@ class CellWriter:
         if not entry.within:
             return self._structure.name(entry.rows[0])
         rows = self._folds.twins(entry.rows, entry.within[-1:])
-        return name_range(self._structure.name(rows[0]), self._structure.name(rows[-1]))
+        return name_range(self._structure.name(rows[0]), self._structure.name(rows[-1]), above=1)
 
     def _mark(self, row: int, entry: Entry) -> str:
         marks = _count_marks(entry)
@@ -277,7 +277,7 @@ def _tensors(pairs: list[tuple[str, str]], form: str, one: list[tuple[str, str]]
     if form == "none" or not pairs:
         return ""
     if form in ("named", "shapes") or len(pairs) == 1:
-        return ", ".join(_merged([text for _, text in pairs]))
+        return ", ".join(merged([text for _, text in pairs]))
     return one[0][1] + (f", +{len(pairs) - 1}" if form == "few" else "")
 
 
@@ -288,26 +288,6 @@ def _rank(op: str) -> int:
 
 
 _FORMS = ("named", "shapes", "few", "one", "none")
-
-
-def name_range(first: str, last: str) -> str:
-    """Two names that differ in an index, what they share before it said once.
-
-    >>> name_range("encoder.layers.0", "encoder.layers.5"), name_range("cell", "cell")
-    ('encoder.layers.0 … layers.5', 'cell')
-    """
-    if first == last:
-        return first
-    left, right = first.split("."), last.split(".")
-    shared = 0
-    while shared < len(left) - 1 and left[shared] == right[shared]:
-        shared += 1
-    return f"{first} … {'.'.join(right[max(shared - 1, 0) :])}"
-
-
-def short_place_of(file: str, line: int) -> str:
-    """`model.py:12`."""
-    return f"{file.replace(chr(92), '/').rpartition('/')[2]}:{line}"
 
 
 def _count_marks(entry: Entry) -> list[str]:
@@ -324,14 +304,3 @@ def _arrow(inputs: str, outputs: str) -> str:
     if inputs and outputs:
         return f"{inputs} → {outputs}"
     return f"→ {outputs}" if outputs else inputs
-
-
-def _merged(texts: list[str]) -> list[str]:
-    """Neighbours that look the same, said once."""
-    merged: list[tuple[str, int]] = []
-    for text in texts:
-        if merged and merged[-1][0] == text:
-            merged[-1] = (text, merged[-1][1] + 1)
-        else:
-            merged.append((text, 1))
-    return [text if count == 1 else f"{text} ×{count}" for text, count in merged]

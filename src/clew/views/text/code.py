@@ -1,26 +1,35 @@
-"""The code view: every source line that ran, with the ops it ran and their shapes.
+"""The code view: every source line that ran, with the ops it ran and the values it bound.
 
 In comes a `Reader`, out comes a `CodeView` whose `str()` is the text: source lines nested as they
-call each other, ops beneath, what the backward pass did beneath the forward op it belongs to.
-Torch's own lines are left out; its modules stand in their place.
+call each other, ops and named values beneath, what the backward pass did beneath the forward op it
+belongs to. Torch's own lines are left out; its modules stand in their place.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from clew.analysis.fold import Folds, Item, Repeat
+from clew.analysis.fold import Folds, Item, Repeat, name_range
 from clew.events.columns import Place
 from clew.events.model import Event
-from clew.events.records import BACKWARD, MODULE, OP, OPTIMIZER, RECOMPUTE, STEP
+from clew.events.records import (
+    BACKWARD,
+    MODULE,
+    OP,
+    OPTIMIZER,
+    RECOMPUTE,
+    STEP,
+    TAP,
+    VARIABLE,
+)
 from clew.store.reader import Reader
 from clew.views.text.calls import CallTexts
-from clew.views.text.cells import name_range
-from clew.views.text.code_lines import Frame, LineWriter, source_line
+from clew.views.text.code_lines import BAR, Frame, LineWriter, source_line
+from clew.views.text.named import NAMED, named_text
 from clew.views.text.places import Places
-from clew.views.text.style import Style, counted, number_text, short_op, style_for
+from clew.views.text.style import Style, counted, merged, number_text, short_op, style_for
 
 # Functions that only pass a call on; their lines are left out of the succinct view.
 _PASSING_ON = {"wrapper", "wrapped", "inner", "decorate_context", "__call__"}
@@ -167,7 +176,7 @@ class _Code:
             return f"step {first}" if first == last else f"steps {first} … {last}"
         name = self._structure.name
         names = [
-            name_range(name(a), name(b)) or self._reader.name(a)
+            name_range(name(a), name(b), above=1) or self._reader.name(a)
             for a, b in pairs
             if self._structure.kind[a] == MODULE
         ]
@@ -196,7 +205,7 @@ class _Code:
         return Frame(("module", row), None, row, text)
 
     def _op(self, row: int, base: list[Frame]) -> None:
-        if self._structure.kind[row] == OP or self._error[row] >= 0:
+        if self._structure.kind[row] in (OP, *NAMED) or self._error[row] >= 0:
             self._go([*base, *self._frames(row)])
             self._block.append(row)
 
@@ -218,9 +227,8 @@ class _Code:
         self._write(block, self._out.depth)
 
     def _write(self, block: list[int], depth: int) -> None:
-        """The ops of one line, then what the backward pass did for them."""
-        lead = self._style.paint("│ " * depth, "dim")
-        self._out.lines += [lead + text for text in self._op_texts(block)]
+        """The ops and named values of one line, then what the backward pass did for them."""
+        self._put(depth, self._op_texts(block))
         backward = [row for op in block for row in self._backward_of.get(op, ())]
         if not backward:
             return
@@ -228,16 +236,20 @@ class _Code:
             texts = [f"# ↩ backward: {self._names(backward)}"]
         else:
             texts = [f"# ↩ {self._texts.op(row)}" for row in backward]
-        self._out.lines += [lead + self._style.paint(text, "dim") for text in texts]
+        self._put(depth, [self._style.paint(text, "dim") for text in texts])
+
+    def _put(self, depth: int, texts: Iterable[str]) -> None:
+        self._out.lines += [t for text in texts for t in self._style.wrapped(BAR * depth, text)]
 
     def _op_texts(self, block: list[int]) -> Iterator[str]:
         failed = [row for row in block if self._error[row] >= 0]
-        many = self._succinct and len(block) > _MOST_OPTIMIZER_OPS
+        ops = [row for row in block if self._structure.kind[row] == OP]
+        many = self._succinct and len(ops) > _MOST_OPTIMIZER_OPS
         if many and self._phase[block[0]] == OPTIMIZER:
-            yield f"# {counted(len(block), 'op')}: {self._names(block)}"
-            block = failed
+            yield f"# {counted(len(ops), 'op')}: {self._names(ops)}"
+            block = [r for r in block if self._error[r] >= 0 or self._structure.kind[r] != OP]
         texts = [self._op_text(row) for row in block]
-        texts = _merged(texts) if self._succinct else texts
+        texts = merged(texts, gap="  ") if self._succinct else texts
         if self._succinct and len(texts) > _MOST_OPS:
             rest = len(texts) - _SHOWN_OPS
             texts[_SHOWN_OPS:] = [f"# … {number_text(rest)} more; succinct=False shows them"]
@@ -246,6 +258,8 @@ class _Code:
 
     def _op_text(self, row: int) -> str:
         error = self._error[row]
+        if self._structure.kind[row] in NAMED:
+            return self._style.paint(f"# {named_text(self._reader, self._texts, row)}", "green")
         if error < 0:
             return f"# {self._texts.op(row)}"
         message = self._reader.columns.errors[error].splitlines()[0]
@@ -276,8 +290,12 @@ class _Code:
         if again and self._succinct:
             text = f"# recompute: {counted(len(again), 'op')}: {self._names(again)}"
             self._out.put([self._style.paint(text, "dim")])
-        for row in [] if self._succinct else rows:
-            if self._structure.kind[row] == MODULE:
+        for row in rows:
+            if self._structure.kind[row] in NAMED:
+                self._op(row, base)
+            elif self._succinct:
+                continue
+            elif self._structure.kind[row] == MODULE:
                 self._call(row, base)
             elif self._reader.forward_row[row] < 0:
                 self._op(row, base)
@@ -292,17 +310,25 @@ class _Code:
         above = self._structure.parent[row]
         # The backward pass runs calls again, all from one line that itself runs once.
         again = self._phase[row] == RECOMPUTE and (above < 0 or self._phase[above] != RECOMPUTE)
-        call = row if self._structure.kind[row] == MODULE and not again else -1
+        name = self._bound(row)
+        call = row if (name or self._structure.kind[row] == MODULE) and not again else -1
         module = self._path(above) if above >= 0 else ""
         return [
             Frame(
                 self._key(place, above),
-                self._position(place),
+                (self._position(place), name if position == len(places) - 1 else ""),
                 call if position == len(places) - 1 else -1,
                 self._line(place, module if position == 0 else ""),
             )
             for position, place in enumerate(places)
         ]
+
+    def _bound(self, row: int) -> str:
+        """The name that an event's line binds each time it runs, empty for any other event."""
+        if self._structure.kind[row] not in (VARIABLE, TAP):
+            return ""
+        label = self._reader.columns.labels[self._structure.subject[row]]
+        return label.stem if label.role is None else ""
 
     def _key(self, place: int, above: int) -> object:
         frame = self._place(place)
@@ -340,14 +366,3 @@ class _Code:
         module = self._reader.columns.modules[self._structure.subject[row]]
         name = module.path or module.cls
         return f"{name}, recompute" if self._phase[row] == RECOMPUTE else name
-
-
-def _merged(texts: list[str]) -> list[str]:
-    """Neighbours that read the same, said once."""
-    merged: list[tuple[str, int]] = []
-    for text in texts:
-        if merged and merged[-1][0] == text:
-            merged[-1] = (text, merged[-1][1] + 1)
-        else:
-            merged.append((text, 1))
-    return [text if count == 1 else f"{text}  ×{count}" for text, count in merged]

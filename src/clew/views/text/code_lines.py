@@ -122,7 +122,7 @@ class LineWriter:
         del self._open[depth + 1 :]
 
     def _print(self, depth: int, text: str) -> None:
-        self.lines.append(self._style.paint(BAR * depth, "dim") + text)
+        self.lines += self._style.wrapped(BAR * depth, text)
 
 
 def source_line(

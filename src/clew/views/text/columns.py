@@ -1,7 +1,7 @@
 """Lines of the tree laid out in columns that fit the width there is.
 
 In come `Line`s of cells, out come strings. Names and shapes get the room that numbers leave; when
-there is too little on a terminal, source, ops and parameters are left out, in that order.
+there is too little and a bound, source, ops and parameters are left out, in that order.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def _widths(lines: list[Line], titles: Cells, style: Style) -> _Widths:
     sizes = {column: _width(cells, titles, column) for column in _COLUMNS}
     others = {column: size for column, size in sizes.items() if size}
     label = max(_label_widths(lines), default=0)
-    label = min(label, int(style.width * _WIDEST_LABEL)) if style.terminal else label
+    label = min(label, int(style.width * _WIDEST_LABEL)) if style.bounded else label
     flow = _left(style.width, label, others)
     shortest = max((len(c.flow[-1]) for c in cells), default=0)
-    if style.terminal:
+    if style.bounded:
         needed = min(shortest, _NARROWEST_FLOW)
         for column in reversed(_DISPENSABLE):
             comfort = _COMFORTABLE_FLOW if column == "source" else needed
@@ -141,7 +141,8 @@ def _label(line: Line, width: int) -> _Pieces:
     pieces += [(name, ("bold",)), (mark, ("cyan",))]
     room -= len(name) + len(mark)
     gap = "  " if cells.name else cells.bullet
-    if cells.cls and (room - len(gap) >= _SHORTEST or not cells.name):
+    least = min(len(cells.cls), _SHORTEST)
+    if cells.cls and (room - len(gap) >= least or not cells.name):
         forms = [cells.cls, *cells.shorter]
         pieces.append((gap + _fitting(forms, max(room - len(gap), _SHORTEST)), ()))
     used = sum(len(text) for text, _ in pieces)
@@ -172,12 +173,12 @@ def _failure(line: Line) -> list[_Pieces]:
 
 
 def _painted(pieces: _Pieces, style: Style) -> str:
-    """Pieces joined, cut at the edge of a terminal, nothing trailing."""
+    """Pieces joined, cut at the bound, nothing trailing."""
     while pieces and not pieces[-1][0].strip():
         pieces = pieces[:-1]
     if pieces:
         pieces = [*pieces[:-1], (pieces[-1][0].rstrip(), pieces[-1][1])]
-    room = style.width if style.terminal else sum(len(text) for text, _ in pieces)
+    room = style.width if style.bounded else sum(len(text) for text, _ in pieces)
     texts = []
     for text, looks in pieces:
         shown = clipped(text, room)

@@ -12,6 +12,7 @@ from typing import TextIO
 
 from clew.events.live import Happening, arguments_text, text_of
 from clew.events.model import Source
+from clew.views.text.places import short_place_of
 from clew.views.text.style import Style, short_op, style_for, time_text
 
 _BAR = "│ "
@@ -96,8 +97,8 @@ class LivePrinter:
         here = self._here
         if source is None or here.line[depth] == (source.file, source.line):
             return
-        name = source.file.replace("\\", "/").rpartition("/")[2]
-        where = self._style.paint(f"# {name}:{source.line} in {source.function}", "dim")
+        place = short_place_of(source.file, source.line)
+        where = self._style.paint(f"# {place} in {source.function}", "dim")
         self._print(here.body[depth], f"{source.text}  {where}" if source.text else where)
         here.line[depth] = (source.file, source.line)
         here.under[depth] = here.body[depth] + 1
@@ -114,8 +115,8 @@ class LivePrinter:
     def _print(self, indent: int, text: str) -> None:
         if self._failed:
             return
-        line = self._style.paint(_BAR * indent, "dim") + text
-        self._stream.write(self._style.finish(f"{self._label()}{line}\n"))
+        lines = self._style.wrapped(self._label() + _BAR * indent, text)
+        self._stream.write(self._style.finish("\n".join([*lines, ""])))
         self._stream.flush()
 
     def _label(self) -> str:

@@ -5,23 +5,22 @@ In come rows of a `Reader`, out come `Place`s and short texts. Torch's own frame
 
 from __future__ import annotations
 
-from pathlib import PurePath
+from functools import cached_property
 
+from clew.analysis.files import bare_name, file_names
 from clew.events.columns import Place
 from clew.store.reader import Reader
-
-_INSTALLED = ("site-packages", "dist-packages")
 
 
 class Places:
     """The user's lines that the events of one trace came from."""
 
     def __init__(self, reader: Reader) -> None:
+        self._reader = reader
         self._places = reader.columns.places
         self._place: list[int] = reader.columns.place.tolist()
         self._parent: list[int] = reader.parent_row.tolist()
         self._sources = reader.columns.sources
-        self._names: dict[str, str] = {}
         self._lines: dict[str, list[str]] = {}
         self._between: dict[tuple[int, int], list[int]] = {}
 
@@ -70,33 +69,22 @@ class Places:
 
     def file(self, file: str) -> str:
         """A file's name in short: from its package on, or as much of its path as tells it apart."""
-        if not self._names:
-            files = {place.file for place in self._places if not place.library and place.file}
-            self._names = short_names(files)
-        return self._names.get(file) or PurePath(file).name
+        return self._names[file]
 
-
-def short_names(files: set[str]) -> dict[str, str]:
-    """The shortest names by which files can be told apart; installed ones from their package on.
-
-    >>> sorted(short_names({"/a/b/model.py", "/a/c/model.py", "/x/site-packages/p/q.py"}).values())
-    ['b/model.py', 'c/model.py', 'p/q.py']
-    """
-    names = {}
-    parts = {file: PurePath(file.replace("\\", "/")).parts for file in files}
-    for file, mine in parts.items():
-        installed = [i for i, part in enumerate(mine) if part in _INSTALLED]
-        length = len(mine) - installed[-1] - 1 if installed else 1
-        others = [other for f, other in parts.items() if f != file]
-        while length < len(mine) and any(other[-length:] == mine[-length:] for other in others):
-            length += 1
-        names[file] = "/".join(mine[-length:])
-    return names
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        return file_names(self._reader)
 
 
 def short_place(place: Place, last: Place | None = None) -> str:
     """`model.py:12`, or `model.py:12–15` for a stretch of lines."""
-    name = PurePath(place.file.replace("\\", "/")).name
-    if last is None or last.line == place.line or last.file != place.file:
-        return f"{name}:{place.line}"
-    return f"{name}:{min(place.line, last.line)}–{max(place.line, last.line)}"
+    if last is None or last.file != place.file:
+        last = place
+    first, end = sorted((place.line, last.line))
+    text = short_place_of(place.file, first)
+    return text if first == end else f"{text}–{end}"
+
+
+def short_place_of(file: str, line: int) -> str:
+    """`model.py:12`."""
+    return f"{bare_name(file)}:{line}"

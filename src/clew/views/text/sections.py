@@ -1,7 +1,8 @@
-"""What happened outside the forward pass, grouped: backward by module, optimizer by line.
+"""What the tree tells apart from the forward pass: backward by module, optimizer by line, names.
 
-In come a `Reader`'s ops of those phases, out come `Section`s of cells for the tree. The time of a
-group is the time until the next op began, so the groups of a section add up to the whole of it.
+In come a `Reader`'s ops of those phases and its named values, out come `Section`s of cells for the
+tree. The time of a group is the time until the next op began, so the groups of a section add up to
+the whole of it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from clew.analysis.fold import name_range
 from clew.analysis.structure import Structure
 from clew.events.records import BACKWARD, OP, OPTIMIZER, RECOMPUTE
 from clew.store.reader import Reader
-from clew.views.text.cells import Cells, name_range, short_place_of
+from clew.views.text.cells import Cells
+from clew.views.text.named import NAMED, label_text, looks_text
+from clew.views.text.places import short_place_of
 from clew.views.text.style import counted, time_text
 
 _MOST_GROUPS = 8
@@ -26,7 +30,7 @@ OpNames = Callable[[list[int]], list[str]]
 
 @dataclass(slots=True)
 class Section:
-    """One phase of the run: a heading and the groups below it."""
+    """One phase of the run, or all named values: a heading and the groups below it."""
 
     head: Cells
     groups: list[Cells]
@@ -184,7 +188,7 @@ def _folded(groups: list[_Group], structure: Structure) -> list[_Group]:
 def _cells(groups: list[_Group], op_names: OpNames) -> list[Cells]:
     cells = []
     for group in groups[:_MOST_GROUPS]:
-        names = _listed([group.name, *group.alike])
+        names = listed([group.name, *group.alike])
         times = f"{group.count}×" if group.count > 1 else ""
         cells.append(
             Cells(
@@ -207,7 +211,48 @@ def _cells(groups: list[_Group], op_names: OpNames) -> list[Cells]:
     return cells
 
 
-def _listed(names: list[str]) -> str:
+def named_section(reader: Reader) -> Section | None:
+    """Variables, taps and gradients by name, those that differ in an index as one."""
+    found: dict[int, list[int]] = {}
+    for row in sorted(row for kind in NAMED for row in reader.rows(kind).tolist()):
+        found.setdefault(int(reader.columns.subject[row]), []).append(row)
+    if not found:
+        return None
+    groups: dict[object, list[int]] = {}
+    for subject, rows in found.items():
+        name, looks = label_text(reader.columns.labels[subject]), looks_text(reader, rows)
+        groups.setdefault((_DIGITS.sub("#", name), looks, len(rows)), []).append(subject)
+    cells = []
+    for alike in list(groups.values())[:_MOST_GROUPS]:
+        rows = found[alike[0]]
+        count = len(alike) * len(rows)
+        cells.append(
+            Cells(
+                name=listed([label_text(reader.columns.labels[subject]) for subject in alike]),
+                mark=f"×{count}" if count > 1 else "",
+                flow=[looks_text(reader, rows)],
+                source=_lines_text(reader, rows),
+            )
+        )
+    rest = len(found) - sum(map(len, list(groups.values())[:_MOST_GROUPS]))
+    if rest:
+        cells.append(Cells(name="", cls=f"… {counted(rest, 'more name')}"))
+    total = sum(map(len, found.values()))
+    return Section(Cells(name="named values", mark=f"×{total}" if total > 1 else ""), cells)
+
+
+def _lines_text(reader: Reader, rows: list[int]) -> str:
+    """The lines of some events, if they are in one file."""
+    first = {int(reader.columns.place[row]): row for row in reversed(rows)}
+    sources = [source for row in first.values() if (source := reader.source(row)) is not None]
+    if len({source.file for source in sources}) != 1:
+        return ""
+    lines = sorted(source.line for source in sources)
+    text = short_place_of(sources[0].file, lines[0])
+    return text if lines[0] == lines[-1] else f"{text}–{lines[-1]}"
+
+
+def listed(names: list[str]) -> str:
     """Names that differ in an index: a range where it counts by ones."""
     numbers = [[int(digits) for digits in _DIGITS.findall(name)] for name in names]
     steps = {sum(b) - sum(a) for a, b in pairwise(numbers)}
@@ -215,7 +260,7 @@ def _listed(names: list[str]) -> str:
         return f"{names[0]}, {names[1]} … {names[-1]}"
     if len(names) > 1 and not steps <= {-1} and not steps <= {1}:
         return ", ".join(names)
-    return name_range(names[0], names[-1])
+    return name_range(names[0], names[-1], above=1)
 
 
 def _own_place(reader: Reader, row: int) -> tuple[str, int] | None:

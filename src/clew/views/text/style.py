@@ -6,14 +6,17 @@ In come facts and the stream the text is meant for, out come strings. Knows noth
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from typing import TextIO
 
 from clew.events.columns import Meta
-from clew.events.looks import tensor_text
+from clew.events.looks import takes, tensor_text
 
 WIDE = 120
 NARROWEST = 40
@@ -22,6 +25,12 @@ _CODES = {
     "bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34",
     "magenta": "35", "cyan": "36",
 }  # fmt: skip
+
+_CODE = re.compile(r"\x1b\[[0-9;]*m")
+_PIECE = re.compile(r"\x1b\[[0-9;]*m|[^\x1b ]+ *| +|\x1b")
+_RESET = "\x1b[0m"
+_HANGING = "    "
+_NARROWEST_TEXT = 24
 
 # Everything beyond ASCII that the views print, for streams that cannot take it.
 _PLAIN = str.maketrans(
@@ -36,12 +45,15 @@ SYMBOLS = "".join(map(chr, _PLAIN))
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What the place where text will be read can show."""
+    """What the place where text will be read can show.
+
+    `bounded` says that nothing may be wider: a terminal, or a width that was asked for.
+    """
 
     color: bool = False
     unicode: bool = True
     width: int = WIDE
-    terminal: bool = False
+    bounded: bool = False
 
     def paint(self, text: str, *looks: str) -> str:
         """The text in some colours or weights, if there are any here."""
@@ -49,6 +61,15 @@ class Style:
             return text
         codes = ";".join(_CODES[look] for look in looks)
         return f"\x1b[{codes}m{text}\x1b[0m"
+
+    def wrapped(self, lead: str, text: str) -> list[str]:
+        """A line under tree lines; what goes past the edge stands under the same ones, indented."""
+        dim = self.paint(lead, "dim")
+        if not self.bounded or len(lead) + len(_CODE.sub("", text)) <= self.width:
+            return [dim + text]
+        room = max(self.width - len(lead), _NARROWEST_TEXT)
+        first, *more = _cut(text, room, room - len(_HANGING))
+        return [dim + first, *(dim + _HANGING + line for line in more)]
 
     def finish(self, text: str) -> str:
         """The finished text, in ASCII where the stream takes nothing else."""
@@ -59,12 +80,13 @@ def style_for(stream: TextIO | None = None, color: bool | None = None) -> Style:
     """The style for a stream, by default standard output; `color` overrules what it would say."""
     stream = sys.stdout if stream is None else stream
     terminal = _is_terminal(stream)
-    width = shutil.get_terminal_size((WIDE, 50)).columns if terminal else _given_width()
+    given = _given_width()
+    width = shutil.get_terminal_size((WIDE, 50)).columns if terminal else given or WIDE
     return Style(
         color=_wants_color(terminal) if color is None else color,
-        unicode=_takes_symbols(stream),
+        unicode=takes(SYMBOLS, stream),
         width=max(width, NARROWEST),
-        terminal=terminal,
+        bounded=terminal or given > 0,
     )
 
 
@@ -76,9 +98,9 @@ def _is_terminal(stream: TextIO) -> bool:
 
 
 def _given_width() -> int:
-    """`COLUMNS` where it is set, also for a pipe; wide otherwise."""
+    """`COLUMNS` where it is set, which holds for a pipe too; 0 otherwise."""
     columns = os.environ.get("COLUMNS", "")
-    return int(columns) if columns.isdigit() and int(columns) else WIDE
+    return int(columns) if columns.isdigit() else 0
 
 
 def _wants_color(terminal: bool) -> bool:
@@ -89,12 +111,25 @@ def _wants_color(terminal: bool) -> bool:
     return terminal and os.environ.get("TERM") != "dumb"
 
 
-def _takes_symbols(stream: TextIO) -> bool:
-    try:
-        SYMBOLS.encode(getattr(stream, "encoding", None) or "utf-8")
-    except (UnicodeError, LookupError):
-        return False
-    return True
+def _cut(text: str, first: int, room: int) -> Iterator[str]:
+    """Coloured text in lines of at most `room` characters, the first of `first`.
+
+    Cut after spaces where there are some; colours end with a line and begin again in the next.
+    """
+    line, length, color = "", 0, ""
+    for piece in _PIECE.findall(text):
+        if piece[0] == "\x1b":
+            line += piece
+            color = "" if piece == _RESET else piece
+            continue
+        while length + len(piece.rstrip()) > first:
+            fits = first if len(piece) > room else length
+            head, piece = piece[: fits - length], piece[fits - length :]
+            yield (line + head).rstrip() + (_RESET if color else "")
+            line, length, first = color, 0, room
+        line += piece
+        length += len(piece)
+    yield line.rstrip()
 
 
 def clipped(text: str, width: int) -> str:
@@ -104,6 +139,16 @@ def clipped(text: str, width: int) -> str:
     'transfo…'
     """
     return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
+
+
+def merged(texts: list[str], gap: str = " ") -> list[str]:
+    """Neighbours that read the same, said once.
+
+    >>> merged(["f32[2]", "f32[2]", "i64[]"])
+    ['f32[2] ×2', 'i64[]']
+    """
+    runs = [(text, len(list(run))) for text, run in groupby(texts)]
+    return [text if count == 1 else f"{text}{gap}×{count}" for text, count in runs]
 
 
 def number_text(number: int) -> str:

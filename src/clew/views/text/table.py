@@ -13,6 +13,8 @@ from clew.events.columns import Ints, Place
 from clew.events.records import BACKWARD, KINDS, OP, PHASES
 from clew.store.reader import Reader
 from clew.views.text.calls import CallTexts
+from clew.views.text.named import NAMED, named_text
+from clew.views.text.places import short_place
 from clew.views.text.style import Style, clipped, counted, short_op, style_for, time_text
 
 _ROWS = 40
@@ -20,7 +22,7 @@ _TAIL = 5
 _GAP = "  "
 # Columns of the text with the most room each may take; the last takes what is left.
 _WIDTHS = {
-    "id": 8, "step": 5, "phase": 9, "kind": 6, "name": 30, "module": 34, "source": 30,
+    "id": 8, "step": 5, "phase": 9, "kind": 8, "name": 30, "module": 34, "source": 30,
     "time": 8, "call": 1000,
 }  # fmt: skip
 
@@ -71,7 +73,8 @@ class TableView:
                 f"… {counted(left_out, 'row')} left out; t.table().head({total}) shows all, "
                 "t.to_pandas() has all columns"
             )
-            lines.insert(1 + self._rows - min(_TAIL, self._rows // 4), note)
+            at = 1 + self._rows - min(_TAIL, self._rows // 4)
+            lines[at:at] = style.wrapped("", note)
         return style.finish("\n".join(lines))
 
 
@@ -141,8 +144,11 @@ class _Table:
         seconds = self._duration(row)
         error = int(c.error[row])
         name = self._reader.name(row)
-        outputs = self._texts.outputs(row)
-        call = f"{self._texts.inputs(row)} -> {outputs}" if outputs else self._texts.inputs(row)
+        inputs, outputs = self._texts.inputs(row), self._texts.outputs(row)
+        if kind in NAMED:
+            call = named_text(self._reader, self._texts, row)
+        else:
+            call = f"{inputs} -> {outputs}" if outputs else inputs
         message = f"✗ {c.errors[error].splitlines()[0]}" if error >= 0 else ""
         source = c.places[place] if place >= 0 else None
         module = self._reader.module_path(row)
@@ -153,7 +159,7 @@ class _Table:
             "kind": KINDS[kind],
             "name": short_op(name) if kind == OP else name,
             "module": ("(root)" if module == "" else module) or "",
-            "source": "" if source is None else f"{_bare(source.file)}:{source.line}",
+            "source": "" if source is None else short_place(source),
             "time": "" if seconds is None else time_text(seconds),
             "call": "  ".join(part for part in (message, call) if part),
         }
@@ -198,15 +204,11 @@ def _innermost(places: list[Place], place: int) -> int:
     return first
 
 
-def _bare(file: str) -> str:
-    return file.replace("\\", "/").rpartition("/")[2]
-
-
 def _joined(cell: dict[str, str], widths: dict[str, int], style: Style, look: str) -> str:
     texts = []
     for name, width in widths.items():
         text = clipped(cell[name], width)
         texts.append(text.rjust(width) if name in ("id", "step", "time") else text.ljust(width))
     line = _GAP.join(texts).rstrip()
-    line = clipped(line, style.width) if style.terminal else line
+    line = clipped(line, style.width) if style.bounded else line
     return style.paint(line, look) if look else line

@@ -16,7 +16,7 @@ from clew.store.reader import Reader
 from clew.views.text.cells import Cells, CellWriter
 from clew.views.text.columns import Line, laid_out
 from clew.views.text.outline import CALL, FAILURE, OPS, Entry, Outliner, deepest, shown, walk
-from clew.views.text.sections import Section, sections
+from clew.views.text.sections import Section, named_section, sections
 from clew.views.text.style import Style, clipped, counted, short_number, style_for, time_text
 
 SCREEN = 60
@@ -109,7 +109,9 @@ class Tree:
         self._reader = folds.structure.reader
         self._structure = folds.structure
         self._writer = CellWriter(folds)
-        self._sections = sections(folds.structure, self._writer.op_names)
+        self._phases = sections(folds.structure, self._writer.op_names)
+        self._named = named_section(self._reader)
+        self._sections = self._phases + ([] if self._named is None else [self._named])
         self._parts = self._outlined(Outliner(folds))
         self._entries = [entry for part in self._parts for entry in part.entries]
         self.deepest = deepest(self._entries)
@@ -183,7 +185,7 @@ class Tree:
         )
         calls = len(self._reader.rows(MODULE))
         facts = [counted(calls, "module call")] if calls else []
-        if c.environment.get("level") != "modules":
+        if c.environment.get("level") not in ("modules", "variables"):
             facts.append(counted(len(self._reader.rows(OP)), "op"))
         if self._writer.parameters.total:
             facts.append(f"{short_number(self._writer.parameters.total)} parameters")
@@ -219,7 +221,8 @@ class Tree:
             "ops": len(self._reader.rows(OP)),
             "parameters": self._writer.parameters.total,
             "forward": [self._as_dict(entry) for entry in self._entries],
-            "sections": [_section_dict(section) for section in self._sections],
+            "sections": [_section_dict(section) for section in self._phases],
+            "named": [] if self._named is None else [_name_dict(c) for c in self._named.groups],
             "coverage": [str(gap) for gap in c.gaps],
             "crash": c.environment.get("crash"),
         }
@@ -259,5 +262,14 @@ def _section_dict(section: Section) -> dict[str, Any]:
     return {**plain(section.head), "groups": [plain(group) for group in section.groups]}
 
 
+def _name_dict(cells: Cells) -> dict[str, Any]:
+    return {
+        "name": cells.name or cells.cls,
+        "mark": cells.mark or None,
+        "looks": cells.flow[0] or None,
+        "source": cells.source or None,
+    }
+
+
 def _clipped(text: str, style: Style) -> str:
-    return clipped(text, style.width) if style.terminal else text
+    return clipped(text, style.width) if style.bounded else text

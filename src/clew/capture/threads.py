@@ -1,0 +1,73 @@
+"""Threads that run ops where none are recorded: those that never call a module.
+
+In come the first things a new thread of the program does, out comes a gap if torch is among them.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from torch import Tensor
+
+from clew.capture.recording import Recording
+from clew.events.model import Gap
+
+# What a thread does is looked at for so many calls and returns; then it goes its way.
+_LOOKS = 5000
+
+
+class ThreadSource:
+    """Looks at threads that are started while a recording runs."""
+
+    def __init__(self, recording: Recording, on_gap: Callable[[Gap], Any]) -> None:
+        self._recording = recording
+        self._on_gap = on_gap
+        self._program_has: Any = None
+        self._looks: dict[int, int] = {}
+        self._running = False
+
+    def start(self) -> None:
+        """Look at every thread that begins from here on."""
+        self._program_has = threading.getprofile()
+        self._running = True
+        threading.setprofile(self._look)
+
+    def stop(self) -> None:
+        """Leave new threads alone, and those that are looked at with their next call."""
+        self._running = False
+        if threading.getprofile() == self._look:
+            threading.setprofile(self._program_has)
+
+    def _look(self, frame: FrameType, event: str, arg: Any) -> None:
+        """Hear of a call in a new thread, as a profile function of the program's own would."""
+        profile, ident = self._program_has, threading.get_ident()
+        looks = self._looks[ident] = self._looks.get(ident, 0) + 1
+        is_torch = event == "c_call" and _is_torch(arg)
+        if is_torch:
+            self._on_gap(ops_not_recorded(threading.current_thread().name))
+        if is_torch or looks > _LOOKS or not self._running or ident in self._recording.lanes:
+            sys.setprofile(profile)
+        if profile is not None:
+            profile(frame, event, arg)
+
+
+def ops_not_recorded(thread: str) -> Gap:
+    """Ops of a thread that are not recorded."""
+    return Gap(
+        "ops outside module calls",
+        f"thread {thread}",
+        "ops are recorded on the thread that opened the trace; elsewhere only inside module calls",
+        "open a clew.trace inside that thread",
+    )
+
+
+def _is_torch(function: Any) -> bool:
+    """Whether a built-in function makes tensors: `torch.cat`, a method of one, `F.linear`."""
+    if isinstance(getattr(function, "__self__", None), Tensor):
+        return True
+    module = str(getattr(function, "__module__", ""))
+    return (module == "torch" and function.__self__ is None) or module.startswith("torch._C._")

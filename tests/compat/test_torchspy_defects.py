@@ -1,0 +1,338 @@
+"""What is wrong with torchspy and not here: one test for each fault that was seen in it."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import clew
+from clew.analysis.graph.calls import read_calls
+from clew.compat.torchspy import CallTracer, DebugContext, TensorSaver, spy_save
+from clew.compat.torchspy.trace_graph import build_tree, construct_graph
+from tests.compat.test_torchspy import model_of, saved
+from tests.processes import answers
+
+
+def kernels_of(program: Callable[[], Any]) -> set[str]:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        program()
+    return {event.name for event in profiler.events() if event.name.startswith("aten::")}
+
+
+def encoder() -> nn.TransformerEncoder:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+
+
+class Twice(nn.Module):
+    """Runs a block in each of its branches, and one of them again."""
+
+    def __init__(self, left: nn.Module, right: nn.Module) -> None:
+        super().__init__()
+        self.left = nn.Sequential(left)
+        self.right = nn.Sequential(right)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.left(self.right(self.left(x)))
+
+
+def traced(model: nn.Module, x: Tensor, folder: Path) -> list[str]:
+    tracer = CallTracer(folder)
+    tracer.register_hooks(model)
+    try:
+        model(x)
+    finally:
+        tracer.remove_hooks()
+    return tracer.get_trace()
+
+
+# The list of calls
+
+
+def test_defect_the_fused_path_stays_on(tmp_path: Path) -> None:
+    model, x = encoder(), torch.rand(1, 3, 8)
+    with torch.no_grad():
+        before = kernels_of(lambda: model(x))
+        tracer = CallTracer(tmp_path)
+        tracer.register_hooks(model)
+        during = kernels_of(lambda: model(x))
+        tracer.remove_hooks()
+    assert "aten::_transformer_encoder_layer_fwd" in before
+    assert during == before
+    assert tracer.get_trace() == ["layers.0", "layers.1", "root"]
+
+
+def test_defect_calls_are_nested_again_when_a_module_runs_twice(tmp_path: Path) -> None:
+    lines = traced(Twice(nn.ReLU(), nn.Tanh()), torch.ones(1), tmp_path)
+    assert lines == ["left.0", "left", "right.0", "right", "left.0", "left", "root"]
+    calls = read_calls(lines)
+    paths = [row.path for row in calls.columns.modules]
+    nested = [
+        (paths[subject], None if parent < 0 else paths[calls.columns.subject[parent]])
+        for subject, parent in zip(calls.columns.subject, calls.columns.parent, strict=True)
+    ]
+    assert nested == [
+        ("", None), ("left", ""), ("left.0", "left"), ("right", ""), ("right.0", "right"),
+        ("left", ""), ("left.0", "left"),
+    ]  # fmt: skip
+
+
+def test_defect_calls_have_a_number_a_parent_a_time_and_a_thread(tmp_path: Path) -> None:
+    model = Twice(nn.ReLU(), nn.Tanh())
+    tracer = CallTracer(tmp_path)
+    tracer.register_hooks(model)
+    with clew.trace(model, level="modules") as trace:
+        model(torch.ones(1))
+    tracer.remove_hooks()
+    assert len(trace.modules) == len(tracer.get_trace()) == 7
+    first, second = trace["left"]
+    assert (first.call, second.call) == (0, 1)
+    assert first.start < first.start + first.duration <= second.start
+    assert first.parent == second.parent == trace[""].one.id
+    assert first.thread == "MainThread"
+
+
+def test_defect_a_shared_module_has_the_name_it_is_called_by(tmp_path: Path) -> None:
+    shared = nn.Sequential(nn.Linear(2, 2))
+    lines = traced(Twice(shared, shared), torch.ones(1, 2), tmp_path)
+    assert lines == [
+        "left.0.0", "left.0", "left", "right.0.0", "right.0", "right", "left.0.0", "left.0",
+        "left", "root",
+    ]  # fmt: skip
+
+
+def test_defect_a_shared_module_saves_under_the_name_it_is_called_by(tmp_path: Path) -> None:
+    [shared] = model_of(1)
+    saver, model = TensorSaver(tmp_path), Twice(shared, shared)
+    saver.register_modules(model, target_classes=(type(shared),))
+    with DebugContext(saver):
+        model(torch.ones(1, 4))
+    assert saved(tmp_path) == ["left.0.q.call0.pt", "left.0.q.call1.pt", "right.0.q.call0.pt"]
+
+
+def test_defect_a_failing_module_and_those_around_it_are_listed(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(3, 3)))
+    tracer = CallTracer(tmp_path)
+    tracer.register_hooks(model)
+    with pytest.raises(RuntimeError):
+        model(torch.ones(1, 2))
+    tracer.remove_hooks()
+    assert tracer.get_trace() == ["0", "1.0", "1", "root"]
+
+
+def test_defect_registering_twice_records_once(tmp_path: Path) -> None:
+    model = model_of(1)
+    tracer = CallTracer(tmp_path)
+    tracer.register_hooks(model)
+    tracer.register_hooks(model)
+    model(torch.rand(1, 4))
+    tracer.remove_hooks()
+    model(torch.rand(1, 4))
+    assert tracer.get_trace() == ["0.proj_q", "0", "root"]
+
+
+def test_defect_the_block_ends_recording(tmp_path: Path) -> None:
+    model = model_of(1)
+    tracer = CallTracer(tmp_path)
+    tracer.register_hooks(model)
+    with tracer:
+        model(torch.rand(1, 4))
+    model(torch.rand(1, 4))
+    tracer.remove_hooks()
+    assert len(tracer.get_trace()) == 3
+
+
+def test_defect_a_tracer_that_is_dropped_is_gone(tmp_path: Path) -> None:
+    model = model_of(1)
+    tracer = CallTracer(tmp_path)
+    tracer.register_hooks(model)
+    reference = weakref.ref(tracer)
+    del tracer
+    gc.collect()
+    assert reference() is None
+    model(torch.rand(1, 4))
+    assert not torch.nn.modules.module._global_forward_hooks
+
+
+def test_defect_nothing_is_put_into_the_model(tmp_path: Path) -> None:
+    model = model_of(1)
+    before = [dict(vars(module)) for module in model.modules()]
+    traced(model, torch.rand(1, 4), tmp_path)
+    assert [dict(vars(module)) for module in model.modules()] == before
+
+
+# Saving
+
+
+@pytest.mark.parametrize(
+    "value", [[torch.ones(1), (torch.ones(2),)], {"a": torch.ones(1)}, 3, "text", None]
+)
+def test_defect_containers_and_constants_can_be_saved(value: Any, tmp_path: Path) -> None:
+    TensorSaver(tmp_path).save("v", value)
+    assert saved(tmp_path) == ["v.call0.pt"]
+
+
+def test_defect_norms_of_containers_can_be_saved(tmp_path: Path) -> None:
+    TensorSaver(tmp_path).save("v", {"a": (torch.full((2, 4), 1.0),)}, norm_only=True)
+    [norms] = torch.load(tmp_path / "v.call0.pt", weights_only=True)["a"]
+    assert norms.tolist() == [2, 2]
+
+
+def test_defect_nothing_is_raised_in_the_users_forward(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saver = TensorSaver(tmp_path)
+    saver.save("meta", torch.empty(2, device="meta"))
+    assert "Could not save meta.call0.pt: NotImplementedError" in caplog.text
+    saver.save("a/b/../c", torch.ones(1))
+    saver.save("層" * 500, torch.ones(1))
+    with DebugContext(saver):
+        spy_save("odd", torch.ones(1), "no module")  # type: ignore[arg-type]
+    assert all(path.parent == tmp_path for path in tmp_path.rglob("*.pt"))
+    assert "a%2Fb%2F%2E%2E%2Fc.call0.pt" in saved(tmp_path)
+    assert len(saved(tmp_path)) == 3
+
+
+def test_defect_a_view_saves_its_own_elements(tmp_path: Path) -> None:
+    TensorSaver(tmp_path).save("v", torch.rand(1000, 1000)[0, :1])
+    assert (tmp_path / "v.call0.pt").stat().st_size < 10_000
+
+
+def test_defect_an_earlier_run_is_not_overwritten(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for run in range(3):
+        TensorSaver(tmp_path / "run").save("t", torch.tensor(run))
+    for run, name in enumerate(("run", "run-2", "run-3")):
+        assert torch.load(tmp_path / name / "t.call0.pt", weights_only=True).item() == run
+    assert f"saving to {tmp_path / 'run-3'}" in caplog.text
+
+
+RANKS = """
+from clew.compat.torchspy import TensorSaver
+saver = TensorSaver("tensors")
+saver.save("t", torch.tensor(rank))
+answer = str(saver.output_dir)
+"""
+
+
+def test_defect_ranks_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    assert answers(RANKS, 2, tmp_path) == ["tensors/rank0", "tensors/rank1"]
+    for rank in (0, 1):
+        path = tmp_path / "tensors" / f"rank{rank}" / "t.call0.pt"
+        assert torch.load(path, weights_only=True).item() == rank
+
+
+def test_defect_threads_started_inside_are_seen(tmp_path: Path) -> None:
+    saver, model = TensorSaver(tmp_path), model_of(1)
+    saver.register_modules(model)
+    with DebugContext(saver):
+        thread = threading.Thread(target=lambda: model(torch.rand(1, 4)))
+        thread.start()
+        thread.join()
+    assert saved(tmp_path) == ["0.q.call0.pt"]
+
+
+def replica_of(module: nn.Module) -> nn.Module:
+    """What nn.DataParallel runs on another device."""
+    replica: nn.Module = module._replicate_for_data_parallel()  # type: ignore[operator]
+    replica._modules = {name: replica_of(child) for name, child in module.named_children()}
+    replica._parameters = dict(module._parameters)
+    return replica
+
+
+def test_defect_replicas_have_the_names_of_their_modules(tmp_path: Path) -> None:
+    saver, tracer, model = TensorSaver(tmp_path), CallTracer(tmp_path), model_of(1)
+    saver.register_modules(model)
+    tracer.register_hooks(model)
+    with DebugContext(saver):
+        replica_of(model)(torch.rand(1, 4))
+    tracer.remove_hooks()
+    assert saved(tmp_path) == ["0.q.call0.pt"]
+    assert tracer.get_trace() == ["0.proj_q", "0", "root"]
+
+
+def test_defect_a_copy_is_told_how_to_be_saved(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saver, model = TensorSaver(tmp_path), model_of(1)
+    saver.register_modules(model)
+    copied = copy.deepcopy(model)
+    with caplog.at_level(logging.WARNING, "torchspy"), DebugContext(saver):
+        copied(torch.rand(1, 4))
+        assert "a copy of one it met" in caplog.text
+        saver.register_modules(copied)
+        copied(torch.rand(1, 4))
+    assert saved(tmp_path) == ["0.q.call0.pt"]
+
+
+def test_defect_compiles_in_one_graph_with_and_without_a_context(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    saver, model, x = TensorSaver(tmp_path), model_of(1), torch.rand(2, 4)
+    saver.register_modules(model)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    expected = compiled(x)
+    with DebugContext(saver, "c"):
+        assert torch.equal(compiled(x), expected)
+    assert saved(tmp_path) == ["c.0.q.call0.pt"]
+
+
+def test_defect_saved_tensors_can_be_sampled_limited_and_read(tmp_path: Path) -> None:
+    model = model_of(1)
+    few = clew.schedule(every=2)
+    with clew.trace(model, schedule=few, out=tmp_path / "run.clew") as trace:
+        for step in range(4):
+            model(torch.full((1, 4), float(step)))
+            trace.step()
+    series = clew.load(tmp_path / "run.clew").series("0.q")
+    assert len(series.values) == 2
+    assert series.stack().shape == (2, 1, 4)
+
+
+# The graph
+
+
+def labels(paths: list[str], **options: Any) -> str:
+    options = {"prune_leaves_flag": False, **options}
+    return construct_graph(build_tree(paths), **options).source
+
+
+def test_defect_layers_that_differ_are_not_merged() -> None:
+    text = labels(["layers.0.conv", "layers.0", "layers.1.attn", "layers.1", "root"])
+    assert "×" not in text
+    assert '"layers.0"' in text
+    assert '"layers.1"' in text
+
+
+def test_defect_pruning_leaves_more_than_one_box() -> None:
+    names = ("self_attn", "linear1", "norm1")
+    paths = [f"layers.{n}.{name}" for n in range(12) for name in names]
+    pruned = construct_graph(build_tree([*paths, "root"]))
+    assert str(pruned.view).splitlines()[1:] == ["(root)", "layers.0 … 11  ×12  ← (root)"]
+
+
+def test_defect_numbered_modules_at_the_top_are_squashed() -> None:
+    text = labels([line for n in range(4) for line in (f"{n}.conv", f"{n}")])
+    assert "×4" in text
+    assert text.count("conv") == 1
+
+
+def test_defect_a_module_named_root_stays() -> None:
+    assert '"root"' in labels(["a.root", "a", "b"])
+
+
+def test_defect_squashing_by_name_makes_no_loops() -> None:
+    text = labels(["block.0.block", "block.1.block", "x.block"], squash_name=True)
+    edges = [line.strip(" ;").split(" -> ") for line in text.splitlines() if " -> " in line]
+    assert len(edges) == 2
+    assert all(above != below for above, below in edges)

@@ -1,0 +1,86 @@
+"""Tensors whose facts change without an op that tells: other data, a gradient asked for."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import clew
+from clew.events.model import Value
+
+
+def inputs(trace: clew.Trace, name: str) -> list[Value]:
+    return [op.inputs["0"] for op in trace.ops if op.name.startswith(f"aten.{name}.")]
+
+
+def test_a_model_cast_inside_the_block_is_seen_as_it_is_then() -> None:
+    model, x = nn.Linear(3, 3), torch.ones(2, 3)
+    with clew.trace(model) as t:
+        model(x)
+        model.to(torch.bfloat16)
+        model(x.bfloat16())
+    before, after = inputs(t, "addmm")
+    assert (before.dtype, after.dtype) == ("float32", "bfloat16")
+    assert before.name == after.name == "bias"
+
+
+def test_data_that_is_replaced() -> None:
+    parameter = nn.Parameter(torch.ones(3))
+    with clew.trace(values="stats") as t:
+        _ = parameter * 2
+        parameter.data = torch.zeros(5)
+        _ = parameter * 3
+    before, after = inputs(t, "mul")
+    assert (before.shape, after.shape) == ((3,), (5,))
+    assert (before.stats.max, after.stats.max) == (1.0, 0.0)
+
+
+def test_parameters_that_are_frozen_inside_the_block() -> None:
+    model, x = nn.Linear(2, 2), torch.ones(1, 2)
+    with clew.trace(model) as t:
+        model(x)
+        model.bias.requires_grad = False
+        model(x.requires_grad_(True))
+    assert [value.requires_grad for value in inputs(t, "addmm")] == [True, False]
+    assert [call.inputs["0"].requires_grad for call in t.modules] == [False, True]
+
+
+def test_memory_that_gets_a_gradient_by_a_write_to_a_part_of_it() -> None:
+    source = torch.ones(2, requires_grad=True)
+    with clew.trace() as t:
+        by_index = torch.zeros(4)
+        by_index[:2] = source * 2
+        by_index.tan()
+        whole = torch.zeros(3)
+        part = whole[1:]
+        part.mul_(source)
+        whole.exp()
+        with torch.no_grad():
+            untouched = torch.zeros(3)
+            untouched[1:] = source
+        untouched.cos()
+    [tan], [exp], [cos] = (inputs(t, name) for name in ("tan", "exp", "cos"))
+    assert (by_index.requires_grad, whole.requires_grad) == (True, True)
+    assert (tan.requires_grad, exp.requires_grad, cos.requires_grad) == (True, True, False)
+
+
+class Watching(torch.overrides.TorchFunctionMode):
+    """A function mode of the program's own, which must not see Clew look at tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_nothing_of_it_shows_in_a_function_mode_of_the_program() -> None:
+    model, x = nn.Linear(2, 2), torch.ones(1, 2)
+    plain, traced = Watching(), Watching()
+    with plain:
+        model(x), model(x)
+    with traced, clew.trace(model):
+        model(x), model(x)
+    assert traced.seen == plain.seen
