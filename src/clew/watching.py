@@ -123,7 +123,6 @@ def is_same(one: object, other: object, equal: Callable[[Any, Any], Any] | None 
 
 def _learn_tensors() -> None:
     if _GLANCES not in sys.modules and has_torch():
-        importlib.import_module("clew.capture.values")
         importlib.import_module(_GLANCES)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import clew
 from clew.compat import ttracker
@@ -223,6 +224,98 @@ def test_checklist_variable_decorator_follows_callees(lines: Any) -> None:
         f"│   ├─ [Tensor] video@{first + 2}",
         f"│   ├─ [Var] count@{first + 3} value: 2",
     ]
+
+
+def test_checklist_variable_decorator_with_value_changes_by_line(lines: Any) -> None:
+    @var_tracker("x")
+    def run() -> Tensor:
+        x = torch.full((5, 8), 2.0)
+        x[0] = 4
+        x = x.double()
+        return x
+
+    run()
+    first = line_of(run, "x = torch.full")
+    shape = "shape=torch.Size([5, 8]) | dtype=torch"
+    assert lines()[1:-2] == [
+        f"│   ├─ [Tensor] x@{first} → {shape}.float32 | sum=80 | mean=2 | min=2 | max=2",
+        f"│   ├─ [Tensor] x@{first + 1} → {shape}.float32 | sum=96 | mean=2.4 | min=2 | max=4",
+        "│   ├─ [WARN] dtype changed: torch.float32 → torch.float64",
+        f"│   ├─ [Tensor] x@{first + 2} → {shape}.float64 | sum=96 | mean=2.4 | min=2 | max=4",
+    ]
+
+
+def test_checklist_line_tracer(lines: Any) -> None:
+    @debug_trace
+    def run(n: int) -> int:
+        total = 0
+        while n:
+            n -= 1
+            total += n
+        return total
+
+    assert run(2) == 1
+    first = line_of(run, "total = 0")
+    shown = [line.strip("│ ") for line in lines()]
+    assert shown[1] == "├─ input [Var] n@0 value: 2"
+    told = [line for line in shown[2:-2] if "while" not in line]
+    body = [(2, "n -= 1"), (3, "total += n")]
+    assert told == [
+        f"├─ [{FILE}:{first + at}] {text}"
+        for at, text in [(0, "total = 0"), *body, *body, (4, "return total")]
+    ]
+    assert f"├─ [{FILE}:{first + 1}] while n:" in shown
+
+
+def test_checklist_log_and_print_helper(folder: Path, lines: Any) -> None:
+    log2file("one")
+    log2file({"two": 2})
+    other = logging.NullHandler()
+    logger.addHandler(other)
+    try:
+        log2file("three")
+    finally:
+        logger.removeHandler(other)
+    assert lines() == ["one", "{'two': 2}", "three"]
+    [path] = folder.rglob("*.log")
+    written = path.read_text().splitlines()
+    assert [line.partition(" - ")[2] for line in written] == [
+        "INFO - one", "INFO - {'two': 2}", "INFO - three",
+    ]  # fmt: skip
+    stamps = [
+        re.fullmatch(r"[\d-]{10} [\d:]{8},\d{3}", line.partition(" - ")[0]) for line in written
+    ]
+    assert all(stamps)
+
+
+def test_checklist_hook_style_accuracy_monitor(lines: Any) -> None:
+    torch.manual_seed(0)
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
+    x = torch.randn(3, 5, 8)
+    torch.manual_seed(1)
+    expected = model(x)
+
+    def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+        ttracker._log_change(type(module).__name__, "input", inputs, "", 0)
+        ttracker._log_change(type(module).__name__, "output", output, "", 0)
+
+    handles = [module.register_forward_hook(hook) for module in model.modules()]
+    torch.manual_seed(1)
+    assert torch.equal(model(x), expected)
+    shown = lines()
+    assert len(shown) % 2 == 0
+    called = [line.split()[1] for line in shown[::2]]
+    assert called[-1] == "TransformerEncoder"
+    assert called.count("TransformerEncoderLayer") == 2
+    result = f"sum={expected.double().sum().item():.3g}"
+    assert shown[-1].startswith("├─ TransformerEncoder [Tensor] output@0 → shape=torch.Size([3, 5,")
+    assert result[:6] in shown[-1]
+    # What one layer gives the next is told of both in the same numbers.
+    texts = [line.partition("shape=")[2] for line in shown]
+    attention = called.index("TransformerEncoderLayer")
+    assert texts[2 * attention + 1] in texts[2 * attention + 2]
+    for handle in handles:
+        handle.remove()
 
 
 def test_checklist_numpy_alone(folder: Path) -> None:
@@ -517,6 +610,38 @@ def test_defect_nan_small_changes_layout_grad_and_last_assignment(lines: Any) ->
     assert found[4].endswith("layout=strided")
     assert found[5].endswith("requires_grad=True")
     assert found[6].endswith("deleted")
+
+
+def test_defect_device_changes_are_missed(lines: Any) -> None:
+    @var_tracker("x")
+    def run() -> None:
+        x = torch.ones(30)
+        x = x.to("meta")
+
+    run()
+    assert lines()[2].endswith("shape=torch.Size([30]) | dtype=torch.float32 | device=meta")
+
+
+def test_defect_every_look_reduces_clones_and_compares_with_ops() -> None:
+    ran: list[str] = []
+
+    class Ops(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            ran.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    @var_tracker("x")
+    def run(x: Tensor) -> Tensor:
+        x = x + 1
+        y = x * 2
+        return y
+
+    with Ops():
+        run(torch.zeros(100_000))
+    assert ran[-2:] == ["add", "mul"]
+    assert not {"sum", "mean", "min", "max", "clone", "isclose"} & set(ran)
 
 
 def test_defect_dtype_change_is_told(lines: Any) -> None:

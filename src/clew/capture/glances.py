@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import clew.capture.values  # noqa: F401 - which knows all that is not ordinary
 from clew.capture import seen
 from clew.capture.seen import Whole
 from clew.capture.snapshots import is_dense
@@ -52,10 +53,10 @@ def glance(tensor: Tensor, whole: Whole | None = None) -> Seen | None:
         data: Any = (ctypes.c_ubyte * (count * dtype.itemsize)).from_address(address)
         elements = np.frombuffer(data, dtype)
         # Some elements too, as not all that writes to memory counts versions.
-        sample = elements[:: count // _SAMPLED + 1].tobytes()
+        sample = elements[:: count // _SAMPLED + 1]
         version, grad = version_of(tensor), tensor.requires_grad
-        state = (address, version, tensor.stride(), grad, sample)
-        if known is not None and known[1] == state and (not whole or known[3]):
+        state = (address, version, tensor.stride(), grad)
+        if known is not None and known[1] == (*state, sample.tobytes()) and (not whole or known[3]):
             return known[2]
         stats = whole() if whole else {"count": count, **extremes(elements)}
         if stats is None:
@@ -66,7 +67,7 @@ def glance(tensor: Tensor, whole: Whole | None = None) -> Seen | None:
             stats=stats, memory=(id(tensor), version, address),
         )  # fmt: skip
         if version is not None and tensor.untyped_storage().resizable():  # else nothing counts
-            _remember(tensor, state, found, whole is not None)
+            _remember(tensor, (*state, sample.tobytes()), found, whole is not None)
         return found
 
 

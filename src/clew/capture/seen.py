@@ -21,6 +21,8 @@ from clew.events.watched import ARRAY, OTHER, TENSOR, Seen
 FEW = 12
 _LONGEST = 60
 _MOST_ITEMS = 64
+# A layout, or a class, that goes without saying.
+_USUAL = (None, "strided", "Tensor", "Parameter")
 
 _small_tensor: list[Callable[[Any, int], Any]] = []
 _tensor_numbers: list[Callable[[Any, bool], Any]] = []
@@ -118,7 +120,7 @@ def _tensor(value: Any, now: Look, stats: dict[str, Any] | None) -> Seen:
         dtype=str(dtype).replace("torch.", ""),
         shape=tuple(shape),
         device=device,
-        layout="" if plain else " ".join(str(p) for p in layout[1:3] if p not in (None, "strided")),
+        layout="" if plain else " ".join(str(p) for p in layout[1:3] if p not in _USUAL),
         strided=stride is not None and not _is_contiguous(shape, stride),
         grad=bool(rest and rest[0]),
         stats=stats,

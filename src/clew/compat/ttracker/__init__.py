@@ -19,9 +19,10 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from clew.compat.ttracker.logs import ThreadFileHandler, h4logger, log2file, logger, setup_logger
-from clew.compat.ttracker.tree import IndentManager, Stack, Tree, info, line_of, place
+from clew.compat.ttracker.tree import IndentManager, Stack, Tree
 from clew.compat.ttracker.utils import check_run_count, dlog, dump_data, inlog, safe_mean
 from clew.events.watched import OTHER
+from clew.views.text.facts import named, place, value_text
 from clew.watching import is_same, seen, watch_calls
 
 __all__ = [
@@ -65,7 +66,7 @@ def fstack(func: _F) -> _F:
 
 def _log_change(prestr: str, name: str, value: Any, indent: str, lineno: int = 0) -> None:
     """Tell what a value is; in a hook, what goes in and out of a module."""
-    log2file(line_of(indent, prestr, name, lineno, seen(value)))
+    log2file(named(indent, prestr, name, lineno, seen(value)))
 
 
 def extract_tensor_info(data: Any, max_elements: int = 25) -> Any:
@@ -78,7 +79,7 @@ def extract_tensor_info(data: Any, max_elements: int = 25) -> Any:
     if found.kind != OTHER and math.prod(found.shape or ()) <= max_elements:
         with contextlib.suppress(Exception):  # without elements, or of a kind Python has none for
             return data.tolist()
-    return data if found.kind == OTHER else info(found)
+    return data if found.kind == OTHER else value_text(found)
 
 
 def is_content_changed(last: Any, current: Any) -> bool:

@@ -1,0 +1,105 @@
+"""The happenings of a watch fact by fact: `shape=… | dtype=… | sum=…`, who called, what came of it.
+
+The form that users of Tensor Tracker read, in which every value is told in full. In come
+happenings and what values look like, out come lines. Pure, as `watch` is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from clew.events.watched import OTHER, TENSOR, Happening, Seen, WatchedCall
+
+_FEW_ITEMS = 8
+
+
+def place(file: str, line: int) -> str:
+    """A line of a file in short."""
+    return f"{os.path.basename(file)}:{line}"
+
+
+def header(call: WatchedCall) -> str:
+    """A call that begins: where its function is, and who called it."""
+    text = f"[{place(call.file, call.line)}] function [{call.function}]"
+    if not call.chain:
+        return text
+    places, names = zip(*map(_caller, call.chain), strict=True)
+    return f"{text} called at {names[0]}:{places[0].rpartition(':')[2]} ({' <- '.join(places)})"
+
+
+def stack(call: WatchedCall) -> list[str]:
+    """The whole stack of a call, outermost first."""
+    above = [f"-> {name}() at {where}" for where, name in map(_caller, call.chain[::-1])]
+    return [*above, f"-> {call.function}() at {place(call.file, call.line)}"]
+
+
+def _caller(text: str) -> tuple[str, str]:
+    """The place and the function of a caller: `a.py:3 run`, without a function at the top."""
+    found = re.fullmatch(r"(.*?:\d+)(?: (.*))?", text)
+    return (found[1], found[2] or "<module>") if found else (text, "")
+
+
+def changed(happening: Happening, indent: str) -> list[str]:
+    """A variable as it is after a change, with a warning if its dtype is another."""
+    name, line, before, now = happening.name, happening.line, happening.before, happening.after
+    if now is None:
+        return [f"{indent}├─ [Var] {name}@{line} deleted"]
+    told = [named(indent, "", name, line, now)]
+    if before is not None and before.dtype and now.dtype not in ("", before.dtype):
+        told.insert(0, f"{indent}├─ [WARN] dtype changed: {_dtype(before)} → {_dtype(now)}")
+    return told
+
+
+def named(indent: str, prestr: str, name: str, lineno: int, value: Seen) -> str:
+    kind, arrow = ("[Var]", "") if value.kind == OTHER else ("[Tensor]", "→ ")
+    return (
+        f"{indent}├─ {prestr}{' ' * bool(prestr)}{kind} {name}@{lineno} {arrow}{value_text(value)}"
+    )
+
+
+def outcome(happening: Happening) -> list[str]:
+    """An exception, a result, or the items of a tuple or list of tensors."""
+    result = happening.after
+    if happening.what == "raise":
+        return [f"raised {happening.text.partition(chr(10))[0]}"]
+    is_several = result is not None and result.cls in ("tuple", "list")
+    if result is not None and is_several and any(item.kind != OTHER for _, item in result.items):
+        return [f"output[{path}] {value_text(item)}" for path, item in result.items]
+    return [f"output {value_text(result)}"]
+
+
+def _dtype(value: Seen) -> str:
+    return f"torch.{value.dtype}" if value.kind == TENSOR else value.dtype
+
+
+def value_text(value: Seen | None) -> str:
+    """What a value is: `shape=… | dtype=… | sum=…`, `value: 3`, `len(value): 4 | …`."""
+    if value is None or (value.kind == OTHER and value.length is None):
+        return f"value: {None if value is None else value.text or value.cls}"
+    if value.kind == OTHER:
+        parts = [
+            f"{path}: {item.text or value_text(item)}" for path, item in value.items[:_FEW_ITEMS]
+        ]
+        more = len(value.items) - _FEW_ITEMS
+        parts += [f"{more} more"] * (more > 0)
+        return f"len(value): {value.length}" + (f" | {', '.join(parts)}" if parts else "")
+    shape = f"torch.Size({list(value.shape or ())})" if value.kind == TENSOR else value.shape
+    text = f"shape={shape} | dtype={_dtype(value)}{_numbers(value)}"
+    if value.device not in ("cpu", ""):
+        text += f" | device={value.device}"
+    if value.layout or value.strided:
+        text += f" | layout={value.layout or 'strided'}"
+    return f"{text} | requires_grad=True" if value.grad else text
+
+
+def _numbers(value: Seen) -> str:
+    stats = value.stats
+    if not stats or "mean" not in stats:
+        return ""
+    shown = round if value.dtype.startswith(("int", "uint", "bool")) else "{:.6g}".format
+    mean, nan, inf = stats["mean"], stats["nan"], stats["inf"]
+    total = shown(mean * (stats["count"] - nan - inf))
+    text = "" if value.dtype.startswith("complex") else f" | sum={total}"
+    text += f" | mean={mean:.6g} | min={shown(stats['min'])} | max={shown(stats['max'])}"
+    return text + f" | nan={nan}" * bool(nan) + f" | inf={inf}" * bool(inf)
