@@ -41,7 +41,9 @@ class Callbacks:
 
     `every=N` records the last of every N steps, `only` is `"train"` or `"eval"`; steps of either
     kind are counted apart. `with_address` calls `save(value, address=...)`: which of the addresses
-    that a pattern stands for the value has.
+    that a pattern stands for the value has. The lists that the others get tell the same, and the
+    steps and ranks: they have `.address`, `.steps`, `.ordinals` and `.ranks`. With `keep=False` the
+    values are for the callbacks alone: only what a gather or the end makes of them is recorded.
 
     >>> import torch, clew
     >>> model = torch.nn.Identity()
@@ -60,6 +62,7 @@ class Callbacks:
     every: int = 1
     only: str | None = None
     with_address: bool = False
+    keep: bool = True
 
     def __post_init__(self) -> None:
         if isinstance(self.save, str):
@@ -148,17 +151,27 @@ def stack(values: Sequence[Any]) -> np.ndarray[Any, Any]:
     return np.stack([as_array(value) for value in values])
 
 
-def stack_padded(values: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """Values of any shapes as one array: aligned at the last axes, zeros at the end of each."""
+def stack_padded(values: Sequence[Any], fill: int = 0) -> np.ndarray[Any, Any]:
+    """Values of any shapes as one array: aligned at the last axes, `fill` at the end of each."""
     arrays = [as_array(value) for value in values]
     rank = max((a.ndim for a in arrays), default=0)
     lifted = [a.reshape((1,) * (rank - a.ndim) + a.shape) for a in arrays]
     size = tuple(max(a.shape[axis] for a in lifted) for axis in range(rank))
-    result = np.zeros((len(arrays), *size), dtype=np.result_type(*arrays) if arrays else float)
+    dtype = np.result_type(*arrays) if arrays else float
+    result = np.full((len(arrays), *size), fill, dtype=dtype)
     for row, array in enumerate(lifted):
         place: tuple[int | slice, ...] = (row, *(slice(0, n) for n in array.shape))
         result[place] = array
     return result
+
+
+def deterministic(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Say of a function that it draws no random numbers: it costs less, as none are put back."""
+
+    def drawing_none(value: Any, **facts: Any) -> Any:
+        return function(value, **facts)
+
+    return drawing_none
 
 
 def as_array(value: Any) -> np.ndarray[Any, Any]:

@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 import textwrap
+import warnings
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from clew.compat import tensortrace
 from clew.compat.tensortrace import (
+    H5PYSaverCallback,
+    H5PYTracedModel,
     ModelTracer,
+    ModelTracerH5PY,
     TracedModel,
     Variable,
     stack_padded_tensors,
     stack_tensors,
     trace_model,
 )
-from clew.errors import ClewError
+from clew.errors import ClewError, ClewWarning
 from tests.processes import answers
 
-# The README's three blocks; `loop` is the training loop they share.
+# The README's three blocks; the second is the first with another callback and another ending.
 IMPORTS = """
 from clew.compat.tensortrace import ModelTracer, H5PYSaverCallback, stack_padded_tensors
 """
 LOOP = """
 with tracer:
-    for epoch in range(EPOCHS):
+    for epoch in range(4):
         sampler.set_epoch(epoch)
         ddp_model.train()
 
@@ -43,8 +48,7 @@ with tracer:
             loss.backward()
             optimizer.step()
 """
-STACKED = (
-    """
+STACKED = f"""
 tracer = ModelTracer(
     model,
     [
@@ -56,11 +60,12 @@ tracer = ModelTracer(
     post_trace_callbacks=[stack_padded_tensors],
     gathering_interval=4
 )
+{LOOP}
+if rank == 0:
+    x = tracer.results['forward.x'].values[0]
+    print(x.shape)
 """
-    + LOOP
-)
-SAVED = (
-    """
+SAVED = f"""
 saver_callback = H5PYSaverCallback(dataset_file="test.h5")
 tracer = ModelTracer(
     model,
@@ -71,11 +76,11 @@ tracer = ModelTracer(
     post_gather_callbacks=[stack_padded_tensors, saver_callback],
     gathering_interval=2
 )
+{LOOP}
+if rank == 0:
+    print(saver_callback.datasets['forward.x'])
 """
-    + LOOP
-)
-MEAN = (
-    """
+MEAN = """
 def mean_post_gather(name, values, iterations, ranks):
     values[0] = values[0].mean(dim=(0,1)) # (G,B,C) -> (C)
     pass
@@ -90,9 +95,22 @@ tracer = ModelTracer(
     post_trace_callbacks=[stack_padded_tensors],
     gathering_interval=4
 )
+
+with tracer:
+    for epoch in range(100):
+        model.train()
+
+        for batch_idx, (data, target) in enumerate(dataloader):
+            data, target = data.to(device_id), target.to(device_id)
+
+            optimizer.zero_grad()
+            output = model(data)
+            loss = loss_fn(output, target.long())
+            loss.backward()
+            optimizer.step()
+
+x = tracer.results['forward.x'].values[0]
 """
-    + LOOP
-)
 # What the blocks leave to the reader: 16 rows a rank in batches of 4, each row its own number.
 PLACEHOLDERS = """
 import torch
@@ -107,7 +125,7 @@ class Net(nn.Module):
     def forward(self, x):
         return self.fc(x)
 
-device_id, EPOCHS = "cpu", 4
+device_id = "cpu"
 model = Net()
 ddp_model = nn.parallel.DistributedDataParallel(model) if size > 1 else model
 rows = torch.arange(16.0 * size).reshape(-1, 1).expand(-1, 3)
@@ -134,6 +152,11 @@ class Net(nn.Module):
         self.fc1 = nn.Linear(3, 4)
         self.layers = nn.ModuleList([nn.Linear(4, 4), nn.ReLU()])
         self.register_buffer("seen", torch.zeros(1))
+        self.scale = 1.5
+
+    def scaled(self, y: Tensor) -> Tensor:
+        by = self.scale
+        return y * by
 
     def forward(self, x: Tensor) -> Tensor:
         count = 7
@@ -145,7 +168,7 @@ class Net(nn.Module):
         self.seen += 1
         text = f"{count}{nothing}"
         y = y * len(text) + parts["a"].sum()
-        return y
+        return self.scaled(y)
 
 
 def passes(tracer: ModelTracer, model: nn.Module, number: int, rows: int = 5) -> None:
@@ -164,8 +187,9 @@ def traced(paths: list[str], number: int = 2, model: nn.Module | None = None, **
 # The README's blocks
 
 
-def test_readme_stacked_in_one_process() -> None:
+def test_readme_stacked_in_one_process(capsys: pytest.CaptureFixture[str]) -> None:
     results = alone(STACKED)["tracer"].results
+    assert capsys.readouterr().out == "torch.Size([4, 1, 4, 4, 3])\n"
     assert set(results) == {"forward", "forward.x"}
     assert results["forward.x"].values[0].shape == (4, 1, 4, 4, 3)  # N//G, W, G, B, C
     assert results["forward"].values[0].shape == (4, 1, 4, 4, 2)
@@ -177,10 +201,11 @@ def test_readme_stacked_in_one_process() -> None:
 
 
 def test_readme_saved_to_hdf5_in_one_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     found = alone(SAVED)
+    assert "shape (8, 2, 4, 3)" in capsys.readouterr().out
     saver = found["saver_callback"]
     assert saver.datasets["forward.x"].shape == (8, 2, 4, 3)  # N//G, G*W, B, C
     assert found["tracer"].results["forward.x"].values == []  # moved, not copied
@@ -193,13 +218,15 @@ def test_readme_saved_to_hdf5_in_one_process(
 
 
 def test_readme_mean_in_one_process() -> None:
-    results = alone(MEAN)["tracer"].results
-    assert results["forward.x"].values[0].shape == (4, 3)  # N//G, C
-    assert results["forward"].values[0].shape == (4, 2)
-    assert results["forward.x"].values[0][:, 0].tolist() == [7.5] * 4
+    found = alone(MEAN)
+    results = found["tracer"].results
+    assert found["x"].shape == (100, 3)  # N//G, C
+    assert results["forward"].values[0].shape == (100, 2)
+    assert found["x"][:, 0].tolist() == [7.5] * 100
 
 
 def test_readme_in_two_processes(tmp_path: Path) -> None:
+    mean = MEAN.replace("x = tracer", "if rank == 0: x = tracer")  # the others have no results
     script = textwrap.dedent(
         f"""
 {PLACEHOLDERS}
@@ -218,14 +245,9 @@ else:
 if rank == 0:
     answer["saved"] = saver_callback.datasets['forward.x'].shape
     answer["saved ranks"] = saver_callback.datasets['forward.x'].ranks[0].tolist()
-{MEAN}
+{mean}
 if rank == 0:
-    answer["mean"] = tracer.results['forward.x'].values[0].shape
-tracer = ModelTracer(ddp_model, ["forward.x"], gathering_interval=3)
-{LOOP}
-if rank == 0:
-    plain = tracer.results["forward.x"]
-    answer["plain"] = [plain.iterations[:6], plain.ranks[:6], len(plain.values)]
+    answer["mean"] = x.shape
 """
     )
     first, second = answers(script, 2, tmp_path)
@@ -237,15 +259,53 @@ if rank == 0:
         "ranks": [0, 1],
         "saved": [8, 4, 4, 3],  # N//G, G*W, B, C
         "saved ranks": [0, 0, 1, 1],
-        "mean": [4, 3],  # N//G, C
-        "plain": [[1, 2, 3, 1, 2, 3], [0, 0, 0, 1, 1, 1], 32],
+        "mean": [100, 3],  # N//G, C
     }
 
 
-# The newest interface
+# What the tool offers, one test for each entry of SEEDS 8
 
 
-def test_variables_with_settings_of_their_own() -> None:
+def test_checklist_variable_paths_and_wildcards() -> None:
+    paths = [
+        "fc1", "fc1.forward", "fc1.forward.input", "forward", "forward.x", "forward.count",
+        "forward.text", "forward.parts.a", "forward.parts.b.0", "forward.parts.b.*.deep",
+        "forward.self.fc1.weight", "forward.self.seen", "forward.self.scale", "layers.*",
+        "forward.nothing", "scaled", "scaled.by",
+    ]  # fmt: skip
+    model = Net()
+    results = traced(paths, 2, model)
+    wildcards = {"forward.parts.b.*.deep": ["forward.parts.b.1.deep"],
+                 "layers.*": ["layers.0", "layers.1"]}  # fmt: skip
+    assert set(results) == {name for path in paths for name in wildcards.get(path, [path])}
+    assert results["forward.x"].values[1].tolist() == [[1.0] * 3] * 5
+    assert torch.equal(results["fc1.forward.input"].values[1], results["forward.x"].values[1])
+    assert results["forward.parts.b.1.deep"].values[1][0, 0].item() == 3
+    assert torch.equal(results["forward.self.fc1.weight"].values[0], model.fc1.weight)
+    assert results["forward.self.seen"].values[-1].item() == 2
+    assert results["forward.text"].values == ["7None", "7None"]
+    assert results["forward.nothing"].values == [None, None]
+    assert (results["forward.self.scale"].values[0], results["scaled.by"].values[0]) == (1.5, 1.5)
+    assert torch.equal(results["scaled"].values[1], results["forward"].values[1])
+
+
+def test_checklist_trace_interval_and_gather_interval_of_each_variable() -> None:
+    model, windows = Net(), []
+
+    def gathered(name: str, result: Any) -> None:
+        windows.append((name, list(result.iterations)))
+
+    seldom = Variable("forward.x", trace_interval=2, post_gather_callbacks=[gathered])
+    often = Variable("fc1", gather_interval=4, post_gather_callbacks=[gathered])
+    passes(ModelTracer(model, [seldom, often]), model, 6)
+    assert windows == [
+        ("forward.x", [2]), ("forward.x", [4]), ("fc1", [1, 2, 3, 4]), ("forward.x", [6]),
+        ("fc1", [5, 6]),
+    ]  # fmt: skip
+    assert [value[0, 0].item() for value in seldom.results["forward.x"].values] == [1, 3, 5]
+
+
+def test_checklist_train_and_eval_mode() -> None:
     model = Net()
     train = Variable(["forward.x"], trace_interval=2)
     evaluate = Variable("fc1", mode="eval", gather_interval=2)
@@ -262,7 +322,7 @@ def test_variables_with_settings_of_their_own() -> None:
     assert set(tracer.results) == {"forward.x", "fc1"}
 
 
-def test_the_four_stages_of_callbacks_in_order() -> None:
+def test_checklist_four_callback_stages() -> None:
     told: list[Any] = []
 
     def pre_save(name: str, value: Tensor, iteration: int) -> Tensor:
@@ -292,7 +352,53 @@ def test_the_four_stages_of_callbacks_in_order() -> None:
     assert how.local_results["forward.x"].iterations == [3]
 
 
-def test_stacking_a_result() -> None:
+def test_checklist_change_detection_with_iteration_numbers() -> None:
+    class Changing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(1, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = x + 1
+            y.mul_(10)
+            same = y
+            y = self.fc(same)
+            return y
+
+    model = Changing()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    tracer = ModelTracer(model, ["forward.y", "forward.self.fc.weight"])
+    with tracer:
+        for step in range(2):
+            optimizer.zero_grad()
+            model(torch.full((1, 1), float(step))).sum().backward()
+            optimizer.step()
+    y, weight = tracer.results["forward.y"], tracer.results["forward.self.fc.weight"]
+    assert y.iterations == [1, 1, 1, 2, 2, 2]  # bound, written in place, bound again
+    assert [value.item() for n, value in enumerate(y.values) if n % 3 != 2] == [1, 10, 2, 20]
+    assert weight.iterations == [1, 2]  # once in each pass, in which nothing changes it
+    assert weight.values[0].item() - weight.values[1].item() == pytest.approx(5)
+
+
+def test_checklist_gather_to_rank_0_with_ranks(tmp_path: Path) -> None:
+    script = f"""
+{PLACEHOLDERS}
+{IMPORTS}
+tracer = ModelTracer(ddp_model, ["forward.x"], gathering_interval=3)
+{LOOP}
+found = tracer.results.get("forward.x")
+answer = None if found is None else [
+    found.iterations, found.ranks, [value[0, 0].item() for value in found.values]]
+"""
+    first, second = answers(script, 2, tmp_path)
+    assert second is None
+    iterations, ranks, values = first
+    assert (iterations[:6], ranks[:6]) == ([1, 2, 3, 1, 2, 3], [0, 0, 0, 1, 1, 1])
+    assert values[:6] == [0, 8, 16, 1, 9, 17]
+    assert (len(values), iterations[-2:], ranks[-2:]) == (32, [16, 16], [0, 1])
+
+
+def test_checklist_stack_and_padded_stack() -> None:
     model = Net()
     ragged = Variable("forward.x", 1, 2, post_trace_callbacks=[stack_padded_tensors])
     even = Variable("forward.count", 1, 2, [], [stack_tensors], [stack_tensors], [stack_tensors])
@@ -311,38 +417,97 @@ def test_stacking_a_result() -> None:
     assert empty.values.tolist() == []
 
 
-def test_one_pass_and_a_traced_model() -> None:
+def test_checklist_ddp_and_dp_unwrapping() -> None:
+    model = Net()
+    with ModelTracer(nn.DataParallel(model), ["fc1"]) as tracer:
+        nn.DataParallel(model)(torch.ones(2, 3))
+    assert tracer.model is model
+    assert tracer.results["fc1"].iterations == [1]
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(model)
+        with ModelTracer(wrapped, ["fc1", "forward.self.seen"]) as tracer:
+            wrapped(torch.ones(2, 3)).sum().backward()
+    finally:
+        distributed.destroy_process_group()
+    assert (tracer.model, tracer.rank) == (model, 0)
+    assert set(tracer.results) == {"fc1", "forward.self.seen"}
+
+
+def test_checklist_one_shot_trace_model() -> None:
     model = Net()
     output, tracer = trace_model(model, Variable(["forward"]), torch.ones(2, 3))
     assert torch.equal(tracer.results["forward"].values[0], output)
-    wrapped = TracedModel(model, Variable(["fc1"], post_trace_callbacks=[stack_tensors]))
-    for _ in range(3):
-        wrapped(torch.ones(2, 3))
-    assert wrapped.tracer.results["fc1"].values.shape == (3, 2, 4)
-    assert wrapped.tracer.results["fc1"].iterations == [1, 2, 3]
-    assert all(key.startswith("model.") for key in wrapped.state_dict())
     again = ModelTracer(model, ["fc1"])
     assert torch.equal(again(torch.ones(2, 3)), output)
     assert again.results["fc1"].iterations == [1]
 
 
-def test_paths_of_every_kind() -> None:
-    paths = [
-        "fc1", "fc1.forward", "fc1.forward.input", "forward", "forward.count", "forward.text",
-        "forward.parts.a", "forward.parts.b.0", "forward.parts.b.*.deep", "forward.self.fc1.weight",
-        "forward.self.seen", "layers.*", "forward.nothing",
-    ]  # fmt: skip
+def test_checklist_traced_model_wrapper() -> None:
     model = Net()
-    results = traced(paths, 2, model)
-    assert set(results) == {
-        "fc1", "fc1.forward", "fc1.forward.input", "forward", "forward.count", "forward.text",
-        "forward.parts.a", "forward.parts.b.0", "forward.parts.b.1.deep",
-        "forward.self.fc1.weight", "forward.self.seen", "layers.0", "layers.1", "forward.nothing",
-    }  # fmt: skip
-    assert results["forward.parts.b.1.deep"].values[1][0, 0].item() == 3
-    assert torch.equal(results["forward.self.fc1.weight"].values[0], model.fc1.weight)
-    assert results["forward.text"].values == ["7None", "7None"]
-    assert results["forward.nothing"].values == [None, None]
+    every = Variable(["fc1"], post_trace_callbacks=[stack_tensors])
+    wrapped = TracedModel(model, [every, Variable(["forward"], trace_interval=2)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ClewWarning)  # in the first pass `forward` is not due
+        for _ in range(4):
+            wrapped(torch.ones(2, 3))
+    assert wrapped.tracer.results["fc1"].values.shape == (4, 2, 4)
+    assert wrapped.tracer.results["fc1"].iterations == [1, 2, 3, 4]
+    assert wrapped.tracer.results["forward"].iterations == [2, 4]
+    assert all(key.startswith("model.") for key in wrapped.state_dict())
+
+
+def test_checklist_hdf5_streaming_dtype_compression_shuffle_overwrite_and_iterations(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "run.h5"
+    path.write_text("of another run")
+    saver = H5PYSaverCallback(
+        path, iteration_dtype=np.uint16, float_dtype=np.float32, int_dtype=np.int16,
+        compression="gzip", compression_opts=4, shuffle=True,
+    )  # fmt: skip
+    model = Net().double()
+    variable = Variable(["forward.x", "forward.count"], 1, 2, [], [], [saver])
+    with ModelTracer(model, variable):
+        for step in range(4):
+            model(torch.full((8, 3), float(step), dtype=torch.float64))
+            if step == 1:  # half of the run is in the file, and not in memory
+                assert saver.datasets["forward.x"].shape == (2, 8, 3)
+                assert variable.results["forward.x"].values == []
+    content, iterations = saver.datasets["forward.x"]
+    assert (content.dtype, content.compression, content.shuffle) == (np.float32, "gzip", True)
+    assert content[:, 0, 0].tolist() == [0, 1, 2, 3]
+    assert (iterations.dtype, iterations[:].tolist()) == (np.uint16, [1, 2, 3, 4])
+    assert saver.datasets["forward.count"][0].dtype == np.int16
+    saver.close()
+    with pytest.raises(ValueError, match="exists: give another dataset_file"):
+        H5PYSaverCallback(path, existing_ok=False)
+    with h5py.File(path) as file:
+        assert file["forward.x_ranks"][:].tolist() == [0, 0, 0, 0]
+
+
+def test_checklist_old_padded_ragged_writing_and_saving_interval(tmp_path: Path) -> None:
+    model = Net()
+    tracer = ModelTracerH5PY(model, ["forward.x"], tmp_path / "old.h5", saving_interval=2)
+    saved = []
+    with tracer:
+        for rows in (1, 3, 2):
+            model(torch.ones(rows, 3))
+            saved.append(len(tracer.datasets["forward.x"][0]) if tracer.datasets else 0)
+    assert saved == [0, 2, 2]
+    assert tracer.datasets["forward.x"].shape == (3, 3, 3)
+    content, iterations = tracer.datasets["forward.x"]
+    assert content[:].sum(axis=(1, 2)).tolist() == [3, 9, 6]
+    assert iterations[:].tolist() == [1, 2, 3]
+    tracer.saver.close()
+    wrapped = H5PYTracedModel(model, ["forward.x"], tmp_path / "wrapped.h5")
+    for _ in range(2):
+        wrapped(torch.ones(1, 3))
+    assert wrapped.tracer.datasets["forward.x"][1][:].tolist() == [1, 2]
+    wrapped.tracer.saver.close()
+
+
+# The rest of its names
 
 
 def test_helpers_for_paths() -> None:

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from clew.compat.tensortrace import (
     H5PYSaverCallback,
     ModelTracer,
-    ModelTracerH5PY,
     Variable,
     stack_padded_tensors,
 )
@@ -48,6 +47,22 @@ def saved(tmp_path: Path, values: list[Any], gather: int = 2, **settings: Any) -
         return {name: dataset[()] for name, dataset in file.items()}
 
 
+def test_2_saving_to_hdf5_works_in_one_process(tmp_path: Path) -> None:
+    model = Net()
+    for name in ("lists", "result"):
+        saver = H5PYSaverCallback(tmp_path / f"{name}.h5")
+        settings = {"post_gather_callbacks": [saver]}
+        variable = "forward.x" if name == "lists" else Variable("forward.x", **settings)
+        passes(ModelTracer(model, variable, **settings), model, 3)
+        saver.close()
+        saver = H5PYSaverCallback(tmp_path / "gone.h5")
+        saver.close()  # nothing was written
+        with h5py.File(tmp_path / f"{name}.h5") as file:
+            assert file["forward.x"][:, 0, 0].tolist() == [0, 1, 2]
+            assert file["forward.x_iterations"][:].tolist() == [1, 2, 3]
+    assert not (tmp_path / "gone.h5").exists()
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -59,7 +74,7 @@ def saved(tmp_path: Path, values: list[Any], gather: int = 2, **settings: Any) -
     ],
     ids=["int64", "float64", "complex", "bool", "bfloat16"],
 )
-def test_2_3_hdf5_holds_exactly_what_was_traced(tmp_path: Path, values: list[Tensor]) -> None:
+def test_3_hdf5_holds_exactly_what_was_traced(tmp_path: Path, values: list[Tensor]) -> None:
     found = saved(tmp_path, values, compression="gzip", compression_opts=4, shuffle=True)
     wanted = np.stack([v.float().numpy() if v.dtype == torch.bfloat16 else v.numpy()
                        for v in values])  # fmt: skip
@@ -96,26 +111,6 @@ def test_3_a_dtype_that_cannot_hold_the_values_is_refused(tmp_path: Path) -> Non
     assert tracer.results["forward.y"].values[0].item() == 2**40  # not written, and not lost
     narrow = saved(tmp_path, [torch.tensor([1.5], dtype=torch.float64)], float_dtype=np.float32)
     assert narrow["forward.y"].dtype == np.float32
-
-
-def test_an_existing_file_is_replaced_or_refused(tmp_path: Path) -> None:
-    saved(tmp_path, [1])
-    assert saved(tmp_path, [2])["forward.y"].tolist() == [2]
-    with pytest.raises(ValueError, match="exists: give another dataset_file"):
-        H5PYSaverCallback(tmp_path / "run.h5", existing_ok=False)
-
-
-def test_the_first_release_saves_by_itself(tmp_path: Path) -> None:
-    model = Net()
-    tracer = ModelTracerH5PY(model, ["forward.x"], tmp_path / "old.h5", saving_interval=2)
-    with tracer:
-        for rows in (1, 3, 2):
-            model(torch.ones(rows, 3))
-    assert tracer.datasets["forward.x"].shape == (3, 3, 3)
-    content, iterations = tracer.datasets["forward.x"]
-    assert content[:].sum() == 18
-    assert iterations[:].tolist() == [1, 2, 3]
-    tracer.saver.close()
 
 
 def test_4_ranks_in_one_process_are_zero() -> None:
@@ -198,6 +193,7 @@ def test_9_wildcards_change_nothing_and_find_only_values() -> None:
         assert model(torch.zeros(1)).item() == 6
     assert not [name for name in tracer.results if name.startswith(("forward.text.", "forward.x."))]
     assert tracer.results["forward.text"].values == ["abc"]
+    assert "forward.self" not in tracer.results
     assert set(traced(["layers.*", "forward.x"])) == {"layers.0", "layers.1", "forward.x"}
     assert set(traced(["forward.parts.b.0"])) == {"forward.parts.b.0"}
 
@@ -221,21 +217,46 @@ def test_11_every_output_of_a_loop_is_recorded() -> None:
     assert traced(["fc1"], 200)["fc1"].iterations == list(range(1, 201))
 
 
-def test_12_13_any_name_for_self_and_modules_added_later() -> None:
+def halved(value: Tensor) -> Tensor:
+    half = value / 2
+    return half
+
+
+def test_12_any_function_and_any_name_for_self_and_modules_added_later() -> None:
     class Odd(nn.Module):
         def forward(s, x: Tensor) -> Tensor:
             y = s.late(x) if hasattr(s, "late") else x
-            del s
-            return y
+            return halved(y)
 
     model = Odd()
-    tracer = ModelTracer(model, ["forward.y", "late"])
+    function = f"{Path(__file__).name}:halved.half"
+    tracer = ModelTracer(model, ["forward.y", "late", function])
     with tracer:
         model(torch.ones(1, 3))
         model.late = nn.Linear(3, 3)
         model(torch.ones(1, 3))
+        model.late(torch.ones(2, 3))  # outside of a pass
     assert tracer.results["forward.y"].iterations == [1, 2]
-    assert tracer.results["late"].iterations == [2]
+    assert [len(value) for value in tracer.results["late"].values] == [1, 2]
+    assert tracer.results[function].values[0].tolist() == [[0.5] * 3]
+
+
+def test_13_a_forward_may_give_up_its_self() -> None:
+    class Deletes(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = x + 1
+            del self
+            return y
+
+    class Unbinds(nn.Module):
+        def forward(self: Any, x: Tensor) -> Tensor:
+            module, self = self, None
+            return x + 1 if module.training and self is None else x
+
+    for model in (Deletes(), Unbinds()):
+        found = traced(["forward.x", "forward"], 2, model)
+        assert found["forward.x"].iterations == [1, 2]
+        assert [value[0, 0].item() for value in found["forward"].values] == [1, 2]
 
 
 def test_14_a_pass_that_raises_has_no_output() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 import clew
 from clew import Callbacks
+from clew.callbacks import deterministic
+from clew.events.gathered import Gathered
 from clew.events.live import Happening
 
 
@@ -60,6 +64,88 @@ def test_a_listener_may_begin_a_step_and_its_kind_is_that_of_the_next_call() -> 
     assert t.modes == {0: "train", 1: "eval", 2: "train", 3: "eval"}
 
 
+def test_callbacks_of_a_gather_know_where_values_are_from() -> None:
+    model, told = Net(), []
+
+    def before(values: Gathered) -> Gathered:
+        told.append((values.address, values.steps, values.ordinals, values.ranks))
+        return Gathered(values[1:], [10 * n for n in values.ordinals[1:]])
+
+    def after(values: Gathered) -> list[Any]:
+        told.append((len(values), values.steps, values.ordinals))
+        return values
+
+    how = Callbacks(before_gather=before, after_gather=after, only="train")
+    with clew.trace(model, callbacks={"layers.*": how}, gather=2) as t:
+        for step in range(3):
+            model.train(step != 0)
+            model(torch.ones(1, 3))
+            t.step()
+    assert told == [
+        ("layers.0", [1, 2], [1, 2], [0, 0]), ("layers.1", [1, 2], [1, 2], [0, 0]),
+        (1, [2], [20]), (1, [2], [20]),
+    ]  # fmt: skip
+    assert t.series("layers.0").steps == [2]
+
+
+def test_a_callback_may_change_the_list_it_is_given() -> None:
+    def last(values: list[Tensor]) -> list[Tensor]:
+        del values[:-1]
+        return values
+
+    model = Net()
+    with clew.trace(model, callbacks={"": Callbacks(after_gather=last)}, gather=3) as t:
+        for step in range(3):
+            model(torch.full((1, 3), float(step)))
+            t.step()
+    assert t.series("").steps == [2]
+    assert not t.coverage
+
+
+def test_values_for_callbacks_alone_are_not_in_the_trace() -> None:
+    model, given = Net(), []
+
+    def gathered(values: list[Tensor]) -> Tensor:
+        given.extend(values)
+        return torch.stack(values).sum()
+
+    how = Callbacks(after_gather=gathered, keep=False)
+    with clew.trace(model, callbacks={"layers.0": how, "forward.*": how}, gather=2) as t:
+        for _ in range(2):
+            model(torch.ones(1, 3))
+            t.step()
+    assert not [event for event in t.events if event.kind == "variable"]
+    assert len(t.series("layers.0")) == len(t.series("forward.x")) == 1
+    # Two outputs, three bindings of `x` in each of two steps, and no module, which has no data.
+    assert [type(value) for value in given] == [Tensor] * 8
+    assert not t.coverage
+
+
+def test_a_gather_puts_random_numbers_back() -> None:
+    model, drawn = Net(), []
+
+    def drawing(values: list[Any]) -> list[Any]:
+        drawn.append((torch.rand(1).item(), np.random.rand(), random.random()))
+        return []
+
+    def steady(values: list[Any]) -> list[Any]:
+        return []
+
+    def states() -> list[Any]:
+        return [torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1:3]]
+
+    how = {
+        "": Callbacks(after_gather=deterministic(steady)),
+        "layers.*": Callbacks(after_gather=drawing),
+    }
+    before = repr(states())
+    with clew.trace(model, callbacks=how, gather=1) as t:
+        model(torch.ones(1, 3))
+        t.step()
+        assert repr(states()) == before
+    assert len(drawn) == 2
+
+
 def test_a_gather_counts_steps_of_the_kind_that_is_followed() -> None:
     model, windows = Net(), []
 
@@ -98,3 +184,14 @@ def test_a_pattern_of_modules_leaves_their_methods_alone() -> None:
         model(torch.ones(1, 3))
     assert not t.coverage
     assert len(t.series("layers.0")) == 1
+
+
+def test_a_pattern_of_methods_leaves_what_calls_modules_alone() -> None:
+    model = Net()
+    code = nn.Module._call_impl.__code__
+    with clew.trace(model, capture=["layers.*.forward.input"]) as t:
+        assert nn.Module._call_impl.__code__ is code
+        model(torch.ones(1, 3))
+    assert len(t.series("layers.0.forward.input")) == 1
+    root, *layers = t.modules
+    assert [event.parent for event in layers] == [root.id, root.id]

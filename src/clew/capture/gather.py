@@ -16,6 +16,7 @@ from clew.capture.ranks import Ranks, RanksApart
 from clew.capture.recording import Recording
 from clew.capture.samples import Restore, Sample, from_bytes, leaves_of, to_bytes
 from clew.capture.steps import Steps
+from clew.events.gathered import Gathered
 from clew.events.model import Gap
 from clew.events.records import COPIED, ENDED, REDUCED, Label
 
@@ -57,7 +58,9 @@ class Gather:
         """Take a copy of a value that was recorded, if it is needed again."""
         if self._is_apart or (self._every is None and treatment.end is None):
             return
-        sample = Sample(label, self._steps.number, self._ranks.rank, leaves_of(value))
+        steps = self._steps
+        ordinal = steps.ordinal(treatment.only)
+        sample = Sample(label, steps.number, ordinal, self._ranks.rank, leaves_of(value))
         (self._history if self._every is None else self._window).append(sample)
 
     def stepped(self) -> None:
@@ -66,7 +69,8 @@ class Gather:
             return
         completed = self._steps.completed(self._only)
         if completed is not None and completed % self._every == 0:
-            self._gather(is_last=False)
+            with self._quiet.together():
+                self._gather(is_last=False)
 
     def finish(self, crashed: bool) -> None:
         """Gather the rest and make the end of it; the recording is about to stop."""
@@ -139,22 +143,33 @@ class Gather:
 
     def _made(self, function: Callable[[Any], Any], samples: list[Sample]) -> list[Sample] | None:
         """What a callback makes of the values of one series, None if it fails."""
-        values = [sample.value(self._restore) for sample in samples]
+        samples = [sample for sample in samples if sample.has_data]
+        if not samples:
+            return []
         label = samples[0].label
         where = label.stem + (f":{label.role}" if label.role else "")
+        values = Gathered(
+            [sample.value(self._restore) for sample in samples],
+            [sample.ordinal for sample in samples], where,
+            [sample.step for sample in samples], [sample.rank for sample in samples],
+        )  # fmt: skip
         result = self._quiet.call(function, values, where, _FAILED)
         if result is _FAILED:
             return None
         items = [] if result is None else result if isinstance(result, list) else [result]
         if len(items) == len(samples):
-            places = [(sample.step, sample.rank) for sample in samples]
+            places = [(sample.step, sample.ordinal, sample.rank) for sample in samples]
         else:
             ranks = {sample.rank for sample in samples}
             rank = ranks.pop() if len(ranks) == 1 else None
-            places = [(max(sample.step for sample in samples), rank)] * len(items)
+            last = max(samples, key=lambda sample: sample.step)
+            places = [(last.step, last.ordinal, rank)] * len(items)
+        if isinstance(items, Gathered) and len(items.ordinals) == len(items):
+            pairs = zip(places, items.ordinals, strict=True)
+            places = [(step, ordinal, rank) for (step, _, rank), ordinal in pairs]
         return [
-            Sample(label, step, rank, leaves_of(item))
-            for item, (step, rank) in zip(items, places, strict=True)
+            Sample(label, *place, leaves_of(item))
+            for item, place in zip(items, places, strict=True)
         ]
 
     def _apart(self, why: str) -> None:

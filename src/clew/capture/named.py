@@ -47,6 +47,8 @@ class Treatment(Protocol):
     def only(self) -> str | None: ...
     @property
     def with_address(self) -> bool: ...
+    @property
+    def keep(self) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -83,6 +85,7 @@ class Named:
         sided = [t for t in self._treated if t.address.role in (None, "in", "out")]
         self.calls = [t for t in sided if t.address.kind == "path"]
         self.ops = [t for t in sided if t.address.kind == "op"]
+        self._takes_inputs = any(t.address.role == "in" for t in self.calls)
         # Takes a value that is needed again, for a gather or at the end.
         self.collect: Callable[[Label, Treatment, Any], None] = lambda label, how, value: None
         self.matched: set[str] = set()
@@ -100,18 +103,20 @@ class Named:
         elif self._is_due(treated):
             value = self._saved(treated, label, value)
             if value is not _ABSENT:
-                self._recording.named(label, value, where)
+                if treated.treatment.keep:
+                    self._recording.named(label, value, where)
                 self.collect(label, treated.treatment, value)
 
     def treated(self, label: Label) -> Treated | None:
         """The first address with callbacks that names a label."""
-        if label not in self._of_label:
+        known: Any = self._of_label.get(label, _ABSENT)
+        if known is _ABSENT:
             test = is_named if label.stage is None else is_made_of
-            found = next((t for t in self._treated if test(t.address, label)), None)
-            self._of_label[label] = found
-            if found is not None:
-                self.matched.add(found.address.text)
-        return self._of_label[label]
+            known = next((t for t in self._treated if test(t.address, label)), None)
+            self._of_label[label] = known
+            if known is not None:
+                self.matched.add(known.address.text)
+        return known  # type: ignore[no-any-return]
 
     @property
     def only(self) -> str | None:
@@ -131,6 +136,8 @@ class Named:
 
     def entered(self, call: Call, args: Any, kwargs: dict[str, Any]) -> None:
         """A module call begins: record what callbacks want of its inputs."""
+        if not self._takes_inputs:
+            return
         entry: ModuleEntry = call[NAME].entry  # type: ignore[union-attr]
         module = entry.ref()
         if entry.wrapper and module is not None and not is_compiled(module):
@@ -197,7 +204,7 @@ class Named:
             return
         value = self._saved(treated, label, value)
         if value is not _ABSENT:
-            if treated.records:
+            if treated.records and treated.treatment.keep:
                 self._last[label] = self._recording.named(label, value, None)
             else:
                 self._last[label] = next(self._recording.ids)

@@ -31,6 +31,18 @@ class Quiet:
     def __init__(self, recording: Recording, on_gap: Callable[[Gap], Any]) -> None:
         self._recording = recording
         self._on_gap = on_gap
+        # Puts random numbers back after the last of several calls, once the first is made.
+        self._together: contextlib.ExitStack | None = None
+        self._is_guarded = False
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """A context for several calls, after which random numbers are put back once."""
+        try:
+            with contextlib.ExitStack() as self._together:
+                yield
+        finally:
+            self._together, self._is_guarded = None, False
 
     def call(self, function: Callable[[Any], Any], value: Any, where: str, otherwise: Any) -> Any:
         """What a function makes of a value; `otherwise` if it fails, with a gap that says so."""
@@ -41,7 +53,7 @@ class Quiet:
             # Of a DTensor the part that is here: the whole would take the ranks to agree.
             with unobserved(), without_modes():
                 local = local_part(value) if isinstance(value, Tensor) else value
-            with _restored(function), no_grad(), unseen(local):
+            with self._guard(function), no_grad(), unseen(local):
                 return function(local.detach() if isinstance(local, Tensor) else local)
         except Exception as error:
             called = getattr(function, "__name__", type(function).__name__)
@@ -52,6 +64,16 @@ class Quiet:
             return otherwise
         finally:
             lane.mute = mute
+
+    def _guard(self, function: Any) -> contextlib.AbstractContextManager[None]:
+        """Keeps a function from moving random numbers for the program."""
+        if self._is_guarded or getattr(function, "__module__", None) == _OWN:
+            return contextlib.nullcontext()
+        if self._together is None:
+            return _restored()
+        self._is_guarded = True
+        self._together.enter_context(_restored())
+        return contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -67,11 +89,8 @@ def unseen(value: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _restored(function: Any) -> Iterator[None]:
-    """Random numbers as if the function had drawn none."""
-    if getattr(function, "__module__", None) == _OWN:
-        yield
-        return
+def _restored() -> Iterator[None]:
+    """Random numbers as if nobody had drawn any."""
     before = [(generator, generator[0]()) for generator in _generators()]
     try:
         yield

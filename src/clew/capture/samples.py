@@ -6,6 +6,7 @@ What a sample stands for is put together again by whoever knows how to read a pa
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, dataclass, replace
@@ -15,14 +16,24 @@ import numpy as np
 import torch
 
 from clew.capture import plain
-from clew.capture.snapshots import Snapshot, elements_of, parts_of, snapshot
+from clew.capture.snapshots import (
+    Snapshot,
+    bytes_of,
+    elements_of,
+    is_plain,
+    parts_of,
+    snapshot,
+)
 from clew.capture.structure import describe
 from clew.capture.tensors import odd_facts
 from clew.capture.torch_compat import unobserved, without_modes
-from clew.events.records import GATHERED, SAVED, Extra, Kept, Label, Payload
+from clew.events.records import GATHERED, PARTS, SAVED, Extra, Kept, Label, Payload
 
 # Makes a value of its payload: as a "tensor", an "array" or the Python "object" it was.
 Restore: TypeAlias = Callable[[Payload, str], Any]
+
+# What there is to say of an ordinary tensor besides its facts.
+_PLAIN = Extra("strided", "Tensor", None, None)
 
 
 class Leaf(NamedTuple):
@@ -48,33 +59,52 @@ class Leaf(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value of a series: what it is of, from which step and rank."""
+    """One value of a series: what it is of, from which step and rank.
+
+    `ordinal` is 1 for the first step of the kind that is followed: a number, or an array of them
+    for a value that was made of several.
+    """
 
     label: Label
     step: int
+    ordinal: Any
     rank: int | None
     leaves: tuple[Leaf, ...]
 
     @property
     def key(self) -> Label:
         """What all samples of one series share."""
-        return replace(self.label, stage=SAVED, rank=None)
+        return _series(self.label)
+
+    @property
+    def has_data(self) -> bool:
+        """Whether there is more than facts; a module has none, nor has a tensor on `meta`."""
+        return any(leaf.payload is not None for leaf in self.leaves)
 
     def becomes(self, stage: str) -> Label:
         """The label of the event that the sample is recorded in."""
         return replace(self.label, kind=GATHERED, stage=stage, rank=self.rank)
 
     def value(self, restore: Restore) -> Any:
-        """The value; what had several parts as a dict by their paths."""
+        """The value; what had several parts as a dict by their paths.
+
+        Where the sample was taken in this process the value has the memory of the sample.
+        """
         parts = {leaf.path: _restored(leaf, restore) for leaf in self.leaves}
         return parts[""] if list(parts) == [""] else parts
 
 
+@functools.lru_cache(maxsize=4096)
+def _series(label: Label) -> Label:
+    return replace(label, stage=SAVED, rank=None)
+
+
 def leaves_of(value: Any) -> tuple[Leaf, ...]:
     """A copy of everything in a value, as it is now."""
-    return tuple(
-        leaf._replace(path=path) for path, leaf in _walk(describe(value, _tensor, 0, _plain), "")
-    )
+    described = describe(value, _tensor, 0, _plain)
+    if isinstance(described, Leaf):
+        return (described,)
+    return tuple(leaf._replace(path=path) for path, leaf in _walk(described, ""))
 
 
 def to_bytes(samples: Iterable[Sample]) -> tuple[bytes, bytes]:
@@ -90,14 +120,15 @@ def to_bytes(samples: Iterable[Sample]) -> tuple[bytes, bytes]:
                 data.append(content)
                 size = [payload.dtype, payload.shape, len(content)]
             leaves.append([*facts, size])
-        listed.append([astuple(sample.label), sample.step, leaves])
+        ordinal = np.asarray(sample.ordinal).tolist()
+        listed.append([astuple(sample.label), sample.step, ordinal, leaves])
     return json.dumps(listed).encode(), b"".join(data)
 
 
 def from_bytes(head: bytes, data: bytes, rank: int) -> list[Sample]:
     """The samples a rank sent."""
     samples, position = [], 0
-    for label, step, listed in json.loads(head):
+    for label, step, ordinal, listed in json.loads(head):
         leaves = []
         for path, shape, stride, dtype, device, extra, kept in listed:
             payload = None
@@ -110,7 +141,9 @@ def from_bytes(head: bytes, data: bytes, rank: int) -> list[Sample]:
                 Leaf(path, _sizes(shape), _sizes(stride), dtype, device,
                      Extra(layout, cls, placements, _sizes(local)), payload)
             )  # fmt: skip
-        samples.append(Sample(Label(*label), step, rank, tuple(leaves)))
+        if isinstance(ordinal, list):
+            ordinal = np.array(ordinal)
+        samples.append(Sample(Label(*label), step, ordinal, rank, tuple(leaves)))
     return samples
 
 
@@ -119,21 +152,25 @@ def _sizes(listed: list[int] | None) -> tuple[int, ...] | None:
 
 
 def _tensor(tensor: Any) -> Leaf:
-    with unobserved():
-        shape, stride, device, extra = odd_facts(tensor)
-        dtype = str(tensor.dtype).replace("torch.", "")
-    known = None if -1 in shape else tuple(shape)
-    return Leaf("", known, stride, dtype, str(device or ""), extra, _payload(tensor))
+    with unobserved(), without_modes():
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if is_plain(tensor):
+            shape = tuple(tensor.shape)
+            data = Payload(dtype, shape, bytes_of(tensor.detach()))
+            return Leaf("", shape, tensor.stride(), dtype, "cpu", _PLAIN, data)
+        with torch.no_grad():
+            shape, stride, device, extra = odd_facts(tensor)
+            known = None if -1 in shape else tuple(shape)
+            return Leaf("", known, stride, dtype, str(device or ""), extra, _payload(tensor))
 
 
 def _payload(tensor: Any) -> Payload | None:
     """A copy of the data of a tensor, None if it has none of its own."""
-    with unobserved(), torch.no_grad(), without_modes():
-        elements = elements_of(tensor)
-        if elements is None:
-            return None
-        whole = parts_of(tensor, elements)
-        return snapshot(elements).payload(tuple(elements.shape)) if whole is None else whole
+    elements = elements_of(tensor)
+    if elements is None:
+        return None
+    whole = parts_of(tensor, elements)
+    return snapshot(elements).payload(tuple(elements.shape)) if whole is None else whole
 
 
 def _plain(value: Any) -> Leaf:
@@ -151,8 +188,15 @@ def _walk(described: Any, path: str) -> Iterator[tuple[str, Leaf]]:
 
 
 def _restored(leaf: Leaf, restore: Restore) -> Any:
-    if leaf.payload is None:
+    payload = leaf.payload
+    if payload is None:
         return None
     if not leaf.device:
-        return restore(leaf.payload, "object")
-    return restore(leaf.payload, "array" if leaf.extra.cls == "ndarray" else "tensor")
+        return restore(payload, "object")
+    if leaf.extra.cls == "ndarray":
+        return restore(payload, "array")
+    if isinstance(payload.data, np.ndarray) and payload.dtype != PARTS:
+        # A copy that nobody else has: there is no need of another.
+        dtype = getattr(torch, payload.dtype)
+        return torch.from_numpy(payload.data).view(dtype).view(payload.shape)
+    return restore(payload, "tensor")

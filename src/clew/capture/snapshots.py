@@ -58,13 +58,18 @@ class Snapshot:
 
 def snapshot(elements: Tensor) -> Snapshot:
     """A copy of an ordinary tensor's elements; to be called where autograd and modes are off."""
+    return Snapshot(bytes_of(elements), elements.dtype)
+
+
+def bytes_of(elements: Tensor) -> Any:
+    """The elements of an ordinary tensor, copied where autograd and modes are off."""
     size = elements.numel() * elements.element_size()
     if not size:
-        return Snapshot(b"", elements.dtype)
+        return b""
     # NumPy's memory comes in large pages where there are any, which are there much sooner.
     data = np.empty(size, dtype=np.uint8)
     torch.from_numpy(data).view(elements.dtype).view(elements.shape).copy_(elements)
-    return Snapshot(data, elements.dtype)
+    return data
 
 
 def small_snapshot(tensor: Tensor, size: int) -> Snapshot:

@@ -36,6 +36,10 @@ class Steps:
             mode = self.modes[self.number] = TRAIN if training else EVAL
             self._counts[mode] += 1
 
+    def ordinal(self, only: str | None) -> int:
+        """1 if this is the first step of a kind, 2 if it is the second."""
+        return self.number + 1 if only is None else self._counts[only]
+
     def completed(self, only: str | None) -> int | None:
         """How many steps of a kind are complete; None if the last one was of the other kind."""
         if only is None:

@@ -188,8 +188,11 @@ def has_memory(tensor: torch.Tensor) -> bool:
         return False
     if tensor.numel() == 0:
         return True
-    pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in pairs)
+    if tensor.is_contiguous():
+        last = tensor.storage_offset() + tensor.numel() - 1
+    else:
+        pairs = zip(tensor.shape, tensor.stride(), strict=True)
+        last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in pairs)
     try:
         there = tensor.untyped_storage().nbytes()
     except (NotImplementedError, RuntimeError):  # a device that keeps no storages

@@ -136,10 +136,10 @@ class VariableSource:
         self, address: Address, path: str, module: Any, rest: tuple[Segment, ...]
     ) -> None:
         for match in methods(module, rest):
-            code = match.function.__code__
-            # Calls of modules are recognised by the code that makes them, which has to stay.
-            machinery = id(code) in MACHINERY.hidden
-            if machinery or code.co_filename.startswith(MACHINERY.generated):
+            file = match.function.__code__.co_filename
+            # What calls modules, and has every module as its `self`, is no part of the program.
+            calls = MACHINERY.call_frame is not None and file == MACHINERY.call_frame.co_filename
+            if calls or file.startswith(MACHINERY.generated):
                 continue
             if not match.rest or _has_variable(match):
                 self._plan(match, address, {id(module): path})
@@ -186,6 +186,8 @@ class Plan:
         self._installed: Installed | None = None
         self._calls: dict[int, _Call] = {}
         self.wanted: list[Wanted] = []
+        # By what is wanted, the path of the module and the variable.
+        self._labels: dict[tuple[int, str, str], Label] = {}
         # The code the function has had while it was followed.
         self.codes: list[CodeType] = []
 
@@ -310,7 +312,8 @@ class Plan:
         walk = follow(value, wanted.rest) if wanted.rest else None
         for inside, found in walk.places if walk is not None else (("", value),):
             variable = f"{name}{inside}" if inside.startswith("[") else _joined(name, inside)
-            stem = _joined(_joined(path, wanted.stem), variable)
+            label = self._label(wanted, path, variable)
+            stem = label.stem
             if stem in call.told:
                 continue
             call.told.add(stem)
@@ -319,21 +322,24 @@ class Plan:
             if not always and before is not None and before.same == now.same:
                 continue
             call.looks[stem] = now
-            self._emit(wanted, path, stem, variable, found, where)
+            self._source._named.record(label, found, where)
         if walk is not None and walk.cut is not None:
             self._source._on_gap(Gap("places of a variable", wanted.address.text, walk.cut,
                                      "name fewer of them"))  # fmt: skip
 
-    def _emit(
-        self, wanted: Wanted, path: str, stem: str, variable: str, value: object, where: Where
-    ) -> None:
-        if wanted.owners is not None:
-            label = Label(VARIABLE, stem, variable, module=path)
-        else:
-            code = self._function.__code__
-            package = str(self._function.__globals__.get("__name__", ""))
-            label = Label(VARIABLE, stem, variable, file=code.co_filename, package=package)
-        self._source._named.record(label, value, where)
+    def _label(self, wanted: Wanted, path: str, variable: str) -> Label:
+        key = id(wanted), path, variable
+        label = self._labels.get(key)
+        if label is None:
+            stem = _joined(_joined(path, wanted.stem), variable)
+            if wanted.owners is not None:
+                label = Label(VARIABLE, stem, variable, module=path)
+            else:
+                file = self._function.__code__.co_filename
+                package = str(self._function.__globals__.get("__name__", ""))
+                label = Label(VARIABLE, stem, variable, file=file, package=package)
+            self._labels[key] = label
+        return label
 
 
 def _bound_compiled(

@@ -1,0 +1,59 @@
+"""The passes of a model: how many there have been, and word of each that is over.
+
+By torch's global hooks, as those of a module switch fused paths off. A call of the model from
+inside itself is part of the pass that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+_is_compiling = torch.compiler.is_dynamo_compiling
+
+
+class Passes:
+    """Counts the passes of a model inside its `with` blocks, those in training mode apart.
+
+    `on_end` is called when one is over, however it ends, after the hooks that were there first.
+    """
+
+    def __init__(self, model: nn.Module, on_end: Callable[[], None]) -> None:
+        self._model = model
+        self._on_end = on_end
+        self._hooks = ExitStack()
+        self._depth = 0
+        self._counts = {"train": 0, "eval": 0}
+
+    def count(self, mode: str | None = None) -> int:
+        """How many passes there have been of a mode, or of both; the one that runs included."""
+        return sum(self._counts.values()) if mode is None else self._counts[mode]
+
+    def __enter__(self) -> Passes:
+        self._depth = 0
+        self._hooks.enter_context(register_module_forward_pre_hook(self._begins))
+        self._hooks.enter_context(register_module_forward_hook(self._ends, always_call=True))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._hooks.close()
+
+    def _begins(self, module: nn.Module, args: Any) -> None:
+        # First of all, so that Dynamo folds the whole hook away when it meets it.
+        if _is_compiling() or module is not self._model:
+            return
+        self._depth += 1
+        if self._depth == 1:
+            self._counts["train" if module.training else "eval"] += 1
+
+    def _ends(self, module: nn.Module, args: Any, result: Any) -> None:
+        if _is_compiling() or module is not self._model:
+            return
+        self._depth -= 1
+        if not self._depth:
+            self._on_end()
