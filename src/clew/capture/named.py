@@ -173,15 +173,16 @@ class Named:
     def _called(self, call: Call, side: str, value: Any) -> None:
         name: Any = call[NAME]
         entry: ModuleEntry = name.entry
-        if call[NODE].phase == RECOMPUTE:
-            return
         key = name.index, len(entry.names)
-        if key not in self._of_entry:
+        wanted = self._of_entry.get(key)
+        if wanted is None:
             paths = [name.path, *entry.paths]
             named = [(t, filter(compile_pattern(t.address.path), paths)) for t in self.calls]
             first = [(t, next(found, None)) for t, found in named]
-            self._of_entry[key] = [(t, path) for t, path in first if path is not None]
-        for treated, path in self._of_entry[key]:
+            wanted = self._of_entry[key] = [(t, path) for t, path in first if path is not None]
+        if not wanted or call[NODE].phase == RECOMPUTE:
+            return
+        for treated, path in wanted:
             address = treated.address
             if (address.role or "out") == side and address.call in (None, call[NUMBER]):
                 inside = call[0] if entry.wrapper else -1
