@@ -18,6 +18,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden/*.txt anew")
 
 
+@pytest.fixture(autouse=True)
+def any_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that run in parallel are told how wide the terminal is, which text would keep to."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """Compare a text with the golden file of a name."""

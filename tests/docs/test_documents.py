@@ -51,7 +51,6 @@ def test_examples_run_and_print_what_is_shown(
     document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setenv("NO_COLOR", "1")
     text = document.read_text()
     examples = [match for match in BLOCK.finditer(text) if match["language"] == "python"]
