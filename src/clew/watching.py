@@ -107,7 +107,8 @@ def seen(value: object) -> Seen:
     >>> seen(np.arange(3)).stats["max"]
     2.0
     """
-    _learn_tensors()
+    if _GLANCES not in sys.modules:
+        _learn_tensors()
     return describing.glimpse(value, numbers=True)
 
 
@@ -122,7 +123,7 @@ def is_same(one: object, other: object, equal: Callable[[Any, Any], Any] | None 
 
 
 def _learn_tensors() -> None:
-    if _GLANCES not in sys.modules and has_torch():
+    if has_torch():
         importlib.import_module(_GLANCES)
 
 
