@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from clew.capture import describing
 from clew.errors import ClewError
 from clew.events.model import Gap
-from clew.events.watched import Happening, Seen
+from clew.events.watched import OTHER, Happening, Seen
 from clew.session import active_trace, begin_worker
 from clew.watch_output import Output, output_for
 from clew.watch_trace import WatchTrace, has_torch, is_child, own_worker, remove_at_exit
@@ -109,7 +109,10 @@ def seen(value: object) -> Seen:
     """
     if _GLANCES not in sys.modules:
         _learn_tensors()
-    return describing.glimpse(value, numbers=True)
+    try:
+        return describing.glimpse(value, numbers=True)
+    except Exception:  # a kind of tensor that lets nobody look
+        return Seen(OTHER, type(value).__name__)
 
 
 def is_same(one: object, other: object, equal: Callable[[Any, Any], Any] | None = None) -> bool:

@@ -73,6 +73,22 @@ def test_what_changes_is_looked_at_again() -> None:
     assert seen(tensor.requires_grad_()).grad
 
 
+def test_tensors_of_another_kind_are_looked_at_with_more_care() -> None:
+    with torch.inference_mode():
+        tensor = torch.zeros(1000)
+        assert shown(tensor)["max"] == 0
+        tensor += 1
+        assert shown(tensor)["max"] == 1
+    zeros = torch._efficientzerotensor(1000)
+    assert seen(zeros).shape == (1000,)
+    empty = torch.ones(1000)
+    empty.untyped_storage().resize_(0)
+    assert seen(empty).stats is None
+    found = []
+    torch.func.vmap(lambda row: (found.append(seen(row)), row)[1])(torch.ones(3, 20))
+    assert [(one.cls, one.stats) for one in found] == [("Tensor", None)]
+
+
 def test_a_tensor_at_the_address_of_another_is_not_taken_for_it() -> None:
     for number in range(50):
         assert shown(torch.full((1000,), float(number)))["min"] == number

@@ -20,8 +20,8 @@ import clew.capture.values  # noqa: F401 - which knows all that is not ordinary
 from clew.capture import seen
 from clew.capture.seen import Whole
 from clew.capture.snapshots import is_dense
-from clew.capture.tensors import PLAIN, version_of
-from clew.capture.torch_compat import is_transformed, is_zero_tensor, on_swap, unobserved
+from clew.capture.tensors import PLAIN
+from clew.capture.torch_compat import is_transformed, on_swap, unobserved
 from clew.events.statistics import extremes
 from clew.events.watched import TENSOR, Seen
 
@@ -54,7 +54,9 @@ def glance(tensor: Tensor, whole: Whole | None = None) -> Seen | None:
         elements = np.frombuffer(data, dtype)
         # Some elements too, as not all that writes to memory counts versions.
         sample = elements[:: count // _SAMPLED + 1]
-        version, grad = version_of(tensor), tensor.requires_grad
+        # Those of inference mode count no versions.
+        version = None if tensor.is_inference() else tensor._version
+        grad = tensor.requires_grad
         state = (address, version, tensor.stride(), grad)
         if known is not None and known[1] == (*state, sample.tobytes()) and (not whole or known[3]):
             return known[2]
@@ -75,7 +77,7 @@ def _is_ordinary(tensor: Tensor) -> bool:
     """Whether a tensor has more than a few floats, which fill a stretch of memory in any order."""
     if type(tensor) not in PLAIN or tensor.layout is not torch.strided or not tensor.is_cpu:
         return False
-    if tensor.is_nested or is_transformed(tensor) or tensor.is_neg() or is_zero_tensor(tensor):
+    if tensor.is_nested or tensor.is_neg() or is_transformed(tensor):
         return False
     if tensor.dtype not in _FLOATS or tensor.numel() <= seen.FEW:
         return False
