@@ -212,7 +212,7 @@ class Watch:
             return type(function)(self(function.__func__))
         wrapped = self._wrapped(_followable(function))
         wrapped.watch = self
-        if self._wants.decorated:
+        if self._wants.decorated and not self._wants.stack:
             from clew.capture.watching import told_in_full
 
             told_in_full(inspect.unwrap(function).__code__, self._wants.names)
