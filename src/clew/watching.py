@@ -213,7 +213,7 @@ class Watch:
         wrapped = self._wrapped(_followable(function))
         wrapped.watch = self
         if self._wants.decorated and not self._wants.stack:
-            from clew.capture.watching import told_in_full
+            from clew.capture.told_once import told_in_full
 
             told_in_full(inspect.unwrap(function).__code__, self._wants.names)
         self._keys.append(f"{function.__module__}:{function.__qualname__}")
