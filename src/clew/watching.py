@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from clew.capture import describing
 from clew.errors import ClewError
 from clew.events.model import Gap
-from clew.events.watched import Happening, Seen
+from clew.events.watched import OTHER, Happening, Seen
 from clew.session import active_trace, begin_worker
 from clew.watch_output import Output, output_for
 from clew.watch_trace import WatchTrace, has_torch, is_child, own_worker, remove_at_exit
@@ -107,8 +107,12 @@ def seen(value: object) -> Seen:
     >>> seen(np.arange(3)).stats["max"]
     2.0
     """
-    _learn_tensors()
-    return describing.glimpse(value, numbers=True)
+    if _GLANCES not in sys.modules:
+        _learn_tensors()
+    try:
+        return describing.glimpse(value, numbers=True)
+    except Exception:  # a kind of tensor that lets nobody look
+        return Seen(OTHER, type(value).__name__)
 
 
 def is_same(one: object, other: object, equal: Callable[[Any, Any], Any] | None = None) -> bool:
@@ -122,7 +126,7 @@ def is_same(one: object, other: object, equal: Callable[[Any, Any], Any] | None 
 
 
 def _learn_tensors() -> None:
-    if _GLANCES not in sys.modules and has_torch():
+    if has_torch():
         importlib.import_module(_GLANCES)
 
 
@@ -208,8 +212,8 @@ class Watch:
             return type(function)(self(function.__func__))
         wrapped = self._wrapped(_followable(function))
         wrapped.watch = self
-        if self._wants.decorated:
-            from clew.capture.watching import told_in_full
+        if self._wants.decorated and not self._wants.stack:
+            from clew.capture.told_once import told_in_full
 
             told_in_full(inspect.unwrap(function).__code__, self._wants.names)
         self._keys.append(f"{function.__module__}:{function.__qualname__}")

@@ -588,6 +588,21 @@ def test_defect_an_outer_tracker_stops_after_an_inner_one(lines: Any) -> None:
     ]  # fmt: skip
 
 
+def test_a_function_whose_stack_is_told_has_its_variables_told_by_the_tracker(lines: Any) -> None:
+    @fstack
+    def inner(v: int) -> int:
+        return v
+
+    @var_tracker("v")
+    def outer() -> int:
+        v = 1
+        return inner(v + 6)
+
+    assert outer() == 7
+    shown = [re.sub(r"@\d+", "", line) for line in lines() if "[Var]" in line]
+    assert shown == ["│   ├─ [Var] v value: 1", "│   ├─ [Var] v value: 7"]
+
+
 def test_defect_nan_small_changes_layout_grad_and_last_assignment(lines: Any) -> None:
     @var_tracker("nan", "small", "turned", "last")
     def run() -> None:

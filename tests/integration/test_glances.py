@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from clew.capture import glances
 from clew.capture.statistics import statistics
 from clew.watching import is_same, seen
 
@@ -65,12 +64,30 @@ def test_what_changes_is_looked_at_again() -> None:
     assert shown(tensor)["max"] == 1
     tensor.data.mul_(2)  # which counts no version
     assert shown(tensor)["max"] == 2
+    tensor.data[503] = 9
+    assert shown(tensor)["max"] == 9
     shared = torch.from_numpy(memory := np.zeros(1000, np.float32))
     assert shown(shared)["max"] == 0
     memory[501] = 7
     assert shown(shared)["max"] == 7
     assert not seen(tensor).grad
     assert seen(tensor.requires_grad_()).grad
+
+
+def test_tensors_of_another_kind_are_looked_at_with_more_care() -> None:
+    with torch.inference_mode():
+        tensor = torch.zeros(1000)
+        assert shown(tensor)["max"] == 0
+        tensor += 1
+        assert shown(tensor)["max"] == 1
+    zeros = torch._efficientzerotensor(1000)
+    assert seen(zeros).shape == (1000,)
+    empty = torch.ones(1000)
+    empty.untyped_storage().resize_(0)
+    assert seen(empty).stats is None
+    found = []
+    torch.func.vmap(lambda row: (found.append(seen(row)), row)[1])(torch.ones(3, 20))
+    assert [(one.cls, one.stats) for one in found] == [("Tensor", None)]
 
 
 def test_a_tensor_at_the_address_of_another_is_not_taken_for_it() -> None:
@@ -82,14 +99,11 @@ def test_nothing_is_kept_alive_and_nothing_stays_installed() -> None:
     tensors = [torch.randn(1000) for _ in range(3)]
     for tensor in tensors:
         seen(tensor)
-    assert torch.utils.weakref is not weakref  # type: ignore[attr-defined]
+    assert torch.utils.weakref is weakref  # type: ignore[attr-defined]
     gone = weakref.ref(tensors[0])
     del tensor, tensors
     gc.collect()
     assert gone() is None
-    while glances._known:  # those of other tests
-        glances._forget(next(iter(glances._known)))
-    assert torch.utils.weakref is weakref  # type: ignore[attr-defined]
 
 
 def test_tensors_that_were_looked_at_can_be_swapped() -> None:

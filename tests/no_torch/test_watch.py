@@ -231,3 +231,52 @@ def test_a_trace_of_a_watch_prints_its_variables() -> None:
     text = str(work.watch.trace)  # type: ignore[attr-defined]
     assert "work.x  ×2  np.f64[3] → np.i64[3]" in text
     assert repr(work.watch.trace) == "<Trace of a watch, 2 values of variables>"  # type: ignore[attr-defined]
+
+
+def test_every_call_of_a_watched_function_begins_anew() -> None:
+    stream = io.StringIO()
+
+    def helper(value: Any) -> Any:
+        return value * 2
+
+    def other(y: Any) -> Any:
+        return y
+
+    @clew.watch("x", "nowhere", out=stream, budget=3)
+    def work(hand_down: bool) -> None:
+        for n in range(5):
+            x = np.full(2, n)
+        if hand_down:
+            helper(x)
+        other("y")
+
+    told = []
+    for hand_down in (True, False, True):
+        work(hand_down)
+        told.append(stream.getvalue())
+        stream.seek(0)
+        stream.truncate()
+    trace = work.watch.trace  # type: ignore[attr-defined]
+    # The budget is one of each call: three bindings, and the last one as a later line finds it.
+    # The name that is missing is said once.
+    assert len(looks(trace, "x")) == 3 * 4
+    assert ["nowhere" in text for text in told] == [True, False, False]
+    # What a function is given decides in each call whether it is followed.
+    called = [[line for line in text.splitlines() if "▶" in line] for text in told]
+    assert [len(lines) for lines in called] == [2, 1, 2]
+    assert "helper" in called[0][1]
+    assert "helper" in called[2][1]
+
+
+def test_one_watch_inside_another_on_the_same_function() -> None:
+    def work(n: int) -> Any:
+        x = np.arange(n)
+        x = x + 1
+        return x
+
+    outer = clew.watch("x", out=False)(work)
+    inner = clew.watch("n", out=False)(outer)
+    for _ in range(2):
+        inner(3)
+    names = [[e.name for e in f.watch.trace.variables] for f in (outer, inner)]  # type: ignore[attr-defined]
+    assert names == [["x", "x", "return"] * 2, ["n", "return"] * 2]

@@ -30,16 +30,13 @@ from clew.capture.recording import At, Recording
 from clew.capture.scope import Scope, is_library
 from clew.capture.seen import differences, holds_arrays, is_array
 from clew.capture.sources import position_of
+from clew.capture.told_once import ToldOnce
 from clew.capture.wishes import RETURN, TOP_LEVEL, Function, Wishes, join_names, parts_of
 from clew.events.model import Gap
 from clew.events.records import VARIABLE, Label
-from clew.events.watched import OTHER, Happening, Seen, WatchedCall, What
+from clew.events.watched import OTHER, Happening, WatchedCall, What
 
 _GENERATOR_ENDS = (GeneratorExit, StopIteration, StopAsyncIteration)
-_NOTHING: frozenset[str] = frozenset()
-
-# Functions that are decorated to be told in full -> the variables that are told with them.
-_decorated: dict[CodeType, frozenset[str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +56,6 @@ class Wants:
     depth: int | None = None
     budget: int = 10_000
     decorated: bool = False
-
-
-def told_in_full(code: CodeType, names: Wishes) -> None:
-    """Leave a function's variables to its own watch where another one comes by."""
-    _decorated[code] = frozenset(a.text for a in names.addresses)
 
 
 class WatchSource:
@@ -101,9 +93,7 @@ class WatchSource:
         self._objects: set[int] = set()
         # Names that some call has for what its caller watches.
         self._aliases: set[str] = set()
-        # Open calls of functions that a watch of their own tells in full, and what it tells.
-        self._others: dict[int | None, frozenset[str]] = {}
-        self._last: dict[str, Seen] = {}
+        self._told_once = ToldOnce()
         self._block: int | None = None
         self.worker = ""
 
@@ -194,7 +184,7 @@ class WatchSource:
         self._block = None
         self._calls.clear()
         self._objects.clear()
-        self._others.clear()
+        self._told_once.clear()
         for code, line in following.spent:
             where = f"{os.path.basename(code.co_filename)}:{line}"
             self._gap(
@@ -271,10 +261,9 @@ class WatchSource:
         gone = [name for name in call.told if _root_name(name) == site.name]
         for name in gone:
             _, before = call.told.pop(name)
-            self._last.pop(name, None)
-            if site.name in self._others.get(call.info.number, _NOTHING):
-                continue
-            self._emit("delete", call, site.line, name=name, before=before)
+            self._told_once.deleted(name)
+            if not self._told_once.is_left(call, site.name):
+                self._emit("delete", call, site.line, name=name, before=before)
 
     def returned(self, site: Site, value: object, owner: object) -> None:
         frame = user_frame()
@@ -364,8 +353,7 @@ class WatchSource:
             call.objects = dict(parent.objects)
         self._calls[id(frame)] = call
         if self._wants.decorated and not decorated:
-            around = self._others.get(info.parent, _NOTHING)
-            self._others[info.number] = around | _decorated.get(code, _NOTHING)
+            self._told_once.opened(call)
         return call
 
     def _is_decorated(self, code: CodeType) -> bool:
@@ -453,23 +441,13 @@ class WatchSource:
                 self._objects.add(id(found))
             if self._wants.on_change and before is not None and not changes:
                 continue
-            if self._wants.decorated and self._is_told_elsewhere(call, what, name, variable, seen):
+            once = self._told_once
+            if self._wants.decorated and once.is_told(call, what, name, variable, seen):
                 continue
             self._record(call, variable, out, at)
             alias = call.aliases.get(name, "") if what == "input" else ""
             self._emit(what, call, at[0], name=variable, before=before, after=seen,
                        changes=changes, alias="" if alias == name else alias)  # fmt: skip
-
-    def _is_told_elsewhere(
-        self, call: OpenCall, what: What, name: str, variable: str, seen: Seen
-    ) -> bool:
-        """Whether a function's own watch tells a variable, or it is the caller's, handed down."""
-        last, self._last[variable] = self._last.get(variable), seen
-        if call.info.decorated:
-            return False
-        own = call.function.code in _decorated
-        handed = what == "input" and (own or last == seen)
-        return handed or name in self._others.get(call.info.number, _NOTHING)
 
     def _record(
         self, call: OpenCall, variable: str, out: Any, at: tuple[int, FrameType | None],

@@ -84,27 +84,23 @@ def moments(
     }  # fmt: skip
 
 
+@np.errstate(all="ignore")
 def extremes(numbers: Numbers) -> Statistics:
     """The smallest, the largest and the mean of flat floats alone, with counts of NaN and Inf."""
+    ones = _ONES[numbers.dtype.char]
     low, high, total = float("inf"), float("-inf"), 0.0
-    with np.errstate(all="ignore"):
-        for at in range(0, len(numbers), _BLOCK):
-            block = numbers[at : at + _BLOCK]
-            total += _total(block)
-            low = min(low, float(block.min()))
-            high = max(high, float(block.max()))
+    for at in range(0, len(numbers), _BLOCK):
+        block = numbers[at : at + _BLOCK]
+        # In rows, so that few ones are read beside the numbers.
+        rows = len(block) // _ROW
+        sums = np.dot(block[: rows * _ROW].reshape(rows, _ROW), ones[:_ROW])
+        total += float(np.dot(sums, ones[:rows]))
+        total += float(np.dot(block[rows * _ROW :], ones[: len(block) - rows * _ROW]))
+        low = min(low, float(np.minimum.reduce(block)))
+        high = max(high, float(np.maximum.reduce(block)))
     if not (isfinite(low) and isfinite(high) and isfinite(total)):  # NaN and Inf are in the total
         return moments(numbers, in_pairs=False)
     return {"min": low, "max": high, "mean": total / len(numbers), "nan": 0, "inf": 0}
-
-
-def _total(block: Numbers) -> float:
-    ones = _ONES[block.dtype.char]
-    rows = len(block) // _ROW
-    rest = block[rows * _ROW :]
-    total = float(np.dot(rest, ones[: len(rest)]))
-    # In rows, so that few ones are read beside the numbers.
-    return total + float(np.dot(block[: rows * _ROW].reshape(-1, _ROW), ones[:_ROW]).sum())
 
 
 def _sums(numbers: Numbers, look: Callable[[Numbers], None] | None = None) -> Sums:

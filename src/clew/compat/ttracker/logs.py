@@ -82,7 +82,7 @@ def log2file(*msgs: Any) -> None:
     """Print something and log it."""
     if not logger.isEnabledFor(logging.INFO):
         return
-    text = "".join([f"{msg}\n" for msg in msgs])
+    text = "\n".join(map(str, msgs)) + "\n"
     try:
         sys.stdout.write(text)
     except UnicodeEncodeError:  # a stream that has no tree lines
@@ -93,7 +93,7 @@ def log2file(*msgs: Any) -> None:
         # As records would be written, which cost more than all the rest of a line.
         now = time.time()
         start = f"{_stamp(int(now))},{int(now % 1 * 1000):03d} - INFO - "
-        _handler.write("".join([f"{start}{msg}\n" for msg in msgs]))
+        _handler.write(start + f"\n{start}".join(map(str, msgs)) + "\n")
     else:
         for msg in msgs:
             logger.info("%s", msg)

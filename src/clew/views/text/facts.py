@@ -84,6 +84,20 @@ def value_text(value: Seen | None) -> str:
         more = len(value.items) - _FEW_ITEMS
         parts += [f"{more} more"] * (more > 0)
         return f"len(value): {value.length}" + (f" | {', '.join(parts)}" if parts else "")
+    known = _texts.get(id(value))
+    if known is None or known[0] is not value:
+        if len(_texts) >= _MOST_TEXTS:
+            _texts.clear()
+        known = _texts[id(value)] = (value, _facts(value))
+    return known[1]
+
+
+# What a tensor looks like in words: the output of one function is the input of the next.
+_texts: dict[int, tuple[Seen, str]] = {}
+_MOST_TEXTS = 64
+
+
+def _facts(value: Seen) -> str:
     shape = f"torch.Size({list(value.shape or ())})" if value.kind == TENSOR else value.shape
     text = f"shape={shape} | dtype={_dtype(value)}{_numbers(value)}"
     if value.device not in ("cpu", ""):
