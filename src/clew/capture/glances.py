@@ -19,7 +19,7 @@ from clew.capture import seen
 from clew.capture.seen import Whole
 from clew.capture.snapshots import is_dense
 from clew.capture.tensors import PLAIN
-from clew.capture.torch_compat import is_transformed, unobserved
+from clew.capture.torch_compat import has_memory, is_transformed, unobserved
 from clew.events.digest import checksum
 from clew.events.statistics import extremes
 from clew.events.watched import TENSOR, Seen
@@ -71,10 +71,7 @@ def _is_ordinary(tensor: Tensor) -> bool:
         return False
     if tensor.dtype not in _FLOATS or tensor.numel() <= seen.FEW:
         return False
-    if not (tensor.is_contiguous() or is_dense(tensor)):
-        return False
-    end = (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
-    return end <= tensor.untyped_storage().nbytes()
+    return (tensor.is_contiguous() or is_dense(tensor)) and has_memory(tensor)
 
 
 seen.learn_glance(glance)

@@ -32,7 +32,7 @@ from clew.capture.snapshots import (
 )
 from clew.capture.statistics import statistics
 from clew.capture.tensors import PLAIN, odd_facts, version_of
-from clew.capture.torch_compat import has_memory, unobserved, without_modes
+from clew.capture.torch_compat import has_memory, is_transformed, unobserved, without_modes
 from clew.events.digest import checksum
 from clew.events.model import Gap
 from clew.events.records import Kept, Token
@@ -207,7 +207,7 @@ def look_at(tensor: Tensor) -> Look:
     """A tensor as it is now: by its elements if they are few, or if no version tells of writes."""
     with unobserved(), without_modes():
         version = version_of(tensor)
-        plain = type(tensor) in PLAIN and not tensor.is_nested
+        plain = type(tensor) in PLAIN and not tensor.is_nested and not is_transformed(tensor)
         if plain and tensor.layout is torch.strided and tensor.device == _CPU:
             facts = (
                 tuple(tensor.shape),
