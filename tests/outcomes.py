@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -161,7 +162,7 @@ def installed() -> Outcome:
         "warnings": list(warnings.filters),
         "showwarning": warnings.showwarning,
         "settrace": sys.gettrace(),
-        "setprofile": sys.getprofile(),
+        "setprofile": (sys.getprofile(), threading.getprofile()),
         "excepthook": sys.excepthook,
         "grad mode": torch.is_grad_enabled(),
         "module call": nn.Module.__call__,

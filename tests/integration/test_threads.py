@@ -114,6 +114,17 @@ def test_a_thread_without_ops_is_left_alone() -> None:
     assert threading.getprofile() is None
 
 
+def test_traces_that_end_in_the_order_they_began_leave_nothing() -> None:
+    first, second = clew.trace().start(), clew.trace().start()
+    torch.ones(1) + 1
+    first.stop()
+    in_thread(lambda: torch.ones(3) * 2, "worker")
+    second.stop()
+    assert threading.getprofile() is None
+    assert [gap.what for gap in second.coverage if "worker" in gap.where] != []
+    assert [gap.what for gap in first.coverage if "worker" in gap.where] == []
+
+
 def test_a_profiler_of_the_program_goes_on() -> None:
     seen: list[str] = []
 

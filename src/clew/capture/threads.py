@@ -24,35 +24,43 @@ class ThreadSource:
     """Looks at threads that are started while a recording runs."""
 
     def __init__(self, recording: Recording, on_gap: Callable[[Gap], Any]) -> None:
-        self._recording = recording
-        self._on_gap = on_gap
-        self._program_has: Any = None
-        self._looks: dict[int, int] = {}
-        self._running = False
+        self.recording = recording
+        self.on_gap = on_gap
 
     def start(self) -> None:
         """Look at every thread that begins from here on."""
-        self._program_has = threading.getprofile()
-        self._running = True
-        threading.setprofile(self._look)
+        if not _looking:
+            _program_has[:] = [threading.getprofile()]
+            threading.setprofile(_look)
+        _looking.append(self)
 
     def stop(self) -> None:
         """Leave new threads alone, and those that are looked at with their next call."""
-        self._running = False
-        if threading.getprofile() == self._look:
-            threading.setprofile(self._program_has)
+        if self in _looking:
+            _looking.remove(self)
+        if not _looking and threading.getprofile() is _look:
+            threading.setprofile(_program_has[0])
 
-    def _look(self, frame: FrameType, event: str, arg: Any) -> None:
-        """Hear of a call in a new thread, as a profile function of the program's own would."""
-        profile, ident = self._program_has, threading.get_ident()
-        looks = self._looks[ident] = self._looks.get(ident, 0) + 1
-        is_torch = event == "c_call" and _is_torch(arg)
-        if is_torch:
-            self._on_gap(ops_not_recorded(threading.current_thread().name))
-        if is_torch or looks > _LOOKS or not self._running or ident in self._recording.lanes:
-            sys.setprofile(profile)
-        if profile is not None:
-            profile(frame, event, arg)
+
+# Recordings may overlap in any order: one profile function is there for all of them.
+_looking: list[ThreadSource] = []
+_program_has: list[Any] = [None]
+_looks = threading.local()
+
+
+def _look(frame: FrameType, event: str, arg: Any) -> None:
+    """Hear of a call in a new thread, as a profile function of the program's own would."""
+    profile, ident = _program_has[0], threading.get_ident()
+    looks = _looks.count = getattr(_looks, "count", 0) + 1
+    blind = [source for source in _looking if ident not in source.recording.lanes]
+    is_torch = event == "c_call" and _is_torch(arg)
+    if is_torch:
+        for source in blind:
+            source.on_gap(ops_not_recorded(threading.current_thread().name))
+    if is_torch or not blind or looks > _LOOKS:
+        sys.setprofile(profile)
+    if profile is not None:
+        profile(frame, event, arg)
 
 
 def ops_not_recorded(thread: str) -> Gap:
