@@ -24,9 +24,10 @@ from clew.events.digest import checksum
 from clew.events.statistics import extremes
 from clew.events.watched import TENSOR, Seen
 
-_FLOATS: dict[torch.dtype, np.dtype[Any]] = {
-    torch.float32: np.dtype(np.float32),
-    torch.float64: np.dtype(np.float64),
+# NumPy's dtype, and its name, which NumPy makes anew each time it is asked.
+_FLOATS: dict[torch.dtype, tuple[np.dtype[Any], str]] = {
+    torch.float32: (np.dtype(np.float32), "float32"),
+    torch.float64: (np.dtype(np.float64), "float64"),
 }
 _REMEMBERED = 64
 
@@ -42,7 +43,8 @@ def glance(tensor: Tensor, whole: Whole | None = None) -> Seen | None:
     with unobserved():
         if not _is_ordinary(tensor):
             return None
-        dtype, count, address = _FLOATS[tensor.dtype], tensor.numel(), tensor.data_ptr()
+        dtype, name = _FLOATS[tensor.dtype]
+        count, address = tensor.numel(), tensor.data_ptr()
         data: Any = (ctypes.c_ubyte * (count * dtype.itemsize)).from_address(address)
         shape, stride = tuple(tensor.shape), tensor.stride()
         # Their own elements tell: not all that writes to memory counts versions.
@@ -57,7 +59,7 @@ def glance(tensor: Tensor, whole: Whole | None = None) -> Seen | None:
             _known[key] = (stats, whole is not None)
         version = None if tensor.is_inference() else tensor._version
         return Seen(
-            TENSOR, type(tensor).__name__, dtype.name, shape, "cpu",
+            TENSOR, type(tensor).__name__, name, shape, "cpu",
             strided=not tensor.is_contiguous(), grad=tensor.requires_grad,
             stats=stats, memory=(id(tensor), version, address),
         )  # fmt: skip
