@@ -204,13 +204,14 @@ def _encoder(mode: str, layers: int) -> tuple[nn.Module, Subject]:
     model.train(mode == "train")
     x = torch.randn(4, 64, 256)
 
+    # Other data in each run, as in a program: what is remembered by content helps within one only.
     def forward() -> object:
         with torch.no_grad():
-            return model(x)
+            return model(x.add_(1e-3))
 
     def train() -> object:
         model.zero_grad()
-        loss = model(x).sum()
+        loss = model(x.add_(1e-3)).sum()
         loss.backward()
         return loss
 
