@@ -1,6 +1,7 @@
 """Threads that run ops where none are recorded: those that never call a module.
 
 In come the first things a new thread of the program does, out comes a gap if torch is among them.
+A thread that is older than the recording, or comes to torch later, is not noticed.
 """
 
 from __future__ import annotations
