@@ -6,7 +6,8 @@ import asyncio
 import queue
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.data import DataLoader, Dataset
 
 import clew
+from clew.capture.threads import _cpu_time
 from tests.outcomes import differing, faults, installed
 
 
@@ -99,19 +101,106 @@ def test_a_thread_that_calls_no_module_is_in_the_coverage(work: Callable[[], Any
 
 
 def test_a_thread_without_ops_is_left_alone() -> None:
+    with clew.trace() as t:
+        torch.ones(1) + 1
+        in_thread(lambda: sorted(range(3)))
+    assert list(t.coverage) == []
+    assert threading.getprofile() is None
+
+
+def test_a_thread_that_does_much_else_is_not_watched_for_ever() -> None:
     profiles: list[Any] = []
 
     def work() -> None:
         for _ in range(10_000):
             len(profiles)
         profiles.append(sys.getprofile())
+        torch.ones(3) * 2
 
     with clew.trace() as t:
         torch.ones(1) + 1
-        in_thread(work)
-    assert list(t.coverage) == []
+        in_thread(work, "late")
     assert profiles == [None]
-    assert threading.getprofile() is None
+    (gap,) = t.coverage
+    assert (gap.what, gap.where) == ("a thread that was not watched", "thread late")
+    assert gap.why.startswith("it used no torch in its first 5,000 calls")
+    assert "clew.trace" in gap.remedy
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """A thread that is there before any trace, and waits."""
+    with ThreadPoolExecutor(1, thread_name_prefix="older") as pool:
+        pool.submit(torch.ones, 1).result()
+        settle()
+        yield pool
+
+
+def settle() -> None:
+    """Wait until every other thread waits for something."""
+
+    def used() -> list[int | None]:
+        return [_cpu_time(thread) for thread in threading.enumerate() if thread is not here]
+
+    here = threading.current_thread()
+    before = None
+    while before != (before := used()):
+        time.sleep(0.05)
+
+
+def test_an_older_thread_that_runs_is_in_the_coverage(pool: ThreadPoolExecutor) -> None:
+    with clew.trace() as t:
+        torch.ones(1) + 1
+        pool.submit(torch.ones, 3).result()
+    (gap,) = t.coverage
+    assert (gap.what, gap.where) == ("a thread that was not watched", "thread older_0")
+    assert gap.why.startswith("it is older than the trace, and ran")
+
+
+def test_an_older_thread_that_ends_is_in_the_coverage() -> None:
+    go = threading.Event()
+    thread = threading.Thread(target=lambda: go.wait() and TENSOR.relu(), name="ends")
+    thread.start()
+    with clew.trace() as t:
+        torch.ones(1) + 1
+        go.set()
+        thread.join()
+    assert [gap.where for gap in t.coverage] == ["thread ends"]
+
+
+def test_an_older_thread_that_waits_is_not(pool: ThreadPoolExecutor) -> None:
+    with clew.trace() as t:
+        torch.ones(1) + 1
+    assert list(t.coverage) == []
+
+
+def test_an_older_thread_that_calls_a_module_has_one_gap(pool: ThreadPoolExecutor) -> None:
+    model = Block()
+    with clew.trace(model) as t:
+        pool.submit(model, torch.ones(1, 2)).result()
+    assert [gap.what for gap in t.coverage] == ["ops outside module calls"]
+
+
+def test_a_thread_of_a_package_without_torch_is_no_gap() -> None:
+    stop = threading.Event()
+
+    class Monitor(threading.Thread):
+        def run(self) -> None:
+            while not stop.wait(0.001):
+                pass
+
+    # As if a package that knows nothing of torch had made it, as progress bars do.
+    Monitor.run.__module__ = "numpy"
+    monitor = Monitor()
+    monitor.start()
+    try:
+        with clew.trace() as t:
+            torch.ones(1) + 1
+            time.sleep(0.02)
+    finally:
+        stop.set()
+        monitor.join()
+    assert [gap for gap in t.coverage if monitor.name in gap.where] == []
 
 
 def test_traces_that_end_in_the_order_they_began_leave_nothing() -> None:
@@ -231,7 +320,8 @@ def test_a_trace_opened_on_another_thread_sees_all_of_it() -> None:
     assert [op.name for op in t.ops] == [
         "aten.ones.default", "aten.add.Tensor", "aten.ones.default", "aten.relu.default",
     ]  # fmt: skip
-    assert list(t.coverage) == []
+    # The thread that waits for this one may still have been on its way there.
+    assert {gap.where for gap in t.coverage} <= {f"thread {threading.current_thread().name}"}
 
 
 def test_two_threads_with_a_trace_each() -> None:
