@@ -145,6 +145,11 @@ class Recording:
         """The lane of the running thread, opened if new."""
         ident = threading.get_ident()
         lane = self.lanes.get(ident)
+        if lane is not None and lane.thread() is not threading.current_thread():
+            # Its thread is over, and the system gave the number to a new one.
+            lane.abandon_above(0)
+            lane.release()
+            lane = None
         if lane is None:
             lane = self.lanes[ident] = Lane(self, len(self.thread_names), boundary)
             self.thread_names.append(lane.name)

@@ -358,7 +358,7 @@ class Session:
                 lane.mute = True
 
     def _on_thread(self, lane: Lane) -> None:
-        """A module runs on a thread that the trace was not started on."""
+        """A thread begins a module call: see its ops too, if nothing does so yet."""
         if lane.ident not in self._modes:
             self._push_mode(lane)
 
