@@ -312,6 +312,26 @@ def test_any_layout_reads_as_it_was(tensor: Tensor) -> None:
     assert value.stride == tensor.stride()
 
 
+SPARSE = torch.tensor([[0.0, 1.5], [-2.0, 0.0]])
+
+
+@pytest.mark.parametrize("values", ["stats", "full"])
+@pytest.mark.parametrize("tensor", [
+    SPARSE.to_sparse(), SPARSE.to_sparse_csr(), SPARSE.to_sparse_csc(),
+    SPARSE.to_sparse_bsr((1, 1)), SPARSE.to_sparse_bsc((1, 2)),
+], ids=lambda tensor: str(tensor.layout))  # fmt: skip
+def test_sparse_tensors_read_as_they_were(tensor: Tensor, values: str) -> None:
+    with clew.trace(values=values) as t:
+        nn.Identity()(tensor)
+    assert list(t.coverage) == []
+    value = t["Identity"].output
+    assert (value.stats.min, value.stats.max) == (-2.0, 1.5)
+    if values == "full":
+        assert value.tensor().layout is tensor.layout
+        assert torch.equal(value.tensor().to_dense(), SPARSE)
+        assert value.array().tolist() == SPARSE.tolist()
+
+
 def test_what_is_read_belongs_to_the_reader() -> None:
     with clew.trace(values="full") as t:
         torch.ones(2) + 1

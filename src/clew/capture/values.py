@@ -126,7 +126,7 @@ class Keeper:
             self._not_kept(tensor, "it has no elements of its own that could be copied")
             return
         shared = known.snapshot if known is not None and known.contiguous else None
-        if not tensor.is_contiguous():
+        if shared is not None and not tensor.is_contiguous():
             shared = None
         size = elements.numel() * elements.element_size()
         if not full or not self._budget.has_room(elements.numel(), 0 if shared else size):
