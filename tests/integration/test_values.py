@@ -216,6 +216,37 @@ def test_capture_of_one_call() -> None:
             t[address].value
 
 
+class Nested(nn.Module):
+    def forward(self, x: Tensor, *, deep: dict[str, Tensor]) -> dict[str, Any]:
+        return {"logits": x * 2, "states": [deep["k"] + 1, deep["v"] + 2]}
+
+
+@pytest.mark.parametrize(
+    ("address", "kept"),
+    [
+        (":in.0", [2]),
+        (":in.deep", [3, 4]),
+        (":in.deep['v']", [4]),
+        (":in.d*.k", [3]),
+        (":out.logits", [2]),
+        (":out.states[1]", [4]),
+        (":out.*.0", [3]),
+        ("op:aten.mul*:in.0", [2]),
+    ],
+)
+def test_capture_of_a_part_keeps_that_part_and_nothing_else(address: str, kept: list[int]) -> None:
+    model = Nested()
+    x, deep = torch.zeros(2), {"k": torch.zeros(3), "v": torch.zeros(4)}
+    with clew.trace(model, capture=[address]) as t:
+        model(x, deep=deep)
+    assert [len(value.array()) for value in t[address].values] == kept
+    there = [
+        value for event in t.events for value in (*event.inputs.values(), *event.outputs.values())
+    ]
+    assert {v.number for v in there if v.stats is not None} == {v.number for v in t[address].values}
+    assert list(t.coverage) == []
+
+
 def test_capture_by_any_name_of_a_shared_module() -> None:
     layer = nn.Linear(2, 2)
     model = nn.Sequential(layer, nn.ReLU(), layer)

@@ -125,19 +125,10 @@ class Recording:
 
         Arguments are kept as they are after the op, which is as they were unless it wrote them.
         """
-        keeper = self.keeper
-        roles = keeper.op_roles(func) if keeper is not None else ()
-
-        def keep(tensor: Tensor) -> Any:
-            token = self.tensors.known(tensor)
-            if keeper is not None:
-                keeper.keep(token, tensor, True)
-            return token
-
-        if "out" in roles:
-            describe(list(out) if isinstance(out, tuple) else out, keep)
-        if "in" in roles:
-            describe([list(args), kwargs], keep)
+        if self.keeper is not None and self.keeper.ops:
+            given = {**dict(enumerate(args)), **kwargs}
+            self.keeper.keep_op(func, "in", given, self.tensors.known)
+            self.keeper.keep_op(func, "out", out, self.tensors.known)
         if self.calls is not None and self.calls.ops:
             self.calls.ran(func, args, kwargs, out)
 

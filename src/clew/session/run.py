@@ -169,7 +169,7 @@ class Session:
         following.named.tell_missing()
         matched = following.matched
         unmatched = [a for a in settings.addresses if a.text not in matched]
-        for gap in addresses_without_match(unmatched, modules, following.variables_near):
+        for gap in addresses_without_match(unmatched, modules, following.names_near):
             self.gaps.add(gap)
         if following.watch is not None:
             following.watch.say_missed()
