@@ -25,5 +25,5 @@ def write(
     """Write the graph."""
     graph = build(readers[0], Options(depth, fold, ops))
     with text_file(target) as file:
-        file.write(mermaid(graph, color="class", direction="down", show=()))
+        file.write(mermaid(graph, color="class", direction="down", show=("params", "time")))
     return Contents(len(graph.boxes), "node")
