@@ -9,7 +9,7 @@ Must not know: anything else of Clew; every other module may import this one.
      ├─ TraceStateError      (RuntimeError)   start, stop or step at the wrong time
      ├─ MissingDependency    (ImportError)    an optional package is not installed
      ├─ BadTrace                              files that cannot be read as a trace
-     └─ NotRecorded                           the data asked for was not kept
+     └─ NotRecorded          (LookupError)    the data asked for was not kept
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class BadTrace(ClewError):
     """Say which file is not, or not wholly, a trace."""
 
 
-class NotRecorded(ClewError):
+class NotRecorded(ClewError, LookupError):
     """Report data that was not kept; the message says how to record it."""
 
 

@@ -117,7 +117,7 @@ class Trace:
         return select(self._current_readers(), address)
 
     def find(self, pattern: str) -> Selection:
-        """Events whose module path, class or op name matches or contains `pattern`."""
+        """Events whose module path, class, op or variable name matches or contains `pattern`."""
         return find(self._current_readers(), pattern)
 
     def series(self, address: str, *, mode: str | None = None) -> Series:

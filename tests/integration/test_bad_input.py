@@ -249,6 +249,48 @@ def test_something_this_trace_does_not_hold(traced: clew.Trace, address: str) ->
         traced[address]
 
 
+@pytest.fixture(scope="module")
+def followed() -> clew.Trace:
+    model = nn.Linear(2, 1)
+    wanted = ["weight:grad", "weight:param", ":grad_in"]
+    with clew.trace(model, capture=wanted) as t:
+        model(torch.ones(1, 2)).sum().backward()
+        clew.tap("seen", torch.ones(1))
+    return t
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("weight", r"nearest: 'weight:grad', 'weight:param'"),
+        ("bias:grad", r"capture=\['bias:grad'\]\); nearest that it holds: 'weight:grad'"),
+        (":grad_in", r"':grad_in' was asked for, but no gradient arrived for it"),
+        ("#7", r"among the 1 call there are; nearest: '#0'"),
+        ("weight#7:grad", r"nearest that it holds: 'weight:grad'"),
+        ("data.py:load.x", r"capture=\['data.py:load.x'\]\)$"),
+    ],
+)
+def test_a_miss_names_what_is_there_instead(followed: clew.Trace, address: str, words: str) -> None:
+    with pytest.raises(LookupError, match=words) as caught:
+        followed[address]
+    assert isinstance(caught.value, clew.ClewError)
+
+
+def test_find_takes_names_of_variables_and_taps(followed: clew.Trace) -> None:
+    assert [event.address for event in followed.find("see")] == ["seen#0"]
+    assert {event.kind for event in followed.find("weight")} == {"grad", "variable"}
+
+
+@pytest.mark.parametrize("address", [":in.mask", ":out.logits", "0#0:in.mask", "op:aten.t*:in.9"])
+def test_a_part_that_no_call_has_is_in_the_coverage(address: str) -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    with clew.trace(model, capture=[address]) as t:
+        model(torch.ones(1, 2))
+    (gap,) = t.coverage
+    assert gap.where == address
+    assert gap.remedy.startswith("the nearest that ran: ")
+
+
 # Starting and stopping
 
 

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -195,3 +196,19 @@ def test_a_pattern_of_methods_leaves_what_calls_modules_alone() -> None:
     assert len(t.series("layers.0.forward.input")) == 1
     root, *layers = t.modules
     assert [event.parent for event in layers] == [root.id, root.id]
+
+
+class Masked(nn.Module):
+    def forward(self, *, mask: Any) -> Any:
+        return mask["rows"] * 2
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"), [(":in.mask.rows", 3.0), (":in.mask['rows']", 3.0), (":out.0", 6.0)]
+)
+def test_a_part_of_the_only_input(address: str, expected: float) -> None:
+    model = Masked()
+    with clew.trace(model, callbacks={address: Callbacks(save=lambda v: v.sum())}) as t:
+        model(mask={"rows": torch.ones(3)})
+    assert list(t.coverage) == []
+    assert t.series(address).stack().tolist() == [expected]

@@ -158,6 +158,32 @@ def test_opened_up_it_shows_its_parts(net: nn.Module) -> None:
     assert "compiled" in [op.name for op in t.ops]  # compiled again afterwards
 
 
+@pytest.mark.parametrize("level", ["ops", "modules"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_graph_that_runs_op_by_op_is_in_the_coverage(backend: str, level: str) -> None:
+    model = Net()
+    model.block = torch.compile(model.block, backend=backend)
+    model(torch.ones(3, 4))
+    with clew.trace(model, level=level) as t:
+        model(torch.ones(3, 4))
+    assert "block.0" not in {call.module for call in t.modules}
+    assert [(gap.what, gap.where) for gap in t.coverage] == [("a compiled region", "block")]
+    assert "compiled='eager'" in t.coverage[0].remedy
+    with clew.trace(model, level=level, compiled="eager") as t:
+        model(torch.ones(3, 4))
+    assert "block.0" in {call.module for call in t.modules}
+    assert list(t.coverage) == []
+
+
+def test_a_function_whose_graph_runs_op_by_op_is_in_the_coverage() -> None:
+    part = Part()
+    compiled = torch.compile(lambda x: part(x).cos(), backend="eager")
+    compiled(torch.ones(3, 4))
+    with clew.trace() as t:
+        compiled(torch.ones(3, 4))
+    assert [gap.what for gap in t.coverage] == ["a compiled region"]
+
+
 def test_compiled_for_the_first_time_inside_the_block() -> None:
     torch.manual_seed(0)
     model = Net()

@@ -472,3 +472,15 @@ def test_a_big_trace_opens_at_once(tmp_path: Path) -> None:
     assert len(loaded.events) == 20_001
     read = time.perf_counter() - began
     assert opened < read / 5
+
+
+@pytest.mark.parametrize(("name", "why"), [
+    ("none.clew", "there is nothing of this name"),
+    ("a file", "it is a file"),
+    ("a folder", "it has no manifest.json"),
+])  # fmt: skip
+def test_what_is_no_trace_says_what_it_is(name: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "a file").write_text("")
+    (tmp_path / "a folder").mkdir()
+    with pytest.raises(clew.ClewError, match=f"{name} is not a trace: {why}; give the folder"):
+        clew.load(tmp_path / name)

@@ -179,6 +179,12 @@ def test_dot_is_in_the_form_from_which_netron_takes_types(tmp_path: Path) -> Non
     assert exported("dot", tmp_path / "h.dot", depth=1).count("call_module") == 1
 
 
+def test_mermaid_is_what_the_graph_gives(tmp_path: Path) -> None:
+    t = programs.stack()
+    t.export("mermaid", tmp_path / "g.mmd", depth=1)
+    assert (tmp_path / "g.mmd").read_text() == t.graph(depth=1).mermaid()
+
+
 MODEL = """
 from torch import nn
 

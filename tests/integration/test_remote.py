@@ -236,10 +236,12 @@ def test_a_network_that_stays_down_leaves_the_rest_here(watched: type[Watched]) 
     assert whole[""].values[3].array().shape == (1, LARGE)
 
 
-def test_a_place_out_of_reach_is_refused_before_anything_runs(watched: type[Watched]) -> None:
+def test_a_place_out_of_reach_is_said_and_the_program_goes_on(watched: type[Watched]) -> None:
     watched.failures = 1_000_000
-    with pytest.raises(ClewError, match="cannot write a trace to watched://.*network is down"):
-        program("watched://bucket/run.clew")
+    said = "cannot write a trace to watched://.*network is down.*is kept in memory"
+    with pytest.warns(clew.ClewWarning, match=said):
+        t = program("watched://bucket/run.clew")
+    assert (t.path, len(t[""])) == (None, 3)
     with pytest.raises(ClewError, match="cannot reach nowhere://x/run.clew: .*nowhere"):
         program("nowhere://x/run.clew")
 

@@ -66,6 +66,41 @@ def test_a_module_call_on_another_thread_has_its_ops() -> None:
     assert faults(t) == []
 
 
+def test_every_module_call_on_another_thread_has_its_ops() -> None:
+    model = nn.Linear(2, 2)
+
+    def work() -> None:
+        for _ in range(3):
+            model(TENSOR)
+
+    with clew.trace(model) as t:
+        in_thread(work, "worker")
+    assert [[op.name for op in t.ops if op.parent == call.id] for call in t.modules] == [
+        ["aten.t.default", "aten.addmm.default"]
+    ] * 3
+    assert {event.thread for event in t.events} == {"worker"}
+
+
+def test_a_thread_that_is_followed_before_its_first_call_has_its_ops() -> None:
+    model = nn.Linear(2, 2)
+    with clew.trace(model) as t:
+        in_thread(lambda: model(clew.tap("x", TENSOR)), "worker")
+    assert [op.name for op in t.ops] == ["aten.t.default", "aten.addmm.default"]
+
+
+def test_threads_that_follow_one_another_are_told_apart() -> None:
+    # The system gives the number of a thread that ended to the next one.
+    model = nn.Linear(2, 2)
+    with clew.trace(model) as t:
+        for name in ("first", "second", "third"):
+            in_thread(lambda: model(TENSOR), name)
+    assert [(op.thread, op.name) for op in t.ops] == [
+        (name, op)
+        for name in ("first", "second", "third")
+        for op in ("aten.t.default", "aten.addmm.default")
+    ]
+
+
 def test_ops_elsewhere_on_that_thread_are_in_the_coverage() -> None:
     model = Block()
 

@@ -216,6 +216,37 @@ def test_capture_of_one_call() -> None:
             t[address].value
 
 
+class Nested(nn.Module):
+    def forward(self, x: Tensor, *, deep: dict[str, Tensor]) -> dict[str, Any]:
+        return {"logits": x * 2, "states": [deep["k"] + 1, deep["v"] + 2]}
+
+
+@pytest.mark.parametrize(
+    ("address", "kept"),
+    [
+        (":in.0", [2]),
+        (":in.deep", [3, 4]),
+        (":in.deep['v']", [4]),
+        (":in.d*.k", [3]),
+        (":out.logits", [2]),
+        (":out.states[1]", [4]),
+        (":out.*.0", [3]),
+        ("op:aten.mul*:in.0", [2]),
+    ],
+)
+def test_capture_of_a_part_keeps_that_part_and_nothing_else(address: str, kept: list[int]) -> None:
+    model = Nested()
+    x, deep = torch.zeros(2), {"k": torch.zeros(3), "v": torch.zeros(4)}
+    with clew.trace(model, capture=[address]) as t:
+        model(x, deep=deep)
+    assert [len(value.array()) for value in t[address].values] == kept
+    there = [
+        value for event in t.events for value in (*event.inputs.values(), *event.outputs.values())
+    ]
+    assert {v.number for v in there if v.stats is not None} == {v.number for v in t[address].values}
+    assert list(t.coverage) == []
+
+
 def test_capture_by_any_name_of_a_shared_module() -> None:
     layer = nn.Linear(2, 2)
     model = nn.Sequential(layer, nn.ReLU(), layer)
@@ -310,6 +341,26 @@ def test_any_layout_reads_as_it_was(tensor: Tensor) -> None:
     assert torch.equal(value.tensor(), tensor.detach().resolve_conj().resolve_neg())
     assert value.array().tolist() == tensor.tolist()
     assert value.stride == tensor.stride()
+
+
+SPARSE = torch.tensor([[0.0, 1.5], [-2.0, 0.0]])
+
+
+@pytest.mark.parametrize("values", ["stats", "full"])
+@pytest.mark.parametrize("tensor", [
+    SPARSE.to_sparse(), SPARSE.to_sparse_csr(), SPARSE.to_sparse_csc(),
+    SPARSE.to_sparse_bsr((1, 1)), SPARSE.to_sparse_bsc((1, 2)),
+], ids=lambda tensor: str(tensor.layout))  # fmt: skip
+def test_sparse_tensors_read_as_they_were(tensor: Tensor, values: str) -> None:
+    with clew.trace(values=values) as t:
+        nn.Identity()(tensor)
+    assert list(t.coverage) == []
+    value = t["Identity"].output
+    assert (value.stats.min, value.stats.max) == (-2.0, 1.5)
+    if values == "full":
+        assert value.tensor().layout is tensor.layout
+        assert torch.equal(value.tensor().to_dense(), SPARSE)
+        assert value.array().tolist() == SPARSE.tolist()
 
 
 def test_what_is_read_belongs_to_the_reader() -> None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from clew.address.cursor import Cursor, split
-from clew.address.segments import SUBSCRIPT, Key, Segment, class_ranges, unquoted
+from clew.address.segments import SUBSCRIPT, Key, Segment, class_ranges, join, unquoted
 
 # Matching works on one string per name in which every segment ends with a dot; a dot inside a
 # key is written \0. So a dot is always a boundary, and the root, "", has no segment.
@@ -54,6 +54,18 @@ def segment_matches(segment: Segment, name: Segment) -> bool:
         compiled = _compile_segment(segment)
         return compiled.fullmatch(_subject([Key(name)])) is not None
     return str(segment) == str(name)
+
+
+def matches_field(field: Sequence[Segment], path: str) -> bool:
+    """Tell whether a path inside arguments or a result is, or lies inside, what a field names.
+
+    >>> [matches_field(("states",), path) for path in ("states", "states.0", "state")]
+    [True, True, False]
+    """
+    text = ".".join(map(str, field))
+    if path == text or path.startswith(text + ".") or (text == "0" and not path):
+        return True
+    return any(map(_is_glob, field)) and compile_pattern(join((*field, "**")))(path)
 
 
 def matches_op(pattern: str, name: str) -> bool:

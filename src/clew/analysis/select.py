@@ -12,6 +12,7 @@ from typing import Any, overload
 import numpy as np
 
 from clew.address import (
+    ROLES,
     Address,
     Segment,
     compile_pattern,
@@ -146,18 +147,9 @@ def _pick(selection: Selection) -> str:
 def select(readers: list[Reader], text: str) -> Selection:
     """The events that an address stands for, on all ranks."""
     address = parse(text)
-    finder = {"op": _ops, "line": _lines}.get(address.kind, _named)
-    found = [(reader, *finder(reader, address)) for reader in readers]
-    events = [reader.event(int(row)) for reader, rows, _ in found for row in rows]
-    if not events and address.kind == "function":
-        raise NotRecorded(_unrecorded(text, "a local variable of a function"))
-    if not events and address.role not in (None, "in", "out"):
-        raise NotRecorded(_unrecorded(text, f"a {address.role!r}"))
+    events, names = _events(readers, address)
     if not events:
-        names = {name for _, _, candidates in found for name in candidates}
-        idle = _idle_modules(readers[0], address)
-        among = f"the modules that ran ({idle[0]!r} did not)" if idle else "the recorded names"
-        raise NoMatch(text, nearest(_sought(address), sorted(names)), among)
+        raise _miss(readers, address, names)
     role = "in" if address.role == "in" else "out"
     selection = Selection(text, events, role, address.field)
     if address.field and not selection.values:
@@ -168,11 +160,44 @@ def select(readers: list[Reader], text: str) -> Selection:
     return selection
 
 
-def _unrecorded(text: str, what: str) -> str:
-    return (
-        f"{text!r} asks for {what}, which this trace does not hold; record it with "
-        f"clew.trace(capture=[{text!r}])"
-    )
+def _events(readers: list[Reader], address: Address) -> tuple[list[Event], list[str]]:
+    """What an address names, and the names among which it was looked for."""
+    finder = {"op": _ops, "line": _lines}.get(address.kind, _named)
+    found = [(reader, *finder(reader, address)) for reader in readers]
+    events = [reader.event(int(row)) for reader, rows, _ in found for row in rows]
+    return events, sorted({name for _, _, names in found for name in names})
+
+
+def _miss(readers: list[Reader], address: Address, names: list[str]) -> ClewError:
+    """Why nothing has an address, and what is there instead."""
+    text = address.text
+    beyond_calls = address.role not in (None, "in", "out")
+    if beyond_calls or address.kind == "function":
+        gaps = [gap for r in readers for gap in r.columns.gaps if gap.where == text]
+        if gaps:
+            return NotRecorded(f"{text!r} was asked for, but {gaps[0].why}; {gaps[0].remedy}")
+        what = f"':{address.role}'" if beyond_calls else "a local variable of a function"
+        kin = [n for n in names if ":" in n and _role_in(n) == (address.role or "")]
+        there = nearest(text, kin)
+        held = f"; nearest that it holds: {', '.join(map(repr, there))}" if there else ""
+        return NotRecorded(
+            f"{text!r} asks for {what}, which this trace does not hold; record it with "
+            f"clew.trace(capture=[{text!r}]){held}"
+        )
+    if address.call is not None:
+        others = _events(readers, replace(address, call=None))[0]
+        if others:
+            last = [event.address for event in others[-_LISTED:]]
+            return NoMatch(text, last, f"the {_counted(others)} there are")
+    idle = _idle_modules(readers[0], address)
+    among = f"the modules that ran ({idle[0]!r} did not)" if idle else "the recorded names"
+    return NoMatch(text, nearest(_sought(address), names), among)
+
+
+def _role_in(name: str) -> str:
+    """The role that a name ends with, empty where a file ends with the colon."""
+    role = name.rpartition(":")[2].partition(".")[0]
+    return role if role in ROLES else ""
 
 
 def _named(reader: Reader, address: Address) -> tuple[Any, list[str]]:
@@ -195,7 +220,17 @@ def _labelled(reader: Reader, address: Address) -> tuple[Any, list[str]]:
     rows = np.flatnonzero(np.isin(c.kind, (VARIABLE, TAP, GRADIENT)) & np.isin(c.subject, wanted))
     if address.call is not None:
         rows = rows[reader.call_index[rows] == address.call]
-    return rows, sorted({label.stem for label in c.labels if label.kind != PREFIX})
+    return rows, _label_names(reader)
+
+
+def _label_names(reader: Reader) -> list[str]:
+    """What variables, taps and gradients go by, whatever the call."""
+    found = {
+        label.stem + (f":{label.role}" if label.role else "")
+        for label in reader.columns.labels
+        if label.kind != PREFIX
+    }
+    return sorted(found)
 
 
 def _idle_modules(reader: Reader, address: Address) -> list[str]:
@@ -222,7 +257,7 @@ def address_of(event: Event, role: str, path: str, with_call: bool = False) -> s
 
 
 def find(readers: list[Reader], pattern: str) -> Selection:
-    """Events whose module path, class or op name contains or matches a pattern."""
+    """Events whose module path, class, op or variable name contains or matches a pattern."""
     events = [event for reader in readers for event in _find(reader, pattern)]
     if not events:
         names = {name for reader in readers for name in _all_names(reader)}
@@ -242,12 +277,15 @@ def _find(reader: Reader, pattern: str) -> list[Event]:
             texts = [reader.name(row)]
             if key[0] == MODULE:
                 texts += _aliases(reader, key[1])
+            elif key[0] != OP:
+                texts.append(c.labels[key[1]].stem)
             known[key] = any(wanted in t.lower() or globbed(t) for t in texts) or (
                 key[0] == OP and matches_op(pattern, texts[0])
             )
         return known[key]
 
-    rows = (r for r in range(len(reader)) if c.kind[r] in (MODULE, OP))
+    kinds = (MODULE, OP, VARIABLE, TAP, GRADIENT)
+    rows = (r for r in range(len(reader)) if c.kind[r] in kinds)
     return [reader.event(row) for row in rows if matches(row)]
 
 
@@ -256,7 +294,8 @@ def _sought(address: Address) -> str:
 
 
 def _all_names(reader: Reader) -> list[str]:
-    return [*(m.path for m in reader.columns.modules), *reader.columns.ops]
+    named = _label_names(reader)
+    return [*(m.path for m in reader.columns.modules), *reader.columns.ops, *named]
 
 
 def _aliases(reader: Reader, subject: int) -> list[str]:

@@ -27,6 +27,7 @@ from clew.capture.torch_compat import (
     compiled_graph_count,
     current_autograd_node,
     is_compiled,
+    is_dynamo_graph,
     next_autograd_number,
 )
 from clew.events.model import Gap
@@ -78,6 +79,8 @@ class CompiledSource:
             undo()
         self._undo = []
         self._recording.modules.on_wrapper = lambda module: None
+        if self._how == "opaque":
+            self._say_unnamed()
         made = compiled_graph_count() - self._graphs
         if made > 0 and self._how == "opaque":
             if not self._watching:
@@ -94,6 +97,16 @@ class CompiledSource:
             )  # fmt: skip
         self._watching = False
 
+    def _say_unnamed(self) -> None:
+        """Say where a backend ran a graph op by op, without the modules it was made of."""
+        table = self._recording.modules
+        called = [(name, name.entry.ref()) for name in table.names if name.entry.calls]
+        live = [(name.path, module) for name, module in called if module is not None]
+        inner = [(path, module._modules.get("_orig_mod")) for path, module in live]
+        paths = [path for path, m in inner if m is not None and not table.entries[id(m)].calls]
+        for path in paths or [path for path, module in live if is_dynamo_graph(module)]:
+            self._on_gap(_region(path, "it ran compiled, without the modules inside it"))
+
     def _on_wrapper(self, module: nn.Module) -> None:
         if is_compiled(module):
             self._watch(load=True)
@@ -103,6 +116,12 @@ class CompiledSource:
         if graph_class is not None:
             self._watching = True
             self._undo.append(_watch(graph_class, self._recording, self._on_gap))
+
+
+def _region(path: str | None, why: str) -> Gap:
+    """A compiled region in a module, or outside any."""
+    where = "" if path is None else path or "the root module"
+    return Gap("a compiled region", where, why, "use clew.trace(compiled='eager') to see inside")
 
 
 def silence_extra_call() -> Callable[[], None]:
@@ -159,14 +178,7 @@ def _begin(
         called = None if node.phase == BACKWARD else _compiled_in_place(lane, frame, parent)
         if called is not None:
             parent, name = called.event, called.name
-        on_gap(
-            Gap(
-                "a compiled region",
-                "" if name is None else name.path or "the root module",
-                "it ran compiled, as one opaque call",
-                "use clew.trace(compiled='eager') to see inside",
-            )
-        )
+        on_gap(_region(None if name is None else name.path, "it ran compiled, as one opaque call"))
         tokens = describe(list(inputs), recording.tensors.known)
         # As for ops: the node that this run makes, or the one whose backward it is.
         number = next_autograd_number()

@@ -7,6 +7,7 @@ the id of the frame it lives in, which is that frame's for as long as the call i
 from __future__ import annotations
 
 import threading
+import weakref
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -61,7 +62,9 @@ class Lane:
         self.recording = recording
         self.index = index
         self.ident = threading.get_ident()
-        self.name = threading.current_thread().name
+        thread = threading.current_thread()
+        self.thread = weakref.ref(thread)
+        self.name = thread.name
         self._engine_root = recording.stacks.root(index, BACKWARD)
         root = recording.stacks.root(index)
         self.stack: list[Call] = [_outside(root, boundary)]

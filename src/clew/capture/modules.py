@@ -27,8 +27,8 @@ class ModuleSource:
     """Installs the hooks of one recording and removes them.
 
     `sees_ops` tells whether ops are recorded as well, which then tell of writes to tensors.
-    `on_thread` is called when a module runs on a new thread, `on_idle` when the outermost call
-    of a thread is over, with the module called.
+    `on_thread` is called when a thread's outermost module call begins, `on_idle` when it is over,
+    with the module called.
     """
 
     def __init__(
@@ -87,11 +87,6 @@ def _hooks(
     # Callbacks on values of calls.
     named_values = recording.calls
 
-    def keep_now(tensor: Tensor) -> Any:
-        token = known(tensor)
-        keeper.keep(token, tensor, True)
-        return token
-
     def follow_grads(call: Call, module: nn.Module, result: Any) -> None:
         name: Any = call[NAME]
         if grads is not None:
@@ -105,7 +100,7 @@ def _hooks(
             return
         try:
             lane = lanes_get(get_ident())
-            if lane is None:
+            if lane is None or len(lane.stack) == 1:
                 lane = recording.lane()
                 on_thread(lane)
             if lane.mute:
@@ -155,8 +150,9 @@ def _hooks(
                 else:
                     inputs.append(describe(argument, known))
             kwargs = wrapped.f_locals["kwargs"]
-            if capturing and "in" in keeper.module_roles(entry.paths, number):
-                describe([args, kwargs], keep_now)
+            if capturing:
+                given = {**dict(enumerate(args)), **kwargs}
+                keeper.keep_call(entry.paths, number, "in", given, known)
             if grads is not None and "grad_in" in grads.call_roles(entry.paths, number):
                 grads.follow_call(name.path, "grad_in", {**dict(enumerate(args)), **kwargs})
             named = None
@@ -193,8 +189,7 @@ def _hooks(
                 call = stack.pop()
                 if capturing:
                     called: Any = call[NAME]
-                    if "out" in keeper.module_roles(called.entry.paths, call[NUMBER]):
-                        describe(result, keep_now)
+                    keeper.keep_call(called.entry.paths, call[NUMBER], "out", result, known)
                 if grads is not None:
                     follow_grads(call, module, result)
                 held = live_get(id(result))

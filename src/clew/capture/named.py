@@ -200,6 +200,8 @@ class Named:
             value = _at(value, [str(segment) for segment in address.field])
             if value is _ABSENT:
                 return
+        elif address.role == "in" and len(value) == 1:
+            (value,) = value.values()
         self.matched.add(address.text)
         if not self._is_due(treated):
             return
@@ -230,17 +232,16 @@ class Named:
         return _ABSENT if found is None else found
 
 
-def _inputs(args: Any, kwargs: dict[str, Any]) -> Any:
-    """The inputs of a call by position and name; one alone as itself."""
-    given = {**{str(n): arg for n, arg in enumerate(args)}, **kwargs}
-    return next(iter(given.values())) if len(given) == 1 else given
+def _inputs(args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The inputs of a call by position and name."""
+    return {**{str(n): arg for n, arg in enumerate(args)}, **kwargs}
 
 
 def _at(value: Any, path: list[str]) -> Any:
     """What lies at a path inside a value, `_ABSENT` if nothing does."""
     found: Any = describe(value, lambda tensor: tensor, 0, lambda leaf: leaf)
     if path[0] == "0" and not isinstance(found, (list, dict)):
-        path = path[1:]  # one input or result alone
+        path = path[1:]  # one result alone
     for key in path:
         if isinstance(found, list) and key.isdigit() and int(key) < len(found):
             found = found[int(key)]

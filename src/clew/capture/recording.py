@@ -125,19 +125,10 @@ class Recording:
 
         Arguments are kept as they are after the op, which is as they were unless it wrote them.
         """
-        keeper = self.keeper
-        roles = keeper.op_roles(func) if keeper is not None else ()
-
-        def keep(tensor: Tensor) -> Any:
-            token = self.tensors.known(tensor)
-            if keeper is not None:
-                keeper.keep(token, tensor, True)
-            return token
-
-        if "out" in roles:
-            describe(list(out) if isinstance(out, tuple) else out, keep)
-        if "in" in roles:
-            describe([list(args), kwargs], keep)
+        if self.keeper is not None and self.keeper.ops:
+            given = {**dict(enumerate(args)), **kwargs}
+            self.keeper.keep_op(func, "in", given, self.tensors.known)
+            self.keeper.keep_op(func, "out", out, self.tensors.known)
         if self.calls is not None and self.calls.ops:
             self.calls.ran(func, args, kwargs, out)
 
@@ -145,6 +136,11 @@ class Recording:
         """The lane of the running thread, opened if new."""
         ident = threading.get_ident()
         lane = self.lanes.get(ident)
+        if lane is not None and lane.thread() is not threading.current_thread():
+            # Its thread is over, and the system gave the number to a new one.
+            lane.abandon_above(0)
+            lane.release()
+            lane = None
         if lane is None:
             lane = self.lanes[ident] = Lane(self, len(self.thread_names), boundary)
             self.thread_names.append(lane.name)

@@ -273,6 +273,11 @@ def is_compiled(module: torch.nn.Module) -> bool:
     return "_orig_mod" in module._modules or module._compiled_call_impl is not None
 
 
+def is_dynamo_graph(module: torch.nn.Module) -> bool:
+    """Whether a module is a graph that Dynamo made, as the `eager` backend runs it."""
+    return "dynamo_compile_id" in getattr(module, "meta", ())  # torch 2.13; before, never
+
+
 def compiled_graph_count() -> int:
     """How many graphs Dynamo has compiled in this process."""
     utils = sys.modules.get("torch._dynamo.utils")

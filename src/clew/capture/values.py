@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clew.address import Address, matches, matches_op
+from clew.address import Address, matches, matches_field, matches_op
 from clew.capture import changes, seen
 from clew.capture.budget import Budget
 from clew.capture.changes import Look
@@ -31,6 +31,7 @@ from clew.capture.snapshots import (
     snapshot,
 )
 from clew.capture.statistics import statistics
+from clew.capture.structure import tensors_in
 from clew.capture.tensors import PLAIN, odd_facts, version_of
 from clew.capture.torch_compat import has_memory, is_transformed, unobserved, without_modes
 from clew.events.digest import checksum
@@ -73,6 +74,8 @@ class Keeper:
         self.modules = [a for a in plain if a.kind == "path"]
         self.ops = [a for a in plain if a.kind == "op"]
         self.matched: set[str] = set()
+        # Where there were tensors in calls that an address names, other than where it says.
+        self.elsewhere: dict[str, set[str]] = {}
         self.is_asked = bool(self.modules or self.ops)
         self._full = values == "full"
         self._stats = values in ("stats", "full")
@@ -80,7 +83,7 @@ class Keeper:
         # Ids of tokens kept in full since the last hand-over.
         self._in_full: set[int] = set()
         self._taken: dict[int, Taken] = {}
-        self._wanted_ops: dict[int, frozenset[str]] = {}
+        self._wanted_ops: dict[int, list[Address]] = {}
 
     def __call__(self, token: Token, tensor: Tensor, base: Any) -> None:
         """Keep what `values` asks for of a new tensor version, which may be a view of `base`."""
@@ -126,7 +129,7 @@ class Keeper:
             self._not_kept(tensor, "it has no elements of its own that could be copied")
             return
         shared = known.snapshot if known is not None and known.contiguous else None
-        if not tensor.is_contiguous():
+        if shared is not None and not tensor.is_contiguous():
             shared = None
         size = elements.numel() * elements.element_size()
         if not full or not self._budget.has_room(elements.numel(), 0 if shared else size):
@@ -168,24 +171,37 @@ class Keeper:
         # The data goes with its batch.
         self._taken = {id(t.token): t for t in self._taken.values() if t.snapshot is None}
 
-    def module_roles(self, paths: list[str], call: int) -> frozenset[str]:
-        """Which sides of a module call are captured: `in`, `out`."""
-        found = [
-            address
-            for address in self.modules
-            if address.call in (None, call) and any(matches(address.path, p) for p in paths)
-        ]
-        self.matched.update(address.text for address in found)
-        return frozenset(address.role or "out" for address in found)
+    def keep_call(
+        self, paths: list[str], call: int, side: str, value: Any, known: Callable[..., Token]
+    ) -> None:
+        """Keep what was asked for of a module call's `in` or `out`, of which `known` has tokens."""
+        for address in self.modules:
+            if (
+                (address.role or "out") == side
+                and address.call in (None, call)
+                and any(matches(address.path, path) for path in paths)
+            ):
+                self._keep_inside(address, value, known)
 
-    def op_roles(self, func: Any) -> frozenset[str]:
-        """Which sides of an op are captured."""
-        roles = self._wanted_ops.get(id(func))
-        if roles is None:
-            found = [a for a in self.ops if matches_op(a.path, str(func))]
-            self.matched.update(address.text for address in found)
-            roles = self._wanted_ops[id(func)] = frozenset(a.role or "out" for a in found)
-        return roles
+    def keep_op(self, func: Any, side: str, value: Any, known: Callable[..., Token]) -> None:
+        """Keep what was asked for of an op's `in` or `out`."""
+        wanted = self._wanted_ops.get(id(func))
+        if wanted is None:
+            wanted = [address for address in self.ops if matches_op(address.path, str(func))]
+            self._wanted_ops[id(func)] = wanted
+        for address in wanted:
+            if (address.role or "out") == side:
+                self._keep_inside(address, value, known)
+
+    def _keep_inside(self, address: Address, value: Any, known: Callable[..., Token]) -> None:
+        there = list(tensors_in(value))
+        found = [t for path, t in there if not address.field or matches_field(address.field, path)]
+        if found or not address.field:
+            self.matched.add(address.text)
+        else:
+            self.elsewhere.setdefault(address.text, set()).update(path for path, _ in there)
+        for tensor in found:
+            self.keep(known(tensor), tensor, True)
 
     def _not_kept(self, tensor: Tensor, why: str) -> None:
         what = f"values of {type(tensor).__name__} ({tensor.layout}, {tensor.dtype})"

@@ -20,7 +20,7 @@ def add_parser(commands: Any) -> None:
     """Add the command to the command line."""
     more = (
         "hdf5, zarr and pt hold the data that was kept; parquet, json, csv and chrome the events; "
-        "dot (for Netron, Graphviz) and model_explorer the graph. "
+        "dot (for Netron, Graphviz), mermaid and model_explorer the graph. "
         "Exits with 1 if something had to be left out."
     )
     parser = add_command(commands, "export", run, "write the trace for other tools", more)
@@ -39,7 +39,7 @@ def add_parser(commands: Any) -> None:
     add("--shuffle", action="store_true", default=None, help="shuffle bytes before compressing")
     add("--labels", action="store_true", default=None, help="pt: steps, ranks and calls as well")
     depth = "modules down to this depth"
-    parser.add_argument_group("dot and model_explorer").add_argument(
+    parser.add_argument_group("dot, mermaid and model_explorer").add_argument(
         "--depth", type=positive, metavar="N", help=depth
     )
     add_rank(parser)

@@ -30,11 +30,15 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the tree."""
     tree = open_trace(args).tree(depth=args.depth, fold=not args.no_fold, rows=args.rows)
-    emit(args, tree.to_dict, lambda: _for_the_shell(str(tree)))
+    emit(args, tree.to_dict, lambda: _for_the_shell(str(tree), args.rows is not None))
     return 0
 
 
-def _for_the_shell(text: str) -> str:
+def _for_the_shell(text: str, bounded: bool) -> str:
     for python, option in _IN_PYTHON:
         text = python.sub(option, text)
-    return text
+    return (
+        re.sub(r"(--depth \d+) shows all", r"\1 without --rows shows all", text)
+        if bounded
+        else text
+    )

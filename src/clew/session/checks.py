@@ -41,14 +41,15 @@ def models_that_never_ran(
 def addresses_without_match(
     unmatched: list[Address],
     modules: ModuleTable,
-    variables_near: Callable[[Address], Iterable[str]],
+    names_near: Callable[[Address], Iterable[str]],
 ) -> Iterator[Gap]:
     """Addresses that nothing matched, each with the nearest names of what ran."""
     called = [name.path for name in modules.names if name.entry.calls]
     owned = [path for path, _ in modules.tensors()] if unmatched else []
     for address in unmatched:
-        among = [*(owned if address.role in TENSOR_ROLES else called), *variables_near(address)]
-        close = ", ".join(nearest(address.path, among)) or "none"
+        among = [*(owned if address.role in TENSOR_ROLES else called), *names_near(address)]
+        sought = address.text if address.field else address.path
+        close = ", ".join(name or "the root module" for name in nearest(sought, among)) or "none"
         yield Gap(
             "an address to capture",
             address.text,

@@ -53,7 +53,9 @@ class Following:
         # Without a model it shows only as it runs what is a module and what a variable.
         kept = [a for a in settings.capture if a.text not in settings.followed]
         calls = [a for a in kept if not has_model or not self._may_be_variable(a)]
-        keeper = Keeper(settings.values, calls, recording.budget, gaps.add, recording.kept)
+        self._keeper = keeper = Keeper(
+            settings.values, calls, recording.budget, gaps.add, recording.kept
+        )
         treated = [Treated(a, how, records=True) for a, how in settings.followed.values()]
         if settings.gather is not None:
             treated += [Treated(a, Callbacks(), records=False) for a in kept]
@@ -109,8 +111,11 @@ class Following:
         """The addresses that something matched."""
         return {text for source in self._matchers for text in source.matched}
 
-    def variables_near(self, address: Address) -> Iterable[str]:
-        """Variables that an address without a match may have meant."""
+    def names_near(self, address: Address) -> Iterable[str]:
+        """Variables, or parts of a call, that an address without a match may have meant."""
+        if address.text in self._keeper.elsewhere:
+            call = address.text.partition(f":{address.role}")[0]
+            return [f"{call}:{address.role}.{p}" for p in self._keeper.elsewhere[address.text] if p]
         return () if self._variables is None else self._variables.candidates(address)
 
     def _may_be_variable(self, address: Address) -> bool:

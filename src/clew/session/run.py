@@ -15,6 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from clew.analysis.crash import crash_note, failing_event
+from clew.errors import ClewError
 from clew.events.columns import Columns
 from clew.events.model import Gap
 from clew.events.outputs import Hdf5
@@ -87,11 +88,14 @@ class Session:
         from clew.capture.tensors import TensorTable
 
         settings = self._settings
-        sink: Sink = self.store
-        if isinstance(settings.out, Hdf5):
-            sink = self.store = self._writer = self._open_hdf5(settings.out, settings.exist)
-        elif settings.out is not None:
-            sink = self.disk = self._writer = self._open_disk(settings.out, settings.exist)
+        try:
+            sink = self._open_sink()
+        except ClewError as refused:
+            if not isinstance(refused.__cause__, OSError):
+                raise
+            why = f"{refused}; the trace is kept in memory"
+            self.gaps.tell(Gap("the trace on disk", "", why, "save it, or choose another out="))
+            sink = self.store
         most_events = math.inf if settings.limits.events is None else settings.limits.events
         budget = Budget(settings.limits, self.gaps.add)
         recording = Recording(sink, time.perf_counter_ns, TensorTable, budget, most_events)
@@ -169,7 +173,7 @@ class Session:
         following.named.tell_missing()
         matched = following.matched
         unmatched = [a for a in settings.addresses if a.text not in matched]
-        for gap in addresses_without_match(unmatched, modules, following.variables_near):
+        for gap in addresses_without_match(unmatched, modules, following.names_near):
             self.gaps.add(gap)
         if following.watch is not None:
             following.watch.say_missed()
@@ -287,6 +291,16 @@ class Session:
             self._reader, self._gaps_read = Reader(columns), len(self.gaps)
         return self._reader
 
+    def _open_sink(self) -> Sink:
+        settings = self._settings
+        if isinstance(settings.out, Hdf5):
+            self.store = self._writer = self._open_hdf5(settings.out, settings.exist)
+            return self.store
+        if settings.out is not None:
+            self.disk = self._writer = self._open_disk(settings.out, settings.exist)
+            return self.disk
+        return self.store
+
     def _open_disk(self, out: str | os.PathLike[str], exist: str) -> DiskStore:
         from clew.store.disk import DiskStore
         from clew.store.save import claim
@@ -358,7 +372,7 @@ class Session:
                 lane.mute = True
 
     def _on_thread(self, lane: Lane) -> None:
-        """A module runs on a thread that the trace was not started on."""
+        """A thread begins a module call: see its ops too, if nothing does so yet."""
         if lane.ident not in self._modes:
             self._push_mode(lane)
 

@@ -57,8 +57,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = load_facts(read_text(path, _LARGEST_MANIFEST))
     except (FileNotFoundError, NotADirectoryError):
+        why = "it has no manifest.json" if folder.is_dir() else "it is a file"
+        if not folder.exists():
+            why = "there is nothing of this name"
         raise BadTrace(
-            f"{folder} is not a trace: it has no manifest.json; give the folder that "
+            f"{folder} is not a trace: {why}; give the folder that "
             "clew.trace(out=...) or Trace.save() wrote"
         ) from None
     except (OSError, ValueError) as broken:

@@ -64,7 +64,7 @@ def recover(path: str | os.PathLike[str]) -> list[str]:
 def _recover_ranks(ranks: dict[int, Path]) -> Iterator[str]:
     for folder in ranks.values():
         for line in _recover_rank(folder):
-            yield f"{folder.name}/{line}"
+            yield folder.name + (line if line.startswith(":") else f"/{line}")
 
 
 def _restore_manifest(folder: Path, ranks: dict[int, Path]) -> Iterator[str]:
@@ -92,7 +92,7 @@ def _recover_rank(folder: Path) -> Iterator[str]:
     if end.events is None:
         gap = not_closed(columns, "what could be read was sealed by `clew recover`")
         _write_end(folder, len(columns.id), gap)
-        yield f"closed after {len(columns.id)} events"
+        yield f": closed after {len(columns.id)} events"
 
 
 def _check_writer(folder: Path, end: Ending) -> None:

@@ -6,6 +6,7 @@ segments left over for a variable. Looks through decorators. Must not know: how 
 
 from __future__ import annotations
 
+import dis
 import functools
 import gc
 import sys
@@ -80,8 +81,15 @@ def variables(function: FunctionType, inner: str = "") -> list[str]:
         if not found:
             return []
         code = found[0]
-    own = (*code.co_varnames, *code.co_cellvars, *code.co_freevars, *code.co_names)
+    own = (*code.co_varnames, *code.co_cellvars, *code.co_freevars, *_global_names(code))
     return [name for name in dict.fromkeys(own) if not name.startswith("__clew_")]
+
+
+def _global_names(code: CodeType) -> list[str]:
+    """The global names of a function; its names have those of attributes among them."""
+    wanted = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "STORE_NAME"}
+    found = (step.argval for step in dis.get_instructions(code) if step.opname in wanted)
+    return list(dict.fromkeys(found))
 
 
 def missing(where: str | None, segments: Sequence[Segment]) -> NoMatch:

@@ -29,6 +29,7 @@ FORMATS = {
     "dot": "clew.views.export.dot_text",
     "hdf5": "clew.views.export.hdf5",
     "json": "clew.views.export.json_text",
+    "mermaid": "clew.views.export.mermaid_text",
     "model_explorer": "clew.views.export.model_explorer",
     "parquet": "clew.views.export.parquet",
     "pt": "clew.views.export.torch_file",
