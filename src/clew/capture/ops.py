@@ -155,10 +155,15 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
                 grad = is_grad_enabled()
             if node.phase == BACKWARD:
                 number = _backward_number(known, number if grad else 0)
+            observed = function_mode_count()
             inputs = []
             for argument in args:
                 held = live_get(id(argument))
-                if held is not None and held[0]() is argument:
+                if (
+                    held is not None
+                    and held[0]() is argument
+                    and (held[2] is None or observed or held[2] is argument.requires_grad)
+                ):
                     inputs.append(held[1])
                 elif type(argument) in CONSTANTS or (
                     type(argument) is list and argument and type(argument[0]) is int
@@ -188,7 +193,7 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
             return out
         try:
             end = clock()
-            if keeping or not op.plain or function_mode_count():
+            if keeping or observed or not op.plain:
                 result: Any = op.result(out, args, kwargs or {}, tensors, event, grad)
                 if capturing:
                     recording.keep_op(func, args, kwargs, out)
@@ -205,7 +210,7 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
                             (result, version, storage, out.stride(), out.dtype, out.device, None,
                              grad, event, None)
                         )  # fmt: skip
-                        live[id(out)] = (ref(out), result)
+                        live[id(out)] = (ref(out), result, None if grad else False)
                     elif type(out) is tuple:
                         result = []
                         for item in out:
@@ -216,7 +221,7 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
                                 (token, 0, None, item.stride(), item.dtype, item.device, None,
                                  grad, event, None)
                             )  # fmt: skip
-                            live[id(item)] = (ref(item), token)
+                            live[id(item)] = (ref(item), token, None if grad else False)
                             result.append(token)
                     else:
                         raise TypeError

@@ -72,7 +72,16 @@ MACHINERY.hidden |= set(map(id, (CALL_FRAME, _CALL_IMPL, WRAPPED_CALL)))
 MACHINERY.phases |= {
     code: phase
     for phase, codes in (
-        (BACKWARD, [_engine_run_backward.__code__]),
+        # From the call on: the first gradient is made before the engine starts.
+        (
+            BACKWARD,
+            [
+                *_code(torch.Tensor, "backward"),
+                *_code(torch.autograd, "backward"),
+                *_code(torch.autograd, "grad"),
+                _engine_run_backward.__code__,
+            ],
+        ),
         (
             RECOMPUTE,
             [
