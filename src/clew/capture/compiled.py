@@ -202,7 +202,7 @@ def _end(recording: Recording, record: tuple[Any, ...], start: int, out: Any) ->
         end = recording.clock()
         result = describe(
             list(out) if isinstance(out, (tuple, list)) else out,
-            lambda t: recording.tensors.produced(t, event, t.requires_grad, None),
+            lambda t: recording.tensors.produced(t, event, t.requires_grad, None, False),
         )
         recording.push(
             (event, _SUBJECT, node, parent, start, end, number, tokens, None, result, None)

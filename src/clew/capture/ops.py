@@ -8,7 +8,8 @@ An op's NUMBER ties backward to forward. In forward it is the number the next au
 the thread will get, so an op that made a node has that node's number plus one. In backward it is
 the number of the node being run and, with `create_graph`, what it would be in forward; -1 if
 there is none; and for the accumulation of a gradient, which has no forward op, the token of the
-parameter.
+parameter. In a recomputation outside any module call it is what it would be in forward, and the
+number of the node whose backward asked for it, by which its module is found.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from clew.capture.failures import error_text, mark
 from clew.capture.lanes import FRAME, ID, NODE, Lane
 from clew.capture.recording import Recording
 from clew.capture.structure import CONSTANTS, describe
-from clew.capture.tensors import TensorTable, Token
+from clew.capture.tensors import PLAIN, TensorTable, Token
 from clew.capture.torch_compat import (
     current_autograd_node,
     function_mode_count,
@@ -38,9 +39,14 @@ from clew.capture.torch_compat import (
     remove_mode,
     unobserved,
 )
-from clew.events.records import BACKWARD, backward_number
+from clew.events.records import (
+    BACKWARD,
+    NO_NODE,
+    RECOMPUTE,
+    backward_number,
+    recompute_number,
+)
 
-_NO_AUTOGRAD_NODE = -1
 # Ops that write to the running statistics they are given, and do not say so.
 _UNDECLARED_WRITES = {
     "aten::native_batch_norm",
@@ -153,8 +159,11 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
             else:
                 last_number = number
                 grad = is_grad_enabled()
-            if node.phase == BACKWARD:
-                number = _backward_number(known, number if grad else 0)
+            if node.phase:
+                if node.phase == BACKWARD:
+                    number = _backward_number(known, number if grad else 0)
+                elif node.phase == RECOMPUTE and parent < 0:
+                    number = _recompute_number(number)
             observed = function_mode_count()
             inputs = []
             for argument in args:
@@ -202,15 +211,19 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
                     if type(out) is Tensor and out.layout is strided:
                         result = out.shape
                         position = op.base
+                        follows = grad
                         if position is None:
                             version, storage = 0, None
                         else:
                             version, storage = None, inputs[position]
+                            if not grad and not op.detaches and type(args[position]) in PLAIN:
+                                # Also where no node is made for it.
+                                follows = args[position].requires_grad
                         push_value(
                             (result, version, storage, out.stride(), out.dtype, out.device, None,
-                             grad, event, None)
+                             follows, event, None)
                         )  # fmt: skip
-                        live[id(out)] = (ref(out), result, None if grad else False)
+                        live[id(out)] = (ref(out), result, None if grad else follows)
                     elif type(out) is tuple:
                         result = []
                         for item in out:
@@ -242,18 +255,25 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
 def _backward_number(known: Callable[[Tensor], Token], made: int) -> int | Token:
     node = current_autograd_node()
     if node is None:
-        return _NO_AUTOGRAD_NODE
+        return NO_NODE
     number: int = node._sequence_nr()
     if number < _ACCUMULATION:
         return backward_number(number, made)
     variable = getattr(node, "variable", None)
-    return _NO_AUTOGRAD_NODE if variable is None else known(variable)
+    return NO_NODE if variable is None else known(variable)
+
+
+def _recompute_number(made: int) -> int:
+    node = current_autograd_node()
+    return made if node is None else recompute_number(node._sequence_nr(), made)
 
 
 class OpFacts:
     """What is true of every call of one op."""
 
-    __slots__ = ("annotation", "base", "bases", "call", "func", "plain", "training", "writes")
+    __slots__ = (
+        "annotation", "base", "bases", "call", "detaches", "func", "plain", "training", "writes",
+    )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
         self.func = func  # kept alive, so that its id stays its own
@@ -262,6 +282,8 @@ class OpFacts:
         # Marks for the profiler, not computation.
         self.annotation = getattr(func, "namespace", "") == "profiler"
         schema: Any = getattr(func, "_schema", None)
+        # Whether a view of a tensor with a gradient has none.
+        self.detaches = getattr(schema, "name", "") == "aten::detach"
         # Arguments the op writes to, by name, with their positions.
         self.writes: dict[str, int] = {}
         # For each result, the position of the argument whose memory it may share.
@@ -354,7 +376,7 @@ class OpFacts:
             if token is not None:
                 return token
             argument = args[base] if base is not None and base < len(args) else None
-            return tensors.produced(tensor, event, grad, argument)
+            return tensors.produced(tensor, event, grad, argument, not self.detaches)
 
         if isinstance(out, (tuple, list)):
             bases = self.bases if len(self.bases) == len(out) else self.bases[:1] * len(out)

@@ -143,8 +143,13 @@ class TensorTable:
             self.keep(token, tensor, None)
         return token
 
-    def produced(self, tensor: Tensor, producer: int, grad: bool, base: Any) -> Token:
-        """The token of an op's result; `base` is the argument whose memory it may share."""
+    def produced(
+        self, tensor: Tensor, producer: int, grad: bool, base: Any, hands_on: bool
+    ) -> Token:
+        """The token of an op's result; `base` is the argument whose memory it may share.
+
+        With `hands_on`, a view has a gradient if its base has one, also where no node is made.
+        """
         held = self._held(tensor)
         if held is not None:
             return held  # an argument handed through
@@ -152,6 +157,7 @@ class TensorTable:
             shared = _shared(tensor, base, self.known)
             # The view takes over the counter of what it views once the op is through.
             version = 0 if shared is None else version_of(base)
+            grad = grad or (hands_on and shared is not None and base.requires_grad)
         token = self.add(tensor, shared, 0 if shared is None else None, producer, grad)
         self._versions[id(tensor)] = (token, version or 0)
         return token
