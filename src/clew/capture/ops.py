@@ -192,7 +192,7 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
             out = op.call(*args, **kwargs) if kwargs else op.call(*args)
         except BaseException as error:
             if ready:
-                mark(error)
+                mark(error, recording.owner)
                 push_event(
                     (event, func, node, parent, start, clock(), number, inputs, named,
                      op.half_written(args, kwargs or {}, tensors, event), error_text(error))

@@ -24,7 +24,6 @@ from clew.session.following import Following, Source
 from clew.session.gaps import Gaps
 from clew.session.settings import Settings
 from clew.session.surroundings import (
-    add_note,
     module_rows,
     rank_and_size,
     recorded_columns,
@@ -269,6 +268,8 @@ class Session:
 
     def crashed(self, error: BaseException) -> None:
         """Record the exception that ends the block, and tell the user where it came from."""
+        from clew.capture.failures import add_note
+
         try:
             self.crash_text = self.recording.crashed(error)
             self.flush()
