@@ -17,7 +17,8 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from types import MethodType
+from threading import get_ident
+from types import FrameType, MethodType
 from typing import Any
 from weakref import ref
 
@@ -66,21 +67,51 @@ class OpMode(TorchDispatchMode):
 
     def __init__(self, recording: Recording, lane: Lane) -> None:
         super().__init__()
+        self._lane = lane
         # A closure reads its state faster than a method; torch insists that it is bound.
         handler = MethodType(_handler(recording, lane), self)
         self.__torch_dispatch__ = handler  # type: ignore[method-assign]
 
     def start(self) -> None:
         """Record the ops of this thread from here on."""
+        for mode in _left_behind.pop(self._lane.ident, ()):
+            mode.leave()
         push_mode(self)
 
     def stop(self) -> bool:
-        """Stop recording the ops of this thread; whether it was recording them."""
-        return remove_mode(self)
+        """Stop recording the ops of its thread; whether nothing is left behind on it.
 
-    def release(self) -> None:
-        """Break the ring of references between the mode and its handler."""
-        del self.__torch_dispatch__
+        Called on another thread, it can only let ops pass: the mode leaves its thread when that
+        thread runs its next op, or begins its next trace.
+        """
+        if get_ident() == self._lane.ident:
+            self.leave()
+            return True
+        self._lane.mute = True
+        _left_behind.setdefault(self._lane.ident, []).append(self)
+        return False
+
+    def leave(self) -> bool:
+        """Take the mode off the running thread, if it is there, and let go of its handler."""
+        found = remove_mode(self)
+        if found:
+            # Breaks the ring of references between the mode and its handler.
+            del self.__torch_dispatch__
+        return found
+
+    def leave_soon(self) -> None:
+        """Leave once torch, which takes a mode off while its handler runs, has put it back."""
+        ident = self._lane.ident
+        waiting = _left_behind.get(ident, [])
+        if get_ident() != ident or self not in waiting or sys.getprofile() is not None:
+            return
+
+        def look(frame: FrameType, event: str, arg: Any) -> None:
+            if self.leave():
+                sys.setprofile(None)
+                waiting.remove(self)
+
+        sys.setprofile(look)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -128,6 +159,8 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
         if op is None:
             op = facts_of[id(func)] = OpFacts(func)
         if lane.mute or op.annotation:
+            if lane.mute and _left_behind:
+                mode.leave_soon()
             return op.call(*args, **kwargs) if kwargs else op.call(*args)
         ready = False
         try:
@@ -412,5 +445,7 @@ def _tokens(described: Any) -> set[int]:
     return {id(described)} if isinstance(described, tuple) else set()
 
 
+# Modes that were stopped from another thread than theirs, by the thread they are still on.
+_left_behind: dict[int, list[OpMode]] = {}
 # Facts of each op met, by id, for as long as the process lives.
 _FACTS: dict[int, OpFacts] = {}

@@ -19,7 +19,12 @@ from clew.events.columns import Columns
 from clew.events.model import Gap
 from clew.events.outputs import Hdf5
 from clew.events.records import Sink, Step
-from clew.session.checks import NOTHING_RAN, addresses_without_match, models_that_never_ran
+from clew.session.checks import (
+    NOTHING_RAN,
+    addresses_without_match,
+    models_that_never_ran,
+    stopped_elsewhere,
+)
 from clew.session.following import Following, Source
 from clew.session.gaps import Gaps
 from clew.session.settings import Settings
@@ -140,8 +145,7 @@ class Session:
         if self._writer is None:
             # torch.distributed may have come up since the start, and may be gone afterwards.
             self._rank, self._size = rank_and_size((self._rank, self._size))
-        lane = self.recording.lanes.get(self._main)
-        if lane is not None:
+        for lane in list(self.recording.lanes.values()):
             self._pop_mode(lane)
         for undo in reversed(self._undo):
             undo()
@@ -350,13 +354,8 @@ class Session:
 
     def _pop_mode(self, lane: Lane) -> None:
         mode = self._modes.pop(lane.ident, None)
-        if mode is not None:
-            if mode.stop():
-                mode.release()
-            else:
-                # On another thread than the one it was started on: all that can be done from
-                # here is to let ops pass.
-                lane.mute = True
+        if mode is not None and not mode.stop():
+            self.gaps.add(stopped_elsewhere(lane.name))
 
     def _on_thread(self, lane: Lane) -> None:
         """A module runs on a thread that the trace was not started on."""
