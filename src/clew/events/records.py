@@ -77,7 +77,8 @@ OPEN = -1
 # STORAGE it is None for a view, which has whatever version the memory has, and the new version
 # after a write, WRITTEN where torch keeps no count (inference tensors). EXTRA is None for a plain
 # strided tensor. GRAD is requires_grad. PRODUCER is the id of the event that made it, -1 where
-# that was not seen, SAME if it is the value whose memory it has but for GRAD. NAME is the path of a parameter or buffer, else None.
+# that was not seen, SAME if it is the value whose memory it has but for GRAD. NAME is the path of
+# a parameter or buffer, else None.
 TOKEN, VERSION, STORAGE, STRIDE, DTYPE, DEVICE, EXTRA, GRAD, PRODUCER, NAME = range(10)
 VALUE_FIELDS = 10
 WRITTEN = -1
