@@ -16,6 +16,7 @@ import numpy as np
 
 from clew.address import written
 from clew.events.columns import IN, OUT, Columns, Ints, Place, Tensor
+from clew.events.labels import counted_as
 from clew.events.model import Event, Events, Source, Stats, Value, Values
 from clew.events.records import (
     BACKWARD,
@@ -150,11 +151,21 @@ class Reader:
 
     @cached_property
     def call_index(self) -> Ints:
-        """The index of each event among those of the same kind and name."""
+        """The index of each event among those of the same address."""
         c = self.columns
         result: Ints = c.number.copy()
-        counted = np.flatnonzero(np.isin(c.kind, (OP, *LABELLED)))
-        names = c.subject[counted] * len(KINDS) + c.kind[counted]
+        ops, labels = c.kind == OP, np.isin(c.kind, LABELLED)
+        keys: dict[Any, int] = {}
+        first_op = [keys.setdefault(name, len(keys)) for name in c.ops]
+        first_label = [
+            keys.setdefault(("label", counted_as(*numbered)), len(keys))
+            for numbered in enumerate(c.labels)
+        ]
+        alike = np.full(len(c.id), -1, dtype=np.int64)
+        alike[ops] = np.array(first_op, dtype=np.int64)[c.subject[ops]]
+        alike[labels] = np.array(first_label, dtype=np.int64)[c.subject[labels]]
+        counted = np.flatnonzero(alike >= 0)
+        names = alike[counted]
         order = np.argsort(names, kind="stable")
         order, names = counted[order], names[order]
         starts = np.flatnonzero(np.r_[True, names[1:] != names[:-1]]) if len(order) else order
