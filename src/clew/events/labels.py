@@ -6,7 +6,6 @@ In come an `Address` and a `Label`, out comes yes or no, or what a label is coun
 from __future__ import annotations
 
 from collections.abc import Callable
-
 from typing import Any
 
 from clew.address import Address, compile_pattern, join, matches_file, matches_op
