@@ -282,6 +282,13 @@ def is_compiled(module: torch.nn.Module) -> bool:
     return "_orig_mod" in module._modules or module._compiled_call_impl is not None
 
 
+def is_scripted(module: torch.nn.Module | None, cls: str) -> bool:
+    """Whether TorchScript runs a module, told by the name of its class once it is gone."""
+    if module is None:
+        return cls in ("RecursiveScriptModule", "TracedModule", "TopLevelTracedModule")
+    return isinstance(module, torch.jit.ScriptModule)
+
+
 def compiled_graph_count() -> int:
     """How many graphs Dynamo has compiled in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
