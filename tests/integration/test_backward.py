@@ -111,7 +111,8 @@ def test_gradients_are_accumulated_in_the_owner_of_the_parameter(
     gpt2: tuple[clew.Trace, nn.Module],
 ) -> None:
     t, model = gpt2
-    accumulated = [op for op in t.ops if op.phase == "backward" and op.forward is None]
+    begins, *accumulated = [op for op in t.ops if op.phase == "backward" and op.forward is None]
+    assert begins.name == "aten.ones_like.default"
     owners = Counter(op.module for op in accumulated)
     expected = Counter(name.rpartition(".")[0] for name, _ in model.named_parameters())
     assert owners == expected
@@ -133,8 +134,7 @@ def test_every_architecture_is_attributed_whole(name: str) -> None:
         model(**inputs)["loss"].backward()
     assert faults(t) == []
     lost = [op.name for op in t.ops if op.phase == "backward" and op.module is None]
-    # One model asks for the gradient of its input, which no module owns.
-    assert lost == (["aten.detach.default"] if name == "wav2vec2" else [])
+    assert lost == []
     assert [op for op in t.ops if op.source is None] == []
     root = t["#0"].one
     end = root.start + root.duration
@@ -291,6 +291,39 @@ def test_gradients_asked_for_by_hand() -> None:
     assert ("tanh_backward", "", "h = self.first(x).tanh()") in backward_ops(t)
 
 
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda loss, model: loss.backward(),
+        lambda loss, model: torch.autograd.backward([loss]),
+        lambda loss, model: torch.autograd.grad(loss, model.first.weight),
+    ],
+    ids=["Tensor.backward", "autograd.backward", "autograd.grad"],
+)
+def test_the_gradient_that_begins_a_backward_pass_is_part_of_it(ask: Any) -> None:
+    class Loss(Two):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).sum()
+
+    model = Loss()
+    with clew.trace(model) as t:
+        ask(model(torch.ones(1, 3)), model)
+    begins = t["op:aten.ones_like.default"].one
+    assert begins.phase == "backward"
+    # It is the gradient of what the model returned.
+    assert begins.module == ""
+    assert begins.source.text.startswith("lambda loss, model:")
+
+
+def test_gradients_of_what_a_gradient_does_not_depend_on() -> None:
+    model, unused = Two(), torch.ones(3, requires_grad=True)
+    with clew.trace(model) as t:
+        y = model(torch.ones(1, 3)).sum()
+        torch.autograd.grad(y, [unused], materialize_grads=True)
+    [zeros] = t["op:aten.zeros_like.default"]
+    assert (zeros.phase, zeros.module) == ("backward", None)
+
+
 def test_hooks_of_the_program_run_in_backward() -> None:
     model = Two()
     model.second.weight.register_hook(lambda gradient: gradient * 2)
@@ -377,6 +410,37 @@ def test_checkpointed_layers_among_others(reentrant: bool) -> None:
     assert relus == ["", "", ""]
     products = [op.module for op in t.ops if op.name == "aten.mm.default"]
     assert list(dict.fromkeys(products)) == ["layers.2", "layers.1", "layers.0"]
+
+
+class Inner(nn.Module):
+    """Ops of its own in a checkpoint, around a layer and beside one more checkpoint."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+        self.reentrant = reentrant
+
+    def part(self, x: Tensor) -> Tensor:
+        return checkpoint(torch.sigmoid, self.fc(x * 2).tanh(), use_reentrant=self.reentrant)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.part, x.exp(), use_reentrant=self.reentrant)
+
+
+# torch says so of a reentrant checkpoint in another, whose first pass is without gradients.
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True")
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_what_a_checkpoint_recomputes_belongs_to_the_module_that_made_it(reentrant: bool) -> None:
+    model = nn.Sequential(Inner(reentrant), Inner(reentrant))
+    with clew.trace(model) as t:
+        model(torch.ones(1, 3, requires_grad=True)).sum().backward()
+    again = [op for op in t.ops if op.phase == "recompute"]
+    for name in ("mul.Tensor", "tanh.default", "sigmoid.default", "detach.default"):
+        found = [op.module for op in again if op.name == f"aten.{name}"]
+        assert list(dict.fromkeys(m for m in found if m != f"{m[:1]}.fc")) == ["1", "0"], name
+    outside = [op.name for op in t.ops if op.phase == "backward" and op.module is None]
+    # The sum's gradient and that of the input, which no module made.
+    assert outside == ["aten.ones_like.default", "aten.expand.default", "aten.detach.default"]
 
 
 # Optimizers and data

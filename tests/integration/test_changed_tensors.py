@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -43,6 +44,38 @@ def test_parameters_that_are_frozen_inside_the_block() -> None:
         model(x.requires_grad_(True))
     assert [value.requires_grad for value in inputs(t, "addmm")] == [True, False]
     assert [call.inputs["0"].requires_grad for call in t.modules] == [False, True]
+
+
+@pytest.mark.parametrize("values", ["meta", "stats"])
+def test_what_an_op_made_is_asked_for_its_gradient_and_not_any_more(values: str) -> None:
+    identity = nn.Identity()
+    with clew.trace(identity, values=values) as t:
+        x = torch.zeros(3)
+        x.tan()
+        x.requires_grad_()
+        identity(x).tan()
+        with torch.no_grad():
+            x.tan()
+        x.requires_grad = False
+        x.tan()
+    used = inputs(t, "tan")
+    assert [value.requires_grad for value in used] == [False, True, True, False]
+    assert t.modules[0].inputs["0"].requires_grad
+    # The same memory and content, made by the same op.
+    assert {value.producer for value in used} == {t.ops[0]}
+    assert len({(value.storage, value.version) for value in used}) == 1
+
+
+def test_a_gradient_is_asked_for_after_a_write_to_a_part() -> None:
+    with clew.trace() as t:
+        x = torch.zeros(3)
+        x[1:].add_(1)
+        x.requires_grad_()
+        x.tan()
+    [used] = inputs(t, "tan")
+    assert used.requires_grad
+    assert used.producer is not None
+    assert used.producer.name == "aten.add_.Tensor"
 
 
 def test_memory_that_gets_a_gradient_by_a_write_to_a_part_of_it() -> None:

@@ -303,6 +303,28 @@ def test_a_crash_can_be_read_inside_the_except_clause() -> None:
         assert error.__notes__ == [t.crash.note]
 
 
+@pytest.mark.parametrize("level", ["ops", "modules"])
+def test_traces_in_each_other_say_the_same_once(level: str) -> None:
+    model = nn.Linear(3, 3)
+    with pytest.raises(RuntimeError) as raised, clew.trace(model, level=level) as outer:
+        with clew.trace(model, level=level) as inner:
+            model(torch.ones(1, 5))
+    assert raised.value.__notes__ == [inner.crash.note]
+    assert inner.crash.note == outer.crash.note
+    assert inner.crash.event.name == outer.crash.event.name
+    assert vars(raised.value).keys() == {"__notes__"}
+
+
+def test_traces_in_each_other_that_say_different_things() -> None:
+    model = nn.Sequential(nn.Linear(3, 3))
+    with pytest.raises(RuntimeError) as raised, clew.trace(model):
+        with clew.trace({"net": model}):
+            model(torch.ones(1, 5))
+    first, second = raised.value.__notes__
+    assert " in net.0" in first
+    assert " in 0" in second
+
+
 def test_an_error_in_another_thread_is_recorded() -> None:
     import threading
 

@@ -335,6 +335,23 @@ def test_models_by_name() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
+@pytest.mark.parametrize("level", ["ops", "modules"])
+@pytest.mark.parametrize("make", [torch.jit.script, lambda m: torch.jit.trace(m, ONE)])
+def test_what_a_scripted_module_hides_is_said(make: Any, level: str) -> None:
+    scripted, idle = (make(nn.Sequential(nn.Linear(2, 2), nn.ReLU())) for _ in range(2))
+    model = nn.Sequential(nn.Linear(2, 2), scripted)
+    model.idle = idle
+    model.forward = lambda x: model[1](model[0](x))  # type: ignore[method-assign]
+    with clew.trace(model, level=level) as t:
+        model(ONE)
+        model(ONE)
+    assert [call.module for call in t.modules] == ["", "0", "1"] * 2
+    (gap,) = t.coverage
+    assert (gap.what, gap.where) == ("a scripted module", "1")
+    assert gap.remedy == "trace the module it was made from"
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
 @pytest.mark.parametrize("make", [torch.jit.script, lambda m: torch.jit.trace(m, ONE)])
 def test_a_scripted_model_and_one_that_holds_it(make: Any) -> None:
     part = make(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))

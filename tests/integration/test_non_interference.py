@@ -8,6 +8,7 @@ import gc
 import inspect
 import io
 import os
+import pdb
 import sys
 import warnings
 import weakref
@@ -616,6 +617,47 @@ def test_a_debugger_may_start_while_a_direct_call_runs() -> None:
     finally:
         sys.settrace(before)
     assert faults(t) == []
+
+
+@pytest.mark.parametrize("commands", ["continue", "next\nnext\ncontinue", "up\nstep\ncontinue"])
+@pytest.mark.parametrize("before", [True, False])
+def test_pdb_in_a_direct_call_leaves_it_one_call(commands: str, before: bool) -> None:
+    class Direct(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            for turn in range(3):
+                x = x + 1
+                if turn == 1:
+                    pdb.Pdb(stdin=io.StringIO(commands + "\n"), stdout=shown).set_trace()
+                x = x * 2
+            return x
+
+    shown = io.StringIO()
+    model, x = Direct(), torch.ones(1)
+    with clew.trace(model) as t:
+        for _ in range(2):
+            if before:
+                sys.settrace(lambda frame, event, arg: None)
+            model.forward(x)
+            sys.settrace(None)
+    assert "x = x * 2" in shown.getvalue()
+    assert [call.address for call in t.modules] == ["#0", "#1"]
+    first, second = t.modules
+    assert [op.parent for op in t.ops] == [first.id] * 6 + [second.id] * 6
+
+
+def test_a_direct_call_in_traces_in_each_other() -> None:
+    class Direct(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            x = x + 1
+            return x * 2
+
+    model, one = Direct(), torch.ones(1)
+    with clew.trace(model) as outer:
+        one.exp()
+        with clew.trace(model) as inner:
+            model.forward(one)
+    assert [op.parent for op in inner.ops] == [inner.modules[0].id] * 2
+    assert [op.parent for op in outer.ops] == [None, *[outer.modules[0].id] * 2]
 
 
 # Nothing is kept alive

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils.data import DataLoader, Dataset
 
 import clew
@@ -495,3 +495,100 @@ def test_a_child_process_of_a_traced_one_is_not_confused() -> None:
     assert process.exitcode == 0
     assert results.get() == (1, 2)
     assert len(t[""]) == 1
+
+
+# Stopped on another thread
+
+
+def modes_here() -> int:
+    return len(_get_current_dispatch_mode_stack())
+
+
+def test_a_mode_left_behind_goes_with_the_next_op() -> None:
+    t = clew.trace().start()
+    torch.ones(2)
+    in_thread(t.stop)
+    assert modes_here() == 1
+    assert torch.ones(2).tolist() == [1, 1]
+    assert (modes_here(), sys.getprofile()) == (0, None)
+    assert [op.name for op in t.ops] == ["aten.ones.default"]
+    (gap,) = t.coverage
+    assert gap.what == "the end of the trace on MainThread"
+    assert "stopped on another thread" in gap.why
+
+
+def test_a_mode_left_behind_goes_with_the_next_trace() -> None:
+    first = clew.trace().start()
+    in_thread(first.stop)
+    with clew.trace() as second:
+        assert modes_here() == 1
+        torch.ones(2)
+    assert modes_here() == 0
+    assert len(second.ops) == 1
+    assert not first.events
+
+
+def test_a_mode_left_behind_among_modes_of_the_program() -> None:
+    seen = []
+
+    class Mine(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Mine():
+        t = clew.trace().start()
+        with Mine():
+            in_thread(t.stop)
+            torch.ones(2)
+            torch.ones(2)
+            assert modes_here() == 2
+    assert seen == ["aten.ones.default"] * 4
+
+
+def test_a_profile_function_of_the_program_stays_where_a_mode_is_left_behind() -> None:
+    called = []
+
+    def profile(frame: Any, event: str, arg: Any) -> None:
+        called.append(event)
+
+    t = clew.trace().start()
+    in_thread(t.stop)
+    sys.setprofile(profile)
+    try:
+        torch.ones(2)
+        assert sys.getprofile() is profile
+    finally:
+        sys.setprofile(None)
+    assert called
+    torch.ones(2)
+    torch.ones(2)
+    assert modes_here() == 0
+    assert not t.events
+
+
+def test_stopped_while_a_module_runs_on_another_thread() -> None:
+    inside, stopped = threading.Event(), threading.Event()
+
+    class Waits(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            inside.set()
+            stopped.wait()
+            y = x + 1
+            modes.append(modes_here())
+            return y * 2
+
+    modes: list[int] = []
+    model = Waits()
+    with clew.trace(model) as t:
+        thread = threading.Thread(target=lambda: model(torch.ones(2)))
+        thread.start()
+        inside.wait()
+    stopped.set()
+    thread.join()
+    assert modes == [0]
+    assert [op.name for op in t.ops] == []
+    assert [e.kind for e in t.events if e.kind == "note"] == []
+    assert any(gap.what.startswith("the end of the trace on Thread") for gap in t.coverage)

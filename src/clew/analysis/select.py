@@ -238,7 +238,7 @@ def _idle_modules(reader: Reader, address: Address) -> list[str]:
     if address.kind != "path" or address.call is not None:
         return []
     matcher = compile_pattern(address.path)
-    return sorted(m.path for m in reader.columns.modules if matcher(m.path))
+    return sorted(m.path for m in reader.columns.modules if matcher(written(m.path)))
 
 
 def address_of(event: Event, role: str, path: str, with_call: bool = False) -> str:
@@ -305,21 +305,24 @@ def _aliases(reader: Reader, subject: int) -> list[str]:
 
 def _modules(reader: Reader, address: Address) -> tuple[Any, list[str]]:
     c = reader.columns
-    paths = [m.path for m in c.modules]
     rows = reader.rows(MODULE)
     rows = rows[reader.phase[rows] != RECOMPUTE]
-    # `Net#2` is the second root of class Net before it is the third call of Net.
-    literal = f"{address.path}#{address.call}" if address.call is not None else None
-    if literal in paths:
-        wanted, call = {c.modules[paths.index(literal)].number}, None
-    else:
-        matcher = compile_pattern(address.path)
-        wanted, call = {m.number for m in c.modules if matcher(m.path)}, address.call
-    found = rows[np.isin([c.modules[s].number for s in c.subject[rows]], list(wanted))]
-    found = _without_wrappers(reader, found)
-    if call is not None:
-        found = found[c.number[found] == call]
+    matcher = compile_pattern(address.path)
+    found = _calls_of(reader, rows, {m.number for m in c.modules if matcher(written(m.path))})
+    if address.call is not None:
+        found = found[c.number[found] == address.call]
+        if not len(found):
+            # `Net#2` is the third call of Net; where there is none, the second root of that class.
+            root = f"{address.path}#{address.call}"
+            found = _calls_of(reader, rows, {m.number for m in c.modules if m.path == root})
     return found, sorted({written(c.modules[int(s)].path) for s in c.subject[rows]})
+
+
+def _calls_of(reader: Reader, rows: Any, numbers: set[int]) -> Any:
+    """Those of some rows that are calls of some modules."""
+    c = reader.columns
+    called = np.isin([c.modules[s].number for s in c.subject[rows]], list(numbers))
+    return _without_wrappers(reader, rows[called])
 
 
 def _without_wrappers(reader: Reader, rows: Any) -> Any:

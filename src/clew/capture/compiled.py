@@ -1,7 +1,7 @@
 """Compiled regions: left compiled and recorded as one opaque call, or opened up on request.
 
 In comes the running of a compiled graph, out goes one op record named `compiled`; what happens
-inside it is not seen, and coverage says so.
+inside it, or inside a scripted module, is not seen, and coverage says so.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from clew.capture.torch_compat import (
     current_autograd_node,
     is_compiled,
     is_dynamo_graph,
+    is_scripted,
     next_autograd_number,
 )
 from clew.events.model import Gap
@@ -96,6 +97,13 @@ class CompiledSource:
                     "run the compiled code once before the block")
             )  # fmt: skip
         self._watching = False
+        for name in self._recording.modules.names:
+            if name.entry.calls and is_scripted(name.entry.ref(), name.cls):
+                self._on_gap(
+                    Gap("a scripted module", name.path or "the root module",
+                        "TorchScript runs it: modules called inside it and its own source lines "
+                        "are not seen", "trace the module it was made from")
+                )  # fmt: skip
 
     def _say_unnamed(self) -> None:
         """Say where a backend ran a graph op by op, without the modules it was made of."""
@@ -214,7 +222,7 @@ def _end(recording: Recording, record: tuple[Any, ...], start: int, out: Any) ->
         end = recording.clock()
         result = describe(
             list(out) if isinstance(out, (tuple, list)) else out,
-            lambda t: recording.tensors.produced(t, event, t.requires_grad, None),
+            lambda t: recording.tensors.produced(t, event, t.requires_grad, None, False),
         )
         recording.push(
             (event, _SUBJECT, node, parent, start, end, number, tokens, None, result, None)

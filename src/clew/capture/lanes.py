@@ -6,6 +6,7 @@ the id of the frame it lives in, which is that frame's for as long as the call i
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from types import CodeType, FrameType
@@ -40,19 +41,41 @@ Call = tuple[int, StackNode, int, "ModuleName | None", int, int, int, Any, Any]
 class DirectCall:
     """A call of a module that went past the hooks, tied to the frame it runs in.
 
-    It sits in the frame's `f_trace` slot, which nothing reads unless a debugger traces that
-    frame, and dies with the frame: the one way to tell two activations apart without keeping
-    either.
+    It sits in the frame's `f_trace` slot and dies with the frame: the one way to tell two
+    activations apart without keeping either. A debugger uses that slot too. Whatever it has put
+    there is called from here, and when it puts something there later, a new mark goes around it.
     """
 
-    __slots__ = ("event", "name")
+    __slots__ = ("_frame", "_tracer", "event", "name", "owner")
 
-    def __init__(self, event: int, name: ModuleName) -> None:
+    def __init__(self, owner: object, event: int, name: ModuleName, frame: FrameType) -> None:
+        self.owner = owner
         self.event = event
         self.name = name
+        self._frame = id(frame)
+        self._tracer: Any = frame.f_trace
+        frame.f_trace = self
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
-        """Decline to trace, should a debugger start while this frame runs."""
+        """Trace for the debugger that traces this frame, if one does."""
+        if self._tracer is not None:
+            found = self._tracer(frame, event, arg)
+            self._tracer = self._tracer if found is None else found
+
+    def __del__(self) -> None:
+        frame: FrameType | None = sys._getframe()
+        while frame is not None and id(frame) != self._frame:
+            frame = frame.f_back
+        if frame is not None:
+            DirectCall(self.owner, self.event, self.name, frame)
+
+    @staticmethod
+    def of(frame: FrameType, owner: object) -> DirectCall | None:
+        """The mark that a recording has left in a frame."""
+        mark: Any = frame.f_trace
+        while isinstance(mark, DirectCall) and mark.owner is not owner:
+            mark = mark._tracer
+        return mark if isinstance(mark, DirectCall) else None
 
 
 class Lane:
@@ -70,8 +93,6 @@ class Lane:
         self.stack: list[Call] = [_outside(root, boundary)]
         # Set while Clew's own or opaque code runs: ops pass unrecorded.
         self.mute = False
-        # Calls of `forward` in frames whose `f_trace` a debugger owns: id -> (call, lasti).
-        self._debugged: dict[int, tuple[DirectCall, int]] = {}
 
     @property
     def outermost(self) -> nn.Module | None:
@@ -169,17 +190,8 @@ class Lane:
         return parent
 
     def direct_call(self, frame: FrameType) -> DirectCall | None:
-        mark = frame.f_trace
-        if isinstance(mark, DirectCall):
-            return mark
-        if mark is None:
-            return None
-        # A debugger owns the slot: the same frame further on is taken for the same call.
-        call, lasti = self._debugged.get(id(frame), (None, 0))
-        if call is None or frame.f_lasti < lasti:
-            return None
-        self._debugged[id(frame)] = (call, frame.f_lasti)
-        return call
+        """The call that went past the hooks and runs in a frame."""
+        return DirectCall.of(frame, self.recording.owner)
 
     def open_direct(
         self,
@@ -200,12 +212,7 @@ class Lane:
         recording.events.extend(
             (event, name, place, parent, now, OPEN, number, [], given, Unseen, None)
         )
-        call = DirectCall(event, name)
-        if frame.f_trace is None:
-            frame.f_trace = call
-        else:
-            self._debugged[id(frame)] = (call, frame.f_lasti)
-        return call
+        return DirectCall(recording.owner, event, name, frame)
 
 
 def _is_forward_of(module: Any, code: CodeType) -> bool:

@@ -19,7 +19,12 @@ from clew.capture.lanes import FRAME, ID, NAME, NODE, NUMBER, Call, Lane
 from clew.capture.recording import Recording
 from clew.capture.sources import MACHINERY
 from clew.capture.structure import CONSTANTS, describe
-from clew.capture.torch_compat import CALL_FRAME, WRAPPED_CALL, StopRecomputation
+from clew.capture.torch_compat import (
+    CALL_FRAME,
+    WRAPPED_CALL,
+    StopRecomputation,
+    function_mode_count,
+)
 from clew.events.records import RECOMPUTE
 
 
@@ -79,6 +84,8 @@ def _hooks(
     # Without ops to tell of writes, every use has to look at the tensor's version.
     live_get: Callable[..., Any] = tensors.live.get if sees_ops else lambda key: None
     known = tensors.known if sees_ops else tensors.current
+
+    function_modes = function_mode_count
 
     keeper: Any = recording.keeper
     keeping = keeper is not None
@@ -143,7 +150,14 @@ def _hooks(
             inputs = []
             for argument in args:
                 held = live_get(id(argument))
-                if held is not None and held[0]() is argument:
+                if (
+                    held is not None
+                    and held[0]() is argument
+                    and (
+                        held[2] is None
+                        or (not function_modes() and held[2] is argument.requires_grad)
+                    )
+                ):
                     inputs.append(held[1])
                 elif isinstance(argument, Tensor):
                     inputs.append(known(argument))
@@ -193,7 +207,7 @@ def _hooks(
                 if grads is not None:
                     follow_grads(call, module, result)
                 held = live_get(id(result))
-                if held is not None and held[0]() is result:
+                if held is not None and held[2] is None and held[0]() is result:
                     out = held[1]
                 elif isinstance(result, Tensor):
                     out = returned(result, call[ID])

@@ -8,7 +8,8 @@ An op's NUMBER ties backward to forward. In forward it is the number the next au
 the thread will get, so an op that made a node has that node's number plus one. In backward it is
 the number of the node being run and, with `create_graph`, what it would be in forward; -1 if
 there is none; and for the accumulation of a gradient, which has no forward op, the token of the
-parameter.
+parameter. In a recomputation outside any module call it is what it would be in forward, and the
+number of the node whose backward asked for it, by which its module is found.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from types import MethodType
+from threading import get_ident
+from types import FrameType, MethodType
 from typing import Any
 from weakref import ref
 
@@ -28,7 +30,7 @@ from clew.capture.failures import error_text, mark
 from clew.capture.lanes import FRAME, ID, NODE, Lane
 from clew.capture.recording import Recording
 from clew.capture.structure import CONSTANTS, describe
-from clew.capture.tensors import TensorTable, Token
+from clew.capture.tensors import PLAIN, TensorTable, Token
 from clew.capture.torch_compat import (
     current_autograd_node,
     function_mode_count,
@@ -38,9 +40,14 @@ from clew.capture.torch_compat import (
     remove_mode,
     unobserved,
 )
-from clew.events.records import BACKWARD, backward_number
+from clew.events.records import (
+    BACKWARD,
+    NO_NODE,
+    RECOMPUTE,
+    backward_number,
+    recompute_number,
+)
 
-_NO_AUTOGRAD_NODE = -1
 # Ops that write to the running statistics they are given, and do not say so.
 _UNDECLARED_WRITES = {
     "aten::native_batch_norm",
@@ -60,21 +67,51 @@ class OpMode(TorchDispatchMode):
 
     def __init__(self, recording: Recording, lane: Lane) -> None:
         super().__init__()
+        self._lane = lane
         # A closure reads its state faster than a method; torch insists that it is bound.
         handler = MethodType(_handler(recording, lane), self)
         self.__torch_dispatch__ = handler  # type: ignore[method-assign]
 
     def start(self) -> None:
         """Record the ops of this thread from here on."""
+        for mode in _left_behind.pop(self._lane.ident, ()):
+            mode.leave()
         push_mode(self)
 
     def stop(self) -> bool:
-        """Stop recording the ops of this thread; whether it was recording them."""
-        return remove_mode(self)
+        """Stop recording the ops of its thread; whether nothing is left behind on it.
 
-    def release(self) -> None:
-        """Break the ring of references between the mode and its handler."""
-        del self.__torch_dispatch__
+        Called on another thread, it can only let ops pass: the mode leaves its thread when that
+        thread runs its next op, or begins its next trace.
+        """
+        if get_ident() == self._lane.ident:
+            self.leave()
+            return True
+        self._lane.mute = True
+        _left_behind.setdefault(self._lane.ident, []).append(self)
+        return False
+
+    def leave(self) -> bool:
+        """Take the mode off the running thread, if it is there, and let go of its handler."""
+        found = remove_mode(self)
+        if found:
+            # Breaks the ring of references between the mode and its handler.
+            del self.__torch_dispatch__
+        return found
+
+    def leave_soon(self) -> None:
+        """Leave once torch, which takes a mode off while its handler runs, has put it back."""
+        ident = self._lane.ident
+        waiting = _left_behind.get(ident, [])
+        if get_ident() != ident or self not in waiting or sys.getprofile() is not None:
+            return
+
+        def look(frame: FrameType, event: str, arg: Any) -> None:
+            if self.leave():
+                sys.setprofile(None)
+                waiting.remove(self)
+
+        sys.setprofile(look)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -122,6 +159,8 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
         if op is None:
             op = facts_of[id(func)] = OpFacts(func)
         if lane.mute or op.annotation:
+            if lane.mute and _left_behind:
+                mode.leave_soon()
             return op.call(*args, **kwargs) if kwargs else op.call(*args)
         ready = False
         try:
@@ -153,12 +192,20 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
             else:
                 last_number = number
                 grad = is_grad_enabled()
-            if node.phase == BACKWARD:
-                number = _backward_number(known, number if grad else 0)
+            if node.phase:
+                if node.phase == BACKWARD:
+                    number = _backward_number(known, number if grad else 0)
+                elif node.phase == RECOMPUTE and parent < 0:
+                    number = _recompute_number(number)
+            observed = function_mode_count()
             inputs = []
             for argument in args:
                 held = live_get(id(argument))
-                if held is not None and held[0]() is argument:
+                if (
+                    held is not None
+                    and held[0]() is argument
+                    and (held[2] is None or observed or held[2] is argument.requires_grad)
+                ):
                     inputs.append(held[1])
                 elif type(argument) in CONSTANTS or (
                     type(argument) is list and argument and type(argument[0]) is int
@@ -178,7 +225,7 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
             out = op.call(*args, **kwargs) if kwargs else op.call(*args)
         except BaseException as error:
             if ready:
-                mark(error)
+                mark(error, recording.owner)
                 push_event(
                     (event, func, node, parent, start, clock(), number, inputs, named,
                      op.half_written(args, kwargs or {}, tensors, event), error_text(error))
@@ -188,7 +235,7 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
             return out
         try:
             end = clock()
-            if keeping or not op.plain or function_mode_count():
+            if keeping or observed or not op.plain:
                 result: Any = op.result(out, args, kwargs or {}, tensors, event, grad)
                 if capturing:
                     recording.keep_op(func, args, kwargs, out)
@@ -197,15 +244,19 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
                     if type(out) is Tensor and out.layout is strided:
                         result = out.shape
                         position = op.base
+                        follows = grad
                         if position is None:
                             version, storage = 0, None
                         else:
                             version, storage = None, inputs[position]
+                            if not grad and not op.detaches and type(args[position]) in PLAIN:
+                                # Also where no node is made for it.
+                                follows = args[position].requires_grad
                         push_value(
                             (result, version, storage, out.stride(), out.dtype, out.device, None,
-                             grad, event, None)
+                             follows, event, None)
                         )  # fmt: skip
-                        live[id(out)] = (ref(out), result)
+                        live[id(out)] = (ref(out), result, None if grad else follows)
                     elif type(out) is tuple:
                         result = []
                         for item in out:
@@ -216,7 +267,7 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
                                 (token, 0, None, item.stride(), item.dtype, item.device, None,
                                  grad, event, None)
                             )  # fmt: skip
-                            live[id(item)] = (ref(item), token)
+                            live[id(item)] = (ref(item), token, None if grad else False)
                             result.append(token)
                     else:
                         raise TypeError
@@ -237,18 +288,25 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
 def _backward_number(known: Callable[[Tensor], Token], made: int) -> int | Token:
     node = current_autograd_node()
     if node is None:
-        return _NO_AUTOGRAD_NODE
+        return NO_NODE
     number: int = node._sequence_nr()
     if number < _ACCUMULATION:
         return backward_number(number, made)
     variable = getattr(node, "variable", None)
-    return _NO_AUTOGRAD_NODE if variable is None else known(variable)
+    return NO_NODE if variable is None else known(variable)
+
+
+def _recompute_number(made: int) -> int:
+    node = current_autograd_node()
+    return made if node is None else recompute_number(node._sequence_nr(), made)
 
 
 class OpFacts:
     """What is true of every call of one op."""
 
-    __slots__ = ("annotation", "base", "bases", "call", "func", "plain", "training", "writes")
+    __slots__ = (
+        "annotation", "base", "bases", "call", "detaches", "func", "plain", "training", "writes",
+    )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
         self.func = func  # kept alive, so that its id stays its own
@@ -257,6 +315,8 @@ class OpFacts:
         # Marks for the profiler, not computation.
         self.annotation = getattr(func, "namespace", "") == "profiler"
         schema: Any = getattr(func, "_schema", None)
+        # Whether a view of a tensor with a gradient has none.
+        self.detaches = getattr(schema, "name", "") == "aten::detach"
         # Arguments the op writes to, by name, with their positions.
         self.writes: dict[str, int] = {}
         # For each result, the position of the argument whose memory it may share.
@@ -349,7 +409,7 @@ class OpFacts:
             if token is not None:
                 return token
             argument = args[base] if base is not None and base < len(args) else None
-            return tensors.produced(tensor, event, grad, argument)
+            return tensors.produced(tensor, event, grad, argument, not self.detaches)
 
         if isinstance(out, (tuple, list)):
             bases = self.bases if len(self.bases) == len(out) else self.bases[:1] * len(out)
@@ -385,5 +445,7 @@ def _tokens(described: Any) -> set[int]:
     return {id(described)} if isinstance(described, tuple) else set()
 
 
+# Modes that were stopped from another thread than theirs, by the thread they are still on.
+_left_behind: dict[int, list[OpMode]] = {}
 # Facts of each op met, by id, for as long as the process lives.
 _FACTS: dict[int, OpFacts] = {}

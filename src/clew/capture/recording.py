@@ -77,6 +77,8 @@ class Recording:
         most_events: float = math.inf,
     ) -> None:
         self.sink = sink
+        # What marks exceptions as recorded here; apart, so that they keep nothing else alive.
+        self.owner = object()
         self.budget = budget
         self._most_events = most_events
         self._recorded = 0
@@ -157,8 +159,8 @@ class Recording:
     def failure(self, lane: Lane, call: Call, exception: BaseException) -> str:
         """The text of an exception leaving a call, noted as an event of its own if no op saw it."""
         text = error_text(exception)
-        if not is_marked(exception):
-            mark(exception)
+        if not is_marked(exception, self.owner):
+            mark(exception, self.owner)
             self.note_error(call[NODE], call[ID], exception, text)
         return text
 
@@ -258,9 +260,9 @@ class Recording:
     def crashed(self, error: BaseException) -> str:
         """Record the exception that leaves the recorded block, unless an event already has it."""
         text = error_text(error)
-        if not is_marked(error):
+        if not is_marked(error, self.owner):
             self.note_error(self.lane().stack[0][NODE], -1, error, text)
-        unmark(error)
+        unmark(error, self.owner)
         return text
 
     def open_calls(self) -> list[Any]:

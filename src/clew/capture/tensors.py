@@ -19,11 +19,13 @@ from torch.nn.parameter import is_lazy
 from clew.capture import structure
 from clew.capture.names import ModuleTable
 from clew.capture.torch_compat import function_mode_count, unobserved
-from clew.events.records import WRITTEN, Extra, UnknownShape
+from clew.events.records import SAME, WRITTEN, Extra, UnknownShape
 
 Token = tuple[int, ...]
 
 PLAIN = frozenset({Tensor, torch.nn.Parameter})
+# That of classes which see nothing of how their attributes are read.
+_UNSEEING = torch.nn.Parameter.__torch_function__
 
 structure.learn(Tensor, {torch.dtype, torch.device, torch.layout, torch.memory_format})
 
@@ -33,9 +35,9 @@ class TensorTable:
 
     def __init__(self, modules: ModuleTable) -> None:
         self.values: list[Any] = []
-        # id(tensor) -> the tensor, weakly, as long as what is known of it holds, and the token of
-        # its newest version
-        self.live: dict[int, tuple[Callable[[], Tensor | None], Token]] = {}
+        # id(tensor) -> the tensor, weakly, as long as what is known of it holds, the token of its
+        # newest version, and the `requires_grad` told of it, None if that need not be looked at
+        self.live: dict[int, tuple[Callable[[], Tensor | None], Token, bool | None]] = {}
         # Called with each new token and its tensor when more than facts is wanted.
         self.keep: Callable[[Token, Tensor, Any], None] | None = None
         self._name_of = modules.tensor_name
@@ -50,19 +52,29 @@ class TensorTable:
 
     def known(self, tensor: Tensor) -> Token:
         """The token of a tensor that is used, made if it was not met before."""
-        held = self.live.get(id(tensor))
-        if held is not None and held[0]() is tensor:
-            return held[1]
-        with unobserved():
-            return self._adopt(tensor, -1)
+        return self.credited(tensor, -1)
 
     def credited(self, tensor: Tensor, producer: int) -> Token:
         """The token of a tensor that a call returned, credited to the call if nobody made it."""
-        held = self.live.get(id(tensor))
-        if held is not None and held[0]() is tensor:
-            return held[1]
+        token = self._held(tensor)
+        if token is not None:
+            return token
         with unobserved():
             return self._adopt(tensor, producer)
+
+    def _held(self, tensor: Tensor) -> Token | None:
+        """The token of a tensor met before, a new one if its `requires_grad` was set since."""
+        held = self.live.get(id(tensor))
+        if held is None or held[0]() is not tensor:
+            return None
+        told = held[2]
+        if told is None or function_mode_count() or told is tensor.requires_grad:
+            return held[1]
+        token = self.add(tensor, held[1], None, SAME, not told)
+        known = self._versions.get(id(tensor))
+        if known is not None and known[0] is held[1]:
+            self._versions[id(tensor)] = (token, known[1])
+        return token
 
     def current(self, tensor: Tensor, producer: int = -1) -> Token:
         """As `known`, for when no op tells of writes: a new token if the version has moved.
@@ -76,6 +88,7 @@ class TensorTable:
                 held is not None
                 and held[1] is known[0]
                 and held[0]() is tensor
+                and (held[2] is None or held[2] is tensor.requires_grad)
                 and version_of(tensor) == known[1]
             ):
                 return held[1]
@@ -83,14 +96,14 @@ class TensorTable:
             return self._current(tensor, producer)
 
     def _current(self, tensor: Tensor, producer: int) -> Token:
-        held = self.live.get(id(tensor))
-        if held is None or held[0]() is not tensor:
+        held = self._held(tensor)
+        if held is None:
             token = self._adopt(tensor, producer)
         else:
             version = version_of(tensor)
-            if version is None or version == self._known_version(tensor, held[1], version):
-                return held[1]
-            token = self.add(tensor, held[1], version, producer, tensor.requires_grad)
+            if version is None or version == self._known_version(tensor, held, version):
+                return held
+            token = self.add(tensor, held, version, producer, tensor.requires_grad)
         version = version_of(tensor)
         if version is not None:
             self._versions[id(tensor)] = (token, version)
@@ -120,7 +133,7 @@ class TensorTable:
                 (token, tensor._version, holder[1], tensor.stride(), tensor.dtype, tensor.device,
                  None, requires_grad, producer, self._name_of(tensor))
             )  # fmt: skip
-            self.live[id(tensor)] = (_while_same(reference, address, requires_grad), token)
+            self.live[id(tensor)] = (_while_same(reference, address, requires_grad), token, None)
         except Exception:
             # A subclass, an inference tensor, another layout, no storage.
             storage = self._storage(tensor)
@@ -130,15 +143,21 @@ class TensorTable:
             self.keep(token, tensor, None)
         return token
 
-    def produced(self, tensor: Tensor, producer: int, grad: bool, base: Any) -> Token:
-        """The token of an op's result; `base` is the argument whose memory it may share."""
-        held = self.live.get(id(tensor))
-        if held is not None and held[0]() is tensor:
-            return held[1]  # an argument handed through
+    def produced(
+        self, tensor: Tensor, producer: int, grad: bool, base: Any, hands_on: bool
+    ) -> Token:
+        """The token of an op's result; `base` is the argument whose memory it may share.
+
+        With `hands_on`, a view has a gradient if its base has one, also where no node is made.
+        """
+        held = self._held(tensor)
+        if held is not None:
+            return held  # an argument handed through
         with unobserved():
             shared = _shared(tensor, base, self.known)
             # The view takes over the counter of what it views once the op is through.
             version = 0 if shared is None else version_of(base)
+            grad = grad or (hands_on and shared is not None and base.requires_grad)
         token = self.add(tensor, shared, 0 if shared is None else None, producer, grad)
         self._versions[id(tensor)] = (token, version or 0)
         return token
@@ -178,7 +197,10 @@ class TensorTable:
         self.values.extend(
             (token, version, storage, stride, tensor.dtype, device, extra, grad, producer, name)
         )
-        self.live[id(tensor)] = (ref(tensor), token)
+        # What autograd still has to set, and what may be seen to be looked at, is left alone.
+        unseen = type(tensor) is Tensor or type(tensor).__torch_function__ is _UNSEEING
+        told = grad if unseen and tensor.requires_grad is grad else None
+        self.live[id(tensor)] = (ref(tensor), token, told)
         if self.keep is not None:
             self._versions[id(tensor)] = (token, version_of(tensor) or 0)
             is_view = isinstance(storage, tuple) and version is None
@@ -207,7 +229,7 @@ class TensorTable:
         for address, holder in list(self._storages.items()):
             if holder[0]() is None:
                 del self._storages[address]
-        return [token for _, token in list(self.live.values())]
+        return [held[1] for held in list(self.live.values())]
 
     def _storage(self, tensor: Tensor) -> int:
         """A number shared by all tensors on the same memory, for one met from outside."""

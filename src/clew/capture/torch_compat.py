@@ -72,7 +72,16 @@ MACHINERY.hidden |= set(map(id, (CALL_FRAME, _CALL_IMPL, WRAPPED_CALL)))
 MACHINERY.phases |= {
     code: phase
     for phase, codes in (
-        (BACKWARD, [_engine_run_backward.__code__]),
+        # From the call on: the first gradient is made before the engine starts.
+        (
+            BACKWARD,
+            [
+                *_code(torch.Tensor, "backward"),
+                *_code(torch.autograd, "backward"),
+                *_code(torch.autograd, "grad"),
+                _engine_run_backward.__code__,
+            ],
+        ),
         (
             RECOMPUTE,
             [
@@ -276,6 +285,13 @@ def is_compiled(module: torch.nn.Module) -> bool:
 def is_dynamo_graph(module: torch.nn.Module) -> bool:
     """Whether a module is a graph that Dynamo made, as the `eager` backend runs it."""
     return "dynamo_compile_id" in getattr(module, "meta", ())  # torch 2.13; before, never
+
+
+def is_scripted(module: torch.nn.Module | None, cls: str) -> bool:
+    """Whether TorchScript runs a module, told by the name of its class once it is gone."""
+    if module is None:
+        return cls in ("RecursiveScriptModule", "TracedModule", "TopLevelTracedModule")
+    return isinstance(module, torch.jit.ScriptModule)
 
 
 def compiled_graph_count() -> int:

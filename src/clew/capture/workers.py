@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clew.capture.failures import add_note
 from clew.capture.handover import Inbox, WorkerSink
 from clew.capture.recording import Recording
 from clew.events.model import Gap
@@ -262,12 +263,8 @@ def _tell_history(error: BaseException, sink: WorkerSink) -> None:
     lines = "\n".join(f"  {line}" for line in sink.history)
     which = "" if sink.sample is None else f", sample {sink.sample}"
     note = f"clew: {sink.worker}{which}" + (f":\n{lines}" if lines else "")
-    noted: Any = error
     with contextlib.suppress(Exception):
-        if hasattr(error, "add_note"):
-            noted.add_note(note)
-        else:  # Python 3.10
-            noted.__notes__ = [*getattr(error, "__notes__", []), note]
+        add_note(error, note)
 
 
 def _worker_info() -> Any:

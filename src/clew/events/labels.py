@@ -1,16 +1,27 @@
-"""Which labels an address names: the one rule that capture and analysis share.
+"""Which labels an address names, and which are counted as one: rules that several places share.
 
-In come an `Address` and a `Label`, out comes yes or no.
+In come an `Address` and a `Label`, out comes yes or no, or what a label is counted as.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from clew.address import Address, compile_pattern, join, matches_file, matches_op
-from clew.events.records import Label
+from clew.events.records import GRADIENT, TAP, VARIABLE, Label
 
 OP_STEM = "op:"
+
+
+def counted_as(number: int, label: Label) -> Any:
+    """What the events of a label are counted among: all that would have the same address.
+
+    `number` is the label's own, for labels whose events are not found by their address.
+    """
+    if label.stage is not None or label.kind not in (VARIABLE, TAP, GRADIENT):
+        return number
+    return label.stem, label.role
 
 
 def is_named(address: Address, label: Label) -> bool:

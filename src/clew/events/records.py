@@ -24,6 +24,8 @@ FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, DATA = range(5)
 # The autograd number of a backward op is two: of the node that runs, and of the one it made.
 _NODE_BITS = 31
 NODE_RUN = (1 << _NODE_BITS) - 1
+# That of an op which no node runs.
+NO_NODE = -1
 
 
 def backward_number(run: int, made: int) -> int:
@@ -31,9 +33,18 @@ def backward_number(run: int, made: int) -> int:
     return run | made << _NODE_BITS if max(run, made) <= NODE_RUN else run & NODE_RUN
 
 
+# Set in the number of a recomputed op outside any call, which is two as well.
+RECOMPUTED = 1 << 62
+
+
+def recompute_number(run: int, made: int) -> int:
+    """As `backward_number`, for a recomputed op; only what it made where both have no room."""
+    return RECOMPUTED | run | made << _NODE_BITS if max(run, made) <= NODE_RUN else made
+
+
 def node_made(number: Any) -> Any:
     """What the op's number would be in forward: that of the node it made, plus one."""
-    return number >> _NODE_BITS
+    return (number & ~RECOMPUTED) >> _NODE_BITS
 
 
 # Where a value of a series comes from, if not straight from the program: what a callback kept of
@@ -66,10 +77,12 @@ OPEN = -1
 # STORAGE it is None for a view, which has whatever version the memory has, and the new version
 # after a write, WRITTEN where torch keeps no count (inference tensors). EXTRA is None for a plain
 # strided tensor. GRAD is requires_grad. PRODUCER is the id of the event that made it, -1 where
-# that was not seen. NAME is the path of a parameter or buffer, else None.
+# that was not seen, SAME if it is the value whose memory it has but for GRAD. NAME is the path of
+# a parameter or buffer, else None.
 TOKEN, VERSION, STORAGE, STRIDE, DTYPE, DEVICE, EXTRA, GRAD, PRODUCER, NAME = range(10)
 VALUE_FIELDS = 10
 WRITTEN = -1
+SAME = -2
 
 # Described arguments have lists and dicts for containers, so a tuple is always a token.
 Token: TypeAlias = tuple[Any, ...]

@@ -56,3 +56,14 @@ def addresses_without_match(
             "nothing that ran matches it",
             f"the nearest that ran: {close}",
         )
+
+
+def stopped_elsewhere(thread: str) -> Gap:
+    """What is left on a thread when another one stops the trace."""
+    return Gap(
+        f"the end of the trace on {thread}",
+        "",
+        "it was stopped on another thread: a dispatch mode stays there, which records nothing "
+        "and is gone after the next op or with the next trace of that thread",
+        "stop the trace on the thread that started it, once the others are done",
+    )

@@ -20,12 +20,16 @@ from clew.events.columns import Columns
 from clew.events.model import Gap
 from clew.events.outputs import Hdf5
 from clew.events.records import Sink, Step
-from clew.session.checks import NOTHING_RAN, addresses_without_match, models_that_never_ran
+from clew.session.checks import (
+    NOTHING_RAN,
+    addresses_without_match,
+    models_that_never_ran,
+    stopped_elsewhere,
+)
 from clew.session.following import Following, Source
 from clew.session.gaps import Gaps
 from clew.session.settings import Settings
 from clew.session.surroundings import (
-    add_note,
     module_rows,
     rank_and_size,
     recorded_columns,
@@ -145,8 +149,7 @@ class Session:
         if self._writer is None:
             # torch.distributed may have come up since the start, and may be gone afterwards.
             self._rank, self._size = rank_and_size((self._rank, self._size))
-        lane = self.recording.lanes.get(self._main)
-        if lane is not None:
+        for lane in list(self.recording.lanes.values()):
             self._pop_mode(lane)
         for undo in reversed(self._undo):
             undo()
@@ -273,6 +276,8 @@ class Session:
 
     def crashed(self, error: BaseException) -> None:
         """Record the exception that ends the block, and tell the user where it came from."""
+        from clew.capture.failures import add_note
+
         try:
             self.crash_text = self.recording.crashed(error)
             self.flush()
@@ -363,13 +368,8 @@ class Session:
 
     def _pop_mode(self, lane: Lane) -> None:
         mode = self._modes.pop(lane.ident, None)
-        if mode is not None:
-            if mode.stop():
-                mode.release()
-            else:
-                # On another thread than the one it was started on: all that can be done from
-                # here is to let ops pass.
-                lane.mute = True
+        if mode is not None and not mode.stop():
+            self.gaps.add(stopped_elsewhere(lane.name))
 
     def _on_thread(self, lane: Lane) -> None:
         """A thread begins a module call: see its ops too, if nothing does so yet."""

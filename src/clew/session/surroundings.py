@@ -101,14 +101,6 @@ def warn(message: str) -> None:
         _log.warning(message)
 
 
-def add_note(error: BaseException, note: str) -> None:
-    noted: Any = error
-    if hasattr(error, "add_note"):
-        noted.add_note(note)
-    else:  # Python 3.10
-        noted.__notes__ = [*getattr(error, "__notes__", []), note]
-
-
 def rank_and_size(known: tuple[int, int] | None = None) -> tuple[int, int]:
     """This process among those of a distributed program; `known` if nothing tells now."""
     distributed = sys.modules.get("torch.distributed")

@@ -28,6 +28,7 @@ from clew.events.records import (
     MODULE,
     NOTE,
     OP,
+    SAME,
     STEP,
     VALUE_FIELDS,
     Batch,
@@ -109,8 +110,8 @@ class Compactor(Tables):
         self._heads: dict[int, list[tuple[int, int, int, int]]] = {}
         # (value, newest write to its memory) -> the value it has become
         self._renewed: dict[tuple[int, int], int] = {}
-        # value -> (storage, meta, grad, name), for values that may still be used
-        self._alive: dict[int, tuple[int, int, int, int]] = {}
+        # value -> (storage, meta, grad, name, version, producer), for values that may still be used
+        self._alive: dict[int, tuple[int, int, int, int, int, int]] = {}
         # value written by an event not yet compacted -> (storage, version, event)
         self._written: dict[int, tuple[int, int, int]] = {}
 
@@ -161,11 +162,23 @@ class Compactor(Tables):
         else:
             base = self._numbers[id(storage)]
             place = self._alive[base][0]
-            if version is None:
+            if producer == SAME:
+                version, producer = self._newest(base)
+            elif version is None:
                 version = -1
             else:
                 self._written[number] = (place, version, producer)
         self._append_value(place, version, meta, grad, producer, named)
+
+    def _newest(self, value: int) -> tuple[int, int]:
+        """The version a value has come to by writes to its memory, and the event that made it."""
+        storage, _, _, _, version, producer = self._alive[value]
+        for _, written, writer, _ in self._heads.get(storage, ())[-1:]:
+            version, producer = written, writer
+        for place, written, writer in self._written.values():
+            if place == storage:
+                version, producer = written, writer
+        return version, producer
 
     def _append_value(
         self, storage: int, version: int, meta: int, grad: int, producer: int, name: int
@@ -179,7 +192,7 @@ class Compactor(Tables):
         rows["grad"].append(grad)
         rows["producer"].append(producer)
         rows["value_name"].append(name)
-        self._alive[number] = (storage, meta, grad, name)
+        self._alive[number] = (storage, meta, grad, name, version, producer)
         return number
 
     def _add_event(self, record: list[Any]) -> None:
@@ -270,7 +283,7 @@ class Compactor(Tables):
 
     def _as_of(self, value: int, event: int) -> int:
         """The value a tensor has when an event begins: another if its memory was written since."""
-        storage, meta, grad, name = self._alive[value]
+        storage, meta, grad, name, _, _ = self._alive[value]
         writes = (w for w in reversed(self._heads.get(storage, ())) if w[2] < event)
         head, version, producer, followed = next(writes, (-1, 0, 0, 0))
         if head <= value:

@@ -16,6 +16,7 @@ import numpy as np
 
 from clew.address import written
 from clew.events.columns import IN, OUT, Columns, Ints, Place, Tensor
+from clew.events.labels import counted_as
 from clew.events.model import Event, Events, Source, Stats, Value, Values
 from clew.events.records import (
     BACKWARD,
@@ -23,14 +24,19 @@ from clew.events.records import (
     KINDS,
     LABELLED,
     MODULE,
-    NODE_RUN,
+    NO_NODE,
     NOTE,
     OP,
     PHASES,
     PREFIX,
     STEP,
     Unseen,
-    node_made,
+)
+from clew.store.belonging import (
+    checkpoint_caller,
+    first_forward,
+    node_makers,
+    recomputed_outside,
 )
 from clew.store.decode import decode
 
@@ -94,58 +100,35 @@ class Reader:
     @cached_property
     def forward_row(self) -> Ints:
         """For each backward op the row of the forward op whose autograd node it runs, else -1."""
-        c = self.columns
-        result = np.full(len(c.id), -1, dtype=np.int64)
-        ops = c.kind == OP
-        in_backward = ops & (self.phase == BACKWARD)
-        backward = np.flatnonzero(in_backward & (c.number >= 0))
-        run = c.number & NODE_RUN
-        # With `create_graph`, backward ops make nodes as well, for a backward of the backward.
-        made = np.where(in_backward, np.where(c.number >= 0, node_made(c.number), 0), c.number)
-        makers = np.flatnonzero(ops & (~in_backward | (made > 0)))
-        if not len(makers) or not len(backward):
-            return result
-        # An op that made node n reads n + 1; the first to read it is the one. Numbers count up
-        # per thread; ops of other threads than the first are matched within their own.
-        for thread in np.unique(self.thread[makers]):
-            mine = makers[self.thread[makers] == thread]
-            numbers, first = np.unique(made[mine], return_index=True)
-            open_rows = backward[
-                (result[backward] < 0)
-                & ((self.thread[backward] == thread) | (self.thread[backward] == 0))
-            ]
-            wanted = run[open_rows] + 1
-            at = np.searchsorted(numbers, wanted)
-            at[at >= len(numbers)] = 0
-            hit = numbers[at] == wanted
-            result[open_rows[hit]] = mine[first[at[hit]]]
-            # A node made after its op had run, as for a write to a view, has no reader of its
-            # own: it belongs to the op before it.
-            last = np.searchsorted(made[mine], wanted - 1, "right") - 1
-            late = ~hit & (last >= 0)
-            result[open_rows[late]] = mine[last[late]]
-        return self._first_forward(result)
+        return first_forward(self._node_row, self.phase)
 
-    def _first_forward(self, rows: Ints) -> Ints:
-        """The same with forward ops only: a backward op stands for the forward op it belongs to."""
-        while True:
-            again = np.flatnonzero((rows >= 0) & (self.phase[rows] == BACKWARD))
-            if not len(again):
-                return rows
-            # One that belongs to itself or to a later one would never end.
-            earlier = rows[rows[again]] < rows[again]
-            rows[again] = np.where(earlier, rows[rows[again]], -1)
+    @cached_property
+    def _node_row(self) -> Ints:
+        return node_makers(self.columns, self.phase, self.thread)
 
     @cached_property
     def module_row(self) -> Ints:
         """For each event the row of the module call it belongs to, -1 outside any.
 
-        A module call belongs to itself, a backward op to the call its forward op ran in.
+        A module call belongs to itself, a backward op to the call its forward op ran in, an op
+        that a checkpoint recomputes outside any call to the call that made the checkpoint, and
+        the gradient that a backward pass begins with to the call that made what it is of.
         """
         c = self.columns
         rows = np.where(c.kind == MODULE, np.arange(len(c.id)), self.parent_row)
+        callers: dict[int, int] = {}
+        for row in recomputed_outside(c).tolist():
+            maker = int(self._node_row[row])
+            if maker not in callers:
+                callers[maker] = checkpoint_caller(c, self.parent_row, rows, maker)
+            rows[row] = callers[maker]
         linked = self.forward_row >= 0
-        rows[linked] = self.parent_row[self.forward_row[linked]]
+        rows[linked] = rows[self.forward_row[linked]]
+        begun = (c.kind == OP) & (self.phase == BACKWARD) & (c.number == NO_NODE) & (rows < 0)
+        for row in np.flatnonzero(begun).tolist():
+            taken = [n for leaf, n in self.leaf_values(row) if leaf.role == IN]
+            maker = self.row_of(int(c.producer[taken[0]])) if taken else -1
+            rows[row] = rows[maker] if 0 <= maker < row else -1
         return rows
 
     def module_path(self, row: int) -> str | None:
@@ -156,20 +139,33 @@ class Reader:
         return self.columns.modules[int(self.columns.subject[call])].path
 
     def _accumulated_path(self, row: int) -> str | None:
-        """The owner of the parameter whose gradient a backward op accumulates."""
+        """The owner of the tensor whose gradient a backward op accumulates, or who made it."""
         number = int(self.columns.number[row])
         if self.phase[row] != BACKWARD or number > -2:
             return None
         name = int(self.columns.value_name[-2 - number])
-        return self.columns.value_names[name].rpartition(".")[0] if name >= 0 else None
+        if name >= 0:
+            return self.columns.value_names[name].rpartition(".")[0]
+        maker = self.row_of(int(self.columns.producer[-2 - number]))
+        return self.module_path(maker) if 0 <= maker < row else None
 
     @cached_property
     def call_index(self) -> Ints:
-        """The index of each event among those of the same kind and name."""
+        """The index of each event among those of the same address."""
         c = self.columns
         result: Ints = c.number.copy()
-        counted = np.flatnonzero(np.isin(c.kind, (OP, *LABELLED)))
-        names = c.subject[counted] * len(KINDS) + c.kind[counted]
+        ops, labels = c.kind == OP, np.isin(c.kind, LABELLED)
+        keys: dict[Any, int] = {}
+        first_op = [keys.setdefault(name, len(keys)) for name in c.ops]
+        first_label = [
+            keys.setdefault(("label", counted_as(*numbered)), len(keys))
+            for numbered in enumerate(c.labels)
+        ]
+        alike = np.full(len(c.id), -1, dtype=np.int64)
+        alike[ops] = np.array(first_op, dtype=np.int64)[c.subject[ops]]
+        alike[labels] = np.array(first_label, dtype=np.int64)[c.subject[labels]]
+        counted = np.flatnonzero(alike >= 0)
+        names = alike[counted]
         order = np.argsort(names, kind="stable")
         order, names = counted[order], names[order]
         starts = np.flatnonzero(np.r_[True, names[1:] != names[:-1]]) if len(order) else order

@@ -14,6 +14,7 @@ from typing import Any
 
 from clew.address import written
 from clew.events.columns import IN, ModuleRow, Place
+from clew.events.labels import counted_as
 from clew.events.model import short_dtype
 from clew.events.records import (
     BACKWARD,
@@ -26,6 +27,7 @@ from clew.events.records import (
     OP,
     PHASES,
     PREFIX,
+    RECOMPUTED,
     STEP,
     Kept,
     node_made,
@@ -52,8 +54,8 @@ class Words:
         self._calls: dict[int, int] = {}
         # autograd number -> (module, place) of the forward op that read it first
         self._forward: dict[int, tuple[str | None, int]] = {}
-        # (kind, subject) -> events of it so far
-        self._calls_of: Counter[tuple[int, int]] = Counter()
+        # name of an op, or what a label is counted as -> events of it so far
+        self._calls_of: Counter[Any] = Counter()
         # (id of the event that begins a step, number of the step)
         self._steps: list[tuple[int, int]] = []
         # Where the tensors of the part at hand begin.
@@ -115,7 +117,8 @@ class Words:
             name, module, call = self.modules[subject].cls, self.modules[subject].path, number
             address = f"{written(module)}#{call}"
         elif kind == OP:
-            name, call = self._tables.ops.rows[subject], self._counted(kind, subject)
+            name = self._tables.ops.rows[subject]
+            call = self._counted(name)
             address = f"op:{name}#{call}"
             if place.phase == BACKWARD:
                 if number >= 0:
@@ -123,10 +126,11 @@ class Words:
                     module, source = self._forward.get(run, (module, source))
                     self._forward.setdefault(node_made(number), (module, source))
             else:
-                self._forward.setdefault(number, (module, source))
+                made = node_made(number) if number >= RECOMPUTED else number
+                self._forward.setdefault(made, (module, source))
         elif kind in LABELLED:
             label = self._tables.labels.rows[subject]
-            name, call = label.name, self._counted(kind, subject)
+            name, call = label.name, self._counted(("label", counted_as(subject, label)))
             module = module if label.module is None else label.module
             address = label.stem if kind == PREFIX else label.address(call)
             if kind == GATHERED and label.rank is not None:
@@ -145,9 +149,9 @@ class Words:
             rows["file"][row], rows["line"][row] = user.file, user.line
             rows["function"][row] = user.function
 
-    def _counted(self, kind: int, subject: int) -> int:
-        self._calls_of[kind, subject] += 1
-        return self._calls_of[kind, subject] - 1
+    def _counted(self, key: Any) -> int:
+        self._calls_of[key] += 1
+        return self._calls_of[key] - 1
 
     def _step_of(self, event: int) -> int:
         at = bisect_right(self._steps, (event, 1 << 63))

@@ -1,0 +1,122 @@
+"""The address of an event reads back as that event and no other, whatever ran."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import clew
+
+ONE = torch.ones(1, 3)
+
+
+class Net(nn.Module):
+    """A layer with two names, a tap, a variable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+        self.same = self.fc
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.same(self.fc(x)).relu()
+        return clew.tap("h", h) * 2
+
+
+def several_models(t: Any) -> None:
+    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
+    for _ in range(4):
+        first(ONE)
+        second(second(ONE))
+
+
+def models_with_variables(t: Any) -> None:
+    nets = [Net() for _ in range(3)]
+    for _ in range(4):
+        for net in nets:
+            net(ONE)
+
+
+def calls_past_the_hooks(t: Any) -> None:
+    net = Net()
+    net.forward(ONE)
+    net(ONE)
+    net.forward(ONE)
+
+
+def modules_made_anew(t: Any) -> None:
+    for _ in range(4):
+        nn.Linear(3, 3)(ONE)
+        nn.Linear(3, 3)(ONE)
+
+
+def training(t: Any) -> None:
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(2):
+        net(ONE).sum().backward()
+        optimizer.step()
+        t.step()
+
+
+def a_crash(t: Any) -> None:
+    with contextlib.suppress(RuntimeError):
+        Net()(torch.ones(1, 5))
+
+
+def read_back(t: clew.Trace) -> list[str]:
+    """The addresses of calls, ops and named values that do not stand for just their event."""
+    kinds = ("module", "op", "variable", "tap", "grad")
+    assert any(event.kind == "module" for event in t.events)
+    return [e.address for e in t.events if e.kind in kinds and list(t[e.address]) != [e]]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [several_models, models_with_variables, calls_past_the_hooks, modules_made_anew, training,
+     a_crash],
+)  # fmt: skip
+def test_every_address_reads_back(program: Callable[[Any], None], tmp_path: Any) -> None:
+    wanted = ["**.forward.h", "**.fc.weight:grad", "**.fc:grad"]
+    with clew.trace(capture=wanted) as t:
+        program(t)
+    assert read_back(t) == []
+    t.save(tmp_path / "run.clew")
+    assert read_back(clew.load(tmp_path / "run.clew")) == []
+
+
+names = st.text("ab01#[]'\"*?:.x ", min_size=1, max_size=4).filter(lambda n: "." not in n)
+
+
+@given(st.lists(names, min_size=1, max_size=4, unique=True), st.integers(1, 4), st.booleans())
+def test_whatever_modules_are_called(given: list[str], calls: int, is_named: bool) -> None:
+    model, other = nn.Sequential(), nn.Sequential(nn.Identity())
+    for name in given:
+        model.add_module(name, nn.Identity())
+    with clew.trace(model if is_named else None, level="modules") as t:
+        for _ in range(calls):
+            model(ONE)
+            other(ONE)
+    assert read_back(t) == []
+
+
+def test_a_root_and_a_call_that_are_written_alike() -> None:
+    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
+    with clew.trace() as t:
+        first(ONE)
+        second(ONE)
+    assert t["Linear#2"].one.module == "Linear#2"
+    with clew.trace() as t:
+        for _ in range(3):
+            first(ONE)
+        second(ONE)
+    third = t["Linear#2"].one
+    assert (third.module, third.call) == ("Linear", 2)
+    assert t["['Linear#2']"].one.module == "Linear#2"
