@@ -510,6 +510,92 @@ def test_checklist_old_padded_ragged_writing_and_saving_interval(tmp_path: Path)
 # The rest of its names
 
 
+def test_values_of_the_programs_own_are_saved_when_they_change() -> None:
+    seen: list[Any] = []
+
+    def pre_save(name: str, value: Any, iteration: int) -> Any:
+        seen.append((name, iteration))
+        return value
+
+    own = Variable("fc1", pre_save_callbacks=[pre_save])
+    loss = torch.ones(2, requires_grad=True) * 2
+    own.save_variable_result("loss", loss, 1)
+    own.save_variable_result("loss", loss, 1)  # as it was
+    loss.data.mul_(3)
+    own.save_variable_result("loss", loss, 1)
+    own.save_variable_result("loss", loss, 2)  # as it was, and in another iteration
+    own.save_variable_result("rate", 0.5, 2)
+    own.save_variable_result("both", (loss, [1]), 2)
+    assert seen[:4] == [("loss", 1)] * 3 + [("loss", 2)]
+    assert own.local_results["loss"].iterations == [1, 1, 2]
+    assert [value.tolist() for value in own.local_results["loss"].values] == [
+        [2, 2],
+        [6, 6],
+        [6, 6],
+    ]
+    assert not own.local_results["loss"].values[0].requires_grad
+    loss.data.zero_()
+    own.gather_results(0, 1)
+    assert not own.local_results
+    found = own.results["loss"]
+    assert (found.iterations, found.ranks, found.values[1].tolist()) == ([1, 1, 2], [0] * 3, [6, 6])
+    assert own.results["both"].values[0][0].tolist() == [6, 6]
+    # After a gather all is new; and callbacks see what was gathered.
+    own.post_gather_callbacks = [stack_tensors]
+    own.save_variable_result("rate", 0.5, 2)
+    own.save_variable_result("rate", 0.25, 2)
+    own.gather_results(rank=0, world_size=1)
+    assert [float(value) for value in own.results["rate"].values] == [0.5, 0.5, 0.25]
+
+
+def test_a_tracer_gathers_the_programs_own_values_with_its_own() -> None:
+    model, windows = Net(), []
+
+    def gathered(name: str, result: Any) -> None:
+        windows.append((name, list(result.iterations)))
+
+    variable = Variable("fc1", 1, 2, post_gather_callbacks=[gathered],
+                        post_trace_callbacks=[stack_tensors])  # fmt: skip
+    with ModelTracer(model, variable) as tracer:
+        for step in range(3):
+            model(torch.ones(1, 3))
+            variable.save_variable_result("loss", step, tracer.current_iteration)
+    assert windows == [("fc1", [1, 2]), ("loss", [1]), ("fc1", [3]), ("loss", [2, 3])]
+    assert variable.results["loss"].values.tolist() == [0, 1, 2]
+    assert tracer.current_iteration == 3
+
+
+def test_the_programs_own_values_of_two_processes(tmp_path: Path) -> None:
+    script = """
+from clew.compat.tensortrace import Variable, stack_padded_tensors
+variable = Variable("x", pre_gather_callbacks=[stack_padded_tensors])
+for step in (1, 2):
+    variable.save_variable_result("loss", torch.full((1 + rank,), 10.0 * rank + step), step)
+if rank:
+    variable.save_variable_result("only", 7, 1)
+variable.gather_results(rank, size)
+answer = {name: [r.iterations, r.ranks, [torch.as_tensor(v).tolist() for v in r.values]]
+          for name, r in variable.results.items()}
+"""
+    first, second = answers(script, 2, tmp_path)
+    assert second == {}
+    assert first == {
+        "loss": [[1, 2, 1, 2], [0, 0, 1, 1], [[1], [2], [11, 11], [12, 12]]],
+        "only": [[1], [1], [7]],
+    }
+
+
+def test_a_variable_has_its_paths_in_parts_and_a_tracer_counts_its_passes() -> None:
+    assert Variable(["layers.*", "forward.x"]).target_paths == [["layers", "*"], ["forward", "x"]]
+    model = Net()
+    tracer = ModelTracer(model, ["forward"], eval_only=True)
+    with tracer:
+        for step in range(3):
+            model.train(step == 1)
+            model(torch.ones(1, 3))
+    assert tracer.current_iteration == 2
+
+
 def test_helpers_for_paths() -> None:
     point = namedtuple("point", "x y")
     data = {"a": [1, {"b": 2}], "p": point(3, 4), "n": None, 5: "five", "t": torch.ones(2)}

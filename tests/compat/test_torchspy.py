@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import logging
 import os
@@ -359,6 +360,15 @@ def test_every_name_is_there() -> None:
     names = ["BaseDebugger", "CallTracer", "DebugContext", "TensorSaver", "get_debug_context"]
     assert sorted(torchspy.__all__) == [*names, "spy_save"]
     assert set(torchspy.__all__) <= set(dir(torchspy))
+
+
+def test_every_module_of_the_package_has_its_names() -> None:
+    names = {"context": "DebugContext get_debug_context", "saver": "TensorSaver spy_save",
+             "tracer": "CallTracer"}  # fmt: skip
+    for module, given in names.items():
+        found = importlib.import_module(f"clew.compat.torchspy.{module}")
+        for name in given.split():
+            assert getattr(found, name) is getattr(torchspy, name)
 
 
 def test_a_debugger_has_a_folder_a_switch_and_paths(tmp_path: Path) -> None:

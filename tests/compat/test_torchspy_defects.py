@@ -287,6 +287,35 @@ def test_defect_compiles_in_one_graph_with_and_without_a_context(tmp_path: Path)
     assert saved(tmp_path) == ["c.0.q.call0.pt"]
 
 
+def test_defect_a_tensor_of_no_module_is_manual_in_compiled_code_too(tmp_path: Path) -> None:
+    class Free(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            spy_save("t", x)
+            return x + 1
+
+    torch._dynamo.reset()
+    saver = TensorSaver(tmp_path)
+    compiled = torch.compile(Free(), fullgraph=True, backend="eager")
+    with DebugContext(saver):
+        compiled(torch.ones(1))
+    assert saved(tmp_path) == ["manual.t.call0.pt"]
+
+
+def test_defect_long_names_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    saver = TensorSaver(tmp_path)
+    for end in (0, 1):
+        saver.save("n" * 300 + str(end), torch.tensor(end))
+    found = [torch.load(path).item() for path in sorted(tmp_path.iterdir())]
+    assert found == [0, 1]
+
+
+def test_defect_what_is_no_module_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with DebugContext(TensorSaver(tmp_path)):
+        spy_save("t", torch.ones(1), 3)  # type: ignore[arg-type]
+    assert "Module path unknown for int" in caplog.text
+    assert saved(tmp_path) == []
+
+
 def test_defect_saved_tensors_can_be_sampled_limited_and_read(tmp_path: Path) -> None:
     model = model_of(1)
     few = clew.schedule(every=2)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from clew.capture.calls import CalledNames, listen
+from clew.capture.calls import KnownModules, listen
 
 
 class Pair(nn.Module):
@@ -18,51 +19,87 @@ class Pair(nn.Module):
         return {"note": "pair", "out": [x + 1, more["y"]]}
 
 
+def known(model: nn.Module) -> KnownModules:
+    modules = KnownModules(root="root")
+    modules.add(model)
+    return modules
+
+
 def test_each_listener_is_told_until_it_ends() -> None:
     model, first, second = nn.Sequential(nn.ReLU()), [], []
-    end_first = listen({}, first.append)
-    end_second = listen({}, second.append)
+    end_first = listen(known(model), first.append)
+    end_second = listen(known(model), second.append)
     model(torch.ones(1))
+    nn.Tanh()(torch.ones(1))  # which nobody knows
     end_first()
     model(torch.ones(1))
     end_second()
     model(torch.ones(1))
-    assert first == [model[0], model]
-    assert second == [model[0], model] * 2
+    assert first == ["0", "root"]
+    assert second == ["0", "root"] * 2
     assert not nn.modules.module._global_forward_hooks
+
+
+def test_a_listener_that_is_gone_hears_no_more() -> None:
+    class Ear:
+        def hear(self, path: str) -> None:
+            told.append(path)
+
+    model, told, ear = nn.ReLU(), [], Ear()
+    end = listen(known(model), ear.hear)
+    model(torch.ones(1))
+    del ear
+    gc.collect()
+    assert not nn.modules.module._global_forward_hooks
+    model(torch.ones(1))
+    end()
+    assert told == ["root"]
 
 
 def test_ending_twice_leaves_others_alone() -> None:
     torch._dynamo.reset()
     model, told = nn.ReLU(), []
-    end_first = listen({}, lambda module: None)
+    end_first = listen(KnownModules(), lambda path: None)
     end_first()
-    end_second = listen({id(model): "relu"}, told.append)
+    end_second = listen(known(model), told.append)
     end_first()
     # torch would warn of the hook, and a warning is an error here.
     torch.compile(model, backend="eager")(torch.ones(1))
     end_second()
-    assert told[0] == "relu"
+    assert told[0] == "root"
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_calls_inside_compiled_code_are_told_by_path(backend: str) -> None:
     torch._dynamo.reset()
     model, told = Pair(), []
-    end = listen({id(model): "pair"}, told.append)
+    end = listen(known(model), told.append)
     compiled = torch.compile(model, backend=backend, fullgraph=True)
     for _ in range(2):
         compiled(torch.ones(1), more={"y": torch.zeros(1)})
     end()
     compiled(torch.ones(1), more={"y": torch.zeros(1)})
-    assert [who for who in told if isinstance(who, str)] == ["pair", "pair"]
+    assert told == ["root", "root"]
 
 
-def test_a_name_outside_any_call_is_the_shortest() -> None:
+def test_a_path_outside_any_call_is_the_shortest() -> None:
     shared = nn.ReLU()
-    names = CalledNames()
+    modules = KnownModules(root="root")
     model = nn.Sequential(nn.Sequential(shared), shared)
-    assert [name for name, _ in names.add(model)] == ["", "0", "0.0", "1"]
-    assert names.of(shared) == "1"
-    assert names.shared == {id(shared)}
-    assert names.original(nn.ReLU()) is None
+    assert [path for path, _ in modules.add(model)] == ["root", "0", "0.0", "1"]
+    assert modules.path_of(shared) == "1"
+    assert modules.path_of(model) == "root"
+    assert modules.path_of(nn.ReLU()) is None
+
+
+def test_modules_are_known_by_class_and_by_names_in_their_paths() -> None:
+    model = nn.ModuleDict({"a1": nn.ReLU(), "a10": nn.ReLU(), "b": nn.ReLU(), "c": nn.Tanh()})
+    modules = KnownModules()
+    found = modules.add(model, (nn.ReLU, nn.Tanh), names=["a1", "c"], without=["10"])
+    assert [path for path, _ in found] == ["a1", "c"]
+    assert modules.path_of(model["b"]) is None
+    # Compiled code knows paths, and nothing of what is no module.
+    assert [modules.path_of(given) for given in ("a1", "", 3)] == ["a1", None, None]
+    del model, found
+    gc.collect()
+    assert modules.paths == {}

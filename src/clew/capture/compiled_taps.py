@@ -16,13 +16,13 @@ from clew.capture.torch_compat import register_effect
 _LIBRARY = library.Library("clew", "FRAGMENT")
 # Each takes a tensor, needed or not: Inductor (seen on 2.13) puts an operator that takes none where
 # values that are used later are already let go.
-_LIBRARY.define("tap(Tensor value, str name, str module, str reduce) -> ()")
+_LIBRARY.define("tap(Tensor value, str name, str? module, str reduce) -> ()")
 _LIBRARY.define("bound(Tensor value, int plan, str name, int line, str module, bool always) -> ()")
 _LIBRARY.define("tap_missed(Tensor value, str name) -> ()")
 _LIBRARY.define("called(Tensor value, int listener, str path) -> ()")
 
 
-def _tap(value: Tensor, name: str, module: str, reduce: str) -> None:
+def _tap(value: Tensor, name: str, module: str | None, reduce: str) -> None:
     for listener in list(taps._listeners):
         listener.tapped(name, value.detach(), module, reduce or None, None)
 
@@ -52,7 +52,7 @@ for _name, _function in (
     register_effect(f"clew::{_name}")
 
 
-def tap(name: str, value: Any, module: str, reduce: str) -> None:
+def tap(name: str, value: Any, module: str | None, reduce: str) -> None:
     """Record a tensor when the compiled code runs; traced by Dynamo."""
     if isinstance(value, Tensor):
         ops.clew.tap(value, name, module, reduce)

@@ -73,7 +73,7 @@ def _tap_compiled(name: str, value: Any, module: Any, reduce: Any) -> None:
 
     if callable(reduce):
         value, reduce = reduce(value), None
-    path = "" if module is None else _paths.get(id(module), "")
+    path = None if module is None else _paths.get(id(module), "")
     compiled_taps.tap(name, value, path, reduce or "")
 
 

@@ -10,6 +10,7 @@ engine finds, collects and gathers the values; each pass of the model is a step 
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +20,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from clew.callbacks import Callbacks, deterministic, stack, stack_padded
 from clew.capture.frames.paths import child_named, follow
@@ -29,7 +30,9 @@ from clew.errors import ClewError
 from clew.events.gathered import Gathered, nested
 from clew.session import trace
 from clew.session.surroundings import rank_and_size, warn
+from clew.store.as_torch import own_parts
 from clew.views.export.growing_hdf5 import GrowingHdf5
+from clew.watching import is_same
 
 __all__ = [
     "GlobalVariableResult", "H5PYSaverCallback", "H5PYTracedModel", "LocalVariableResult",
@@ -57,6 +60,12 @@ class GlobalVariableResult:
     ranks: Any = field(default_factory=list)
     values: Any = field(default_factory=list)
 
+    def append(self, iteration: Any, rank: Any, value: Any) -> None:
+        """Add a value with its facts."""
+        self.iterations.append(iteration)
+        self.ranks.append(rank)
+        self.values.append(value)
+
 
 ResultEntry = GlobalVariableResult
 
@@ -81,19 +90,50 @@ class Variable:
         if not self.paths or not all(isinstance(path, str) for path in self.paths):
             told = "give paths such as 'forward.x' or 'layers.*'"
             raise ClewError(f"Variable({self.paths!r}): {told}")
-        # Of this process in its last gather, of all that callbacks have seen, of all so far.
-        self.local_results: dict[str, LocalVariableResult] = {}
+        self.target_paths = [path.split(".") for path in self.paths]
+        # Of this process since its last gather, of all that callbacks have seen, of all so far.
+        self.local_results: dict[str, LocalVariableResult] = defaultdict(LocalVariableResult)
         self.results: dict[str, GlobalVariableResult] = defaultdict(GlobalVariableResult)
         self._so_far: dict[str, GlobalVariableResult] = defaultdict(GlobalVariableResult)
+        self._own: dict[str, LocalVariableResult] = {}  # what the program saves itself
+
+    def save_variable_result(self, var_name: str, value: Any, current_iteration: int) -> None:
+        """Save a value of the program's own, if it has changed or the iteration is another.
+
+        `gather_results` brings it to `results`; a tracer of one process does so, too.
+        """
+        value = copy.deepcopy(own_parts(self._saved(var_name, value, current_iteration)))
+        result = self._own.setdefault(var_name, LocalVariableResult())
+        self.local_results[var_name] = result
+        is_new = result.iterations[-1:] != [current_iteration]
+        if is_new or not is_same(result.values[-1], value):
+            result.iterations.append(current_iteration)
+            result.values.append(value)
+
+    def gather_results(self, rank: int, world_size: int) -> None:
+        """Bring what was saved by `save_variable_result` to rank 0; all ranks have to come."""
+        mine, self._own = self._own, {}
+        for name, result in mine.items():
+            self._apply(self.pre_gather_callbacks, name, result)
+            del self.local_results[name]
+        gathered: list[Any] = [mine] * world_size
+        if world_size > 1:
+            distributed.gather_object(mine, gathered if rank == 0 else None)
+        merged: dict[str, GlobalVariableResult] = defaultdict(GlobalVariableResult)
+        for of, found in enumerate(gathered if rank == 0 else ()):
+            for name, result in found.items():
+                for iteration, value in _rows(result):
+                    merged[name].append(iteration, of, value)
+        for name, whole in merged.items():
+            self._arrived(name, whole)
 
     def followed(self, iteration: Callable[[str | None], int]) -> dict[str, Callbacks]:
         """What the engine is to do with the values of each path."""
 
         def save(value: Any, address: str) -> Any:
-            for function in self.pre_save_callbacks if not isinstance(value, nn.Module) else ():
-                args = address.removesuffix(".return"), value, iteration(self.mode)
-                value = _passed_over(function, args, value)
-            return value
+            name = address.removesuffix(".return")
+            is_value = not isinstance(value, nn.Module)
+            return self._saved(name, value, iteration(self.mode)) if is_value else value
 
         after = self._after_gather
         how = Callbacks(
@@ -110,6 +150,11 @@ class Variable:
             self.results[name] = GlobalVariableResult(*map(list, vars(result).values()))
             self._apply(self.post_trace_callbacks, name, self.results[name])
 
+    def _saved(self, name: str, value: Any, iteration: int) -> Any:
+        for function in self.pre_save_callbacks:
+            value = _passed_over(function, (name, value, iteration), value)
+        return value
+
     def _before_gather(self, found: Any) -> Gathered:
         name = found.address.removesuffix(".return")
         result = LocalVariableResult(found.ordinals, [*map(nested, found)])
@@ -119,14 +164,15 @@ class Variable:
         return Gathered([value for _, value in rows], [iteration for iteration, _ in rows])
 
     def _after_gather(self, found: Any) -> list[Any]:
-        name = found.address.removesuffix(".return")
         result = GlobalVariableResult(found.ordinals, found.ranks, [*map(nested, found)])
+        self._arrived(found.address.removesuffix(".return"), result)
+        return []  # they are here, and need not be in the trace as well
+
+    def _arrived(self, name: str, result: GlobalVariableResult) -> None:
         self._apply(self.post_gather_callbacks, name, result)
         so_far = self.results[name] = self._so_far[name]
         for row in _rows(result):
-            for column, item in zip(vars(so_far).values(), row, strict=True):
-                column.append(item)
-        return []  # they are here, and need not be in the trace as well
+            so_far.append(*row)
 
     def _apply(self, functions: Functions, name: str, result: Any) -> None:
         """Let callbacks change a result; it is as it was before one that fails."""
@@ -218,6 +264,7 @@ class ModelTracer:
         self._open = contextlib.ExitStack()
 
     rank = property(lambda self: rank_and_size()[0])
+    current_iteration = property(lambda self: self._passes.count(self.variables[0].mode))
     current_training_iteration = property(lambda self: self._passes.count("train"))
     current_evaluation_iteration = property(lambda self: self._passes.count("eval"))
 
@@ -243,6 +290,7 @@ class ModelTracer:
     def __exit__(self, *error: Any) -> None:
         self._open.__exit__(*error)
         for variable, one in zip(self.variables, self._traces, strict=True):
+            self._gather_own(variable)
             variable.end()
             for gap in one.coverage if self._passes.count() else ():
                 if gap.what == "an address to capture":
@@ -254,8 +302,15 @@ class ModelTracer:
             return self.model(*args, **kwargs)
 
     def _step(self) -> None:
-        for one in self._traces:
+        for variable, one in zip(self.variables, self._traces, strict=True):
             one.step()
+            if self._passes.count(variable.mode) % variable.gather_interval == 0:
+                self._gather_own(variable)
+
+    def _gather_own(self, variable: Variable) -> None:
+        """Gather what the program saved; of several ranks it has to see to that itself."""
+        if rank_and_size()[1] == 1:
+            variable.gather_results(0, 1)
 
 
 class TracedModel(nn.Module):
@@ -289,7 +344,7 @@ class Saved(tuple[Any, Any]):
     shape = property(lambda self: self[0].shape)
 
 
-class H5PYSaverCallback:
+class H5PYSaverCallback(GrowingHdf5):
     """Writes what was gathered to datasets `name`, `name_iterations` and `name_ranks`.
 
     Give it as the last of the `post_gather_callbacks`. Floating-point numbers and integers are
@@ -306,12 +361,11 @@ class H5PYSaverCallback:
         if self.dataset_file.exists() and not existing_ok:
             told = "give another dataset_file, or existing_ok=True to replace it"
             raise ValueError(f"{dataset_file} exists: {told}")
-        self.iteration_dtype = iteration_dtype
-        self._file = GrowingHdf5(
+        super().__init__(
             self.dataset_file, {"f": float_dtype, "i": int_dtype, "u": int_dtype},
             compression=compression, compression_opts=compression_opts, shuffle=shuffle,
         )  # fmt: skip
-        self.close = self._file.close
+        self.iteration_dtype = iteration_dtype
         self.datasets: dict[str, Saved] = {}
 
     def __call__(self, name: str, results: Any, iterations: Any = None, ranks: Any = None) -> None:
@@ -319,7 +373,7 @@ class H5PYSaverCallback:
         given = results if iterations is None else GlobalVariableResult(iterations, ranks, results)
         counts = [np.asarray(each, self.iteration_dtype) for each in given.iterations]
         facts = {"iterations": (counts, 0), "ranks": (given.ranks, -1)}
-        for part, datasets in self._file.append(name, given.values, **facts).items():
+        for part, datasets in self.append(name, given.values, **facts).items():
             self.datasets[part] = Saved(datasets[:2])
             self.datasets[part].ranks = datasets[2]
         for column, items in vars(given).items():

@@ -87,6 +87,11 @@ def _candidates(path: Path) -> Iterator[Path]:
     path = Path(os.path.abspath(path))
     if os.path.exists(path) and not path.is_dir():
         raise ClewError(f"{path} is a file; give a folder for the trace, such as {path.name}.clew")
+    yield from numbered(path)
+
+
+def numbered(path: Path) -> Iterator[Path]:
+    """A path, and those to take instead where it is taken: `run-2.clew`, `run-3.clew`."""
     yield path
     for number in range(2, _MOST_TRIES):
         yield path.with_name(f"{path.stem}-{number}{path.suffix}")

@@ -4,17 +4,9 @@ from clew.compat.torchspy import CallTracer, DebugContext, TensorSaver
 from clew.compat.torchspy.saver import spy_save
 """
 
-from __future__ import annotations
-
-from clew.compat.torchspy.base import BaseDebugger
 from clew.compat.torchspy.saver import DebugContext, TensorSaver, get_debug_context, spy_save
-from clew.compat.torchspy.tracer import CallTracer
+from clew.compat.torchspy.tracer import BaseDebugger, CallTracer
 
 __all__ = [
-    "BaseDebugger",
-    "CallTracer",
-    "DebugContext",
-    "TensorSaver",
-    "get_debug_context",
-    "spy_save",
-]
+    "BaseDebugger", "CallTracer", "DebugContext", "TensorSaver", "get_debug_context", "spy_save",
+]  # fmt: skip

@@ -6,27 +6,20 @@ saved is logged; nothing is raised in the user's forward.
 
 from __future__ import annotations
 
-import functools
-import itertools
-import os
 from collections import defaultdict
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from clew.callbacks import norm
-from clew.capture.taps import listen, tap
-from clew.compat.torchspy.base import UNKNOWN, BaseDebugger, logger
+from clew.capture.taps import TapListener, listen, tap
+from clew.compat.torchspy.tracer import BaseDebugger, logger
 from clew.session.surroundings import rank_and_size
 from clew.store.as_torch import own_parts
-from clew.views.export.hdf5 import escaped
-
-# What the file systems of one system or another trip over.
-_RESERVED = '/\\:*?"<>|' + "".join(map(chr, range(32)))
-_LONGEST_NAME = 200
+from clew.store.save import numbered
+from clew.views.export.hdf5 import file_name
 
 
 class TensorSaver(BaseDebugger):
@@ -37,7 +30,12 @@ class TensorSaver(BaseDebugger):
     """
 
     def __init__(self, output_dir: str | Path, enabled: bool = True) -> None:
-        super().__init__(_free(Path(output_dir)), enabled)
+        rank, size = rank_and_size()
+        wanted = Path(output_dir, f"rank{rank}") if size > 1 else Path(output_dir)
+        free = next(f for f in numbered(wanted) if not any(f.glob("*.call*.pt")))
+        if free != wanted:
+            logger.warning("%s has saved tensors already; saving to %s", wanted, free)
+        super().__init__(free, enabled)
         self.call_counts: defaultdict[str, int] = defaultdict(int)
 
     register_modules = BaseDebugger._register
@@ -48,14 +46,12 @@ class TensorSaver(BaseDebugger):
         """Save a tensor, or what holds tensors; `norm_only` saves one norm per sample."""
         if not self.enabled:
             return
-        index = call_idx
-        if index is None:
-            index = self.call_counts[name]
-            self.call_counts[name] += 1
-        file = f"{_safe(name)}.call{index}.pt"
+        name = file_name(name)
+        index = self.call_counts[name] if call_idx is None else call_idx
+        self.call_counts[name] += call_idx is None
+        file = f"{name}.call{index}.pt"
         try:
-            kept = own_parts(tensor, _norms if norm_only else None)
-            torch.save(kept, f"{self.output_dir}{os.sep}{file}")
+            torch.save(own_parts(tensor, _norms if norm_only else None), self.output_dir / file)
         except Exception as error:
             logger.warning("Could not save %s: %s: %s", file, type(error).__name__, error)
 
@@ -64,7 +60,12 @@ class TensorSaver(BaseDebugger):
         self.call_counts.clear()
 
 
-class DebugContext:
+def _norms(tensor: torch.Tensor) -> Any:
+    """One norm per sample, the first axis being the samples; of a scalar its absolute value."""
+    return norm(-1)(tensor.reshape(tensor.shape[0] if tensor.dim() else 1, -1))
+
+
+class DebugContext(TapListener):
     """Where `spy_save` saves to; contexts nest, and the innermost one counts."""
 
     def __init__(
@@ -84,38 +85,24 @@ class DebugContext:
         self._end()
         _contexts.remove(self)
 
-    def tapped(
-        self, name: str, value: Any, module: Any, reduce: Any, frame: FrameType | None
-    ) -> None:
-        """A value was tapped: save it, if this is the context it belongs to."""
+    def tapped(self, name: str, value: Any, module: Any, reduce: Any, frame: Any) -> None:
+        """Save a value that was tapped, if this is the context it belongs to."""
         if _contexts[-1] is not self:
             return
-        path = self._path_of(module)
+        path = self.module_path_override
         if path is None:
-            what = type(module).__name__ if isinstance(module, nn.Module) else module
+            path = "manual" if module is None else self.saver.get_module_path(module)
+        if path == "unknown":
             logger.warning(
                 "Module path unknown for %s: register_modules() did not meet it, or it is a copy "
-                "of one it met. Skipping save of %r", what, name,
+                "of one it met. Skipping save of %r", type(module).__name__, name,
             )  # fmt: skip
-            return
-        self.saver.save(".".join(part for part in (self.prefix, path, name) if part), value)
-
-    def _path_of(self, module: Any) -> str | None:
-        if self.module_path_override is not None:
-            return self.module_path_override
-        if module is None:
-            return "manual"
-        if isinstance(module, nn.Module):
-            module = self.saver.get_module_path(module)
-        # Compiled code hands over the path itself.
-        return module if isinstance(module, str) and module not in (UNKNOWN, "") else None
+        else:
+            self.saver.save(".".join(part for part in (self.prefix, path, name) if part), value)
 
     def missed(self, name: str) -> None:
         """A tap in compiled code was given something that is no tensor."""
         logger.warning("%r is no tensor; inside compiled code only tensors can be saved", name)
-
-    def prefixed(self, prefix: str) -> None:
-        """Contexts have prefixes of their own."""
 
 
 _contexts: list[DebugContext] = []
@@ -129,25 +116,3 @@ def get_debug_context() -> DebugContext | None:
 def spy_save(name: str, tensor: Any, module: nn.Module | None = None) -> None:
     """Save a tensor if a `DebugContext` is open; nothing happens otherwise."""
     tap(name, tensor, module)
-
-
-def _free(folder: Path) -> Path:
-    """The folder, or one beside it if it has saved tensors; below it, one for each rank."""
-    rank, size = rank_and_size()
-    wanted = folder / f"rank{rank}" if size > 1 else folder
-    beside = (wanted.with_name(f"{wanted.name}-{number}") for number in itertools.count(2))
-    free = next(f for f in itertools.chain([wanted], beside) if not any(f.glob("*.call*.pt")))
-    if free != wanted:
-        logger.warning("%s has saved tensors already; saving to %s", wanted, free)
-    return free
-
-
-@functools.lru_cache
-def _safe(name: str) -> str:
-    """A name that is one file."""
-    return escaped(name, _RESERVED, _LONGEST_NAME).replace("..", "%2E%2E")
-
-
-def _norms(tensor: Tensor) -> Any:
-    """One norm per sample, the first axis being the samples; of a scalar its absolute value."""
-    return norm(-1)(tensor.reshape(tensor.shape[0] if tensor.dim() else 1, -1))

@@ -5,15 +5,40 @@ The engine's hook is the process's, so a fused fast path stays on. Calls that fa
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from clew.capture.calls import listen
-from clew.compat.torchspy.base import UNKNOWN, BaseDebugger
+from clew.capture.calls import KnownModules, listen
+
+logger = logging.getLogger("torchspy.saver")
+
+
+class BaseDebugger:
+    """A folder for output, a switch, and the paths of the modules that were registered."""
+
+    def __init__(self, output_dir: str | Path, enabled: bool = True) -> None:
+        self.output_dir = Path(output_dir)
+        self.output_dir.mkdir(parents=True, exist_ok=True)
+        self.enabled = enabled
+        self._modules = KnownModules(root="root")
+        self.module_paths = self._modules.paths
+
+    def get_module_path(self, module: nn.Module) -> str:
+        """The path a registered module is called by, `"unknown"` for any other."""
+        return self._modules.path_of(module) or "unknown"
+
+    def _register(
+        self, model: nn.Module, target_classes: Iterable[type[nn.Module]] = (nn.Module,),
+        target_names: Iterable[str] | None = None, exclude_names: Iterable[str] | None = None,
+    ) -> None:  # fmt: skip
+        """Look at modules of some classes with a name in their path, and none that is excluded."""
+        found = self._modules.add(model, target_classes, target_names, exclude_names)
+        for path, module in found:
+            logger.info("Registered %s (%s)", path, type(module).__name__)
 
 
 class CallTracer(BaseDebugger):
@@ -25,24 +50,14 @@ class CallTracer(BaseDebugger):
         self.hooks: list[Callable[[], None]] = []
 
     def register_hooks(self, model: nn.Module, *which: Any, **named: Any) -> None:
-        """Record calls of some modules of a model from here on; which, `_register` says."""
+        """Record calls of some modules of a model from here on; which, `register_modules` says."""
         self._register(model, *which, **named)
-        if self.hooks:
-            return
-        this = weakref.ref(self)
+        if not self.hooks:
+            self.hooks.append(listen(self._modules, self._ended))
 
-        def ended(module: nn.Module | str) -> None:
-            tracer = this()
-            if tracer is None or not tracer.enabled:
-                return
-            # Compiled code knows the path itself.
-            path = module if isinstance(module, str) else tracer.get_module_path(module)
-            if path != UNKNOWN:
-                tracer.call_trace.append(path)
-
-        self.hooks.append(listen(self.module_paths, ended))
-        # A tracer that nobody has any more listens no more.
-        weakref.finalize(self, self.hooks[0])
+    def _ended(self, path: str) -> None:
+        if self.enabled:
+            self.call_trace.append(path)
 
     def save_trace(self, filename: str = "call_trace.txt") -> Path:
         """Write one path per line."""

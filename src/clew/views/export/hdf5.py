@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from clew.views.export.formats import Contents
 from clew.views.export.kept import kept_series
 
 _LONGEST_NAME = 1000
+# What some file system refuses in a name, and how long one may be.
+_REFUSED = '/\\:*?"<>|' + "".join(map(chr, range(32)))
+_LONGEST_FILE_NAME = 200
 
 
 def write(
@@ -94,3 +98,9 @@ def escaped(name: str, reserved: str, longest: int) -> str:
     if not text.strip("."):
         text = "%2E" * len(text)
     return text.encode("utf-8", "backslashreplace")[:longest].decode("utf-8", "ignore")
+
+
+@lru_cache
+def file_name(name: str) -> str:
+    """A name that any file system takes as that of one file."""
+    return escaped(name, _REFUSED, _LONGEST_FILE_NAME).replace("..", "%2E%2E")

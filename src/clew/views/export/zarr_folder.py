@@ -16,13 +16,10 @@ from clew.store.reader import Reader
 from clew.views.export.arrays import FORMAT, VERSION, Shape, write_series
 from clew.views.export.dtypes import Asked, DType
 from clew.views.export.formats import Contents
-from clew.views.export.hdf5 import escaped
+from clew.views.export.hdf5 import file_name
 from clew.views.export.kept import kept_series
 
 COMPRESSIONS = (None, "zstd", "gzip")
-# What some file system refuses in a name, or Zarr keeps for itself.
-_RESERVED = '/\\:*?"<>|' + "".join(map(chr, range(32)))
-_LONGEST_NAME = 200
 
 
 def write(
@@ -90,6 +87,6 @@ class ZarrArrays:
         group.attrs[name] = texts
 
     def safe(self, name: str) -> str:
-        """The name with what file systems refuse as `%XX`."""
-        text = escaped(name, _RESERVED, _LONGEST_NAME)
+        """The name with what file systems refuse, or Zarr keeps for itself, as `%XX`."""
+        text = file_name(name)
         return "%5F" + text[1:] if text.startswith("__") else text
