@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import clew
 from tests.models import Call
-from tests.outcomes import faults
+from tests.outcomes import differing, faults, installed
 
 
 def crash(program: Any, model: nn.Module | None = None, **options: Any) -> clew.Trace:
@@ -396,3 +396,25 @@ def test_a_fault_where_warnings_are_errors_does_not_raise() -> None:
     with clew.trace() as t:  # pytest makes warnings errors here
         assert nn.ReLU()(x).tolist() == [1]
     assert faults(t)
+
+
+@pytest.mark.parametrize("part", ["CompiledSource.stop", "ModuleTable.tensors"])
+def test_a_fault_at_the_end_does_not_raise(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from clew.capture import compiled, names
+
+    def fail(*args: Any) -> None:
+        raise ZeroDivisionError("a bug of ours")
+
+    cls, _, method = part.partition(".")
+    monkeypatch.setattr(getattr(compiled, cls, None) or getattr(names, cls), method, fail)
+    before = installed()
+    model = nn.ReLU()
+    with pytest.warns(clew.ClewWarning, match="ZeroDivisionError: a bug of ours"):
+        with clew.trace(model, capture=["nowhere"]) as t:
+            assert model(torch.ones(1)).tolist() == [1]
+    assert differing(before, installed()) == []
+    assert t.ops[-1].name == "aten.relu.default"
+    assert faults(t)
+    with clew.trace(model) as again:
+        model(torch.ones(1))
+    assert "nested trace" not in str(again.coverage)

@@ -97,6 +97,7 @@ class Session:
         recording = Recording(sink, time.perf_counter_ns, TensorTable, budget, most_events)
         recording.on_halt = self._halted
         recording.on_fault = self.gaps.fault
+        recording.on_gap = self.gaps.add
         return recording
 
     def _register(self, models: dict[str, nn.Module]) -> dict[str, tuple[str, list[ModuleName]]]:
@@ -144,20 +145,30 @@ class Session:
         lane = self.recording.lanes.get(self._main)
         if lane is not None:
             self._pop_mode(lane)
-        for undo in reversed(self._undo):
-            undo()
-        self._undo = []
+        self._uninstall()
         following = self._following
-        following.workers.close()
-        try:
-            following.gather.finish(crashed=self.crash_text is not None)
-        except Exception as fault:
-            self.gaps.fault(fault, "gathered values")
-        self.recording.close()
+        self._try(following.workers.close, "the events of workers")
+        self._try(
+            lambda: following.gather.finish(crashed=self.crash_text is not None), "gathered values"
+        )
+        self._try(self.recording.close, "the last events")
         self._reader = None
-        self._say_missed()
+        self._try(self._say_missed, "what was asked for and never came")
         if self._writer is not None:
-            self._writer.close()
+            self._try(self._writer.close, "the last events")
+
+    def _uninstall(self) -> None:
+        """Take away all that was installed, whatever becomes of each."""
+        for undo in reversed(self._undo):
+            self._try(undo, "the end of the trace")
+        self._undo = []
+
+    def _try(self, action: Callable[[], object], where: str) -> None:
+        """Do something the program does not know of and must not hear of if it fails."""
+        try:
+            action()
+        except Exception as fault:
+            self.gaps.fault(fault, where)
 
     def _say_missed(self) -> None:
         """Say what was asked for and never came."""
@@ -182,18 +193,14 @@ class Session:
     def failed_to_start(self, fault: BaseException) -> None:
         """Undo what was installed and say so; the program runs on, unrecorded."""
         self.gaps.fault(fault, "anything")
-        for undo in reversed(self._undo):
-            undo()
-        self._undo = []
+        self._uninstall()
 
     def abandon(self) -> None:
         """Stop in a process that inherited the recording by a fork."""
         self.recording.halt()
         if self._writer is not None:
             self._writer.abandon()
-        for undo in reversed(self._undo):
-            undo()
-        self._undo = []
+        self._uninstall()
 
     def forked(self) -> None:
         """Say that another process runs unseen; workers of a DataLoader tell what they do."""
