@@ -24,7 +24,7 @@ from torch import Tensor, is_grad_enabled, strided
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from clew.capture.failures import error_text, mark
+from clew.capture.failures import error_text, mark, pass_on
 from clew.capture.lanes import FRAME, ID, NAME, NODE, Lane
 from clew.capture.recording import Recording
 from clew.capture.structure import CONSTANTS, describe
@@ -223,8 +223,9 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
                             result.append(token)
                     else:
                         raise TypeError
-                except Exception:
+                except Exception as odd:
                     # Not plain after all: a sparse tensor, a subclass, an undefined gradient.
+                    pass_on(odd)
                     result = op.result(out, args, kwargs or {}, tensors, event, grad)
             push_event((event, func, node, parent, start, end, number, inputs, named, result, None))
             if event & batch_bits == batch_bits or (keeping and budget.is_full):

@@ -5,6 +5,7 @@ The one place that joins capture and store.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -145,23 +146,26 @@ class Session:
         lane = self.recording.lanes.get(self._main)
         if lane is not None:
             self._pop_mode(lane)
-        self._uninstall()
-        following = self._following
-        self._try(following.workers.close, "the events of workers")
-        self._try(
-            lambda: following.gather.finish(crashed=self.crash_text is not None), "gathered values"
-        )
-        self._try(self.recording.close, "the last events")
+        following, crashed = self._following, self.crash_text is not None
+        with contextlib.ExitStack() as rest:  # an interrupt ends one part, not the others
+            if self._writer is not None:
+                rest.callback(self._try, self._writer.close, "the last events")
+            rest.callback(self._try, self._say_missed, "what was asked for and never came")
+            rest.callback(self._try, self._close_recording, "the last events")
+            rest.callback(self._try, lambda: following.gather.finish(crashed), "gathered values")
+            rest.callback(self._try, following.workers.close, "the events of workers")
+            rest.callback(self._uninstall)
+
+    def _close_recording(self) -> None:
+        self.recording.close()
         self._reader = None
-        self._try(self._say_missed, "what was asked for and never came")
-        if self._writer is not None:
-            self._try(self._writer.close, "the last events")
 
     def _uninstall(self) -> None:
         """Take away all that was installed, whatever becomes of each."""
-        for undo in reversed(self._undo):
-            self._try(undo, "the end of the trace")
-        self._undo = []
+        undo, self._undo = self._undo, []
+        with contextlib.ExitStack() as rest:
+            for action in undo:
+                rest.callback(self._try, action, "the end of the trace")
 
     def _try(self, action: Callable[[], object], where: str) -> None:
         """Do something the program does not know of and must not hear of if it fails."""
@@ -252,8 +256,9 @@ class Session:
     def _stop_sources(self) -> None:
         if self._running:
             self._running = False
-            for source in reversed(self._sources):
-                source.stop()
+            with contextlib.ExitStack() as rest:
+                for source in self._sources:
+                    rest.callback(source.stop)
 
     def _halted(self) -> None:
         self.gaps.add(
