@@ -4,6 +4,7 @@ request.
 
 from __future__ import annotations
 
+import gc
 import shutil
 from typing import Any
 
@@ -213,3 +214,53 @@ def test_a_function_compiled_whole() -> None:
     assert [op.name for op in t.ops] == ["aten.ones.default", "compiled", "aten.add.Tensor"]
     assert t.ops[-1].inputs["0"].producer.name == "compiled"
     assert t.ops[1].source.file == __file__
+
+
+class Branching(nn.Module):
+    """Runs one of two branches inside a higher-order op, which torch compiles for itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        def positive(x: Tensor) -> Tensor:
+            return self.fc(x).relu()
+
+        return torch.cond(x.sum() > 0, positive, lambda x: self.fc(x).cos(), (x,))
+
+
+def test_a_higher_order_op_is_one_op_and_coverage_says_so() -> None:
+    torch.manual_seed(0)
+    model = Branching()
+    expected = run(model)
+    with clew.trace(model) as t:
+        assert differing(expected, run(model)) == []
+    assert faults(t) == []
+    ran = [op for op in t.ops if op.name == "cond"]
+    assert [op.phase for op in ran] == ["forward", "backward"]
+    assert [tuple(op.outputs["0"].shape) for op in ran] == [(3, 4), (4,)]
+    assert not any("relu" in op.name for op in t.ops)
+    (gap,) = {gap.why for gap in t.coverage if gap.what == "the ops inside of cond"}
+    assert "recorded as one op" in gap
+
+
+@pytest.mark.parametrize("level", ["ops", "modules"])
+def test_a_compiled_graph_dies_with_what_was_compiled(level: str) -> None:
+    model = Branching()
+
+    def graphs() -> int:
+        torch._dynamo.reset()
+        gc.collect()
+        return sum(isinstance(found, torch.fx.GraphModule) for found in gc.get_objects())
+
+    def traced() -> int:
+        with torch.no_grad(), clew.trace(model, level=level) as t:
+            model(torch.ones(3, 4))
+        assert t["GraphModule"][-1].source.file == __file__
+        del t
+        return graphs()
+
+    torch._dynamo.reset()
+    before = traced()
+    assert [traced() for _ in range(3)] == [before] * 3

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
+import signal
+from collections import UserDict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,7 @@ from torch import Tensor, nn
 
 import clew
 from tests.models import Call
-from tests.outcomes import faults
+from tests.outcomes import differing, faults, installed
 
 
 def crash(program: Any, model: nn.Module | None = None, **options: Any) -> clew.Trace:
@@ -388,6 +392,96 @@ def test_hostile_arguments(level: str, values: str) -> None:
     assert last.inputs["0"].shape == last.outputs[""].shape == (1,)
 
 
+# Signals come at any moment, also while Clew looks at something
+
+
+class OutOfTime(Exception):
+    """What a handler of the program raises."""
+
+
+class Alarm:
+    """Handlers of a signal, in the forms that programs give them."""
+
+    def method(self, number: int, frame: Any) -> None:
+        raise OutOfTime("after a second", number)
+
+    def __call__(self, number: int, frame: Any) -> None:
+        raise OutOfTime("after a second", number)
+
+
+def late(text: str, number: int, frame: Any) -> None:
+    raise OutOfTime(text, number)
+
+
+class RingingTensor(Tensor):
+    """A tensor that a signal interrupts the reading of."""
+
+    @property
+    def _local_tensor(self) -> Any:
+        signal.raise_signal(signal.SIGUSR1)
+
+
+class RingingDict(UserDict[str, Any]):
+    """An argument that a signal interrupts the reading of."""
+
+    def __init__(self) -> None:
+        """Nothing: `data` cannot be set."""
+
+    @property
+    def data(self) -> Any:  # type: ignore[override]
+        signal.raise_signal(signal.SIGUSR1)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="the system has no such signal")
+@pytest.mark.parametrize("handler", [Alarm().method, Alarm(), functools.partial(late, "late")])
+@pytest.mark.parametrize("ringing", [RingingTensor, RingingDict])
+@pytest.mark.parametrize("level", ["ops", "modules"])
+def test_what_a_signal_handler_raises_comes_out(handler: Any, ringing: Any, level: str) -> None:
+    model = Call(lambda self, x, y: x + 1)
+    y = torch.ones(2).as_subclass(ringing) if ringing is RingingTensor else ringing()
+    before, usual = installed(), signal.signal(signal.SIGUSR1, handler)
+    try:
+        with clew.trace(model, level=level, values="stats") as t:
+            with pytest.raises(OutOfTime) as raised:
+                model(torch.ones(1), y)
+            assert model(torch.ones(1), 3).tolist() == [2]
+    finally:
+        signal.signal(signal.SIGUSR1, usual)
+    assert raised.value.args[1] == signal.SIGUSR1
+    assert faults(t) == []
+    assert t[""][-1].arguments["1"] == 3
+    assert differing(before, installed()) == []
+
+
+@pytest.mark.parametrize("part", ["named.TapSource.stop", "recording.Recording.close"])
+def test_an_interrupt_at_the_end_leaves_nothing_installed(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_the_end(monkeypatch, part, KeyboardInterrupt("now"))
+    before, model = installed(), nn.ReLU()
+    with pytest.raises(KeyboardInterrupt, match="now"), clew.trace(model) as t:
+        model(torch.ones(1))
+    assert differing(before, installed()) == []
+    assert t.ops[-1].name == "aten.relu.default"
+    monkeypatch.undo()
+    with clew.trace(model) as again:
+        model(torch.ones(1))
+    assert "nested trace" not in str(again.coverage)
+
+
+def at_the_end(monkeypatch: pytest.MonkeyPatch, part: str, error: BaseException) -> None:
+    """Have a part of Clew raise once it has done its work."""
+    module, cls, name = part.split(".")
+    owner = getattr(importlib.import_module(f"clew.capture.{module}"), cls)
+    usual = getattr(owner, name)
+
+    def fail(*args: Any) -> None:
+        usual(*args)
+        raise error
+
+    monkeypatch.setattr(owner, name, fail)
+
+
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Break Clew where it meets a tensor for the first time."""
@@ -418,3 +512,19 @@ def test_a_fault_where_warnings_are_errors_does_not_raise() -> None:
     with clew.trace() as t:  # pytest makes warnings errors here
         assert nn.ReLU()(x).tolist() == [1]
     assert faults(t)
+
+
+@pytest.mark.parametrize("part", ["compiled.CompiledSource.stop", "names.ModuleTable.tensors"])
+def test_a_fault_at_the_end_does_not_raise(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_the_end(monkeypatch, part, ZeroDivisionError("a bug of ours"))
+    before = installed()
+    model = nn.ReLU()
+    with pytest.warns(clew.ClewWarning, match="ZeroDivisionError: a bug of ours"):
+        with clew.trace(model, capture=["nowhere"]) as t:
+            assert model(torch.ones(1)).tolist() == [1]
+    assert differing(before, installed()) == []
+    assert t.ops[-1].name == "aten.relu.default"
+    assert faults(t)
+    with clew.trace(model) as again:
+        model(torch.ones(1))
+    assert "nested trace" not in str(again.coverage)

@@ -1,11 +1,15 @@
 """Exceptions of the program: their text, notes on them, and who already has an event of them.
 
-An exception passes many calls on its way up; each recording has it where it met it first.
+An exception passes many calls on its way up; each recording has it where it met it first. One
+that a signal handler raises may come up anywhere, also in the middle of Clew's own code.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import signal
+from types import CodeType
 from typing import Any
 
 _MARK = "_clew_recorded"
@@ -53,3 +57,31 @@ def error_text(exception: BaseException) -> str:
         return f"{type(exception).__name__}: {exception}"
     except Exception:
         return type(exception).__name__
+
+
+def pass_on(error: BaseException) -> None:
+    """Raise what is not Clew's to handle: an exception that a signal handler has raised."""
+    traceback = error.__traceback__
+    inner = None if traceback is None else traceback.tb_next
+    if inner is None:  # raised right there: no handler ran
+        return
+    handlers = _handlers()
+    while inner is not None:
+        if inner.tb_frame.f_code in handlers:
+            raise error
+        inner = inner.tb_next
+
+
+def _handlers() -> set[CodeType]:
+    """The code of the program's signal handlers."""
+    found = set()
+    for number in signal.valid_signals():
+        handler: Any = signal.getsignal(number)
+        while isinstance(handler, functools.partial):
+            handler = handler.func
+        # A function, a method, or an object that is called.
+        function = handler if hasattr(handler, "__code__") else vars(type(handler)).get("__call__")
+        code = getattr(function, "__code__", None)
+        if isinstance(code, CodeType):
+            found.add(code)
+    return found

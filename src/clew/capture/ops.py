@@ -23,11 +23,11 @@ from typing import Any
 from weakref import ref
 
 from torch import Tensor, is_grad_enabled, strided
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from clew.capture.failures import error_text, mark
-from clew.capture.lanes import FRAME, ID, NODE, Lane
+from clew.capture.failures import error_text, mark, pass_on
+from clew.capture.lanes import FRAME, ID, NAME, NODE, Lane
 from clew.capture.recording import Recording
 from clew.capture.structure import CONSTANTS, describe
 from clew.capture.tensors import PLAIN, TensorTable, Token
@@ -40,6 +40,7 @@ from clew.capture.torch_compat import (
     remove_mode,
     unobserved,
 )
+from clew.events.model import Gap
 from clew.events.records import (
     BACKWARD,
     NO_NODE,
@@ -239,6 +240,8 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
                 result: Any = op.result(out, args, kwargs or {}, tensors, event, grad)
                 if capturing:
                     recording.keep_op(func, args, kwargs, out)
+                if op.higher_order:
+                    recording.on_gap(_inside_of(func, lane))
             else:
                 try:
                     if type(out) is Tensor and out.layout is strided:
@@ -271,8 +274,9 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
                             result.append(token)
                     else:
                         raise TypeError
-                except Exception:
+                except Exception as odd:
                     # Not plain after all: a sparse tensor, a subclass, an undefined gradient.
+                    pass_on(odd)
                     result = op.result(out, args, kwargs or {}, tensors, event, grad)
             push_event((event, func, node, parent, start, end, number, inputs, named, result, None))
             if event & batch_bits == batch_bits or (keeping and budget.is_full):
@@ -301,17 +305,30 @@ def _recompute_number(made: int) -> int:
     return made if node is None else recompute_number(node._sequence_nr(), made)
 
 
+def _inside_of(func: HigherOrderOperator, lane: Lane) -> Gap:
+    name = lane.stack[-1][NAME]
+    return Gap(
+        f"the ops inside of {func}",
+        "" if name is None else name.path or "the root module",
+        "torch runs the functions given to it out of sight, so it is recorded as one op",
+        "call these functions without it to see their ops",
+    )
+
+
 class OpFacts:
     """What is true of every call of one op."""
 
     __slots__ = (
-        "annotation", "base", "bases", "call", "detaches", "func", "plain", "training", "writes",
+        "annotation", "base", "bases", "call", "detaches", "func", "higher_order", "plain",
+        "training", "writes",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
         self.func = func  # kept alive, so that its id stays its own
         # An overload's `__call__` only forwards to `_op`.
         self.call: Callable[..., Any] = func._op if type(func) is OpOverload else func
+        # One that is given functions to run, as `torch.cond` is.
+        self.higher_order = isinstance(func, HigherOrderOperator)
         # Marks for the profiler, not computation.
         self.annotation = getattr(func, "namespace", "") == "profiler"
         schema: Any = getattr(func, "_schema", None)

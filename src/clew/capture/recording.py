@@ -22,6 +22,7 @@ from clew.capture.lanes import ID, INPUTS, NAMED, NO_FRAME, NODE, Call, Lane
 from clew.capture.names import ModuleTable
 from clew.capture.sources import Position, StackNode, StackTree
 from clew.capture.structure import describe, is_tensor
+from clew.events.model import Gap
 from clew.events.records import (
     EVENT_FIELDS,
     OPEN,
@@ -114,6 +115,8 @@ class Recording:
         self.thread_names: list[str] = []
         self._draining = threading.Lock()
         self.on_fault: Callable[[BaseException, str], None] = lambda fault, where: None
+        # Called with what could not be seen.
+        self.on_gap: Callable[[Gap], Any] = lambda gap: None
 
     def keep(self, keeper: Keeper, every: bool) -> None:
         """Keep more than facts of named values and, with `every`, of each tensor version."""
@@ -349,6 +352,7 @@ class Recording:
             lane.release()
         self.lanes.clear()
         self.tensors.release()
+        self.stacks.let_go_of_made()
 
     def _open_inputs(self) -> list[Any]:
         return [[c[INPUTS], c[NAMED]] for lane in self.lanes.values() for c in lane.stack]

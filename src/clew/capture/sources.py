@@ -12,6 +12,7 @@ import itertools
 import linecache
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeAlias
@@ -35,6 +36,8 @@ class Machinery:
     phases: dict[CodeType, int] = field(default_factory=dict)
     # Where code comes from that is not in any file, but was made by a compiler.
     generated: tuple[str, ...] = ("<eval_with_key>",)
+    # Whether code, though it names a file, was made by a compiler.
+    is_compiled: Callable[[CodeType], bool] = lambda code: False
     # Folders of code that is not the user's.
     libraries: tuple[str, ...] = (
         os.path.dirname(os.path.dirname(__file__)) + os.sep,
@@ -88,6 +91,8 @@ class StackTree:
 
     def __init__(self) -> None:
         self.nodes: list[StackNode] = []
+        # Code that a compiler made and that nobody else may have.
+        self._made: list[CodeType] = []
         self._roots: dict[tuple[int, int], StackNode] = {}
 
     def root(self, thread: int, phase: int = FORWARD) -> StackNode:
@@ -107,6 +112,8 @@ class StackTree:
             phase = MACHINERY.phases.get(code, parent.phase) if phase is None else phase
             node = self._add(parent, code, lasti, phase, parent.thread)
             parent.kids[key] = node
+            if MACHINERY.is_compiled(code) or code.co_filename.startswith(MACHINERY.generated):
+                self._made.append(code)
         return node
 
     def below(self, above: StackNode, position: Position) -> StackNode:
@@ -156,9 +163,16 @@ class StackTree:
             if id(node.code) in gone:
                 node.site = _site(node)
                 node.code = None
-            if node.kids and any(not gone.isdisjoint(key[::2]) for key in node.kids):
-                kids = node.kids.items()
+            # A list, as other threads may add to it.
+            kids = list(node.kids.items())
+            if any(not gone.isdisjoint(key[::2]) for key, _ in kids):
                 node.kids = {key: kid for key, kid in kids if gone.isdisjoint(key[::2])}
+
+    def let_go_of_made(self) -> None:
+        """Hold no code that a compiler made: its graphs live as long as the code does."""
+        made, self._made = self._made, []
+        if made:
+            self.let_go(made)
 
     def _add(
         self, parent: StackNode | None, code: CodeType | None, lasti: int, phase: int, thread: int

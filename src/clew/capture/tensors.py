@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from clew.capture import structure
+from clew.capture.failures import pass_on
 from clew.capture.names import ModuleTable
 from clew.capture.torch_compat import function_mode_count, unobserved
 from clew.events.records import SAME, WRITTEN, Extra, UnknownShape
@@ -134,8 +135,9 @@ class TensorTable:
                  None, requires_grad, producer, self._name_of(tensor))
             )  # fmt: skip
             self.live[id(tensor)] = (_while_same(reference, address, requires_grad), token, None)
-        except Exception:
+        except Exception as odd:
             # A subclass, an inference tensor, another layout, no storage.
+            pass_on(odd)
             storage = self._storage(tensor)
             version = version_of(tensor)
             return self.add(tensor, storage, version, producer, tensor.requires_grad)
@@ -235,7 +237,8 @@ class TensorTable:
         """A number shared by all tensors on the same memory, for one met from outside."""
         try:
             address = tensor.untyped_storage()._cdata
-        except Exception:
+        except Exception as odd:
+            pass_on(odd)
             return next(self._numbers)
         holder = self._storages.get(address)
         if holder is not None and holder[0]() is not None:
@@ -276,7 +279,8 @@ def _shared(tensor: Tensor, base: Any, known: Callable[[Tensor], Token]) -> Toke
         return None
     try:
         same = tensor.untyped_storage()._cdata == base.untyped_storage()._cdata
-    except Exception:
+    except Exception as odd:
+        pass_on(odd)
         same = True  # a wrapper without storage: believe the op's schema
     return known(base) if same else None
 
@@ -284,7 +288,8 @@ def _shared(tensor: Tensor, base: Any, known: Callable[[Tensor], Token]) -> Toke
 def version_of(tensor: Tensor) -> int | None:
     try:
         return tensor._version
-    except Exception:  # inference tensors keep none
+    except Exception as odd:  # inference tensors keep none
+        pass_on(odd)
         return None
 
 
@@ -313,5 +318,6 @@ def _dim(size: Any) -> int:
 def _try(read: Callable[[], Any], default: Any) -> Any:
     try:
         return read()
-    except Exception:
+    except Exception as odd:
+        pass_on(odd)
         return default

@@ -95,6 +95,15 @@ MACHINERY.phases |= {
     for code in codes
 }
 
+
+def _is_compiled_code(code: CodeType) -> bool:
+    """Whether Dynamo made a code object. Seen on 2.6 to 2.13."""
+    frames = sys.modules.get("torch._dynamo.convert_frame")
+    return frames is not None and code in frames.output_codes
+
+
+MACHINERY.is_compiled = _is_compiled_code
+
 # Raised by a checkpoint to end its recomputation early: nothing is wrong.
 StopRecomputation: type[BaseException] = checkpoint._StopRecomputationError
 

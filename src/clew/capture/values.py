@@ -20,6 +20,7 @@ from clew.address import Address, matches, matches_field, matches_op
 from clew.capture import changes, seen
 from clew.capture.budget import Budget
 from clew.capture.changes import Look
+from clew.capture.failures import pass_on
 from clew.capture.snapshots import (
     SMALL,
     Snapshot,
@@ -121,6 +122,7 @@ class Keeper:
                 with torch.no_grad():
                     self._keep(token, tensor, full, known)
         except Exception as fault:
+            pass_on(fault)
             self._not_kept(tensor, f"{type(fault).__name__}: {fault}")
 
     def _keep(self, token: Token, tensor: Tensor, full: bool, known: Taken | None) -> None:

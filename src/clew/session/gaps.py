@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+from clew.capture.failures import pass_on
 from clew.events.model import Gap
 from clew.session.surroundings import warn
 
@@ -42,6 +43,7 @@ class Gaps:
 
     def fault(self, fault: BaseException, where: str) -> None:
         """A failure of Clew's own: said once, noted, never raised."""
+        pass_on(fault)
         text = f"{type(fault).__name__}: {fault}"
         why = f"Clew failed while recording it ({text})"
         self.add(Gap(self._what, where, why, "please report it"))

@@ -5,6 +5,7 @@ The one place that joins capture and store.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -105,6 +106,7 @@ class Session:
         recording = Recording(sink, time.perf_counter_ns, TensorTable, budget, most_events)
         recording.on_halt = self._halted
         recording.on_fault = self.gaps.fault
+        recording.on_gap = self.gaps.add
         return recording
 
     def _register(self, models: dict[str, nn.Module]) -> dict[str, tuple[str, list[ModuleName]]]:
@@ -151,20 +153,33 @@ class Session:
             self._rank, self._size = rank_and_size((self._rank, self._size))
         for lane in list(self.recording.lanes.values()):
             self._pop_mode(lane)
-        for undo in reversed(self._undo):
-            undo()
-        self._undo = []
-        following = self._following
-        following.workers.close()
-        try:
-            following.gather.finish(crashed=self.crash_text is not None)
-        except Exception as fault:
-            self.gaps.fault(fault, "gathered values")
+        following, crashed = self._following, self.crash_text is not None
+        with contextlib.ExitStack() as rest:  # an interrupt ends one part, not the others
+            if self._writer is not None:
+                rest.callback(self._try, self._writer.close, "the last events")
+            rest.callback(self._try, self._say_missed, "what was asked for and never came")
+            rest.callback(self._try, self._close_recording, "the last events")
+            rest.callback(self._try, lambda: following.gather.finish(crashed), "gathered values")
+            rest.callback(self._try, following.workers.close, "the events of workers")
+            rest.callback(self._uninstall)
+
+    def _close_recording(self) -> None:
         self.recording.close()
         self._reader = None
-        self._say_missed()
-        if self._writer is not None:
-            self._writer.close()
+
+    def _uninstall(self) -> None:
+        """Take away all that was installed, whatever becomes of each."""
+        undo, self._undo = self._undo, []
+        with contextlib.ExitStack() as rest:
+            for action in undo:
+                rest.callback(self._try, action, "the end of the trace")
+
+    def _try(self, action: Callable[[], object], where: str) -> None:
+        """Do something the program does not know of and must not hear of if it fails."""
+        try:
+            action()
+        except Exception as fault:
+            self.gaps.fault(fault, where)
 
     def _say_missed(self) -> None:
         """Say what was asked for and never came."""
@@ -189,18 +204,14 @@ class Session:
     def failed_to_start(self, fault: BaseException) -> None:
         """Undo what was installed and say so; the program runs on, unrecorded."""
         self.gaps.fault(fault, "anything")
-        for undo in reversed(self._undo):
-            undo()
-        self._undo = []
+        self._uninstall()
 
     def abandon(self) -> None:
         """Stop in a process that inherited the recording by a fork."""
         self.recording.halt()
         if self._writer is not None:
             self._writer.abandon()
-        for undo in reversed(self._undo):
-            undo()
-        self._undo = []
+        self._uninstall()
 
     def forked(self) -> None:
         """Say that another process runs unseen; workers of a DataLoader tell what they do."""
@@ -252,8 +263,9 @@ class Session:
     def _stop_sources(self) -> None:
         if self._running:
             self._running = False
-            for source in reversed(self._sources):
-                source.stop()
+            with contextlib.ExitStack() as rest:
+                for source in self._sources:
+                    rest.callback(source.stop)
 
     def _halted(self) -> None:
         self.gaps.add(

@@ -152,8 +152,8 @@ class Tracer(Trace):
             return self
         self._depth -= 1
         if self._depth == 0:
-            self._session.stop()
             _active.remove(self)
+            self._session.stop()
         return self
 
     def step(self) -> int:
