@@ -23,6 +23,12 @@ _INTEGRAL = frozenset(
 )  # fmt: skip
 # What statistics are taken of as it is.
 _FLAT = (torch.float32, torch.float64)
+_AS_THEY_ARE = (*_FLAT, torch.complex64, torch.complex128)
+_DTYPES = {
+    torch.float32: np.dtype(np.float32),
+    torch.float64: np.dtype(np.float64),
+    torch.uint8: np.dtype(np.uint8),
+}
 
 
 def statistics(tensor: Tensor, digest: bool = True) -> Statistics:
@@ -30,17 +36,14 @@ def statistics(tensor: Tensor, digest: bool = True) -> Statistics:
     count = tensor.numel()
     if not count:
         return {**_NOTHING}
-    if tensor.dtype.is_complex:
-        numbers = _in_memory_order(torch.view_as_real(tensor.contiguous()), tensor)
-    else:
-        numbers = _in_memory_order(tensor, tensor)
-    running = None
-    if digest and tensor.dtype in _FLAT and tensor.is_contiguous():
-        running = RunningChecksum()  # the numbers are the elements themselves
-    look = None if running is None else running.add
-    found: Statistics = {"count": count, **moments(numbers, tensor.dtype.is_complex, look)}
+    dtype = tensor.dtype
+    if digest and dtype in _FLAT:
+        # The numbers are the elements themselves: both are had of what is in the cache.
+        return {"count": count, **_with_digest(_flat(tensor), in_pairs=False)}
+    numbers = torch.view_as_real(tensor.contiguous()) if dtype.is_complex else tensor
+    found = {"count": count, **moments(_in_memory_order(numbers, tensor), dtype.is_complex)}
     if digest:
-        found["digest"] = f"{_digest(tensor) if running is None else running.result():016x}"
+        found["digest"] = digest_of(tensor)
     return found
 
 
@@ -48,10 +51,17 @@ def statistics_of_copy(data: Any, dtype: torch.dtype) -> Statistics:
     """The same of a copy, from its bytes in row-major order."""
     if not len(data):
         return {**_NOTHING}
-    found = moments(_floats(data, dtype), dtype.is_complex)
-    return {
-        "count": len(data) // dtype.itemsize, **found, "digest": f"{checksum(data):016x}"
-    }  # fmt: skip
+    count, numbers = len(data) // dtype.itemsize, _floats(data, dtype)
+    if dtype in _AS_THEY_ARE:
+        return {"count": count, **_with_digest(numbers, dtype.is_complex)}
+    found = moments(numbers, dtype.is_complex)
+    return {"count": count, **found, "digest": f"{checksum(data):016x}"}
+
+
+def _with_digest(numbers: Numbers, in_pairs: bool) -> Statistics:
+    running = RunningChecksum()
+    found = moments(numbers, in_pairs, running.add)
+    return {**found, "digest": f"{running.result():016x}"}
 
 
 _NOTHING: Statistics = {"count": 0, "nan": 0, "inf": 0, "zeros": 0, "digest": f"{0:016x}"}
@@ -90,22 +100,36 @@ def _in_memory_order(tensor: Tensor, owner: Tensor) -> Numbers:
     return _array(flat, owner)
 
 
-def _digest(tensor: Tensor) -> int:
+def _flat(tensor: Tensor) -> Numbers:
+    """The elements in row-major order, to be used while the tensor lives."""
+    if tensor.is_contiguous() and tensor.is_cpu:
+        return _memory(tensor)
+    flat: Numbers = tensor.contiguous().cpu().numpy().reshape(-1)
+    return flat
+
+
+def digest_of(tensor: Tensor) -> str:
     """A checksum of the elements: equal for equal content, whatever the memory layout."""
     flat = tensor.contiguous().reshape(-1)
     # One element may have any stride and still count as contiguous.
     flat = flat.as_strided((flat.numel(),), (1,)).view(torch.uint8).cpu()
-    return checksum(_array(flat, tensor))
+    return f"{checksum(_array(flat, tensor)):016x}"
 
 
 def _array(flat: Tensor, owner: Tensor) -> Numbers:
-    """The memory of a flat tensor as an array, to be used while `owner` lives.
-
-    `Tensor.numpy()` forbids to resize that memory ever after, so it is only for copies of ours.
-    """
+    """The memory of a flat tensor as an array, to be used while `owner` lives."""
     if flat.untyped_storage().data_ptr() != owner.untyped_storage().data_ptr():
         copied: Numbers = flat.numpy()
         return copied
-    size = flat.numel() * flat.element_size()
-    memory: Any = (ctypes.c_ubyte * size).from_address(flat.data_ptr())
-    return np.frombuffer(memory, dtype=str(flat.dtype).replace("torch.", ""))
+    return _memory(flat)
+
+
+def _memory(tensor: Tensor) -> Numbers:
+    """The memory of a contiguous tensor as a flat array, to be used while the tensor lives.
+
+    `Tensor.numpy()` forbids to resize that memory ever after, so it is only for copies of ours.
+    """
+    dtype = _DTYPES[tensor.dtype]
+    size = tensor.numel() * dtype.itemsize
+    memory: Any = (ctypes.c_ubyte * size).from_address(tensor.data_ptr())
+    return np.frombuffer(memory, dtype)

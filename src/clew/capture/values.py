@@ -31,7 +31,7 @@ from clew.capture.snapshots import (
     small_snapshot,
     snapshot,
 )
-from clew.capture.statistics import statistics
+from clew.capture.statistics import digest_of, statistics
 from clew.capture.structure import tensors_in
 from clew.capture.tensors import PLAIN, odd_facts, version_of
 from clew.capture.torch_compat import has_memory, is_transformed, unobserved, without_modes
@@ -93,14 +93,7 @@ class Keeper:
         known = None if base is None else self._taken.get(id(base))
         if known is not None and (not is_dense(tensor) or known.elements != _elements(tensor)):
             known = None
-        if known is None or self._full:
-            self.keep(token, tensor, self._full, known)
-            return
-        # The same elements in another shape or order.
-        stats = dict(known.stats or (known.snapshot.stats if known.snapshot else {}))
-        if not (known.contiguous and tensor.is_contiguous()):
-            stats.pop("digest", None)
-        self._kept.append((token, Kept(stats, None)))
+        self.keep(token, tensor, self._full, known)
 
     def keep(self, token: Token, tensor: Tensor, full: bool, known: Taken | None = None) -> None:
         """Keep statistics and, with `full`, the data; `known` has the same elements."""
@@ -120,7 +113,10 @@ class Keeper:
                             self._add(token, tensor, small_snapshot(tensor, size))
                             return
                 with torch.no_grad():
-                    self._keep(token, tensor, full, known)
+                    if known is None or full:
+                        self._keep(token, tensor, full, known)
+                    else:
+                        self._keep_view(token, tensor, known)
         except Exception as fault:
             pass_on(fault)
             self._not_kept(tensor, f"{type(fault).__name__}: {fault}")
@@ -146,6 +142,17 @@ class Keeper:
         copy = shared or snapshot(elements)
         self._add(token, elements, copy)
         self._remember(token, tensor, None, copy)
+
+    def _keep_view(self, token: Token, tensor: Tensor, known: Taken) -> None:
+        """Keep the statistics of elements that are known, in another shape or order."""
+        stats = dict(known.stats or (known.snapshot.stats if known.snapshot else {}))
+        if not tensor.is_contiguous():
+            # In another order they have another digest, and to read them in it takes a copy.
+            stats.pop("digest", None)
+        elif not known.contiguous:
+            stats["digest"] = digest_of(tensor)
+        self._kept.append((token, Kept(stats, None)))
+        self._remember(token, tensor, stats, None)
 
     def _add(self, token: Token, elements: Tensor, copy: Snapshot) -> None:
         self._kept.append((token, partial(self._finished, copy, tuple(elements.shape))))

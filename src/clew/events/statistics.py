@@ -6,7 +6,7 @@ In come arrays, out go plain dicts of the fields of `Stats`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isfinite
+from math import inf, isfinite, isnan
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,6 +19,8 @@ _BLOCK = 1 << 17
 _ROW = 1 << 10
 
 NUMERIC_KINDS = "biufc"
+
+_least, _most = np.minimum.reduce, np.maximum.reduce
 
 Numbers: TypeAlias = NDArray[Any]
 Statistics: TypeAlias = dict[str, float | int | str]
@@ -62,14 +64,14 @@ def moments(
         zeros = sums.zeros
         if in_pairs and zeros:
             zeros = int(np.count_nonzero(~numbers.reshape(-1, 2).any(axis=1)))
-        nan = inf = 0
+        nan = infinite = 0
         if not isfinite(sums.low) or not isfinite(sums.high):
             nan = int(np.count_nonzero(np.isnan(numbers)))
-            inf = int(np.count_nonzero(np.isinf(numbers)))
+            infinite = int(np.count_nonzero(np.isinf(numbers)))
             numbers = numbers[np.isfinite(numbers)]
             if not len(numbers):
                 nothing = dict.fromkeys(("min", "max", "mean", "std", "norm"), float("nan"))
-                return {**nothing, "nan": nan, "inf": inf, "zeros": zeros}
+                return {**nothing, "nan": nan, "inf": infinite, "zeros": zeros}
             sums = _sums(numbers)
         mean, norm = _mean_and_norm(numbers, sums)
         variance = norm * norm / len(numbers) - mean * mean
@@ -80,7 +82,7 @@ def moments(
             variance = deviation * deviation / len(numbers)
     return {
         "min": sums.low, "max": sums.high, "mean": mean, "std": max(variance, 0.0) ** 0.5,
-        "norm": norm, "nan": nan, "inf": inf, "zeros": zeros,
+        "norm": norm, "nan": nan, "inf": infinite, "zeros": zeros,
     }  # fmt: skip
 
 
@@ -88,45 +90,49 @@ def moments(
 def extremes(numbers: Numbers) -> Statistics:
     """The smallest, the largest and the mean of flat floats alone, with counts of NaN and Inf."""
     ones = _ONES[numbers.dtype.char]
-    low, high, total = float("inf"), float("-inf"), 0.0
+    low, high, total = inf, -inf, 0.0
     for at in range(0, len(numbers), _BLOCK):
         block = numbers[at : at + _BLOCK]
-        # In rows, so that few ones are read beside the numbers.
-        rows = len(block) // _ROW
-        sums = np.dot(block[: rows * _ROW].reshape(rows, _ROW), ones[:_ROW])
-        total += float(np.dot(sums, ones[:rows]))
-        total += float(np.dot(block[rows * _ROW :], ones[: len(block) - rows * _ROW]))
-        low = min(low, float(np.minimum.reduce(block)))
-        high = max(high, float(np.maximum.reduce(block)))
+        total += _total(block, ones)
+        low = min(low, float(_least(block)))
+        high = max(high, float(_most(block)))
     if not (isfinite(low) and isfinite(high) and isfinite(total)):  # NaN and Inf are in the total
         return moments(numbers, in_pairs=False)
     return {"min": low, "max": high, "mean": total / len(numbers), "nan": 0, "inf": 0}
 
 
 def _sums(numbers: Numbers, look: Callable[[Numbers], None] | None = None) -> Sums:
-    blocks = []
+    ones = _ONES[numbers.dtype.char]
+    is_zero = np.empty(min(len(numbers), _BLOCK), dtype=bool)
+    low, high, zeros, total, squares = inf, -inf, 0, 0.0, 0.0
     for start in range(0, len(numbers), _BLOCK):
         block = numbers[start : start + _BLOCK]
-        blocks.append(_sums_of_block(block))
+        least, most = float(_least(block)), float(_most(block))
+        if not (least > 0 or most < 0):
+            zeros += int(np.count_nonzero(np.equal(block, 0, out=is_zero[: len(block)])))
+        total += _total(block, ones)
+        squares += float(np.dot(block, block))
         if look is not None:
             look(block)
-    if len(blocks) == 1:
-        return blocks[0]
-    lows, highs, zeros, totals, squares = zip(*blocks, strict=True)
-    # NumPy's own, which hand a NaN on.
-    return Sums(float(np.min(lows)), float(np.max(highs)), sum(zeros), sum(totals), sum(squares))
+        # A NaN stays, once there is one.
+        low = least if least < low or isnan(least) else low
+        high = most if most > high or isnan(most) else high
+    return Sums(low, high, zeros, total, squares)
 
 
-def _sums_of_block(numbers: Numbers) -> Sums:
-    # The product with ones is a sum that BLAS takes, several times as fast.
-    ones = _ONES[numbers.dtype.char][: len(numbers)]
-    return Sums(
-        float(numbers.min()),
-        float(numbers.max()),
-        int(np.count_nonzero(numbers == 0)),
-        float(np.dot(numbers, ones)),
-        float(np.dot(numbers, numbers)),
-    )
+def _total(block: Numbers, ones: Numbers) -> float:
+    """The sum, as a product with ones, which BLAS takes several times as fast.
+
+    In rows, so that few ones are read beside the numbers.
+    """
+    rows = len(block) // _ROW
+    if not rows:
+        return float(np.dot(block, ones[: len(block)]))
+    sums = np.dot(block[: rows * _ROW].reshape(rows, _ROW), ones[:_ROW])
+    total = float(np.dot(sums, ones[:rows]))
+    if rows * _ROW < len(block):
+        total += float(np.dot(block[rows * _ROW :], ones[: len(block) - rows * _ROW]))
+    return total
 
 
 _ONES = {np.dtype(kind).char: np.ones(_BLOCK, dtype=kind) for kind in (np.float32, np.float64)}
