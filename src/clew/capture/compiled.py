@@ -80,7 +80,7 @@ class CompiledSource:
             undo()
         self._undo = []
         self._recording.modules.on_wrapper = lambda module: None
-        if self._how == "opaque":
+        if self._how == "opaque" and "torch._dynamo" in sys.modules:
             self._say_unnamed()
         made = compiled_graph_count() - self._graphs
         if made > 0 and self._how == "opaque":
