@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -336,6 +338,43 @@ answer = [found.iterations, found.ranks] if found else None
     assert second is None
 
 
+def test_18_rank_0_keeps_its_own_values_when_another_rank_fails(tmp_path: Path) -> None:
+    script = """
+from clew.compat.tensortrace import ModelTracer
+model = nn.Linear(3, 2)
+tracer = ModelTracer(model, [""], gathering_interval=2)
+told = []
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    try:
+        with tracer:
+            for step in range(7):
+                model(torch.full((1, 3), float(step)))
+                if rank and step == 2:
+                    raise KeyError(step)
+    except KeyError:
+        pass
+found = tracer.results.get("")
+answer = [list(zip(found.iterations, found.ranks)), len(told)] if found else None
+"""
+    first, second = answers(script, 2, tmp_path)
+    assert second is None
+    of_all = [[1, 0], [2, 0], [1, 1], [2, 1]]
+    assert first == [[*of_all, [3, 0], [4, 0], [5, 0], [6, 0], [7, 0]], 1]
+
+
+def test_a_wrapper_moves_no_pass_to_another_mode() -> None:
+    model = nn.Linear(2, 2)
+    wrapped = nn.DataParallel(model)
+    train, evaluate = Variable("", gather_interval=2), Variable("", 2, mode="eval")
+    with ModelTracer(wrapped, [train, evaluate]):
+        for step in range(8):
+            wrapped.train(step < 3 or step == 7)
+            wrapped(torch.full((1, 2), float(step)))
+    assert train.results[""].iterations == [1, 2, 3, 4]
+    assert evaluate.results[""].iterations == [2, 4]
+
+
 def test_19_nothing_stays_on_the_model() -> None:
     model = Net()
     code, before = Net.forward.__code__, dict(vars(model))
@@ -351,6 +390,59 @@ def test_20_settings_of_variables_are_their_own() -> None:
     one.post_gather_callbacks.append(stack_padded_tensors)
     assert two.post_gather_callbacks == []
     assert one.results is not two.results
+
+
+class Kind(enum.Enum):
+    WARM = 1
+
+
+class Noted:
+    def __init__(self, note: str) -> None:
+        self.note = note
+
+
+def test_any_python_object_is_traced() -> None:
+    class Odd(nn.Module):
+        def forward(self, x: Any) -> Any:
+            noted = Noted("first")
+            kind, names, none, shape = Kind.WARM, {"a", "b"}, [], x.dtype
+            noted = Noted(f"{kind} {names} {none} {shape}"[:9])
+            lazy = (n for n in range(3))
+            return noted, sum(lazy)
+
+    paths = [f"forward.{name}" for name in ("noted", "kind", "names", "none", "shape")]
+    model, told = Odd(), []
+    tracer = ModelTracer(model, [*paths, "forward.l*"], gathering_interval=2,
+                         pre_gather_callbacks=[lambda name, *lists: told.append(name)])  # fmt: skip
+    with tracer:
+        assert [model(torch.ones(2))[1] for _ in range(2)] == [3, 3]
+    found = tracer.results
+    assert [noted.note for noted in found["forward.noted"].values] == ["first", "Kind.WARM"] * 2
+    assert found["forward.kind"].values == [Kind.WARM] * 2
+    assert found["forward.names"].values == [{"a", "b"}] * 2
+    assert found["forward.none"].values == [[], []]
+    assert found["forward.shape"].values == [torch.float32] * 2
+    assert sorted(told) == sorted(paths)
+
+
+def test_passes_of_threads_at_the_same_time_are_counted_one_by_one() -> None:
+    both = threading.Barrier(2, timeout=20)
+
+    class Meets(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            both.wait()
+            return x
+
+    model = Meets()
+    tracer = ModelTracer(model, ["forward"])
+    with tracer:
+        threads = [threading.Thread(target=model, args=(torch.ones(1),)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert tracer.current_training_iteration == 2
+    assert len(tracer.results["forward"].values) == 2
 
 
 def test_a_callback_that_fails_is_passed_over_and_nothing_is_lost() -> None:

@@ -56,7 +56,9 @@ class Gather:
 
     def collect(self, label: Label, treatment: Treatment, value: Any) -> None:
         """Take a copy of a value that was recorded, if it is needed again."""
-        if self._is_apart or (self._every is None and treatment.end is None):
+        if self._every is None and treatment.end is None:
+            return
+        if self._is_apart and not self._is_alone_with(treatment):
             return
         steps = self._steps
         ordinal = steps.ordinal(treatment.only)
@@ -91,16 +93,18 @@ class Gather:
     def _gather(self, is_last: bool) -> bool:
         """Gather what has come since the last time; whether it was the last for all ranks."""
         window, self._window = self._window, []
-        if self._is_apart:
-            return True
         mine = [made for label, samples in _by_series(window).items()
                 for made in self._reduced(label, samples, "before_gather")]  # fmt: skip
         is_root = self._ranks.rank == 0
+        if self._is_apart:
+            self._arrived_alone(mine)
+            return True
         head, data = (b"", b"") if is_root else to_bytes(mine)
         try:
             result = self._ranks.exchange(is_last, self._steps.number, head, data)
         except RanksApart as apart:
             self._apart(str(apart))
+            self._arrived_alone(mine)
             return True
         if is_root:
             others = [
@@ -133,6 +137,14 @@ class Gather:
                     self._recording.gathered(sample, COPIED)
             if treatment.end is not None:
                 self._history += made
+
+    def _arrived_alone(self, samples: list[Sample]) -> None:
+        """Give the callbacks of rank 0 at least its own values, where nothing else has them."""
+        found = [(sample, self._treatment_of(sample.label)) for sample in samples]
+        self._arrived([sample for sample, how in found if how and self._is_alone_with(how)])
+
+    def _is_alone_with(self, treatment: Treatment) -> bool:
+        return self._ranks.rank == 0 and not treatment.keep
 
     def _reduced(self, label: Label, samples: list[Sample], which: str) -> list[Sample]:
         function = getattr(self._treatment_of(label), which, None)

@@ -204,6 +204,8 @@ class Named:
             (value,) = value.values()
         self.matched.add(address.text)
         if not self._is_due(treated):
+            # Nor has a wrapper, which may end in another step, anything to record.
+            self._last[label] = next(self._recording.ids)
             return
         value = self._saved(treated, label, value)
         if value is not _ABSENT:

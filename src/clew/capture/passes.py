@@ -1,11 +1,12 @@
 """The passes of a model: how many there have been, and word of each that is over.
 
 By torch's global hooks, as those of a module switch fused paths off. A call of the model from
-inside itself is part of the pass that runs.
+inside itself is part of the pass that runs; each thread has passes of its own.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -27,7 +28,7 @@ class Passes:
         self._model = model
         self._on_end = on_end
         self._hooks = ExitStack()
-        self._depth = 0
+        self._here = _Here()
         self._counts = {"train": 0, "eval": 0}
 
     def count(self, mode: str | None = None) -> int:
@@ -35,7 +36,7 @@ class Passes:
         return sum(self._counts.values()) if mode is None else self._counts[mode]
 
     def __enter__(self) -> Passes:
-        self._depth = 0
+        self._here = _Here()
         self._hooks.enter_context(register_module_forward_pre_hook(self._begins))
         self._hooks.enter_context(register_module_forward_hook(self._ends, always_call=True))
         return self
@@ -47,13 +48,19 @@ class Passes:
         # First of all, so that Dynamo folds the whole hook away when it meets it.
         if _is_compiling() or module is not self._model:
             return
-        self._depth += 1
-        if self._depth == 1:
+        self._here.depth += 1
+        if self._here.depth == 1:
             self._counts["train" if module.training else "eval"] += 1
 
     def _ends(self, module: nn.Module, args: Any, result: Any) -> None:
         if _is_compiling() or module is not self._model:
             return
-        self._depth -= 1
-        if not self._depth:
+        self._here.depth -= 1
+        if not self._here.depth:
             self._on_end()
+
+
+class _Here(threading.local):
+    """How many calls of the model are open in a thread."""
+
+    depth = 0

@@ -12,9 +12,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import pickle
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -42,6 +43,10 @@ __all__ = [
 ]  # fmt: skip
 
 Functions: TypeAlias = Iterable[Callable[..., Any]]
+
+_DATA = (Tensor, np.ndarray, np.generic)
+_CONSTANTS = (bool, int, float, complex, str, bytes)
+_OBJECT = b"\0object\0"  # begins the bytes that an object travels as
 
 
 @dataclass
@@ -131,13 +136,14 @@ class Variable:
         """What the engine is to do with the values of each path."""
 
         def save(value: Any, address: str) -> Any:
+            if isinstance(value, nn.Module):
+                return value
             name = address.removesuffix(".return")
-            is_value = not isinstance(value, nn.Module)
-            return self._saved(name, value, iteration(self.mode)) if is_value else value
+            return _packed(self._saved(name, value, iteration(self.mode)))
 
         after = self._after_gather
         how = Callbacks(
-            save if self.pre_save_callbacks else None,
+            save if self.pre_save_callbacks else deterministic(save),
             self._before_gather if self.pre_gather_callbacks else None,
             after if self.post_gather_callbacks else deterministic(after),
             every=self.trace_interval, only=self.mode, with_address=True, keep=False,
@@ -157,14 +163,14 @@ class Variable:
 
     def _before_gather(self, found: Any) -> Gathered:
         name = found.address.removesuffix(".return")
-        result = LocalVariableResult(found.ordinals, [*map(nested, found)])
+        result = LocalVariableResult(found.ordinals, [*map(_unpacked, found)])
         self.local_results[name] = result
         self._apply(self.pre_gather_callbacks, name, result)
         rows = list(_rows(result))
-        return Gathered([value for _, value in rows], [iteration for iteration, _ in rows])
+        return Gathered([_packed(value) for _, value in rows], [count for count, _ in rows])
 
     def _after_gather(self, found: Any) -> list[Any]:
-        result = GlobalVariableResult(found.ordinals, found.ranks, [*map(nested, found)])
+        result = GlobalVariableResult(found.ordinals, found.ranks, [*map(_unpacked, found)])
         self._arrived(found.address.removesuffix(".return"), result)
         return []  # they are here, and need not be in the trace as well
 
@@ -193,6 +199,22 @@ def _passed_over(function: Callable[..., Any], args: tuple[Any, ...], otherwise:
         told = f"{type(error).__name__}: {error}"
         warn(f"the callback {called} failed for {args[0]!r} and was passed over: {told}")
         return otherwise
+
+
+def _packed(value: Any) -> Any:
+    """A value, but an object that the engine has no data of as bytes."""
+    is_filled = isinstance(value, (dict, list, tuple)) and len(value) > 0
+    if isinstance(value, _DATA) or type(value) in _CONSTANTS or is_filled or is_dataclass(value):
+        return value
+    try:
+        return _OBJECT + pickle.dumps(value)
+    except Exception:  # an iterator, a lock, a function inside another
+        return value
+
+
+def _unpacked(value: Any) -> Any:
+    is_object = isinstance(value, bytes) and value.startswith(_OBJECT)
+    return pickle.loads(value[len(_OBJECT) :]) if is_object else nested(value)
 
 
 def _rows(result: Any) -> Iterable[tuple[Any, ...]]:

@@ -63,6 +63,9 @@ class Session:
         self._clock = time.perf_counter_ns()
         self._time = time.time()
         self._steps = Steps()
+        # The last id before the step that runs, and threads with a call open that began before.
+        self._before_step = -1
+        self._straddling: set[int] = set()
         self._rank, self._size = rank_and_size()
         self.gaps = Gaps()
         self._reader: Reader | None = None
@@ -232,6 +235,10 @@ class Session:
             self.recording.grads.look_around()
         self._following.workers.merge()
         number = self._steps.begin()
+        self._before_step = next(self.recording.ids)
+        lane = self.recording.lane()
+        if lane.outermost is not None:  # a wrapper, say, whose model has ended the step
+            self._straddling.add(lane.ident)
         self._following.gather.stepped()
         self._follow_schedule()
         if not self._paused:
@@ -392,7 +399,9 @@ class Session:
         """The outermost module call of a thread is over: leave no mode behind on it."""
         from clew.capture.threads import ops_not_recorded
 
-        if not self._steps.is_settled:
+        if lane.ident in self._straddling:
+            self._straddling.discard(lane.ident)
+        elif not self._steps.is_settled:
             root = self._root()
             self._steps.settle((module if root is None else root).training)
         if lane.ident != self._main:
@@ -410,8 +419,10 @@ class Session:
         if self._steps.is_settled:
             return None
         root = self._root()
-        running = self.recording.lane().outermost
+        lane = self.recording.lane()
+        running = lane.outermost
         root = running if root is None else root
-        if root is not None and running is not None:
+        began_here = lane.stack[-1][0] > self._before_step
+        if root is not None and running is not None and began_here:
             self._steps.settle(root.training)
         return None if root is None else root.training
