@@ -30,6 +30,7 @@ from clew.capture.recording import Recording
 from clew.capture.structure import CONSTANTS, describe
 from clew.capture.tensors import TensorTable, Token
 from clew.capture.torch_compat import (
+    counting_writes,
     current_autograd_node,
     function_mode_count,
     hide_from_dynamo,
@@ -263,8 +264,8 @@ class OpFacts:
     """What is true of every call of one op."""
 
     __slots__ = (
-        "annotation", "base", "bases", "call", "func", "higher_order", "plain", "training",
-        "writes",
+        "annotation", "base", "bases", "call", "counted", "func", "higher_order", "plain",
+        "training", "writes",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -282,8 +283,13 @@ class OpFacts:
         self.bases: list[int | None] = []
         # For a batch norm, the position of the flag that says whether it writes.
         self.training: int | None = None
+        # Whether the versions of what it wrote have moved by the time it returns.
+        self.counted = False
         if schema is not None:
             self._read(schema)
+            self.counted = bool(self.writes) and schema.name.startswith("aten::_foreach_")
+        if self.counted:
+            self.call = counting_writes(self.call)
         # New tensors whose memory is known from the schema alone: one, or several each on memory
         # of its own. Composite ops, which arrive whole under inference mode, may or may not
         # share what their schema says they do.
@@ -329,7 +335,7 @@ class OpFacts:
                 for name, position in self.writes.items()
             }
             return {
-                name: describe(value, lambda t: tensors.written(t, event, False))
+                name: describe(value, lambda t: tensors.written(t, event, False, self.counted))
                 for name, value in given.items()
                 if value is not None
             } or None
@@ -350,7 +356,7 @@ class OpFacts:
         outputs: dict[str, Any] = {}
 
         def write(tensor: Tensor) -> Token:
-            token = written[id(tensor)] = tensors.written(tensor, event, follows)
+            token = written[id(tensor)] = tensors.written(tensor, event, follows, self.counted)
             return token
 
         writes = self.writes

@@ -143,6 +143,26 @@ def without_mode_stack() -> Any:
     return _disable_current_modes()
 
 
+def counting_writes(op: Callable[..., Any]) -> Callable[..., Any]:
+    """A `_foreach` op that counts what it writes to, as it does where no mode is on.
+
+    Its kernel leaves counting to the ops it calls for each tensor, which do not count below a
+    dispatch mode: autograd would no longer notice writes to what it has saved. Seen on 2.6 to
+    2.13; on CUDA kernels count for themselves, once.
+    """
+    counting: Any = torch._C.DispatchKey.ADInplaceOrView
+    included: Any = torch._C._dispatch_tls_local_include_set
+    excluded: Any = torch._C._dispatch_tls_local_exclude_set
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.is_inference_mode_enabled():
+            return op(*args, **kwargs)
+        with torch._C._ForceDispatchKeyGuard(included(), excluded().remove(counting)):
+            return op(*args, **kwargs)
+
+    return call
+
+
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """What a tensor has in this process: of a DTensor its shard, of any other all of it.
 
