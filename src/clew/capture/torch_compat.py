@@ -311,6 +311,9 @@ def compiled_graph_count() -> int:
 # Whether Dynamo, export or Inductor is looking at the code that asks.
 is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
+# Sets the mode of autograd in one instruction, which no signal can come in between.
+set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
+
 # How many `TorchFunctionMode`s are active: reading a tensor's attributes would show in them.
 function_mode_count: Callable[[], int] = torch._C._len_torch_function_stack
 
