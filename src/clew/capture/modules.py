@@ -19,7 +19,14 @@ from clew.capture.lanes import FRAME, ID, NAME, NODE, NUMBER, Call, Lane
 from clew.capture.recording import Recording
 from clew.capture.sources import MACHINERY
 from clew.capture.structure import CONSTANTS, describe
-from clew.capture.torch_compat import CALL_FRAME, WRAPPED_CALL, StopRecomputation
+from clew.capture.torch_compat import (
+    CALL_FRAME,
+    WRAPPED_CALL,
+    StopRecomputation,
+    is_jit_tracing,
+    jit_state,
+    set_jit_state,
+)
 from clew.events.records import RECOMPUTE
 
 
@@ -103,7 +110,10 @@ def _hooks(
         # First of all, so that Dynamo folds the whole hook away when it meets it.
         if is_compiling():
             return
+        jit = jit_state() if is_jit_tracing() else None
         try:
+            if jit is not None:
+                set_jit_state(None)
             lane = lanes_get(get_ident())
             if lane is None:
                 lane = recording.lane()
@@ -174,11 +184,17 @@ def _hooks(
                 named_values.entered(stack[-1], args, kwargs)
         except Exception as fault:
             recording.on_fault(fault, "a module call")
+        finally:
+            if jit is not None:
+                set_jit_state(jit)
 
     def leave(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
         if is_compiling():
             return
+        jit = jit_state() if is_jit_tracing() else None
         try:
+            if jit is not None:
+                set_jit_state(None)
             end = clock()
             lane = lanes_get(get_ident())
             if lane is None or lane.mute:
@@ -223,5 +239,8 @@ def _hooks(
                 recording.drain()
         except Exception as fault:
             recording.on_fault(fault, "the end of a module call")
+        finally:
+            if jit is not None:
+                set_jit_state(jit)
 
     return enter, leave

@@ -34,9 +34,11 @@ from clew.capture.torch_compat import (
     current_autograd_node,
     function_mode_count,
     hide_from_dynamo,
+    is_jit_tracing,
     next_autograd_number,
     push_mode,
     remove_mode,
+    tensors_for_numbers,
     unobserved,
 )
 from clew.events.model import Gap
@@ -50,6 +52,13 @@ _UNDECLARED_WRITES = {
     "aten::miopen_batch_norm",
     "aten::batch_norm",
 }
+# Most ops arrive once torch.jit.trace has put its graph aside; the others do before.
+_UNDER_JIT = Gap(
+    "some ops under torch.jit.trace",
+    "",
+    "looking at their tensors would have put ops into the graph that is being made",
+    "run the model itself, or what was made of it, inside the block",
+)
 # Accumulation of gradients runs under a node numbered with the largest integer there is.
 _ACCUMULATION = 1 << 62
 
@@ -123,7 +132,9 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
         op = facts_of.get(id(func))
         if op is None:
             op = facts_of[id(func)] = OpFacts(func)
-        if lane.mute or op.annotation:
+        if lane.mute or op.annotation or is_jit_tracing():
+            if not lane.mute and not op.annotation:
+                recording.on_gap(_UNDER_JIT)
             return op.call(*args, **kwargs) if kwargs else op.call(*args)
         ready = False
         try:
@@ -179,13 +190,16 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
         try:
             out = op.call(*args, **kwargs) if kwargs else op.call(*args)
         except BaseException as error:
-            if ready:
-                mark(error)
-                push_event(
-                    (event, func, node, parent, start, clock(), number, inputs, named,
-                     op.half_written(args, kwargs or {}, tensors, event), error_text(error))
-                )  # fmt: skip
-            raise
+            taken = tensors_for_numbers(func, args, error)
+            if taken is None:
+                if ready:
+                    mark(error)
+                    push_event(
+                        (event, func, node, parent, start, clock(), number, inputs, named,
+                         op.half_written(args, kwargs or {}, tensors, event), error_text(error))
+                    )  # fmt: skip
+                raise
+            out = op.call(*taken, **kwargs or {})
         if not ready:
             return out
         try:
