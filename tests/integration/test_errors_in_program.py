@@ -453,6 +453,30 @@ def test_what_a_signal_handler_raises_comes_out(handler: Any, ringing: Any, leve
     assert differing(before, installed()) == []
 
 
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no such timer")
+@pytest.mark.parametrize("level", ["ops", "modules"])
+def test_interrupts_leave_torch_as_it_was(level: str) -> None:
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)])
+    usual = signal.signal(signal.SIGALRM, Alarm())
+    came = 0
+    try:
+        with clew.trace(model, level=level, values="stats"):
+            before = installed()
+            for number in range(600):
+                with contextlib.suppress(OutOfTime):
+                    signal.setitimer(signal.ITIMER_REAL, 0.001 + number % 97 * 1e-5)
+                    for _ in range(100_000):
+                        model(torch.ones(1, 4))
+                    raise AssertionError("the interrupt was lost")
+                came += torch.is_grad_enabled()
+            assert differing(before, installed()) == []
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, usual)
+        torch.set_grad_enabled(True)
+    assert came == 600
+
+
 @pytest.mark.parametrize("part", ["named.TapSource.stop", "recording.Recording.close"])
 def test_an_interrupt_at_the_end_leaves_nothing_installed(
     part: str, monkeypatch: pytest.MonkeyPatch

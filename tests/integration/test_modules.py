@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from collections import OrderedDict, UserDict
@@ -366,6 +367,47 @@ def test_a_scripted_model_and_one_that_holds_it(make: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
+class Looking(nn.Module):
+    """Asks for sizes, detaches and writes: what torch.jit.trace treats in ways of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.fc(x).reshape(x.shape[0], -1) * 2
+        kept = y.detach()[0].clone()
+        kept[0] = 3
+        return y.sum() * int(x.shape[1]), kept
+
+
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning"
+)
+@pytest.mark.parametrize("values", ["meta", "stats", "full"])
+@pytest.mark.parametrize("level", ["ops", "modules"])
+def test_torch_jit_trace_makes_the_same_graph(level: str, values: str, tmp_path: Path) -> None:
+    model, x = Looking(), torch.ones(2, 4)
+
+    def made() -> tuple[list[str], list[Any]]:
+        traced = torch.jit.trace(model, x)
+        doubled = torch.jit.trace(lambda x: x.sin() * 2, x)
+        graphs = [str(traced.graph), str(traced.fc.graph), str(doubled.graph)]
+        unmangled = [re.sub(r"___torch_mangle_\d+\.", "", graph) for graph in graphs]
+        return unmangled, [*traced(x), doubled(x)]
+
+    expected, results = made()
+    with clew.trace(model, level=level, values=values) as t:
+        graphs, found = made()
+    assert graphs == expected
+    assert all(map(torch.equal, found, results))
+    assert faults(t) == []
+    for event in t["fc"]:
+        assert list(event.inputs["0"].shape) == [2, 4]
+    t.save(tmp_path / "run.clew")
+    assert len(clew.load(tmp_path / "run.clew").events) == len(t.events)
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_lazy_model_has_its_parameters_once_it_ran(streamed: bool, tmp_path: Path) -> None:
     model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d())

@@ -473,6 +473,42 @@ def test_a_failing_op_raises_what_it_would_have_raised(level: str) -> None:
     assert traced.value.__context__ is plain.value.__context__ is None
 
 
+def _step_of_adam(weight: Tensor) -> None:
+    weight.grad = torch.ones(3)
+    torch.optim.Adam([weight], foreach=True).step()
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda weight: weight.mul_(2),
+        lambda weight: torch._foreach_mul_([weight], 2.0),
+        lambda weight: torch._foreach_copy_([weight], [torch.zeros(3)]),
+        lambda weight: torch._foreach_zero_([weight.detach()]),
+        _step_of_adam,
+    ],
+    ids=["mul_", "foreach_mul_", "foreach_copy_", "foreach_zero_", "adam"],
+)
+@pytest.mark.parametrize("options", RECORDINGS, ids=str)
+def test_autograd_notices_writes_to_what_it_saved(write: Any, options: dict[str, Any]) -> None:
+    def program() -> tuple[str, int]:
+        weight = torch.ones(3, requires_grad=True)
+        loss = weight.square().sum()
+        with torch.no_grad():
+            write(weight)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation") as raised:
+            loss.backward()
+        return str(raised.value), weight._version
+
+    expected = program()
+    model = nn.Identity()
+    with clew.trace(model, **options) as t:
+        model(torch.ones(1))
+        assert program() == expected
+    writing = [op for op in t.ops if op.name.split(".")[1].endswith("_")]
+    assert {value.version for op in writing[-1:] for value in op.outputs.values()} <= {expected[1]}
+
+
 def test_an_op_of_the_program_s_own_raises_its_own_object() -> None:
     error = LookupError("inside the op", 3)
 

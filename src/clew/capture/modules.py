@@ -24,6 +24,9 @@ from clew.capture.torch_compat import (
     WRAPPED_CALL,
     StopRecomputation,
     function_mode_count,
+    is_jit_tracing,
+    jit_state,
+    set_jit_state,
 )
 from clew.events.records import RECOMPUTE
 
@@ -105,7 +108,10 @@ def _hooks(
         # First of all, so that Dynamo folds the whole hook away when it meets it.
         if is_compiling():
             return
+        jit = jit_state() if is_jit_tracing() else None
         try:
+            if jit is not None:
+                set_jit_state(None)
             lane = lanes_get(get_ident())
             if lane is None or len(lane.stack) == 1:
                 lane = recording.lane()
@@ -184,11 +190,17 @@ def _hooks(
                 named_values.entered(stack[-1], args, kwargs)
         except Exception as fault:
             recording.on_fault(fault, "a module call")
+        finally:
+            if jit is not None:
+                set_jit_state(jit)
 
     def leave(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
         if is_compiling():
             return
+        jit = jit_state() if is_jit_tracing() else None
         try:
+            if jit is not None:
+                set_jit_state(None)
             end = clock()
             lane = lanes_get(get_ident())
             if lane is None or lane.mute:
@@ -232,5 +244,8 @@ def _hooks(
                 recording.drain()
         except Exception as fault:
             recording.on_fault(fault, "the end of a module call")
+        finally:
+            if jit is not None:
+                set_jit_state(jit)
 
     return enter, leave

@@ -32,12 +32,15 @@ from clew.capture.recording import Recording
 from clew.capture.structure import CONSTANTS, describe
 from clew.capture.tensors import PLAIN, TensorTable, Token
 from clew.capture.torch_compat import (
+    counting_writes,
     current_autograd_node,
     function_mode_count,
     hide_from_dynamo,
+    is_jit_tracing,
     next_autograd_number,
     push_mode,
     remove_mode,
+    tensors_for_numbers,
     unobserved,
 )
 from clew.events.model import Gap
@@ -56,6 +59,13 @@ _UNDECLARED_WRITES = {
     "aten::miopen_batch_norm",
     "aten::batch_norm",
 }
+# Most ops arrive once torch.jit.trace has put its graph aside; the others do before.
+_UNDER_JIT = Gap(
+    "some ops under torch.jit.trace",
+    "",
+    "looking at their tensors would have put ops into the graph that is being made",
+    "run the model itself, or what was made of it, inside the block",
+)
 # Accumulation of gradients runs under a node numbered with the largest integer there is.
 _ACCUMULATION = 1 << 62
 
@@ -159,9 +169,12 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
         op = facts_of.get(id(func))
         if op is None:
             op = facts_of[id(func)] = OpFacts(func)
-        if lane.mute or op.annotation:
-            if lane.mute and _left_behind:
-                mode.leave_soon()
+        if lane.mute or op.annotation or is_jit_tracing():
+            if lane.mute:
+                if _left_behind:
+                    mode.leave_soon()
+            elif not op.annotation:
+                recording.on_gap(_UNDER_JIT)
             return op.call(*args, **kwargs) if kwargs else op.call(*args)
         ready = False
         try:
@@ -225,13 +238,16 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
         try:
             out = op.call(*args, **kwargs) if kwargs else op.call(*args)
         except BaseException as error:
-            if ready:
-                mark(error, recording.owner)
-                push_event(
-                    (event, func, node, parent, start, clock(), number, inputs, named,
-                     op.half_written(args, kwargs or {}, tensors, event), error_text(error))
-                )  # fmt: skip
-            raise
+            taken = tensors_for_numbers(func, args, error)
+            if taken is None:
+                if ready:
+                    mark(error, recording.owner)
+                    push_event(
+                        (event, func, node, parent, start, clock(), number, inputs, named,
+                         op.half_written(args, kwargs or {}, tensors, event), error_text(error))
+                    )  # fmt: skip
+                raise
+            out = op.call(*taken, **kwargs or {})
         if not ready:
             return out
         try:
@@ -319,7 +335,7 @@ class OpFacts:
     """What is true of every call of one op."""
 
     __slots__ = (
-        "annotation", "base", "bases", "call", "detaches", "func", "higher_order", "plain",
+        "annotation", "base", "bases", "call", "counted", "detaches", "func", "higher_order", "plain",
         "training", "writes",
     )  # fmt: skip
 
@@ -340,8 +356,13 @@ class OpFacts:
         self.bases: list[int | None] = []
         # For a batch norm, the position of the flag that says whether it writes.
         self.training: int | None = None
+        # Whether the versions of what it wrote have moved by the time it returns.
+        self.counted = False
         if schema is not None:
             self._read(schema)
+            self.counted = bool(self.writes) and schema.name.startswith("aten::_foreach_")
+        if self.counted:
+            self.call = counting_writes(self.call)
         # New tensors whose memory is known from the schema alone: one, or several each on memory
         # of its own. Composite ops, which arrive whole under inference mode, may or may not
         # share what their schema says they do.
@@ -387,7 +408,7 @@ class OpFacts:
                 for name, position in self.writes.items()
             }
             return {
-                name: describe(value, lambda t: tensors.written(t, event, False))
+                name: describe(value, lambda t: tensors.written(t, event, False, self.counted))
                 for name, value in given.items()
                 if value is not None
             } or None
@@ -408,7 +429,7 @@ class OpFacts:
         outputs: dict[str, Any] = {}
 
         def write(tensor: Tensor) -> Token:
-            token = written[id(tensor)] = tensors.written(tensor, event, follows)
+            token = written[id(tensor)] = tensors.written(tensor, event, follows, self.counted)
             return token
 
         writes = self.writes

@@ -164,13 +164,13 @@ class TensorTable:
         self._versions[id(tensor)] = (token, version or 0)
         return token
 
-    def written(self, tensor: Tensor, producer: int, grad: bool) -> Token:
-        """The token of a tensor after an op wrote to it."""
+    def written(self, tensor: Tensor, producer: int, grad: bool, counted: bool) -> Token:
+        """The token of a tensor after an op wrote to it; `counted` if its version has moved."""
         with unobserved():
             version = version_of(tensor)
             grad = grad or tensor.requires_grad
-        # torch counts the write once the op is through.
-        version = WRITTEN if version is None else version + 1
+        # torch counts most writes once the op is through.
+        version = WRITTEN if version is None else version + (not counted)
         token = self.add(tensor, self.known(tensor), version, producer, grad)
         if version != WRITTEN:
             self._versions[id(tensor)] = (token, version)

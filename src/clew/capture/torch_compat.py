@@ -152,6 +152,45 @@ def without_mode_stack() -> Any:
     return _disable_current_modes()
 
 
+def counting_writes(op: Callable[..., Any]) -> Callable[..., Any]:
+    """A `_foreach` op that counts what it writes to, as it does where no mode is on.
+
+    Its kernel leaves counting to the ops it calls for each tensor, which do not count below a
+    dispatch mode: autograd would no longer notice writes to what it has saved. Seen on 2.6 to
+    2.13; on CUDA kernels count for themselves, once.
+    """
+    counting: Any = torch._C.DispatchKey.ADInplaceOrView
+    included: Any = torch._C._dispatch_tls_local_include_set
+    excluded: Any = torch._C._dispatch_tls_local_exclude_set
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.is_inference_mode_enabled():
+            return op(*args, **kwargs)
+        with torch._C._ForceDispatchKeyGuard(included(), excluded().remove(counting)):
+            return op(*args, **kwargs)
+
+    return call
+
+
+def tensors_for_numbers(func: Any, args: tuple[Any, ...], error: BaseException) -> Any:
+    """Arguments that an op takes, where torch gave a mode others than it was itself given.
+
+    A tensor that stands for a number of the program, as in graphs of `torch.jit.trace`, comes as
+    that number, which most ops do not take. None if the error is not about that. Seen on 2.6 to
+    2.13.
+    """
+    if type(error) is not RuntimeError or "Expected a value of type 'Tensor'" not in str(error):
+        return None
+    kinds = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+    wanted = [str(argument.type) == "Tensor" for argument in func._schema.arguments]
+    return [
+        torch.tensor(value, dtype=kinds[type(value)])
+        if is_tensor and type(value) in kinds
+        else value
+        for value, is_tensor in zip(args, wanted, strict=False)
+    ]
+
+
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """What a tensor has in this process: of a DTensor its shard, of any other all of it.
 
@@ -311,6 +350,15 @@ def compiled_graph_count() -> int:
 
 # Whether Dynamo, export or Inductor is looking at the code that asks.
 is_compiling: Callable[[], bool] = torch.compiler.is_compiling
+
+# Whether `torch.jit.trace` follows the code that asks: sizes are tensors then, and what is done
+# with them goes into its graph, unless its state is put aside.
+is_jit_tracing: Callable[[], bool] = torch._C._is_tracing
+jit_state: Callable[[], Any] = torch._C._get_tracing_state
+set_jit_state: Callable[[Any], None] = torch._C._set_tracing_state  # type: ignore[attr-defined]
+
+# Sets the mode of autograd in one instruction, which no signal can come in between.
+set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
 
 # How many `TorchFunctionMode`s are active: reading a tensor's attributes would show in them.
 function_mode_count: Callable[[], int] = torch._C._len_torch_function_stack

@@ -34,7 +34,13 @@ from clew.capture.snapshots import (
 from clew.capture.statistics import digest_of, statistics
 from clew.capture.structure import tensors_in
 from clew.capture.tensors import PLAIN, odd_facts, version_of
-from clew.capture.torch_compat import has_memory, is_transformed, unobserved, without_modes
+from clew.capture.torch_compat import (
+    has_memory,
+    is_transformed,
+    set_grad_enabled,
+    unobserved,
+    without_modes,
+)
 from clew.events.digest import checksum
 from clew.events.model import Gap
 from clew.events.records import Kept, Token
@@ -112,11 +118,16 @@ class Keeper:
                         if full:
                             self._add(token, tensor, small_snapshot(tensor, size))
                             return
-                with torch.no_grad():
+                grad = torch.is_grad_enabled()
+                # Not `torch.no_grad()`, which an interrupt may end before its end is set up.
+                try:
+                    set_grad_enabled(False)
                     if known is None or full:
                         self._keep(token, tensor, full, known)
                     else:
                         self._keep_view(token, tensor, known)
+                finally:
+                    set_grad_enabled(grad)
         except Exception as fault:
             pass_on(fault)
             self._not_kept(tensor, f"{type(fault).__name__}: {fault}")
