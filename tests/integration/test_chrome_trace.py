@@ -86,3 +86,9 @@ def test_times_are_microseconds(exported: Any) -> None:
 def test_the_crash_is_marked_where_it_happened(exported: Any) -> None:
     failed = [e for e in exported[1] if "error" in e.get("args", {}) and e["pid"] == 2]
     assert any("mat1 and mat2" in e["args"]["error"] for e in failed)
+
+
+def test_files_go_by_their_short_names(exported: Any) -> None:
+    sources = {e["args"]["source"] for e in exported[1] if "source" in e.get("args", {})}
+    assert sources
+    assert all(source.startswith(f"{Path(__file__).name}:") for source in sources)

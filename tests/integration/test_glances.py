@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import math
+import subprocess
+import sys
 import weakref
 from typing import Any
 
@@ -148,3 +150,16 @@ def test_sameness_of_large_tensors_and_of_objects() -> None:
     assert is_same([Point(1)], [Point(1)], lambda a, b: a == b)
     assert not is_same(Point(1), Point(2), lambda a, b: a == b)
     assert not is_same(Point(1), Point(1), lambda a, b: 1 / 0)
+
+
+@pytest.mark.parametrize("watch", ["clew.trace(watch=['x'])", "clew.watch('x', out=False)"])
+def test_every_way_to_watch_has_the_quick_look(watch: str) -> None:
+    program = (
+        "import torch, clew\n"
+        "from clew.capture import seen\n"
+        f"with {watch}:\n"
+        "    x = torch.ones(20)\n"
+        "assert seen._glance[0].__module__ == 'clew.capture.glances'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

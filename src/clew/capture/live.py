@@ -31,6 +31,7 @@ from clew.events.records import (
     Note,
     UnknownShape,
     Unseen,
+    tokens_in,
 )
 from clew.events.records import NODE as RECORD_NODE
 
@@ -45,6 +46,7 @@ class LiveFeed:
         self._listener = listener
         self._values: dict[int, tuple[Any, LiveValue]] = {}
         self._read = 0
+        self._hand_overs = 0
         self._failed = False
 
     def entered(self, lane: Lane, call: Call) -> None:
@@ -107,9 +109,12 @@ class LiveFeed:
 
     def _learn(self) -> None:
         """Take note of the values met since the last time."""
-        values = self._recording.tensors.values
-        if len(values) < self._read:
-            self._read = 0  # handed to the store meanwhile
+        recording = self._recording
+        values = recording.tensors.values
+        if self._hand_overs != recording.hand_overs:
+            self._hand_overs, self._read = recording.hand_overs, 0
+            alive = set(map(id, tokens_in(recording.surviving())))
+            self._values = {key: known for key, known in self._values.items() if key in alive}
         for at in range(self._read, len(values), VALUE_FIELDS):
             token, extra = values[at + TOKEN], values[at + EXTRA] or _PLAIN
             shape = None if isinstance(token, UnknownShape) else tuple(token)

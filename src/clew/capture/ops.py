@@ -50,6 +50,7 @@ from clew.events.records import (
     RECOMPUTE,
     backward_number,
     recompute_number,
+    tokens_in,
 )
 
 # Ops that write to the running statistics they are given, and do not say so.
@@ -459,8 +460,8 @@ class OpFacts:
         else:
             base = self.bases[0] if self.bases else None
             result = describe(out, lambda t: record(t, base))
-        returned = _tokens(result)
-        extra = {n: v for n, v in outputs.items() if not _tokens(v) <= returned}
+        returned = set(map(id, tokens_in(result)))
+        extra = {n: v for n, v in outputs.items() if not returned.issuperset(map(id, tokens_in(v)))}
         if not extra:
             return result
         if isinstance(result, list):
@@ -472,15 +473,6 @@ def _any_followed(args: tuple[Any, ...]) -> bool:
     """Whether autograd follows one of an op's tensors."""
     with unobserved():
         return any(isinstance(value, Tensor) and value.requires_grad for value in args)
-
-
-def _tokens(described: Any) -> set[int]:
-    """Identities of the tokens in a described value."""
-    if isinstance(described, list):
-        return set().union(*map(_tokens, described))
-    if isinstance(described, dict):
-        return set().union(*map(_tokens, described.values()))
-    return {id(described)} if isinstance(described, tuple) else set()
 
 
 # Modes that were stopped from another thread than theirs, by the thread they are still on.

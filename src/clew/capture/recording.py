@@ -84,7 +84,9 @@ class Recording:
         self._most_events = most_events
         self._recorded = 0
         self.halted = False
-        self._handed_over = False
+        self._has_events = False
+        # How often records were handed over so far.
+        self.hand_overs = 0
         # Called when the most events there may be are there.
         self.on_halt: Callable[[], None] = lambda: None
         # Records go to the sink whenever an event id has all of these bits.
@@ -305,7 +307,7 @@ class Recording:
 
     def is_empty(self) -> bool:
         """Whether no event was recorded so far."""
-        return not self.events and not self._handed_over
+        return not self.events and not self._has_events
 
     def halt(self) -> None:
         """Record nothing more."""
@@ -322,7 +324,7 @@ class Recording:
             self._recorded += len(batch.events) // EVENT_FIELDS
             if self._recorded >= self._most_events:
                 self.halt()
-            batch.surviving = [*self.tensors.sweep(), *self._open_inputs()]
+            batch.surviving = self.surviving()
             batch.open_calls = self.open_calls()
             self.sink.extend(batch)
 
@@ -337,10 +339,11 @@ class Recording:
         if self.snapshots is not None:
             self.snapshots.forget()
         taken_events = events[:]
-        self._handed_over = self._handed_over or bool(taken_events)
+        self._has_events = self._has_events or bool(taken_events)
         taken_values = values[:]
         del events[: len(taken_events)]
         del values[: len(taken_values)]
+        self.hand_overs += 1
         return Batch(taken_events, taken_values, taken_kept)
 
     def close(self) -> None:
@@ -354,8 +357,10 @@ class Recording:
         self.tensors.release()
         self.stacks.let_go_of_made()
 
-    def _open_inputs(self) -> list[Any]:
-        return [[c[INPUTS], c[NAMED]] for lane in self.lanes.values() for c in lane.stack]
+    def surviving(self) -> list[Any]:
+        """Tokens that records to come may mention: of tensors that live, and of open calls."""
+        open_calls = [[c[INPUTS], c[NAMED]] for lane in self.lanes.values() for c in lane.stack]
+        return [*self.tensors.sweep(), *open_calls]
 
 
 def _batch_bits(most_events: float) -> int:

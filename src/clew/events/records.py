@@ -10,6 +10,7 @@ modules.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -86,6 +87,17 @@ SAME = -2
 
 # Described arguments have lists and dicts for containers, so a tuple is always a token.
 Token: TypeAlias = tuple[Any, ...]
+
+
+def tokens_in(described: Any) -> Iterator[Token]:
+    """The tokens in a described value."""
+    if isinstance(described, tuple):
+        yield described
+    elif isinstance(described, list):
+        for item in described:
+            yield from tokens_in(item)
+    elif isinstance(described, dict):
+        yield from tokens_in(list(described.values()))
 
 
 class Extra(NamedTuple):

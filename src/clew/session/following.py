@@ -130,6 +130,7 @@ class Following:
 
 def _watch_source(recording: Recording, settings: Settings, gaps: Gaps) -> WatchSource:
     """Follows variables by name; told with the rest of what is live."""
+    from clew.capture import glances  # noqa: F401 - which is known once it is loaded
     from clew.capture.frames import monitoring, tracing
     from clew.capture.scope import Scope
     from clew.capture.torch_compat import keep_from_dynamo

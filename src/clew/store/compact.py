@@ -6,7 +6,7 @@ to is a new value from then on, made by the op that wrote.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,7 @@ from clew.events.records import (
     Step,
     UnknownShape,
     Unseen,
+    tokens_in,
 )
 
 # Constants that are kept as they are; anything else by its text.
@@ -115,6 +116,11 @@ class Compactor(Tables):
         # value written by an event not yet compacted -> (storage, version, event)
         self._written: dict[int, tuple[int, int, int]] = {}
 
+    @property
+    def alive(self) -> Collection[int]:
+        """The values that events to come may mention."""
+        return self._alive.keys()
+
     def compact(self, batch: Batch) -> Part:
         """The rows of a batch."""
         self._rows = {name: [] for name in COLUMN_NAMES}
@@ -142,7 +148,7 @@ class Compactor(Tables):
         return {name: np.array(column, _WIDTHS.get(name, np.int64)) for name, column in rows}
 
     def _forget(self, surviving: list[Any]) -> None:
-        self._numbers = {id(token): self._numbers[id(token)] for token in _tokens(surviving)}
+        self._numbers = {id(token): self._numbers[id(token)] for token in tokens_in(surviving)}
         self._alive = {number: self._alive[number] for number in set(self._numbers.values())}
         self._written.clear()
         self._renewed.clear()
@@ -336,13 +342,3 @@ def _leaves(role: str, path: str, described: Any) -> Iterator[Leaf]:
 
 def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path and name else path or name
-
-
-def _tokens(described: Any) -> Iterator[Any]:
-    if isinstance(described, tuple):
-        yield described
-    elif isinstance(described, list):
-        for item in described:
-            yield from _tokens(item)
-    elif isinstance(described, dict):
-        yield from _tokens(list(described.values()))

@@ -11,6 +11,8 @@ from clew.events.records import STEP, Batch, Kept
 from clew.store.compact import Compactor, Part
 from clew.store.contents import KeptContents
 
+_SMALL = 1 << 14
+
 
 class MemoryStore:
     """A sink that keeps everything, compacted."""
@@ -51,18 +53,18 @@ class MemoryStore:
         for number, kept in part.kept.items():
             self.kept[number] = self._shared(kept)
         for name, column in part.columns.items():
-            self._columns[name].append(column)
+            _append(self._columns[name], column)
         return part
 
     def add_values(self, part: Part) -> None:
         """Keep the values of a part of open calls: they have numbers of their own."""
         for name in VALUE_COLUMNS:
-            self._columns[name].append(part.columns[name])
+            _append(self._columns[name], part.columns[name])
 
     def since(self, name: str, count: int) -> Ints:
-        """A column from its row `count` on."""
+        """A column of values from its row `count` on."""
         pieces: list[Ints] = []
-        missing = sum(map(len, self._columns[name])) - count
+        missing = self.tables.value_count - count
         for column in reversed(self._columns[name]):
             if missing <= 0:
                 break
@@ -79,6 +81,13 @@ class MemoryStore:
         for columns in self._columns.values():
             columns[:] = [np.concatenate(columns) if columns else np.zeros(0, dtype=np.int64)]
         return Part({name: columns[0] for name, columns in self._columns.items()}, {})
+
+
+def _append(pieces: list[Ints], column: Ints) -> None:
+    """Add a piece of a column; small ones become one, as an array of few rows is mostly itself."""
+    while pieces and len(pieces[-1]) <= len(column) < _SMALL:
+        column = np.concatenate([pieces.pop(), column])
+    pieces.append(column)
 
 
 def in_order(parts: list[Part]) -> dict[str, Ints]:

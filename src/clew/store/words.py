@@ -72,8 +72,8 @@ class Words:
 
     def learn_calls(self, *parts: Part) -> None:
         """Take note of calls and steps before the events in them are spelled out."""
-        _forget_half(self._calls)
-        _forget_half(self._forward)
+        forget_half(self._calls)
+        forget_half(self._forward)
         for part in parts:
             c = part.columns
             for event, kind, subject in zip(
@@ -207,7 +207,7 @@ class Words:
         return self._texts[known]
 
 
-def _forget_half(known: dict[int, Any]) -> None:
+def forget_half(known: dict[int, Any]) -> None:
     """Forget what was learnt first, once there is too much; calls still open are learnt again."""
     if len(known) > _MOST_REMEMBERED:
         for key in list(known)[: _MOST_REMEMBERED // 2]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from clew.analysis.files import file_names
 from clew.events.records import KINDS, MODULE, NOTE, OP, PHASES, STEP
 from clew.store.reader import Reader
 from clew.views.export.formats import Contents
@@ -51,6 +52,7 @@ class _Timeline:
     def __init__(self, reader: Reader, offset: float) -> None:
         self._reader = reader
         self._texts = CallTexts(reader)
+        self._files = file_names(reader)
         c = reader.columns
         self._zero = int(c.environment["clock"]) - round(offset * 1e9)
         self._last = max(int(c.start.max()), int(c.end.max())) if len(reader) else self._zero
@@ -135,7 +137,8 @@ class _Timeline:
             "out": self._texts.outputs(row),
         }
         if event.source is not None:
-            args["source"] = f"{event.source}: {event.source.text}"
+            file = self._files[event.source.file]
+            args["source"] = f"{file}:{event.source.line}: {event.source.text}"
         if event.error is not None:
             args["error"] = event.error
         if event.duration is None:

@@ -79,6 +79,7 @@ class Hdf5Store(DiskStore):
                 )
                 for address, occurrences in found.items():
                     self._append(self._file, address, occurrences)
+                self._names.keep_only(self.tables.alive)
                 if time.monotonic() - self._last_commit > _COMMIT_SECONDS:
                     self._settle()
         except Exception as fault:

@@ -52,6 +52,7 @@ class _Series:
     flat: bool
     rows: int = 0
     elements: int = 0
+    values: Any = None
     # Steps of rows that are in the file, to be written when those are committed.
     unsettled: list[int] = field(default_factory=list)
 
@@ -80,6 +81,8 @@ class LiveHdf5:
         self._rank = rank
         self._dtypes = Dtypes(settings.dtypes)
         self._series: dict[tuple[str, str, Shape | int], _Series] = {}
+        # Addresses, dtypes and numbers of axes that have rows of one shape.
+        self._shaped: set[tuple[str, str, int]] = set()
         self._names: set[str] = set()
         # Groups that are written, and can be found once all of them is in the file.
         self._unlinked: dict[str, Any] = {}
@@ -104,9 +107,11 @@ class LiveHdf5:
         for occurrence, recorded, array in items:
             series = self._series_of(address, recorded, array.dtype, array.shape, occurrence)
             rows = by_series.setdefault(id(series), (series, []))[1]
-            row = series.rows + len(rows)
-            start = series.elements + sum(math.prod(a.shape) for _, a in rows)
-            stored.append(Stored(series.group["values"], row, start, array.shape, series.flat))
+            stored.append(
+                Stored(series.values, series.rows, series.elements, array.shape, series.flat)
+            )
+            series.rows += 1
+            series.elements += array.size if series.flat else 0
             rows.append((occurrence, array))
         for series, rows in by_series.values():
             self._append_rows(series, rows)
@@ -148,15 +153,7 @@ class LiveHdf5:
         for key in ((address, recorded, shape), flat_key):
             if key in self._series:
                 return self._series[key]
-        flat = shape != () and (
-            not all(shape)
-            or any(
-                known[:2] == (address, recorded)
-                and isinstance(known[2], tuple)
-                and len(known[2]) == len(shape)
-                for known in self._series
-            )
-        )
+        flat = shape != () and (not all(shape) or flat_key in self._shaped)
         name = unused(safe_name(address or "(root)"), self._names)
         group = self._unlinked[name] = self._file.create_group(None)
         group.attrs["address"] = address
@@ -165,6 +162,8 @@ class LiveHdf5:
         series = _Series(group, dtype, flat)
         self._create(series, recorded, shape, first.module is not None)
         self._series[flat_key if flat else (address, recorded, shape)] = series
+        if not flat:
+            self._shaped.add(flat_key)
         return series
 
     def _create(self, series: _Series, recorded: str, shape: Shape, modules: bool) -> None:
@@ -175,8 +174,8 @@ class LiveHdf5:
             options["chunks"] = (1, *chunks_of(row, series.dtype))
             options["compression"] = self._settings.compression
             options["shuffle"] = self._settings.shuffle
-        values = self._growing(series, "values", row, series.dtype, **options)
-        values.attrs["clew_dtype"] = recorded
+        series.values = self._growing(series, "values", row, series.dtype, **options)
+        series.values.attrs["clew_dtype"] = recorded
         for name in ("steps", "ranks", "calls"):
             self._growing(series, name, (), np.int64, chunks=(_COUNTS,), fillvalue=-1)
         if series.flat:
@@ -200,15 +199,13 @@ class LiveHdf5:
             _extend(group["lengths"], shapes)
         else:
             data = np.stack(arrays)
-        _extend(group["values"], data)
+        _extend(series.values, data)
         _extend(group["ranks"], np.full(len(rows), self._rank, dtype=np.int64))
         _extend(group["calls"], np.array([o.call for o, _ in rows], dtype=np.int64))
         if "modules" in group:
             names = np.array([o.module or "" for o, _ in rows], dtype=object)
             _extend(group["modules"], names)
         series.unsettled += [occurrence.step for occurrence, _ in rows]
-        series.rows += len(rows)
-        series.elements += len(data) if series.flat else 0
 
 
 def _extend(dataset: Any, rows: Array) -> None:

@@ -10,12 +10,15 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from clew.events.columns import IN, Ints, ModuleRow, Place
+from clew.events.labels import counted_as
 from clew.events.records import GRADIENT, MODULE, OP, RECOMPUTE, STEP, TAP, VARIABLE
 from clew.store.compact import Part, Tables
+from clew.store.words import forget_half
 
 # Events that are one named value.
 _NAMED = (VARIABLE, TAP, GRADIENT)
@@ -44,7 +47,7 @@ class LiveNames:
         self._modules: list[ModuleRow] = []
         self._value_names = array("i")
         self._calls: dict[int, int] = {}
-        self._event_calls: Counter[tuple[int, int]] = Counter()
+        self._event_calls: Counter[Any] = Counter()
         self._versions: Counter[str] = Counter()
         self._steps: list[tuple[int, int]] = []
         self._named: set[int] = set()
@@ -87,6 +90,12 @@ class LiveNames:
                 found[address] = occurrences
         return found
 
+    def keep_only(self, values: Collection[int]) -> None:
+        """Forget all values but some, which are those that may come again."""
+        self._named.intersection_update(values)
+        self._covered.intersection_update(values)
+        forget_half(self._calls)
+
     def _learn_calls(self, *parts: Part) -> None:
         for part in parts:
             c = part.columns
@@ -107,8 +116,9 @@ class LiveNames:
         for row in sorted(range(len(c["id"])), key=c["id"].__getitem__):
             event, kind, subject = c["id"][row], c["kind"][row], c["subject"][row]
             if kind in (OP, *_NAMED):
-                call = self._event_calls[kind, subject]
-                self._event_calls[kind, subject] += 1
+                alike = self._counted_as(kind, subject)
+                call = self._event_calls[alike]
+                self._event_calls[alike] += 1
             elif kind != MODULE or self._passed_over(subject, c["place"][row], own):
                 continue
             else:
@@ -137,6 +147,11 @@ class LiveNames:
                 if kind in _NAMED and label.role and leaf.path:
                     address = f"{name}.{leaf.path}"
                 yield tier, address, Occurrence(number, step, call, module)
+
+    def _counted_as(self, kind: int, subject: int) -> Any:
+        if kind == OP:
+            return self._tables.ops.rows[subject]
+        return "label", counted_as(subject, self._tables.labels.rows[subject])
 
     def _parameter(self, number: int, step: int) -> Iterator[tuple[int, str, Occurrence]]:
         address = f"{self._tables.value_names.rows[self._value_names[number]]}:param"

@@ -1,0 +1,53 @@
+"""What a listener is told while a trace is handed over piece by piece."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import clew
+from clew.events.live import Happening, LiveValue
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def begins(self, event: Happening) -> None:
+        pass
+
+    def ends(self, event: Happening) -> None:
+        self.told.append([*event.inputs, event.outputs])
+
+
+def test_no_value_is_missed_when_the_records_before_were_handed_over(tmp_path: Path) -> None:
+    listener, x, y = Listener(), torch.ones(2), torch.ones(2)
+    with clew.trace(live=listener, out=tmp_path / "run.clew") as t:
+        torch.zeros(3)
+        t.step()
+        x + y
+        t.step()
+        (x * y).exp()
+    values = [[v for v in told if not isinstance(v, list | int)] for told in listener.told]
+    assert [len(told) for told in values] == [1, 3, 3, 2]
+    assert all(isinstance(value, LiveValue) for told in values for value in told)
+
+
+def test_values_are_forgotten_with_their_tensors(tmp_path: Path) -> None:
+    class Deaf(Listener):
+        def ends(self, event: Happening) -> None:
+            pass
+
+    model, x = nn.Sequential(*[nn.Linear(3, 3) for _ in range(5)]), torch.ones(1, 3)
+    counts = []
+    with torch.no_grad(), clew.trace(model, live=Deaf(), out=tmp_path / "run.clew") as t:
+        for _ in range(30):
+            model(x)
+            t.step()
+            gc.collect()
+            counts.append(sum(type(o) is LiveValue for o in gc.get_objects()))
+    assert counts[-1] <= counts[1]
