@@ -35,6 +35,8 @@ class Budget:
         # Bytes that wait to be handed over.
         self.pending = 0
         self._count = 0
+        # Whether there are data waiting to be written: then it helps to do some of the work here.
+        self.is_behind: Callable[[], bool] = lambda: False
         self._until = None if limits.seconds is None else time.monotonic() + limits.seconds
 
     def is_over(self) -> bool:

@@ -349,7 +349,9 @@ class OpFacts:
             if token is not None:
                 return token
             argument = args[base] if base is not None and base < len(args) else None
-            return tensors.produced(tensor, event, grad, argument)
+            # `_unsafe_view` and others hand memory on without saying so.
+            like = args[0] if args and not writes else None
+            return tensors.produced(tensor, event, grad, argument, like)
 
         if isinstance(out, (tuple, list)):
             bases = self.bases if len(self.bases) == len(out) else self.bases[:1] * len(out)

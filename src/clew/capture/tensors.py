@@ -130,8 +130,13 @@ class TensorTable:
             self.keep(token, tensor, None)
         return token
 
-    def produced(self, tensor: Tensor, producer: int, grad: bool, base: Any) -> Token:
-        """The token of an op's result; `base` is the argument whose memory it may share."""
+    def produced(
+        self, tensor: Tensor, producer: int, grad: bool, base: Any, like: Any = None
+    ) -> Token:
+        """The token of an op's result; `base` is the argument whose memory it may share.
+
+        `like` is one that it may share memory with though it is no view of it.
+        """
         held = self.live.get(id(tensor))
         if held is not None and held[0]() is tensor:
             return held[1]  # an argument handed through
@@ -139,7 +144,7 @@ class TensorTable:
             shared = _shared(tensor, base, self.known)
             # The view takes over the counter of what it views once the op is through.
             version = 0 if shared is None else version_of(base)
-        token = self.add(tensor, shared, 0 if shared is None else None, producer, grad)
+        token = self.add(tensor, shared, 0 if shared is None else None, producer, grad, like)
         self._versions[id(tensor)] = (token, version or 0)
         return token
 
@@ -160,14 +165,26 @@ class TensorTable:
         return self.add(tensor, self.known(tensor), WRITTEN, -1, tensor.requires_grad)
 
     def add(
-        self, tensor: Tensor, storage: Any, version: int | None, producer: int, grad: bool
+        self,
+        tensor: Tensor,
+        storage: Any,
+        version: int | None,
+        producer: int,
+        grad: bool,
+        like: Any = None,
     ) -> Token:
-        """A new token for `tensor` as it is now."""
+        """A new token for `tensor` as it is now; `like` may have the same elements."""
         with unobserved():
-            return self._add(tensor, storage, version, producer, grad)
+            return self._add(tensor, storage, version, producer, grad, like)
 
     def _add(
-        self, tensor: Tensor, storage: Any, version: int | None, producer: int, grad: bool
+        self,
+        tensor: Tensor,
+        storage: Any,
+        version: int | None,
+        producer: int,
+        grad: bool,
+        like: Any,
     ) -> Token:
         token: Token
         if type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_nested:
@@ -182,7 +199,11 @@ class TensorTable:
         if self.keep is not None:
             self._versions[id(tensor)] = (token, version_of(tensor) or 0)
             is_view = isinstance(storage, tuple) and version is None
-            self.keep(token, tensor, storage if is_view else None)
+            held = None if is_view or like is None else self.live.get(id(like))
+            if held is not None and held[0]() is like:
+                self.keep(token, tensor, held[1])
+            else:
+                self.keep(token, tensor, storage if is_view else None)
         return token
 
     def forget(self, tensor: Tensor) -> None:
