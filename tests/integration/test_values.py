@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import clew
+from clew.capture.snapshots import counted_snapshot, fresh, plain_snapshot
+from clew.events.digest import checksum
+from clew.store.disk import DiskStore
 from tests import models
 from tests.outcomes import HAS_PROC, MEGABYTE, faults, resident
 
@@ -478,6 +482,73 @@ def test_a_digest_tells_contents_apart_not_layouts() -> None:
     changed = tensor.clone()
     changed[2, 3] += 1
     assert digest_of(changed) != digest_of(tensor)
+
+
+def test_a_view_of_a_view_has_the_statistics_of_its_elements() -> None:
+    with clew.trace(values="stats") as t:
+        x = torch.arange(60_000.0).reshape(3, 200, 100) + 1
+        x.view(3, 20_000).unsqueeze(0).transpose(1, 2).squeeze(0)[10:].t()
+    whole, part = t["op:aten.squeeze.dim"].output, t["op:aten.t.default"].output
+    assert (whole.stats.min, whole.stats.max, whole.stats.count) == (1, 60_000, 60_000)
+    assert (part.stats.min, part.stats.count) == (11, 3 * 19_990)
+    assert whole.digest is None
+
+
+def test_elements_back_in_row_major_order_have_their_digest() -> None:
+    data = torch.arange(60_000.0).reshape(300, 200)
+    with clew.trace(values="stats") as t:
+        torch.empty_strided((300, 200), (1, 300)).copy_(data).t()
+    assert t["op:aten.t.default"].output.digest == digest_of(data.t().contiguous())
+    assert t["op:aten.copy_.default"].output.digest == digest_of(data)
+
+
+def test_memory_handed_on_without_a_word_has_the_same_statistics() -> None:
+    layer = nn.Linear(64, 300, bias=False)
+    with clew.trace(values="stats") as t, torch.no_grad():
+        y = layer(torch.randn(40, 5, 64).transpose(0, 1))
+        y.add_(1)
+        y.sum()
+    made, handed = t["op:aten.mm.default"].output, t["op:aten._unsafe_view.default#1"].output
+    assert handed.stats == made.stats
+    assert handed.digest == made.digest
+    assert t["op:aten.add_.Tensor"].output.stats.max == pytest.approx(made.stats.max + 1)
+    assert t["op:aten.add_.Tensor"].output.digest == digest_of(y)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "bfloat16", "int64", "bool"])
+@pytest.mark.parametrize("spoil", [False, True])
+def test_a_copy_counted_on_the_way_is_like_one_counted_later(dtype: str, spoil: bool) -> None:
+    tensor = (torch.randn(400_003) * 3).to(getattr(torch, dtype))
+    tensor[::7] = 0
+    if spoil and tensor.dtype.is_floating_point:
+        tensor[5], tensor[-1], tensor[1000] = nan, inf, -inf
+    size = tensor.numel() * tensor.element_size()
+    later = plain_snapshot(tensor, size, fresh)
+    at_once = counted_snapshot(tensor, size, fresh)
+    tensor.zero_()
+    one, other = at_once.payload((400_003,)), later.payload((400_003,))
+    assert bytes(one.data) == bytes(other.data)
+    assert at_once.stats == later.stats
+    assert one.checksum == checksum(other.data)
+
+
+def test_the_program_counts_along_when_the_writer_is_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(behind: bool) -> list[tuple[Any, bytes]]:
+        out = tmp_path / f"{behind}.clew"
+        monkeypatch.setattr(DiskStore, "is_behind", lambda _: behind)
+        x = torch.arange(200_000.0)
+        with clew.trace(level="modules", values="full", out=out):
+            for _ in range(6):
+                nn.Identity()(x)
+                x.add_(1)
+        values = [value for call in clew.load(out).modules for value in call.outputs.values()]
+        return [(value.stats, value.array().tobytes()) for value in values]
+
+    found = run(behind=True)
+    assert [stats.min for stats, _ in found] == list(range(6))
+    assert found == run(behind=False)
 
 
 def test_full_has_statistics_as_well() -> None:

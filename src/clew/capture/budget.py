@@ -13,8 +13,10 @@ from clew.events.model import Gap
 from clew.events.settings import Limits
 
 # Data handed to the sink at a time: what waits in memory is a few times this, however large or
-# many the tensors of a step are.
+# many the tensors of a step are. More at once, as each time costs something, while the writer has
+# enough to do.
 _BATCH_BYTES = 16 << 20
+_LARGE_BATCH_BYTES = 32 << 20
 
 # What is not kept, by the limit that was reached.
 _LIMITED = {
@@ -35,6 +37,8 @@ class Budget:
         # Bytes that wait to be handed over.
         self.pending = 0
         self._count = 0
+        # Whether there are data waiting to be written: then it helps to do some of the work here.
+        self.is_behind: Callable[[], bool] = lambda: False
         self._until = None if limits.seconds is None else time.monotonic() + limits.seconds
 
     def is_over(self) -> bool:
@@ -64,7 +68,9 @@ class Budget:
     @property
     def is_full(self) -> bool:
         """Whether so much data has gathered that it should be handed over."""
-        return self.pending >= _BATCH_BYTES
+        if self.pending < _BATCH_BYTES:
+            return False
+        return self.pending >= _LARGE_BATCH_BYTES or not self.is_behind()
 
     def _limited(self, what: str, name: str) -> None:
         self._on_gap(

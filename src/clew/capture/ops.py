@@ -336,8 +336,8 @@ class OpFacts:
     """What is true of every call of one op."""
 
     __slots__ = (
-        "annotation", "base", "bases", "call", "counted", "detaches", "func", "higher_order", "plain",
-        "training", "writes",
+        "annotation", "base", "bases", "call", "counted", "detaches", "func", "higher_order",
+        "plain", "training", "writes",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -448,7 +448,9 @@ class OpFacts:
             if token is not None:
                 return token
             argument = args[base] if base is not None and base < len(args) else None
-            return tensors.produced(tensor, event, grad, argument, not self.detaches)
+            # `_unsafe_view` and others hand memory on without saying so.
+            like = args[0] if args and not writes else None
+            return tensors.produced(tensor, event, grad, argument, not self.detaches, like)
 
         if isinstance(out, (tuple, list)):
             bases = self.bases if len(self.bases) == len(out) else self.bases[:1] * len(out)

@@ -7,16 +7,17 @@ A snapshot belongs to nobody else, so that its statistics can wait for another t
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from clew.capture.statistics import statistics_of_copy
+from clew.capture.statistics import memory_of, statistics_of_bytes
 from clew.capture.torch_compat import has_memory, is_transformed, is_zero_tensor, local_part
 from clew.events.records import Payload, pack
-from clew.events.statistics import Statistics
+from clew.events.statistics import Numbers, Statistics
 
 # Compressed sparse layouts, with the names of their two index parts.
 COMPRESSED = {
@@ -36,16 +37,16 @@ class Snapshot:
 
     __slots__ = ("_data", "_dtype", "_stats")
 
-    def __init__(self, data: Any, dtype: torch.dtype) -> None:
+    def __init__(self, data: Any, dtype: torch.dtype, stats: Statistics | None = None) -> None:
         self._data = data
         self._dtype = dtype
-        self._stats: Statistics | None = None
+        self._stats = stats
 
     @property
     def stats(self) -> Statistics:
-        """Statistics of the elements; they are of the very bytes that are kept."""
+        """Statistics of the elements."""
         if self._stats is None:
-            self._stats = statistics_of_copy(self._data, self._dtype)
+            self._stats = statistics_of_bytes(self._data, self._dtype)
         return self._stats
 
     def payload(self, shape: tuple[int, ...]) -> Payload:
@@ -56,25 +57,40 @@ class Snapshot:
         return Payload(str(self._dtype).removeprefix("torch."), shape, self._data, known)
 
 
-def snapshot(elements: Tensor) -> Snapshot:
+def fresh(size: int) -> Numbers:
+    """Memory for a copy, from NumPy: in large pages where there are any, which is much faster."""
+    return np.empty(size, dtype=np.uint8)
+
+
+def snapshot(elements: Tensor, take: Callable[[int], Numbers] = fresh) -> Snapshot:
     """A copy of an ordinary tensor's elements; to be called where autograd and modes are off."""
-    return Snapshot(bytes_of(elements), elements.dtype)
+    return Snapshot(bytes_of(elements, take), elements.dtype)
 
 
-def bytes_of(elements: Tensor) -> Any:
+def bytes_of(elements: Tensor, take: Callable[[int], Numbers] = fresh) -> Any:
     """The elements of an ordinary tensor, copied where autograd and modes are off."""
     size = elements.numel() * elements.element_size()
     if not size:
         return b""
-    # NumPy's memory comes in large pages where there are any, which are there much sooner.
-    data = np.empty(size, dtype=np.uint8)
+    data = take(size)
     torch.from_numpy(data).view(elements.dtype).view(elements.shape).copy_(elements)
     return data
 
 
-def small_snapshot(tensor: Tensor, size: int) -> Snapshot:
-    """A copy of a small tensor that is as plain as can be."""
-    return Snapshot(ctypes.string_at(tensor.data_ptr(), size), tensor.dtype)
+def plain_snapshot(tensor: Tensor, size: int, take: Callable[[int], Numbers]) -> Snapshot:
+    """A copy of a tensor that is as plain as can be."""
+    if size <= SMALL:
+        return Snapshot(ctypes.string_at(tensor.data_ptr(), size), tensor.dtype)
+    data = take(size)
+    ctypes.memmove(data.ctypes.data, tensor.data_ptr(), size)
+    return Snapshot(data, tensor.dtype)
+
+
+def counted_snapshot(tensor: Tensor, size: int, take: Callable[[int], Numbers]) -> Snapshot:
+    """The same, with statistics taken along the way, while what is copied is in the cache."""
+    data = take(size)
+    stats = statistics_of_bytes(memory_of(tensor), tensor.dtype, copy=data)
+    return Snapshot(data, tensor.dtype, stats)
 
 
 def is_plain(tensor: Tensor) -> bool:

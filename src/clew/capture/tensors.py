@@ -146,11 +146,18 @@ class TensorTable:
         return token
 
     def produced(
-        self, tensor: Tensor, producer: int, grad: bool, base: Any, hands_on: bool
+        self,
+        tensor: Tensor,
+        producer: int,
+        grad: bool,
+        base: Any,
+        hands_on: bool,
+        like: Any = None,
     ) -> Token:
         """The token of an op's result; `base` is the argument whose memory it may share.
 
         With `hands_on`, a view has a gradient if its base has one, also where no node is made.
+        `like` is an argument that it may share memory with though it is no view of it.
         """
         held = self._held(tensor)
         if held is not None:
@@ -160,7 +167,7 @@ class TensorTable:
             # The view takes over the counter of what it views once the op is through.
             version = 0 if shared is None else version_of(base)
             grad = grad or (hands_on and shared is not None and base.requires_grad)
-        token = self.add(tensor, shared, 0 if shared is None else None, producer, grad)
+        token = self.add(tensor, shared, 0 if shared is None else None, producer, grad, like)
         self._versions[id(tensor)] = (token, version or 0)
         return token
 
@@ -181,14 +188,26 @@ class TensorTable:
         return self.add(tensor, self.known(tensor), WRITTEN, -1, tensor.requires_grad)
 
     def add(
-        self, tensor: Tensor, storage: Any, version: int | None, producer: int, grad: bool
+        self,
+        tensor: Tensor,
+        storage: Any,
+        version: int | None,
+        producer: int,
+        grad: bool,
+        like: Any = None,
     ) -> Token:
-        """A new token for `tensor` as it is now."""
+        """A new token for `tensor` as it is now; `like` may have the same elements."""
         with unobserved():
-            return self._add(tensor, storage, version, producer, grad)
+            return self._add(tensor, storage, version, producer, grad, like)
 
     def _add(
-        self, tensor: Tensor, storage: Any, version: int | None, producer: int, grad: bool
+        self,
+        tensor: Tensor,
+        storage: Any,
+        version: int | None,
+        producer: int,
+        grad: bool,
+        like: Any,
     ) -> Token:
         token: Token
         if type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_nested:
@@ -206,7 +225,11 @@ class TensorTable:
         if self.keep is not None:
             self._versions[id(tensor)] = (token, version_of(tensor) or 0)
             is_view = isinstance(storage, tuple) and version is None
-            self.keep(token, tensor, storage if is_view else None)
+            held = None if is_view or like is None else self.live.get(id(like))
+            if held is not None and held[0]() is like:
+                self.keep(token, tensor, held[1])
+            else:
+                self.keep(token, tensor, storage if is_view else None)
         return token
 
     def forget(self, tensor: Tensor) -> None:

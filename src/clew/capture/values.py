@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,19 +18,21 @@ from torch import Tensor
 from clew.address import Address, matches, matches_field, matches_op
 from clew.capture import changes, seen
 from clew.capture.budget import Budget
+from clew.capture.buffers import Buffers
 from clew.capture.changes import Look
 from clew.capture.failures import pass_on
 from clew.capture.snapshots import (
     SMALL,
     Snapshot,
+    counted_snapshot,
     elements_of,
     is_dense,
     is_plain,
     parts_of,
-    small_snapshot,
+    plain_snapshot,
     snapshot,
 )
-from clew.capture.statistics import digest_of, statistics
+from clew.capture.statistics import digest_of, memory_of, statistics, statistics_of_bytes
 from clew.capture.structure import tensors_in
 from clew.capture.tensors import PLAIN, odd_facts, version_of
 from clew.capture.torch_compat import (
@@ -47,11 +48,12 @@ from clew.events.records import Kept, Token
 from clew.events.statistics import Statistics
 
 _REMEMBERED = 4096
+# Tensors so small that it is quicker to copy them now and to take their statistics with others'.
+_SOON_COPIED = 16 << 10
 _CPU = torch.device("cpu")
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(NamedTuple):
     """What was kept of a tensor version, for views of the same elements to come.
 
     The token is held so that no other gets its id.
@@ -90,47 +92,90 @@ class Keeper:
         # Ids of tokens kept in full since the last hand-over.
         self._in_full: set[int] = set()
         self._taken: dict[int, Taken] = {}
+        self._buffers = Buffers()
         self._wanted_ops: dict[int, list[Address]] = {}
 
     def __call__(self, token: Token, tensor: Tensor, base: Any) -> None:
-        """Keep what `values` asks for of a new tensor version, which may be a view of `base`."""
+        """Keep what `values` asks for of a new tensor version.
+
+        It may have the elements of `base`, as a view has.
+        """
         if not self._stats:
             return
         known = None if base is None else self._taken.get(id(base))
-        if known is not None and (not is_dense(tensor) or known.elements != _elements(tensor)):
+        if known is not None and (known.elements != _elements(tensor) or not is_dense(tensor)):
             known = None
-        self.keep(token, tensor, self._full, known)
+        self.keep(token, tensor, self._full, known, later=True)
 
-    def keep(self, token: Token, tensor: Tensor, full: bool, known: Taken | None = None) -> None:
-        """Keep statistics and, with `full`, the data; `known` has the same elements."""
+    def keep(
+        self,
+        token: Token,
+        tensor: Tensor,
+        full: bool,
+        known: Taken | None = None,
+        later: bool = False,
+    ) -> None:
+        """Keep statistics and, with `full`, the data; `known` has the same elements.
+
+        With `later` statistics may wait until the records are handed over.
+        """
         if full:
             if id(token) in self._in_full:
                 return
             self._in_full.add(id(token))
         try:
-            with unobserved(), without_modes():
+            with unobserved():
                 if self._budget.is_over():
                     return
-                if full and is_plain(tensor):
-                    size = tensor.numel() * tensor.element_size()
-                    if 0 < size <= SMALL:
-                        full = self._budget.has_room(tensor.numel(), size)
-                        if full:
-                            self._add(token, tensor, small_snapshot(tensor, size))
-                            return
+                if is_plain(tensor):
+                    self._keep_plain(token, tensor, full, known, later)
+                    return
                 grad = torch.is_grad_enabled()
                 # Not `torch.no_grad()`, which an interrupt may end before its end is set up.
                 try:
                     set_grad_enabled(False)
-                    if known is None or full:
-                        self._keep(token, tensor, full, known)
-                    else:
-                        self._keep_view(token, tensor, known)
+                    with without_modes():
+                        if known is None or full:
+                            self._keep(token, tensor, full, known)
+                        else:
+                            self._keep_view(token, tensor, known)
                 finally:
                     set_grad_enabled(grad)
         except Exception as fault:
             pass_on(fault)
             self._not_kept(tensor, f"{type(fault).__name__}: {fault}")
+
+    def _keep_plain(
+        self, token: Token, tensor: Tensor, full: bool, known: Taken | None, later: bool
+    ) -> None:
+        """Keep a tensor whose elements are just the bytes where it begins: no torch is needed."""
+        count = tensor.numel()
+        size = count * tensor.element_size()
+        stats: Statistics | None = None
+        copy = known.snapshot if full and known is not None and known.contiguous else None
+        if full and self._budget.has_room(count, 0 if copy else size):
+            copy = copy or self._copy(tensor, size)
+            self._add(token, tensor, copy)
+            if size <= SMALL:
+                return  # is copied as soon as looked up
+        elif known is not None:
+            self._keep_view(token, tensor, known)
+            return
+        elif later and 0 < size <= _SOON_COPIED:
+            # Between two ops each step of a computation has to be fetched into the cache anew.
+            copy = plain_snapshot(tensor, size, self._buffers.take)
+            self._budget.pending += size
+            self._kept.append((token, partial(self._finished, copy, None)))
+        else:
+            stats, copy = statistics_of_bytes(memory_of(tensor), tensor.dtype), None
+            self._kept.append((token, Kept(stats, None)))
+        self._remember(token, Taken(token, _elements(tensor), True, stats, copy))
+
+    def _copy(self, tensor: Tensor, size: int) -> Snapshot:
+        """A copy of a plain tensor; the statistics too if whoever writes is behind with them."""
+        if size > SMALL and self._budget.is_behind():
+            return counted_snapshot(tensor, size, self._buffers.take)
+        return plain_snapshot(tensor, size, self._buffers.take)
 
     def _keep(self, token: Token, tensor: Tensor, full: bool, known: Taken | None) -> None:
         elements = elements_of(tensor)
@@ -141,18 +186,21 @@ class Keeper:
         if shared is not None and not tensor.is_contiguous():
             shared = None
         size = elements.numel() * elements.element_size()
+        stats: Statistics | None = None
+        copy: Snapshot | None = None
         if not full or not self._budget.has_room(elements.numel(), 0 if shared else size):
             stats = statistics(elements)
             self._kept.append((token, Kept(stats, None)))
-            self._remember(token, tensor, stats, None)
-            return
-        parts = parts_of(tensor, elements)
-        if parts is not None:
-            self._kept.append((token, Kept(statistics(elements), parts)))
-            return
-        copy = shared or snapshot(elements)
-        self._add(token, elements, copy)
-        self._remember(token, tensor, None, copy)
+        else:
+            parts = parts_of(tensor, elements)
+            if parts is not None:
+                self._kept.append((token, Kept(statistics(elements), parts)))
+                return
+            copy = shared or snapshot(elements, self._buffers.take)
+            self._add(token, elements, copy)
+        if is_dense(tensor):
+            contiguous = tensor.is_contiguous()
+            self._remember(token, Taken(token, _elements(tensor), contiguous, stats, copy))
 
     def _keep_view(self, token: Token, tensor: Tensor, known: Taken) -> None:
         """Keep the statistics of elements that are known, in another shape or order."""
@@ -163,27 +211,30 @@ class Keeper:
         elif not known.contiguous:
             stats["digest"] = digest_of(tensor)
         self._kept.append((token, Kept(stats, None)))
-        self._remember(token, tensor, stats, None)
+        contiguous = tensor.is_contiguous()
+        self._remember(token, Taken(token, known.elements, contiguous, stats, None))
 
     def _add(self, token: Token, elements: Tensor, copy: Snapshot) -> None:
         self._kept.append((token, partial(self._finished, copy, tuple(elements.shape))))
 
-    def _finished(self, copy: Snapshot, shape: tuple[int, ...]) -> Kept:
-        """What is kept in full, with its statistics; runs on the thread that writes."""
-        try:
-            return Kept(copy.stats, copy.payload(shape))
-        except Exception as fault:
-            self._on_gap(Gap("statistics of values", "", f"{type(fault).__name__}: {fault}",
-                             "their data is recorded"))  # fmt: skip
-            return Kept(None, copy.payload(shape))
+    def _finished(self, copy: Snapshot, shape: tuple[int, ...] | None) -> Kept:
+        """Statistics of a copy, and its data in a shape if there is one.
 
-    def _remember(self, token: Token, tensor: Tensor, stats: Any, copy: Snapshot | None) -> None:
+        Runs on the thread that writes.
+        """
+        stats: Statistics | None = None
+        try:
+            stats = copy.stats
+        except Exception as fault:
+            left = "only their metadata is recorded" if shape is None else "their data is recorded"
+            self._on_gap(Gap("statistics of values", "", f"{type(fault).__name__}: {fault}", left))
+        return Kept(stats, None if shape is None else copy.payload(shape))
+
+    def _remember(self, token: Token, taken: Taken) -> None:
         """Have what was kept at hand for views of the same elements."""
         if len(self._taken) > _REMEMBERED:
             self._taken.clear()
-        if is_dense(tensor):
-            contiguous = tensor.is_contiguous()
-            self._taken[id(token)] = Taken(token, _elements(tensor), contiguous, stats, copy)
+        self._taken[id(token)] = taken
 
     def forget(self) -> None:
         """Tokens handed over may be gone after this, and their ids used again."""

@@ -6,6 +6,7 @@ is no defence against somebody who means harm.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from xxhash import xxh3_64, xxh3_64_intdigest
@@ -24,9 +25,7 @@ class RunningChecksum:
 
     def __init__(self) -> None:
         self._hash = xxh3_64()
-
-    def add(self, data: Any) -> None:
-        self._hash.update(data)
+        self.add: Callable[[Any], None] = self._hash.update
 
     def result(self) -> int:
         return self._hash.intdigest() >> 1

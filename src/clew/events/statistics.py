@@ -52,6 +52,7 @@ def array_statistics(array: Numbers) -> Statistics | None:
     return {"count": len(flat), **moments(numbers, in_pairs), "digest": f"{digest:016x}"}
 
 
+@np.errstate(all="ignore")
 def moments(
     numbers: Numbers, in_pairs: bool, look: Callable[[Numbers], None] | None = None
 ) -> Statistics:
@@ -59,31 +60,34 @@ def moments(
 
     With `in_pairs` they are the parts of complex numbers.
     """
-    with np.errstate(all="ignore"):
-        sums = _sums(numbers, look)
-        zeros = sums.zeros
-        if in_pairs and zeros:
-            zeros = int(np.count_nonzero(~numbers.reshape(-1, 2).any(axis=1)))
-        nan = infinite = 0
-        if not isfinite(sums.low) or not isfinite(sums.high):
-            nan = int(np.count_nonzero(np.isnan(numbers)))
-            infinite = int(np.count_nonzero(np.isinf(numbers)))
-            numbers = numbers[np.isfinite(numbers)]
-            if not len(numbers):
-                nothing = dict.fromkeys(("min", "max", "mean", "std", "norm"), float("nan"))
-                return {**nothing, "nan": nan, "inf": infinite, "zeros": zeros}
-            sums = _sums(numbers)
-        mean, norm = _mean_and_norm(numbers, sums)
-        variance = norm * norm / len(numbers) - mean * mean
-        if variance < 1e-3 * mean * mean:
-            # The difference of two large numbers: take the deviation from the mean itself.
-            apart = numbers.astype(np.float64) - mean
-            _, deviation = _mean_and_norm(apart, _sums(apart))
-            variance = deviation * deviation / len(numbers)
+    sums = _sums(numbers, look)
+    zeros = sums.zeros
+    if in_pairs and zeros:
+        zeros = int(np.count_nonzero(~numbers.reshape(-1, 2).any(axis=1)))
+    nan = infinite = 0
+    if not isfinite(sums.low) or not isfinite(sums.high):
+        nan = int(np.count_nonzero(np.isnan(numbers)))
+        infinite = int(np.count_nonzero(np.isinf(numbers)))
+        numbers = numbers[np.isfinite(numbers)]
+        if not len(numbers):
+            nothing = dict.fromkeys(("min", "max", "mean", "std", "norm"), float("nan"))
+            return {**nothing, "nan": nan, "inf": infinite, "zeros": zeros}
+        sums = _sums(numbers)
+    mean, norm = _mean_and_norm(numbers, sums)
+    variance = norm * norm / len(numbers) - mean * mean
+    if variance < 1e-3 * mean * mean:
+        variance = _variance(numbers, mean)
     return {
         "min": sums.low, "max": sums.high, "mean": mean, "std": max(variance, 0.0) ** 0.5,
         "norm": norm, "nan": nan, "inf": infinite, "zeros": zeros,
     }  # fmt: skip
+
+
+def _variance(numbers: Numbers, mean: float) -> float:
+    """The variance from the deviations themselves, where it is a difference of large numbers."""
+    apart = numbers.astype(np.float64) - mean
+    _, deviation = _mean_and_norm(apart, _sums(apart))
+    return deviation * deviation / len(numbers)
 
 
 @np.errstate(all="ignore")

@@ -106,6 +106,8 @@ class Session:
             sink = self.store
         most_events = math.inf if settings.limits.events is None else settings.limits.events
         budget = Budget(settings.limits, self.gaps.add)
+        if self._writer is not None:
+            budget.is_behind = self._writer.is_behind
         recording = Recording(sink, time.perf_counter_ns, TensorTable, budget, most_events)
         recording.on_halt = self._halted
         recording.on_fault = self.gaps.fault

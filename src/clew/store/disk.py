@@ -35,7 +35,7 @@ _INLINE = 8 << 10
 _ROLL_ROWS = 200_000
 _ROLL_BYTES = 64 << 20
 # Batches that wait for the writer; more would only be memory that is not in the cache.
-_QUEUE = 4
+_QUEUE = 2
 _PATIENCE = 1.0
 
 # Columns of rows to write.
@@ -293,6 +293,10 @@ class DiskStore:
             self._thread = thread
         self._put(batch)
 
+    def is_behind(self) -> bool:
+        """Whether batches wait for the writer."""
+        return not self._queue.empty()
+
     def flush(self) -> None:
         """Return when everything so far is in the files, or was told not to be."""
         if self._thread is not None:
@@ -389,6 +393,8 @@ class DiskStore:
 
 
 def _array(column: list[Any], kind: pa.DataType) -> pa.Array:
+    if column.count(None) == len(column):
+        return pa.nulls(len(column), kind)
     try:
         return pa.array(column, type=kind)
     except UnicodeEncodeError:

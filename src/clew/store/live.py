@@ -43,9 +43,13 @@ class LiveFile:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append rows; they are in the file when this returns."""
-        rows = max(1, min(MOST_ROWS, batch.num_rows * _MESSAGE_BYTES // max(batch.nbytes, 1)))
-        for start in range(0, batch.num_rows, rows):
-            self._append(batch.slice(start, rows).serialize())
+        whole = batch.serialize()
+        if batch.num_rows <= MOST_ROWS and whole.size <= _MESSAGE_BYTES:
+            self._append(whole)
+        else:
+            rows = max(1, min(MOST_ROWS, batch.num_rows * _MESSAGE_BYTES // whole.size))
+            for start in range(0, batch.num_rows, rows):
+                self._append(batch.slice(start, rows).serialize())
         self.rows += batch.num_rows
 
     def end(self) -> None:

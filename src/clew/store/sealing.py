@@ -98,7 +98,7 @@ def _groups(pieces: Iterator[Piece], damage: list[Exception]) -> Iterator[pa.Tab
             damage.append(piece)
             continue
         pending.append(piece)
-        size += piece.nbytes
+        size += piece.get_total_buffer_size()
         rows += piece.num_rows
         if size >= _GROUP_BYTES or rows >= _GROUP_ROWS:
             yield pa.concat_tables(pending).combine_chunks()
@@ -124,7 +124,7 @@ def _newest(
         for (start, numbers), end in zip(whole, ends, strict=True)
     }
     for start, piece in pieces:
-        if isinstance(piece, Exception) or start not in wanted:
+        if isinstance(piece, Exception) or start not in wanted or wanted[start].all():
             yield start, piece
         else:
             yield start, piece.filter(pa.array(wanted[start]))
