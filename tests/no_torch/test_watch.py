@@ -244,6 +244,16 @@ def test_a_saved_trace_of_a_watch_is_the_same(tmp_path: Path) -> None:
     assert repr(loaded) == "<Trace 1 value of variables>"
 
 
+def test_a_small_array_is_marked_as_a_large_one_is(capsys: pytest.CaptureFixture[str]) -> None:
+    for size in (2, 2000):
+        with clew.watch("x"):
+            x = np.ones(size)
+            x[0] = np.nan
+        lines = [line for line in capsys.readouterr().out.splitlines() if "✎" in line]
+        assert [f"NaN! 1/{size:,}" in line for line in lines] == [True]
+    assert len(x) == size
+
+
 def test_a_watch_that_met_nothing_says_so() -> None:
     with clew.watch("none", out=False) as w:
         pass

@@ -243,8 +243,9 @@ def _reshaped(before: Seen, after: Seen, name: str) -> str:
 
 def _numbers_change(before: Seen, after: Seen) -> list[str]:
     if after.text is not None:
-        return [after.text if before.text == after.text or before.text is None
-                else f"{before.text} → {after.text}"]  # fmt: skip
+        same = before.text == after.text or before.text is None
+        text = after.text if same else f"{before.text} → {after.text}"
+        return [" ".join([text, *_alarms(after.stats or {})])]
     old, new = before.stats or {}, after.stats or {}
     if not new or not new.get("count"):
         return [] if new or before.shape != after.shape else ["values"]
