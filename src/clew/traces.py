@@ -26,7 +26,7 @@ from clew.views.graph.view import GraphView, graph_view
 from clew.views.html.report import EVENTS, Report, Side, write_report
 from clew.views.notebook import trace_bundle
 from clew.views.text.code import CodeView, code_view
-from clew.views.text.style import Style
+from clew.views.text.style import Style, counted
 from clew.views.text.table import TableView, table_view
 from clew.views.text.tree import TreeView, tree_view
 
@@ -238,8 +238,10 @@ class Trace:
         return str(self.tree())
 
     def __repr__(self) -> str:
-        calls, ops = len(self.modules), len(self.ops)
-        return f"<Trace {calls} module call{'s' * (calls != 1)}, {ops} op{'s' * (ops != 1)}>"
+        calls, ops, named = len(self.modules), len(self.ops), len(self.variables)
+        parts = [counted(calls, "module call"), counted(ops, "op")] if calls or ops else []
+        parts += [f"{counted(named, 'value')} of variables"] if named else []
+        return f"<Trace {', '.join(parts) or 'of nothing'}>"
 
     def __bool__(self) -> bool:
         return True

@@ -79,8 +79,8 @@ def output_for(out: object, repeats: int, stack: bool) -> Output | None:
     if isinstance(out, str | os.PathLike):
         return _Files(Path(out), repeats, stack)
     raise ClewError(
-        f"out={out!r:.60} is a {type(out).__name__}; give a path, a stream, a logging.Logger, "
-        "False for no text, or None for standard output"
+        f"out={out!r:.60} is of type {type(out).__name__}; give a path, a stream, "
+        "a logging.Logger, False for no text, or None for standard output"
     )
 
 

@@ -22,7 +22,6 @@ from clew.session import Gaps, recorded_columns, surroundings
 from clew.store.memory import MemoryStore
 from clew.store.reader import Reader
 from clew.traces import Trace
-from clew.views.text.watch import variables_text
 
 if TYPE_CHECKING:
     from clew.capture.handover import Inbox, WorkerSink
@@ -111,13 +110,6 @@ class WatchTrace(Trace):
             if inbox is None:
                 inbox = self._inboxes[key] = Inbox(folder_of(key, os.getpid()))
             inbox.merge(self.recording)
-
-    def __str__(self) -> str:
-        return variables_text(self._current_reader())
-
-    def __repr__(self) -> str:
-        count = len(self.variables)
-        return f"<Trace of a watch, {count} value{'s' * (count != 1)} of variables>"
 
 
 def has_torch() -> bool:

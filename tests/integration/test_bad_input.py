@@ -291,6 +291,27 @@ def test_a_part_that_no_call_has_is_in_the_coverage(address: str) -> None:
     assert gap.remedy.startswith("the nearest that ran: ")
 
 
+class Direct(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.fc.forward(x) + 1
+
+
+@pytest.mark.parametrize(
+    ("address", "instead"), [("fc", "fc.forward,"), ("fc:in", "fc.forward.<argument>,")]
+)
+def test_what_was_called_past_the_hooks_says_what_to_capture(address: str, instead: str) -> None:
+    model = Direct()
+    with clew.trace(model, capture=[address]) as t:
+        model(torch.ones(2))
+    (gap,) = t.coverage
+    assert (gap.where, gap.remedy.split()[1]) == (address, instead)
+    assert "module.forward" in gap.why
+
+
 # Starting and stopping
 
 

@@ -340,8 +340,11 @@ def test_nothing_is_left_on_the_model() -> None:
         (lambda: Callbacks(end=[]), r"Callbacks\(end=\[\]\): give a function of the values"),  # type: ignore[arg-type]
         (lambda: Callbacks(every=0), r"Callbacks\(every=0\): give a whole number, 1 or more"),
         (lambda: Callbacks(only="valid"), r"only='valid'\): give 'train', 'eval' or None"),
-        (lambda: clew.trace(callbacks={"fc": len}), r"callbacks\['fc'\] is a builtin_function"),  # type: ignore[dict-item]
-        (lambda: clew.trace(callbacks=[len]), "callbacks is a list; give a dict of address"),  # type: ignore[arg-type]
+        (
+            lambda: clew.trace(callbacks={"fc": len}),
+            r"callbacks\['fc'\] is of type builtin_function",
+        ),  # type: ignore[dict-item]
+        (lambda: clew.trace(callbacks=[len]), "callbacks is of type list; give a dict of address"),  # type: ignore[arg-type]
         (lambda: clew.trace(gather=0), "gather=0: give the number of steps between"),
         (
             lambda: clew.trace(callbacks={"fc": Callbacks(after_gather=len)}),

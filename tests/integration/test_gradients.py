@@ -174,3 +174,20 @@ def test_models_named_only_when_they_run() -> None:
     with clew.trace(capture=["Sequential.0.weight:grad"]) as t:
         model(torch.ones(5, 3)).sum().backward()
     assert np.array_equal(t["Sequential.0.weight:grad"].value, model[0].weight.grad)
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_every_step_has_its_gradient_and_update_though_they_are_alike(set_to_none: bool) -> None:
+    model = nn.Linear(2, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.0)
+    nn.init.zeros_(model.weight)
+    with clew.trace(model, capture=["weight:grad", "weight:update"]) as t:
+        for _ in range(3):
+            optimizer.zero_grad(set_to_none=set_to_none)
+            model(torch.tensor([[1.0, 2.0]])).sum().backward()
+            optimizer.step()
+            t.step()
+    for role, expected in (("grad", [1.0, 2.0]), ("update", [-0.5, -1.0])):
+        series = t.series(f"weight:{role}")
+        assert series.steps == [0, 1, 2]
+        assert series.stack().tolist() == [[expected]] * 3

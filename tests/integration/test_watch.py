@@ -659,7 +659,7 @@ def test_what_cannot_be_decorated_is_refused_with_advice() -> None:
         clew.watch("op:aten.add")
     with pytest.raises(clew.ClewError, match="values='all' is not one of 'meta', 'stats', 'full'"):
         clew.watch(values="all")
-    with pytest.raises(clew.ClewError, match="out=3 is a int; give a path"):
+    with pytest.raises(clew.ClewError, match="out=3 is of type int; give a path"):
         clew.watch(out=3)  # type: ignore[arg-type]
 
 

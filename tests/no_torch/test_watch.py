@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
+import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -228,9 +230,34 @@ def test_a_trace_of_a_watch_prints_its_variables() -> None:
         del x
 
     work()
-    text = str(work.watch.trace)  # type: ignore[attr-defined]
-    assert "work.x  ×2  np.f64[3] → np.i64[3]" in text
-    assert repr(work.watch.trace) == "<Trace of a watch, 2 values of variables>"  # type: ignore[attr-defined]
+    trace = work.watch.trace  # type: ignore[attr-defined]
+    assert re.search(r"work.x ×2 +np.f64\[3\] → np.i64\[3\]", str(trace))
+    assert repr(trace) == "<Trace 2 values of variables>"
+
+
+def test_a_saved_trace_of_a_watch_is_the_same(tmp_path: Path) -> None:
+    with clew.watch("x", out=False) as w:
+        x = np.ones(3)
+    assert x.sum() == 3
+    loaded = clew.load(w.trace.save(tmp_path / "run.clew"))
+    assert (str(loaded), repr(loaded)) == (str(w.trace), repr(w.trace))
+    assert repr(loaded) == "<Trace 1 value of variables>"
+
+
+def test_a_small_array_is_marked_as_a_large_one_is(capsys: pytest.CaptureFixture[str]) -> None:
+    for size in (2, 2000):
+        with clew.watch("x"):
+            x = np.ones(size)
+            x[0] = np.nan
+        lines = [line for line in capsys.readouterr().out.splitlines() if "✎" in line]
+        assert [f"NaN! 1/{size:,}" in line for line in lines] == [True]
+    assert len(x) == size
+
+
+def test_a_watch_that_met_nothing_says_so() -> None:
+    with clew.watch("none", out=False) as w:
+        pass
+    assert str(w.trace) == "nothing was recorded: no variable that is watched was met"
 
 
 def test_every_call_of_a_watched_function_begins_anew() -> None:

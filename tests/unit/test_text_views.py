@@ -213,6 +213,25 @@ def test_a_width_that_was_asked_for_holds_for_a_pipe_too(
         assert widest(text) <= 60
 
 
+class Odd(nn.Module):
+    """Takes and returns more than tensors."""
+
+    def forward(self, x: Tensor, mask: Any, *, how: Any, more: Any = None) -> Any:
+        return [x.to(torch.float64), None, {"how": how}]
+
+
+def test_the_live_log_writes_constants_as_the_code_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = Odd()
+    with clew.trace(model, live=True):
+        model(torch.ones(2), None, how="so", more=[1, None, print])
+    printed = capsys.readouterr().out
+    assert "▸ Odd(f32[2], None, how='so', more=[1, None, builtin_function_or_method])" in printed
+    assert "◂ Odd -> [f64[2], None, {how: 'so'}]" in printed
+    assert "# _to_copy(f32[2], dtype=f64) -> f64[2]" in printed
+
+
 def test_a_class_with_a_short_name_is_shown_in_the_widest_line_too() -> None:
     class MLP(nn.Sequential):
         pass

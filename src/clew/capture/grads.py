@@ -154,8 +154,8 @@ class GradSource:
         for role in roles & {"param", "buffer"}:
             self.record(path, role, tensor)
 
-    def record(self, path: str, role: str, value: Any) -> None:
-        """Record what a tensor's name and role stand for, if it has changed."""
+    def record(self, path: str, role: str, value: Any, again: bool = False) -> None:
+        """Record what a tensor's name and role stand for, if it has changed or is there `again`."""
         owner, _, name = path.rpartition(".")
         kind = GRADIENT if role == "grad" else VARIABLE
         label = Label(kind, path, name, role, owner)
@@ -164,7 +164,7 @@ class GradSource:
             if not self._names.is_due(label):
                 return
             now = look(value).same
-            if self._looks.get((path, role)) == now:
+            if self._looks.get((path, role)) == now and not again:
                 return
             self._looks[path, role] = now
         except Exception as fault:
@@ -194,10 +194,10 @@ class GradSource:
             if before is not None:
                 with torch.no_grad(), unseen(parameter):
                     update = parameter - before
-                self.record(path, "update", update)
+                self.record(path, "update", update, again=True)
             self._record_own(path, parameter, roles)
             if "state" in roles and parameter in optimizer.state:
-                self.record(path, "state", dict(optimizer.state[parameter]))
+                self.record(path, "state", dict(optimizer.state[parameter]), again=True)
 
     def _of(self, optimizer: Optimizer) -> list[tuple[Tensor, str, frozenset[str]]]:
         found = []
@@ -213,7 +213,7 @@ def _accumulated(source: Callable[[], GradSource | None], path: str) -> Callable
     def hook(parameter: Tensor) -> None:
         owner = source()
         if owner is not None and parameter.grad is not None:
-            owner.record(path, "grad", parameter.grad)
+            owner.record(path, "grad", parameter.grad, again=True)
 
     return hook
 

@@ -29,6 +29,7 @@ from clew.events.records import (
     Extra,
     Label,
     Note,
+    Opaque,
     UnknownShape,
     Unseen,
     tokens_in,
@@ -100,7 +101,7 @@ class LiveFeed:
     def _seen(self, described: Any) -> Any:
         if isinstance(described, tuple):
             known = self._values.get(id(described))
-            return str(list(described)) if known is None else known[1]
+            return Opaque(list(described)) if known is None else known[1]
         if isinstance(described, list):
             return [self._seen(item) for item in described]
         if isinstance(described, dict):

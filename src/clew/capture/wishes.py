@@ -116,7 +116,7 @@ class NoWishes(Wishes):
 def _parsed(name: str) -> Address:
     if not isinstance(name, str):
         raise ClewError(
-            f"clew.watch was given a {type(name).__name__}; name variables by text, such as "
+            f"clew.watch was given {name!r:.60}; name variables by text, such as "
             "clew.watch('video'), and write @clew.watch() to decorate without naming any"
         )
     address = parse(name)

@@ -10,8 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from clew.events.looks import tensor_text
+from clew.events.looks import short_dtype, tensor_text
 from clew.events.model import Source
+from clew.events.records import Opaque
+
+_LONGEST = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +93,24 @@ def in_words(described: Any, tensor: Callable[[LiveValue], str] = str, brackets:
     return str(described)
 
 
-def text_of(described: Any) -> str:
-    """Arguments or a result in words: `f32[2,3], [1, 2]`."""
+def text_of(result: Any) -> str:
+    """A result in words, `f32[2,3]` or `[f32[2,3], None]`; nothing for none at all."""
+    return "" if result is None else _words(result)
+
+
+def _words(described: Any) -> str:
     if isinstance(described, list):
-        return "[" + ", ".join(map(text_of, described)) + "]"
+        return f"[{', '.join(map(_words, described))}]"
     if isinstance(described, dict):
-        return ", ".join(f"{key}: {text_of(item)}" for key, item in described.items())
-    return "" if described is None else str(described)
+        return f"{{{', '.join(f'{key}: {_words(item)}' for key, item in described.items())}}}"
+    if isinstance(described, str) and not isinstance(described, Opaque):
+        return repr(described if len(described) <= _LONGEST else described[:_LONGEST] + "…")
+    text = str(described)
+    name = text.removeprefix("torch.")
+    return text if name == text else short_dtype(name)
 
 
 def arguments_text(event: Happening) -> str:
     """All arguments of a call in words."""
-    named = [f"{name}={text_of(value)}" for name, value in event.keywords.items()]
-    return ", ".join([*map(text_of, event.inputs), *named])
+    named = [f"{name}={_words(value)}" for name, value in event.keywords.items()]
+    return ", ".join([*map(_words, event.inputs), *named])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from clew.address import Address, nearest
+from clew.address import Address, compile_pattern, nearest
 from clew.events.model import Gap
 from clew.session.settings import TENSOR_ROLES
 
@@ -47,6 +47,10 @@ def addresses_without_match(
     called = [name.path for name in modules.names if name.entry.calls]
     owned = [path for path, _ in modules.tensors()] if unmatched else []
     for address in unmatched:
+        past_hooks = _called_past_hooks(address, called)
+        if past_hooks is not None:
+            yield past_hooks
+            continue
         among = [*(owned if address.role in TENSOR_ROLES else called), *names_near(address)]
         sought = address.text if address.field else address.path
         close = ", ".join(name or "the root module" for name in nearest(sought, among)) or "none"
@@ -66,4 +70,22 @@ def stopped_elsewhere(thread: str) -> Gap:
         "it was stopped on another thread: a dispatch mode stays there, which records nothing "
         "and is gone after the next op or with the next trace of that thread",
         "stop the trace on the thread that started it, once the others are done",
+    )
+
+
+def _called_past_hooks(address: Address, called: list[str]) -> Gap | None:
+    """For a module that ran, though never in a way that its inputs and results are handed over."""
+    whole_call = address.kind == "path" and address.call is None and not address.field
+    if not whole_call or address.role not in (None, "in", "out"):
+        return None
+    found = next(filter(compile_pattern(address.path), called), None)
+    if found is None:
+        return None
+    method = f"{found}.forward" if found else "forward"
+    instead = f"{method}.<argument>" if address.role == "in" else method
+    return Gap(
+        "an address to capture",
+        address.text,
+        "it was called as module.forward(...), past torch's hooks",
+        f"capture {instead}, or call the module itself",
     )

@@ -125,13 +125,15 @@ def followed_addresses(callbacks: Any, gather: Any) -> dict[str, tuple[Address, 
         raise ClewError(f"gather={gather!r}: give the number of steps between two gathers, or None")
     if callbacks is not None and not isinstance(callbacks, Mapping):
         raise ClewError(
-            f"callbacks is a {type(callbacks).__name__}; give a dict of address to clew.Callbacks"
+            f"callbacks is of type {type(callbacks).__name__}; "
+            "give a dict of address to clew.Callbacks"
         )
     found = {}
     for text, given in (callbacks or {}).items():
         if not isinstance(given, Callbacks):
             raise ClewError(
-                f"callbacks[{text!r}] is a {type(given).__name__}; give clew.Callbacks(save=...)"
+                f"callbacks[{text!r}] is of type {type(given).__name__}; "
+                "give clew.Callbacks(save=...)"
             )
         address = parse(text)
         if address.kind == "line":
@@ -154,6 +156,6 @@ def models_of(model: Any, module_class: type) -> dict[str, Any]:
     ):
         return dict(models)
     raise ClewError(
-        f"model is a {type(model).__name__}; give an nn.Module, a dict of name to nn.Module, "
+        f"model is of type {type(model).__name__}; give an nn.Module, a dict of name to nn.Module, "
         "or None to name modules by their class"
     )

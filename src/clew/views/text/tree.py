@@ -23,6 +23,7 @@ SCREEN = 60
 _MOST_GAPS = 3
 _LONGEST_GAP = 110
 _EMPTY = "nothing was recorded: run the model inside `with clew.trace(model) as t:`"
+_EMPTY_WATCH = "nothing was recorded: no variable that is watched was met"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,8 @@ class TreeView:
     def text(self, style: Style) -> str:
         """The text in a given style."""
         if not len(self._reader):
-            return _EMPTY
+            watched = self._reader.columns.environment.get("level") == "variables"
+            return _EMPTY_WATCH if watched else _EMPTY
         tree = self._tree
         depth = tree.depth_within(self._room(tree)) if self._depth is None else self._depth
         body = laid_out(tree.lines(depth), style)

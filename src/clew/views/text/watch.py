@@ -12,11 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clew.events.looks import short_dtype
-from clew.events.model import Event
-from clew.events.records import VARIABLE
 from clew.events.watched import ARRAY, OTHER, Happening, Seen, WatchedCall
-from clew.store.reader import Reader
-from clew.views.text.style import Style, clipped, style_for, time_text
+from clew.views.text.style import Style, clipped, time_text
 
 REPEATS = 3
 _ITEMS = 4
@@ -206,22 +203,6 @@ class WatchText:
         return self._style.paint("│  " * depth, "dim")
 
 
-def variables_text(reader: Reader) -> str:
-    """Every variable of a trace in one line: how often it changed, from what to what."""
-    found: dict[str, list[Event]] = {}
-    for event in reader.events(reader.rows(VARIABLE), "variables"):
-        found.setdefault(event.address.partition("#")[0], []).append(event)
-    if not found:
-        return "no variable was met"
-    lines = []
-    for name, events in found.items():
-        looks = dict.fromkeys(", ".join(v.look for v in e.outputs.values()) for e in events)
-        ends = list(looks) if len(looks) < _ITEMS else [*list(looks)[:2], "…", list(looks)[-1]]
-        count = f"×{len(events):,}  " if len(events) > 1 else ""
-        lines.append(f"{name}  {count}{' → '.join(ends)}")
-    return style_for().finish("\n".join(lines))
-
-
 # Words for values
 
 
@@ -262,8 +243,9 @@ def _reshaped(before: Seen, after: Seen, name: str) -> str:
 
 def _numbers_change(before: Seen, after: Seen) -> list[str]:
     if after.text is not None:
-        return [after.text if before.text == after.text or before.text is None
-                else f"{before.text} → {after.text}"]  # fmt: skip
+        same = before.text == after.text or before.text is None
+        text = after.text if same else f"{before.text} → {after.text}"
+        return [" ".join([text, *_alarms(after.stats or {})])]
     old, new = before.stats or {}, after.stats or {}
     if not new or not new.get("count"):
         return [] if new or before.shape != after.shape else ["values"]
