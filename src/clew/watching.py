@@ -28,7 +28,8 @@ from clew.watch_output import Output, output_for
 from clew.watch_trace import WatchTrace, has_torch, is_child, own_worker, remove_at_exit
 
 if TYPE_CHECKING:
-    from clew.capture.watching import Wants, WatchSource
+    from clew.capture.watched_variables import Wants
+    from clew.capture.watching import WatchSource
     from clew.capture.workers import LoaderSource
     from clew.traces import Trace
 
@@ -73,7 +74,7 @@ def watch(
     >>> [event.address for event in double.watch.trace.variables]
     [...double.y#0', ...double.y#1', ...double.return#0']
     """
-    from clew.capture.watching import Wants
+    from clew.capture.watched_variables import Wants
     from clew.capture.wishes import Wishes
 
     if values not in VALUES:
@@ -91,7 +92,7 @@ def watch_calls(output: Output, *names: str, lines: bool = False, stack: bool = 
     In what the function calls, only the variables that are named and, with `lines`, the lines are
     followed.
     """
-    from clew.capture.watching import Wants
+    from clew.capture.watched_variables import Wants
     from clew.capture.wishes import NoWishes, Wishes
 
     wishes = Wishes(names) if names else NoWishes()

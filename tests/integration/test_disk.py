@@ -352,6 +352,33 @@ def test_event_parts_open_with_pandas(tmp_path: Path) -> None:
     assert pq.read_table(path).num_rows == len(t.events)
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_the_event_table_has_the_modules_of_what_backward_runs(
+    tmp_path: Path, reentrant: bool
+) -> None:
+    class Part(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 3)
+
+        def inside(self, x: Tensor) -> Tensor:
+            return self.fc(x * 2).relu()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(self.inside, x.sin(), use_reentrant=reentrant)
+
+    model = nn.Sequential(Part(), Part())
+    with clew.trace(model, out=tmp_path / "run.clew") as t:
+        loss = model(torch.ones(2, 3, requires_grad=True)).sum()
+        t.step()  # what came before is another part
+        loss.backward()
+    rows = pq.read_table(tmp_path / "run.clew/rank=00000/events-00000.parquet").to_pylist()
+    modules = {row["id"]: row["module"] for row in rows}
+    assert modules == {event.id: event.module for event in t.events}
+    again = [op for op in t.ops if op.phase == "recompute"]
+    assert {op.module for op in again} == {"0", "0.fc", "1", "1.fc"}
+
+
 def test_opening_touches_only_the_manifest(tmp_path: Path) -> None:
     t = record(training(), values="full", out=tmp_path / "run.clew")
     path = tmp_path / "run.clew"

@@ -11,8 +11,6 @@ from clew.events.model import Event
 from clew.events.records import MODULE
 from clew.store.reader import Reader
 
-_LAST_OPS = 5
-
 
 def failing_event(reader: Reader) -> Event | None:
     """The innermost event that ended in the exception that came last."""

@@ -1,61 +1,34 @@
 """Follow variables through the functions that a piece of the program calls.
 
-In come calls, bindings and in-place writes from `capture.frames`; out go variable events into a
-recording, and `Happening`s to whoever listens. Must not import torch: without it arrays and
-Python's own values are followed all the same.
+In come calls, bindings and in-place writes from `capture.frames`, out go those of watched calls to
+`watched_variables`. Must not import torch: without it arrays and Python's own values are followed
+all the same.
 """
 
 from __future__ import annotations
 
 import itertools
-import linecache
 import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
 from clew.address import nearest
-from clew.capture.changes import look
-from clew.capture.describing import Describer, glimpse, is_equal
 from clew.capture.failures import error_text
 from clew.capture.frames import FollowingCalls, Site, follow_calls
-from clew.capture.frames.bytecode import bound_names, read_locals
+from clew.capture.frames.bytecode import bound_names
 from clew.capture.frames.functions import unwrap
-from clew.capture.frames.paths import follow
 from clew.capture.open_calls import BETWEEN, OURS, OpenCall, chain_of, name_of, user_frame
-from clew.capture.recording import At, Recording
+from clew.capture.recording import Recording
 from clew.capture.scope import Scope, is_library
-from clew.capture.seen import differences, holds_arrays, is_array
-from clew.capture.sources import position_of
-from clew.capture.told_once import ToldOnce
-from clew.capture.wishes import RETURN, TOP_LEVEL, Function, Wishes, join_names, parts_of
+from clew.capture.watched_variables import Wants, WatchedVariables
+from clew.capture.wishes import RETURN, TOP_LEVEL, Function, parts_of
 from clew.events.model import Gap
-from clew.events.records import VARIABLE, Label
-from clew.events.watched import OTHER, Happening, WatchedCall, What
+from clew.events.watched import Happening, WatchedCall
 
 _GENERATOR_ENDS = (GeneratorExit, StopIteration, StopAsyncIteration)
-
-
-@dataclass(frozen=True, slots=True)
-class Wants:
-    """What a watch was asked for.
-
-    `decorated` asks for every call of the decorated function itself in full, however deep: who
-    called it, and its arguments with their numbers. Variables are then followed by their names
-    only, not by the objects that they hold.
-    """
-
-    names: Wishes
-    values: str = "stats"
-    lines: bool = False
-    stack: bool = False
-    on_change: bool = True
-    depth: int | None = None
-    budget: int = 10_000
-    decorated: bool = False
 
 
 class WatchSource:
@@ -72,9 +45,8 @@ class WatchSource:
     ) -> None:
         self.recording = recording
         self._wants = wants
-        self._describer = Describer(recording, wants.values)
+        self._variables = WatchedVariables(recording, wants, tell)
         self._scope = scope
-        self._tell = tell
         self.gap = on_gap
         # Whether calls count that nothing watched has made.
         self._everywhere = everywhere
@@ -88,12 +60,8 @@ class WatchSource:
         # Code that ran, and what was asked for, not met and said to be so.
         self._ran: set[CodeType] = set()
         self._said: set[str] = set()
-        # Code -> whether it has a watched variable, and objects that watched variables hold.
+        # Code -> whether it has a watched variable.
         self._concerned: dict[int, tuple[CodeType, bool]] = {}
-        self._objects: set[int] = set()
-        # Names that some call has for what its caller watches.
-        self._aliases: set[str] = set()
-        self._told_once = ToldOnce()
         self._block: int | None = None
         self.worker = ""
 
@@ -118,16 +86,8 @@ class WatchSource:
         self._block = id(frame)
         self._following = self._follow(frame)
         if not quiet:
-            self._emit("enter", call, frame.f_lineno or 0)
-        self._guarded(call, "", lambda: self._look_around(call, frame))
-
-    def _look_around(self, call: OpenCall, frame: FrameType) -> None:
-        """The variables as a block finds them, as far as they are asked for."""
-        at = (frame.f_lineno or 0, frame.f_back)
-        for name, value in list(read_locals(frame).items()):
-            if not name.startswith("__"):
-                for path in self._paths(call, name, value):
-                    self._look_at(call, "input", name, path, value, at, True)
+            self._variables.emit("enter", call, frame.f_lineno or 0)
+        self._variables.guarded(call, "", lambda: self._variables.look_around(call, frame))
 
     def start_function(self, function: Callable[..., object]) -> None:
         """Follow a function and everything it calls; after a stop, the same one again."""
@@ -165,11 +125,7 @@ class WatchSource:
             return True
         if self._wants.decorated:
             return None
-        if not self._objects:
-            return False
-        count = code.co_argcount + code.co_kwonlyargcount
-        given = read_locals(frame)
-        return any(id(given.get(name)) in self._objects for name in code.co_varnames[:count])
+        return self._variables.is_given(frame)
 
     def stop(self) -> None:
         """Follow nothing any more, and say what was asked for and never seen."""
@@ -180,11 +136,10 @@ class WatchSource:
         block = self._calls.get(self._block or 0)
         if block is not None and not block.quiet:
             seconds = (time.perf_counter_ns() - block.start) / 1e9
-            self._emit("return", block, block.info.line, seconds=seconds)
+            self._variables.emit("return", block, block.info.line, seconds=seconds)
         self._block = None
         self._calls.clear()
-        self._objects.clear()
-        self._told_once.clear()
+        self._variables.clear()
         for code, line in following.spent:
             where = f"{os.path.basename(code.co_filename)}:{line}"
             self._gap(
@@ -194,7 +149,7 @@ class WatchSource:
 
     def abandon(self) -> None:
         """Follow nothing in a process that inherited it by a fork; tell nobody."""
-        self._tell = None
+        self._variables.tell = None
         following, self._following = self._following, None
         self._calls.clear()
         if following is not None:
@@ -215,9 +170,10 @@ class WatchSource:
             )  # fmt: skip
 
     def _gap(self, gap: Gap) -> None:
-        if self.gap(gap) is not False and self._tell is not None:
+        tell = self._variables.tell
+        if self.gap(gap) is not False and tell is not None:
             call = WatchedCall(next(self._numbers), None, 0, "", "", 0)
-            self._tell(Happening("note", call, 0, text=str(gap)))
+            tell(Happening("note", call, 0, text=str(gap)))
 
     # What `capture.frames` tells
 
@@ -237,50 +193,47 @@ class WatchSource:
         if deepest is not None and depth > deepest and not self._is_decorated(site.code):
             return
         call = self._open(frame, site.code, parent, owner=owner)
-        self._emit("enter", call, site.line)
+        self._variables.emit("enter", call, site.line)
 
     def bound(self, site: Site, value: object, owner: object) -> None:
         frame = user_frame()
         call = self._calls.get(id(frame))
         if call is not None:
-            self._guarded(call, site.name, lambda: self._bound(call, frame, site, value))
+            told = self._variables
+            told.guarded(call, site.name, lambda: told.bound(call, frame, site, value))
 
     def polled(self, site: Site, value: object, owner: object) -> None:
-        names, name = self._wants.names, site.name
-        if not names.everything and name not in self._aliases and not names.may_be(name):
+        told, name = self._variables, site.name
+        if not told.may_be(name):
             return
         frame = user_frame()
         call = self._calls.get(id(frame))
-        if call is not None and (name in call.told or not names.everything):
-            self._guarded(call, site.name, lambda: self._polled(call, frame, site, value))
+        if call is not None and told.may_have_changed(call, name):
+            told.guarded(call, name, lambda: told.polled(call, frame, site, value))
 
     def deleted(self, site: Site, owner: object) -> None:
         call = self._calls.get(id(user_frame()))
-        if call is None:
-            return
-        gone = [name for name in call.told if _root_name(name) == site.name]
-        for name in gone:
-            _, before = call.told.pop(name)
-            self._told_once.deleted(name)
-            if not self._told_once.is_left(call, site.name):
-                self._emit("delete", call, site.line, name=name, before=before)
+        if call is not None:
+            self._variables.deleted(call, site)
 
     def returned(self, site: Site, value: object, owner: object) -> None:
         frame = user_frame()
         call = self._calls.get(id(frame))
         if call is not None:
-            self._guarded(call, RETURN, lambda: self._returned(call, frame, site, value))
+            told = self._variables
+            told.guarded(call, RETURN, lambda: told.returned(call, frame, site, value))
 
     def yielded(self, site: Site, value: object, owner: object) -> None:
         frame = user_frame()
         call = self._calls.get(id(frame))
         if call is not None:
-            self._guarded(call, "yield", lambda: self._yielded(call, frame, site, value))
+            told = self._variables
+            told.guarded(call, "yield", lambda: told.yielded(call, frame, site, value))
 
     def resumed(self, site: Site, owner: object) -> None:
         call = self._calls.get(id(user_frame()))
         if call is not None:
-            self._emit("resume", call, site.line)
+            self._variables.emit("resume", call, site.line)
 
     def raised(self, site: Site, error: BaseException, owner: object) -> None:
         call = self._calls.get(id(user_frame()))
@@ -295,14 +248,14 @@ class WatchSource:
         seconds = (time.perf_counter_ns() - call.start) / 1e9
         seen, line = call.result or (None, site.line)
         if call.error is not None:
-            self._emit("raise", call, line, seconds=seconds, text=call.error)
+            self._variables.emit("raise", call, line, seconds=seconds, text=call.error)
         else:
-            self._emit("return", call, line, after=seen, seconds=seconds)
+            self._variables.emit("return", call, line, after=seen, seconds=seconds)
 
     def line(self, site: Site, owner: object) -> None:
         call = self._calls.get(id(user_frame()))
         if call is not None:
-            self._emit("line", call, site.line)
+            self._variables.emit("line", call, site.line)
 
     # Calls
 
@@ -352,8 +305,7 @@ class WatchSource:
         if parent is not None:
             call.objects = dict(parent.objects)
         self._calls[id(frame)] = call
-        if self._wants.decorated and not decorated:
-            self._told_once.opened(call)
+        self._variables.opened(call)
         return call
 
     def _is_decorated(self, code: CodeType) -> bool:
@@ -372,134 +324,6 @@ class WatchSource:
         entry = self.recording.modules.entries.get(id(owner))
         return entry.paths[0] if entry is not None and entry.ref() is owner else None
 
-    # Values
-
-    def _guarded(self, call: OpenCall, name: str, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except Exception as fault:
-            self.recording.on_fault(fault, f"{call.info.function}.{name}")
-
-    def _bound(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
-        name = site.name
-        at = (site.line, frame.f_back)
-        known = id(value) in call.objects and not self._wants.decorated
-        if site.kind == "param" and known and _is_followed(value):
-            call.aliases[name] = call.objects[id(value)]
-            self._aliases.add(name)
-        what: What = "input" if site.kind == "param" else "change"
-        paths = self._paths(call, name, value)
-        for path in paths:
-            self._look_at(call, what, name, path, value, at, always=True)
-        if not paths and what == "input":
-            self._show_input(call, site, value)
-
-    def _polled(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
-        at = (site.line, frame.f_back)
-        for path in self._paths(call, site.name, value):
-            self._look_at(call, "change", site.name, path, value, at, always=False)
-
-    def _paths(self, call: OpenCall, name: str, value: Any) -> tuple[Any, ...]:
-        """Where to look inside a variable; nowhere if it is not watched."""
-        if self._wants.names.everything:
-            return ((),) if name in call.told or holds_arrays(value) else ()
-        found = self._wants.names.paths(call.function, name)
-        return found or (((),) if name in call.aliases else ())
-
-    def _show_input(self, call: OpenCall, site: Site, value: Any) -> None:
-        """An argument that is not watched: what it looks like, in full if that was asked for."""
-        if self._tell is None:
-            return
-        in_full = call.info.decorated
-        seen = glimpse(value, numbers=in_full)
-        if in_full or seen.text is not None or seen.items or seen.kind != OTHER:
-            self._emit("input", call, site.line, name=site.name, after=seen)
-
-    def _look_at(
-        self, call: OpenCall, what: What, name: str, path: tuple[Any, ...], value: Any,
-        at: tuple[int, FrameType | None], always: bool,
-    ) -> None:  # fmt: skip
-        """Record and tell what a path inside a variable leads to, if it has changed."""
-        places = follow(value, path).places if path else (("", value),)
-        for inside, found in places:
-            variable = join_names(name, inside) if inside else name
-            now = look(found)
-            told = call.told.get(variable)
-            same = told is not None and told[0].same == now.same
-            if told is not None and same and (self._wants.on_change or not always):
-                if told[0].memory != now.memory:  # an equal one: the other may be gone
-                    call.told[variable] = (now, told[1]._replace(memory=now.memory))
-                continue
-            out, seen = self._describer.described(found, now)
-            before = None if told is None else told[1]
-            changes = differences(before, seen)
-            if not changes and not same and not is_equal(before, seen):
-                changes = ("values",)
-            call.told[variable] = (now, seen)
-            if not path and _is_followed(found):
-                call.objects[id(found)] = call.aliases.get(name, name)
-                self._objects.add(id(found))
-            if self._wants.on_change and before is not None and not changes:
-                continue
-            once = self._told_once
-            if self._wants.decorated and once.is_told(call, what, name, variable, seen):
-                continue
-            self._record(call, variable, out, at)
-            alias = call.aliases.get(name, "") if what == "input" else ""
-            self._emit(what, call, at[0], name=variable, before=before, after=seen,
-                       changes=changes, alias="" if alias == name else alias)  # fmt: skip
-
-    def _record(
-        self, call: OpenCall, variable: str, out: Any, at: tuple[int, FrameType | None],
-        start: int | None = None,
-    ) -> None:  # fmt: skip
-        where = call.function
-        stem = where.stem(variable)
-        if where.owner is not None:
-            label = Label(VARIABLE, stem, variable, module=where.owner)
-        else:
-            file = where.code.co_filename
-            label = Label(VARIABLE, stem, variable, file=file, package=where.package)
-        line, caller = at
-        if self._wants.decorated:
-            caller = None  # who called is told, and nobody asks again
-        self.recording.told(
-            label, out, At(caller, position_of(where.code, line), below=True), start
-        )
-
-    def _returned(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
-        if not call.told and not holds_arrays(value):
-            call.result = (glimpse(value), site.line)
-            return
-        # What is returned is compared to nothing.
-        digest = not self._wants.decorated
-        out, seen = self._describer.described(value, look(value), digest)
-        call.result = (seen, site.line)
-        self._record(call, RETURN, out, (site.line, frame.f_back), call.start)
-
-    def _yielded(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
-        out, seen = self._describer.described(value, look(value))
-        self._record(call, RETURN, out, (site.line, frame.f_back))
-        self._emit("yield", call, site.line, after=seen)
-
-    def _emit(self, what: What, call: OpenCall, line: int, **facts: Any) -> None:
-        if self._tell is None or call.quiet:
-            return
-        try:
-            source = linecache.getline(call.info.file, line, None).strip()
-            self._tell(Happening(what, call.info, line, source=source, **facts))
-        except Exception as fault:
-            self.recording.on_fault(fault, call.info.function)
-
-
-def _is_followed(value: Any) -> bool:
-    """Whether a value is followed under whatever name a function has for it."""
-    return is_array(value) or isinstance(value, dict | list)
-
 
 def _nowhere() -> None:
     """Stands for a function below which everything is followed, and is never called."""
-
-
-def _root_name(variable: str) -> str:
-    return variable.partition(".")[0].partition("[")[0]

@@ -134,7 +134,8 @@ def _watch_source(recording: Recording, settings: Settings, gaps: Gaps) -> Watch
     from clew.capture.frames import monitoring, tracing
     from clew.capture.scope import Scope
     from clew.capture.torch_compat import keep_from_dynamo
-    from clew.capture.watching import Wants, WatchSource
+    from clew.capture.watched_variables import Wants
+    from clew.capture.watching import WatchSource
     from clew.capture.wishes import Wishes
 
     keep_from_dynamo((monitoring, tracing))

@@ -26,7 +26,8 @@ def begin_worker(plan: WorkerPlan, sink: Sink) -> Recording:
     from clew.capture.tensors import TensorTable
     from clew.capture.values import Keeper
     from clew.capture.variables import VariableSource
-    from clew.capture.watching import Wants, WatchSource
+    from clew.capture.watched_variables import Wants
+    from clew.capture.watching import WatchSource
     from clew.capture.wishes import Wishes
 
     def ignore(gap: Gap) -> bool:

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from clew.events.columns import Columns, Ints
+from clew.events.columns import Columns, Ints, Place
 from clew.events.records import BACKWARD, NODE_RUN, OP, RECOMPUTED, node_made
 
 # Where torch makes checkpoints.
 _CHECKPOINT = ("torch/utils/checkpoint.py", "torch\\utils\\checkpoint.py")
+
+
+def makes_checkpoints(place: Place) -> bool:
+    """Whether a place is in torch's own code for checkpoints."""
+    return place.library and place.file.endswith(_CHECKPOINT)
 
 
 def recomputed_outside(c: Columns) -> Ints:
@@ -82,7 +87,7 @@ def _is_checkpointed(c: Columns, row: int, above: int) -> bool:
     """Whether a checkpoint lies between a row and the call it runs in."""
     place, end = int(c.place[row]), -1 if above < 0 else int(c.place[above])
     while place not in (end, -1):
-        if c.places[place].library and c.places[place].file.endswith(_CHECKPOINT):
+        if makes_checkpoints(c.places[place]):
             return True
         place = c.places[place].parent
     return False

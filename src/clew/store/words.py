@@ -22,6 +22,7 @@ from clew.events.records import (
     KINDS,
     LABELLED,
     MODULE,
+    NO_NODE,
     NODE_RUN,
     NOTE,
     OP,
@@ -32,6 +33,7 @@ from clew.events.records import (
     Kept,
     node_made,
 )
+from clew.store.belonging import makes_checkpoints
 from clew.store.compact import Part, Tables
 
 _MOST_REMEMBERED = 1_000_000
@@ -48,12 +50,20 @@ class Words:
         # Of every value so far, in as few bytes as it takes.
         self._metas = array("i")
         self._names = array("i")
+        self._producers = array("q")
+        # Of every event so far, by its id, the number of its module in `_paths`.
+        self._modules_of = array("i")
+        self._paths: dict[str | None, int] = {None: 0}
         # What each kind of tensor looks like, in words.
         self._texts: list[str] = []
-        # id of a module call -> row of its name
-        self._calls: dict[int, int] = {}
+        # id of a module call -> row of its name, its place, the call around it
+        self._calls: dict[int, tuple[int, int, int]] = {}
         # autograd number -> (module, place) of the forward op that read it first
         self._forward: dict[int, tuple[str | None, int]] = {}
+        # autograd number -> the module that made the checkpoint around that op
+        self._checkpointed: dict[int, str | None] = {}
+        # place -> how deep it is, and how deep the innermost checkpoint above it, -1 if none is
+        self._depths: dict[int, tuple[int, int]] = {-1: (0, -1)}
         # name of an op, or what a label is counted as -> events of it so far
         self._calls_of: Counter[Any] = Counter()
         # (id of the event that begins a step, number of the step)
@@ -69,18 +79,20 @@ class Words:
         """Take note of values, in order of their numbers."""
         self._metas.extend(part.columns["meta"].tolist())
         self._names.extend(part.columns["value_name"].tolist())
+        self._producers.extend(part.columns["producer"].tolist())
 
     def learn_calls(self, *parts: Part) -> None:
         """Take note of calls and steps before the events in them are spelled out."""
         forget_half(self._calls)
         forget_half(self._forward)
+        forget_half(self._checkpointed)
         for part in parts:
             c = part.columns
-            for event, kind, subject in zip(
-                c["id"].tolist(), c["kind"].tolist(), c["subject"].tolist(), strict=True
-            ):
+            names = ("id", "kind", "subject", "place", "parent")
+            columns = (c[name].tolist() for name in names)
+            for event, kind, subject, place, parent in zip(*columns, strict=True):
                 if kind == MODULE:
-                    self._calls[event] = subject
+                    self._calls[event] = subject, place, parent
                 elif kind == STEP:
                     insort(self._steps, (event, subject))
 
@@ -125,9 +137,17 @@ class Words:
                     run = (number & NODE_RUN) + 1
                     module, source = self._forward.get(run, (module, source))
                     self._forward.setdefault(node_made(number), (module, source))
+                elif number == NO_NODE and module is None:
+                    module = self._module_of_first_input(c, row)
             else:
-                made = node_made(number) if number >= RECOMPUTED else number
+                made = number
+                if number >= RECOMPUTED:
+                    made = node_made(number)
+                    module = self._checkpointed.get((number & NODE_RUN) + 1)
                 self._forward.setdefault(made, (module, source))
+                if self._depth(source)[1] >= 0:
+                    outer = self._checkpoint_caller(source, c["parent"][row], module)
+                    self._checkpointed.setdefault(made, outer)
         elif kind in LABELLED:
             label = self._tables.labels.rows[subject]
             name, call = label.name, self._counted(("label", counted_as(subject, label)))
@@ -141,6 +161,7 @@ class Words:
         rows["name"][row], rows["address"][row], rows["call"][row] = name, address, call
         step = number if kind == GATHERED else self._step_of(c["id"][row])
         rows["module"][row], rows["step"][row] = module, step
+        self._remember(c["id"][row], module)
         rows["phase"][row] = PHASES[place.phase]
         known = place.thread < len(self.threads)
         rows["thread"][row] = self.threads[place.thread] if known else str(place.thread)
@@ -158,14 +179,59 @@ class Words:
         return self._steps[at - 1][1] if at else 0
 
     def _module(self, c: dict[str, list[int]], row: int) -> str | None:
-        subject = self._calls.get(c["parent"][row])
-        if subject is not None:
-            return self.modules[subject].path
+        call = self._calls.get(c["parent"][row])
+        if call is not None:
+            return self.modules[call[0]].path
         number = c["number"][row]
         if c["kind"][row] == OP and number <= -2:
             name = self._names[-2 - number]
-            return self._tables.value_names.rows[name].rpartition(".")[0] if name >= 0 else None
+            if name < 0:
+                return self._module_of_maker(-2 - number)
+            return str(self._tables.value_names.rows[name]).rpartition(".")[0]
         return None
+
+    def _remember(self, event: int, module: str | None) -> None:
+        """Take note of the module of an event."""
+        missing = event + 1 - len(self._modules_of)
+        if missing > 0:
+            self._modules_of.frombytes(bytes(missing * self._modules_of.itemsize))
+        self._modules_of[event] = self._paths.setdefault(module, len(self._paths))
+
+    def _module_of_maker(self, value: int) -> str | None:
+        """The module of the event that made a value."""
+        event = self._producers[value]
+        if not 0 <= event < len(self._modules_of):
+            return None
+        return list(self._paths)[self._modules_of[event]]
+
+    def _module_of_first_input(self, c: dict[str, list[int]], row: int) -> str | None:
+        leaves = self._tables.templates.rows[c["template"][row]].tensors
+        taken = [at for at, leaf in enumerate(leaves) if leaf.role == IN]
+        first = c["first_ref"][row] - self._first_ref
+        return self._module_of_maker(c["refs"][first + taken[0]]) if taken else None
+
+    def _depth(self, place: int) -> tuple[int, int]:
+        """How deep a place is, and how deep the innermost checkpoint at or above it."""
+        unknown = []
+        at = place
+        while at not in self._depths:
+            unknown.append(at)
+            at = self._places[at].parent
+        for below in reversed(unknown):
+            depth, checkpoint = self._depths[self._places[below].parent]
+            own = makes_checkpoints(self._places[below])
+            self._depths[below] = depth + 1, depth + 1 if own else checkpoint
+        return self._depths[place]
+
+    def _checkpoint_caller(self, place: int, call: int, module: str | None) -> str | None:
+        """The module that made the innermost checkpoint around an op, as `belonging` finds it."""
+        while True:
+            subject, above, parent = self._calls.get(call, (-1, -1, -1))
+            if self._depth(place)[1] > self._depth(above)[0]:
+                return module if subject < 0 else self.modules[subject].path
+            if subject < 0:
+                return None
+            place, call, module = above, parent, None
 
     def _user_place(self, row: int) -> Place | None:
         innermost = None

@@ -15,14 +15,12 @@ SCHEMA = 1
 # Kinds of nodes. `REPEAT` frames several neighbours that run several times over; `INPUT` is a
 # value from outside, `OUTPUT` what a call returns to outside.
 CALL, OP, REPEAT, INPUT, OUTPUT = "call", "op", "repeat", "input", "output"
-NODE_KINDS = (CALL, OP, REPEAT, INPUT, OUTPUT)
 
 # Kinds of edges. `VIEW`: the taker looks at the very memory; `WRITE`: the taker changes it in
 # place; `BACKWARD`: a gradient; `NEXT`: from one run of a repeat to the next; `ORDER`: ran right
 # after, where what flowed was not seen or not asked for; `INSIDE`: contains, as in a tree.
 DATA, VIEW, WRITE, BACKWARD = "data", "view", "write", "backward"
 NEXT, ORDER, INSIDE = "next", "order", "inside"
-EDGE_KINDS = (DATA, VIEW, WRITE, BACKWARD, NEXT, ORDER, INSIDE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,6 @@ class _Nested:
         self._right = right
         self._space = space
         self._stub_size = stub_size
-        self._links = links
         self._above: dict[str, str] = {}
         self._order: dict[str, int] = {}
         self._frames = {_TOP: _Frame(Box(_TOP, 0.0, 0.0, tuple(boxes)))}

@@ -1,0 +1,240 @@
+"""Variables of watched calls: looked at when they may have changed, recorded, told.
+
+In come values with the call and the line they were met at; out go variable events into a recording,
+and `Happening`s to whoever listens. Which calls are watched is not its business. Must not import
+torch.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from clew.capture.changes import look
+from clew.capture.describing import Describer, glimpse, is_equal
+from clew.capture.frames import Site
+from clew.capture.frames.bytecode import read_locals
+from clew.capture.frames.paths import follow
+from clew.capture.open_calls import OpenCall
+from clew.capture.recording import At, Recording
+from clew.capture.seen import differences, holds_arrays, is_array
+from clew.capture.sources import position_of
+from clew.capture.told_once import ToldOnce
+from clew.capture.wishes import RETURN, Wishes, join_names
+from clew.events.records import VARIABLE, Label
+from clew.events.watched import OTHER, Happening, What
+
+
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """What a watch was asked for.
+
+    `decorated` asks for every call of the decorated function itself in full, however deep: who
+    called it, and its arguments with their numbers. Variables are then followed by their names
+    only, not by the objects that they hold.
+    """
+
+    names: Wishes
+    values: str = "stats"
+    lines: bool = False
+    stack: bool = False
+    on_change: bool = True
+    depth: int | None = None
+    budget: int = 10_000
+    decorated: bool = False
+
+
+class WatchedVariables:
+    """The variables of a watch: what is recorded and told of them."""
+
+    def __init__(
+        self, recording: Recording, wants: Wants, tell: Callable[[Happening], None] | None
+    ) -> None:
+        self.recording = recording
+        self.tell = tell
+        self._wants = wants
+        self._describer = Describer(recording, wants.values)
+        # Objects that watched variables hold, and names that some call has for what its caller
+        # watches.
+        self._objects: set[int] = set()
+        self._aliases: set[str] = set()
+        self._told_once = ToldOnce()
+
+    def clear(self) -> None:
+        """Forget the objects and calls of what was followed."""
+        self._objects.clear()
+        self._told_once.clear()
+
+    def opened(self, call: OpenCall) -> None:
+        """A call begins."""
+        if self._wants.decorated and not call.info.decorated:
+            self._told_once.opened(call)
+
+    def is_given(self, frame: FrameType) -> bool:
+        """Whether a call that begins is given an object that a watched variable holds."""
+        if not self._objects:
+            return False
+        code, given = frame.f_code, read_locals(frame)
+        count = code.co_argcount + code.co_kwonlyargcount
+        return any(id(given.get(name)) in self._objects for name in code.co_varnames[:count])
+
+    def look_around(self, call: OpenCall, frame: FrameType) -> None:
+        """The variables as a block finds them, as far as they are asked for."""
+        at = (frame.f_lineno or 0, frame.f_back)
+        for name, value in list(read_locals(frame).items()):
+            if not name.startswith("__"):
+                for path in self._paths(call, name, value):
+                    self._look_at(call, "input", name, path, value, at, True)
+
+    def deleted(self, call: OpenCall, site: Site) -> None:
+        """A variable is deleted, with all that was told of what is in it."""
+        gone = [name for name in call.told if _root_name(name) == site.name]
+        for name in gone:
+            _, before = call.told.pop(name)
+            self._told_once.deleted(name)
+            if not self._told_once.is_left(call, site.name):
+                self.emit("delete", call, site.line, name=name, before=before)
+
+    def may_have_changed(self, call: OpenCall, name: str) -> bool:
+        """Whether a variable is followed, so that it is worth a look after each line."""
+        return name in call.told or not self._wants.names.everything
+
+    def may_be(self, name: str) -> bool:
+        """Whether some call has a watched variable of this name, or an object that is watched."""
+        names = self._wants.names
+        return names.everything or name in self._aliases or names.may_be(name)
+
+    def guarded(self, call: OpenCall, name: str, work: Callable[[], None]) -> None:
+        """Do something that must not fail in the program."""
+        try:
+            work()
+        except Exception as fault:
+            self.recording.on_fault(fault, f"{call.info.function}.{name}")
+
+    def bound(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
+        """A variable is bound, or a parameter given."""
+        name = site.name
+        at = (site.line, frame.f_back)
+        known = id(value) in call.objects and not self._wants.decorated
+        if site.kind == "param" and known and _is_followed(value):
+            call.aliases[name] = call.objects[id(value)]
+            self._aliases.add(name)
+        what: What = "input" if site.kind == "param" else "change"
+        paths = self._paths(call, name, value)
+        for path in paths:
+            self._look_at(call, what, name, path, value, at, always=True)
+        if not paths and what == "input":
+            self._show_input(call, site, value)
+
+    def polled(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
+        """What a variable holds may have been written to."""
+        at = (site.line, frame.f_back)
+        for path in self._paths(call, site.name, value):
+            self._look_at(call, "change", site.name, path, value, at, always=False)
+
+    def _paths(self, call: OpenCall, name: str, value: Any) -> tuple[Any, ...]:
+        """Where to look inside a variable; nowhere if it is not watched."""
+        if self._wants.names.everything:
+            return ((),) if name in call.told or holds_arrays(value) else ()
+        found = self._wants.names.paths(call.function, name)
+        return found or (((),) if name in call.aliases else ())
+
+    def _show_input(self, call: OpenCall, site: Site, value: Any) -> None:
+        """An argument that is not watched: what it looks like, in full if that was asked for."""
+        if self.tell is None:
+            return
+        in_full = call.info.decorated
+        seen = glimpse(value, numbers=in_full)
+        if in_full or seen.text is not None or seen.items or seen.kind != OTHER:
+            self.emit("input", call, site.line, name=site.name, after=seen)
+
+    def _look_at(
+        self, call: OpenCall, what: What, name: str, path: tuple[Any, ...], value: Any,
+        at: tuple[int, FrameType | None], always: bool,
+    ) -> None:  # fmt: skip
+        """Record and tell what a path inside a variable leads to, if it has changed."""
+        places = follow(value, path).places if path else (("", value),)
+        for inside, found in places:
+            variable = join_names(name, inside) if inside else name
+            now = look(found)
+            told = call.told.get(variable)
+            same = told is not None and told[0].same == now.same
+            if told is not None and same and (self._wants.on_change or not always):
+                if told[0].memory != now.memory:  # an equal one: the other may be gone
+                    call.told[variable] = (now, told[1]._replace(memory=now.memory))
+                continue
+            out, seen = self._describer.described(found, now)
+            before = None if told is None else told[1]
+            changes = differences(before, seen)
+            if not changes and not same and not is_equal(before, seen):
+                changes = ("values",)
+            call.told[variable] = (now, seen)
+            if not path and _is_followed(found):
+                call.objects[id(found)] = call.aliases.get(name, name)
+                self._objects.add(id(found))
+            if self._wants.on_change and before is not None and not changes:
+                continue
+            once = self._told_once
+            if self._wants.decorated and once.is_told(call, what, name, variable, seen):
+                continue
+            self._record(call, variable, out, at)
+            alias = call.aliases.get(name, "") if what == "input" else ""
+            self.emit(what, call, at[0], name=variable, before=before, after=seen,
+                      changes=changes, alias="" if alias == name else alias)  # fmt: skip
+
+    def _record(
+        self, call: OpenCall, variable: str, out: Any, at: tuple[int, FrameType | None],
+        start: int | None = None,
+    ) -> None:  # fmt: skip
+        where = call.function
+        stem = where.stem(variable)
+        if where.owner is not None:
+            label = Label(VARIABLE, stem, variable, module=where.owner)
+        else:
+            file = where.code.co_filename
+            label = Label(VARIABLE, stem, variable, file=file, package=where.package)
+        line, caller = at
+        if self._wants.decorated:
+            caller = None  # who called is told, and nobody asks again
+        self.recording.told(
+            label, out, At(caller, position_of(where.code, line), below=True), start
+        )
+
+    def returned(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
+        """A call returns a value, which is told when it is left."""
+        if not call.told and not holds_arrays(value):
+            call.result = (glimpse(value), site.line)
+            return
+        # What is returned is compared to nothing.
+        digest = not self._wants.decorated
+        out, seen = self._describer.described(value, look(value), digest)
+        call.result = (seen, site.line)
+        self._record(call, RETURN, out, (site.line, frame.f_back), call.start)
+
+    def yielded(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
+        """A generator yields a value."""
+        out, seen = self._describer.described(value, look(value))
+        self._record(call, RETURN, out, (site.line, frame.f_back))
+        self.emit("yield", call, site.line, after=seen)
+
+    def emit(self, what: What, call: OpenCall, line: int, **facts: Any) -> None:
+        """Tell whoever listens, unless the call is one that is not told of."""
+        if self.tell is None or call.quiet:
+            return
+        try:
+            source = linecache.getline(call.info.file, line, None).strip()
+            self.tell(Happening(what, call.info, line, source=source, **facts))
+        except Exception as fault:
+            self.recording.on_fault(fault, call.info.function)
+
+
+def _is_followed(value: Any) -> bool:
+    """Whether a value is followed under whatever name a function has for it."""
+    return is_array(value) or isinstance(value, dict | list)
+
+
+def _root_name(variable: str) -> str:
+    return variable.partition(".")[0].partition("[")[0]
