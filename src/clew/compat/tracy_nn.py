@@ -231,8 +231,9 @@ def _segment(source: Source | None) -> ast.expr | None:
 
 def _is_own(op: str, found: ast.expr | None) -> bool:
     """Whether an op is what an expression stands for, and not one that it needs on the way."""
-    is_operator = isinstance(found, ast.BinOp) and type(found.op) in _OPERATORS
-    return not is_operator or op in _OPERATORS[type(found.op)][1]
+    if not isinstance(found, ast.BinOp) or type(found.op) not in _OPERATORS:
+        return True
+    return op in _OPERATORS[type(found.op)][1]
 
 
 def _expression(source: Source | None, tensors: int) -> tuple[str | None, list[str]]:
