@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import textwrap
 import warnings
 from collections import namedtuple
@@ -594,6 +595,19 @@ def test_a_variable_has_its_paths_in_parts_and_a_tracer_counts_its_passes() -> N
             model.train(step == 1)
             model(torch.ones(1, 3))
     assert tracer.current_iteration == 2
+
+
+def test_every_module_of_the_package_has_its_names() -> None:
+    names = {
+        "variable": "GlobalVariableResult LocalVariableResult Variable",
+        "tracer": "ModelTracer TracedModel stack_padded_tensors stack_tensors trace_model",
+        "h5py_tracer": "H5PYSaverCallback H5PYTracedModel ModelTracerH5PY",
+        "utils": "extract_nested_values get_object_items get_object_value",
+    }
+    for module, given in names.items():
+        found = importlib.import_module(f"clew.compat.tensortrace.{module}")
+        for name in given.split():
+            assert getattr(found, name) is getattr(tensortrace, name)
 
 
 def test_helpers_for_paths() -> None:

@@ -279,6 +279,30 @@ def test_defect_operands_have_the_names_they_have_in_the_source() -> None:
     ]  # fmt: skip
 
 
+class Scaled(nn.Module):
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        scale = 0.5
+        a = 2 * q
+        b = scale * q
+        c = q / scale
+        d = q @ k
+        return a + b + c + d
+
+
+def test_defect_only_tensors_have_the_names_of_operands_and_only_in_the_operators_own_op() -> None:
+    model = Scaled()
+    lines = log_of(lambda: model(torch.ones(2, 3, 3), torch.ones(2, 3, 3)), model).splitlines()
+    shown = [line.strip("│ ").partition(": Tensor")[0] for line in lines]
+    text = "\n".join(shown)
+    assert "● 2 * q @ [Scaled.forward]\n├─ q\n└─ a" in text
+    assert "● scale * q @ [Scaled.forward]\n├─ Input\n└─ b" in text  # either might be the tensor
+    assert "● q / scale @ [Scaled.forward]\n├─ q\n└─ c" in text
+    # The product of batches takes several ops; one of them is what the line says.
+    assert text.count("● q @ k") == 1
+    assert "● q @ k @ [Scaled.forward]\n├─ q\n├─ k\n└─ d" in text
+    assert "● Tensor.expand(2, 3, 3) @ [Scaled.forward]\n├─ Input\n└─ Output" in text
+
+
 def test_defect_keyword_arguments_and_nested_results() -> None:
     class Net(nn.Module):
         def forward(self, *, x: Tensor) -> Any:

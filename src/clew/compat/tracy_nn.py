@@ -22,7 +22,7 @@ from clew.events.live import Happening, LiveValue, in_words
 from clew.events.model import Source
 from clew.session import Tracer as _Tracer
 from clew.session import trace as _trace
-from clew.views.text.style import suited
+from clew.views.text.style import base_op, suited
 
 __all__ = ["Color", "TensorOpsTracer", "Tracer", "trace_model"]
 __version__ = "0.1.0"
@@ -40,9 +40,12 @@ _PARAMETERS = {
     nn.LayerNorm: ("normalized_shape",),
     nn.MultiheadAttention: ("embed_dim", "num_heads"),
 }
-_OPERATORS = {
-    ast.MatMult: "@", ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/",
-    ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
+# How an operator is written, and the ops that are its own; others that it runs make ready for them.
+_OPERATORS: dict[type[ast.operator], tuple[str, tuple[str, ...]]] = {
+    ast.MatMult: ("@", ("mm", "bmm", "mv", "dot")), ast.Add: ("+", ("add",)),
+    ast.Sub: ("-", ("sub",)), ast.Mult: ("*", ("mul",)), ast.Div: ("/", ("div",)),
+    ast.FloorDiv: ("//", ("floor_divide",)), ast.Mod: ("%", ("remainder",)),
+    ast.Pow: ("**", ("pow",)),
 }  # fmt: skip
 
 
@@ -75,14 +78,13 @@ class TensorOpsTracer:
         """An operation as a block of lines."""
         color, source = self._color, event.source
         where = f" @ [{_function(source)}]" if source is not None else ""
-        # What a library ran on behalf of a line has no names there.
-        line = source if event.is_direct else None
-        shown, names = _expression(line)
-        constants = ", ".join(_plain(v) for v in event.inputs if not _holds_tensor(v))
-        name = event.name.removeprefix("aten.").removesuffix(".default")
-        title = shown or f"Tensor.{name.partition('.')[0].rstrip('_') or name}({constants})"
-        lines = [f"{color.YELLOW}● {title}{color.END}{where}"]
+        name = base_op(event.name).rstrip("_") or event.name
         tensors = [value for value in event.inputs if _holds_tensor(value)]
+        # What a library ran on behalf of a line has no names there.
+        line = source if event.is_direct and _is_own(name, _segment(source)) else None
+        shown, names = _expression(line, len(tensors))
+        constants = ", ".join(_plain(v) for v in event.inputs if not _holds_tensor(v))
+        lines = [f"{color.YELLOW}● {shown or f'Tensor.{name}({constants})'}{color.END}{where}"]
         for number, value in enumerate(tensors):
             label = names[number] if number < len(names) else "Input"
             lines.append(f"├─ {label}: {_shown(value)}")
@@ -227,13 +229,26 @@ def _segment(source: Source | None) -> ast.expr | None:
         return None
 
 
-def _expression(source: Source | None) -> tuple[str | None, list[str]]:
-    """An operator and the names of its operands as they stand in the source."""
+def _is_own(op: str, found: ast.expr | None) -> bool:
+    """Whether an op is what an expression stands for, and not one that it needs on the way."""
+    if not isinstance(found, ast.BinOp) or type(found.op) not in _OPERATORS:
+        return True
+    return op in _OPERATORS[type(found.op)][1]
+
+
+def _expression(source: Source | None, tensors: int) -> tuple[str | None, list[str]]:
+    """An operator as it stands in the source, with the names of those operands that are tensors.
+
+    No names where it cannot be told which of the operands is the one that is a tensor.
+    """
     found = _segment(source)
-    if isinstance(found, ast.BinOp) and type(found.op) in _OPERATORS:
-        left, right = ast.unparse(found.left), ast.unparse(found.right)
-        return f"{left} {_OPERATORS[type(found.op)]} {right}", [left, right]
-    return None, []
+    if not isinstance(found, ast.BinOp) or type(found.op) not in _OPERATORS:
+        return None, []
+    sides = [side for side in (found.left, found.right) if not isinstance(side, ast.Constant)]
+    if tensors < len(sides) and not isinstance(found.op, ast.Add | ast.Mult):
+        sides = sides[:tensors]
+    shown = f"{ast.unparse(found.left)} {_OPERATORS[type(found.op)][0]} {ast.unparse(found.right)}"
+    return shown, [ast.unparse(side) for side in sides] if len(sides) == tensors else []
 
 
 def _target(source: Source | None) -> str:

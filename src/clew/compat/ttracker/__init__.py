@@ -19,10 +19,10 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from clew.compat.ttracker.logs import ThreadFileHandler, h4logger, log2file, logger, setup_logger
-from clew.compat.ttracker.tree import IndentManager, Stack, Tree
 from clew.compat.ttracker.utils import check_run_count, dlog, dump_data, inlog, safe_mean
-from clew.events.watched import OTHER
-from clew.views.text.facts import named, place, value_text
+from clew.events.watched import OTHER, Happening
+from clew.views.text.facts import Depth, FactsText, named, place, stack, value_text
+from clew.watch_output import Output
 from clew.watching import is_same, seen, watch_calls
 
 __all__ = [
@@ -33,6 +33,26 @@ __all__ = [
 ]  # fmt: skip
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+IndentManager = Depth()
+
+
+class Tree(Output):
+    """The output of a watch: calls and variables as a tree."""
+
+    def __init__(self, every_call: bool = False) -> None:
+        self._text = FactsText(IndentManager, every_call)
+
+    def tell(self, happening: Happening) -> None:
+        log2file(*self._text.lines(happening))
+
+
+class Stack(Output):
+    """The output of a watch that tells nothing but the stack of each call."""
+
+    def tell(self, happening: Happening) -> None:
+        if happening.what == "enter":
+            log2file(*stack(happening.call))
 
 
 def auto_diff(func: _F) -> _F:

@@ -5,19 +5,14 @@ Nothing is written or made before the first line; `LTAG` names the folder of the
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import logging
 import os
 import sys
 import threading
-import time
 from typing import Any
 
 from clew.session import warn
 from clew.watch_output import ThreadFile
-
-_FORM = logging.Formatter("%(asctime)s - %(levelname)s - %(message)s")
 
 
 class ThreadFileHandler(logging.Handler):
@@ -25,7 +20,7 @@ class ThreadFileHandler(logging.Handler):
 
     def __init__(self, base_path: str | os.PathLike[str] | None = None) -> None:
         super().__init__()
-        self.setFormatter(_FORM)
+        self.setFormatter(logging.Formatter("%(asctime)s - %(levelname)s - %(message)s"))
         self._folder, self._file, self._failed = base_path, ThreadFile(self._path), False
 
     def _path(self) -> str:
@@ -33,22 +28,17 @@ class ThreadFileHandler(logging.Handler):
         return os.path.join(folder, f"process_{os.getpid()}_thread_{threading.get_ident()}.log")
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.write(self.format(record) + "\n")
-
-    def write(self, text: str) -> None:
-        """Write what is formatted already; a fault is said once, and the text ends."""
+        """Write a record; a fault is said once, and the files end."""
         try:
-            with self.lock or contextlib.nullcontext():
-                if not self._failed:
-                    self._file.write(text)
+            if not self._failed:
+                self._file.write(self.format(record) + "\n")
         except Exception as fault:
             self._failed = True
             warn(f"the log files of ttracker end here: {type(fault).__name__}: {fault}")
 
     def close(self) -> None:
         """Close the file; it goes on where it was if there is more."""
-        with self.lock or contextlib.nullcontext():
-            self._file.close()
+        self._file.close()
         super().close()
 
 
@@ -73,14 +63,9 @@ def setup_logger() -> logging.Logger:
 logger = setup_logger()
 
 
-@functools.lru_cache(maxsize=1)
-def _stamp(second: int) -> str:
-    return time.strftime(_FORM.default_time_format, time.localtime(second))
-
-
 def log2file(*msgs: Any) -> None:
     """Print something and log it."""
-    if not logger.isEnabledFor(logging.INFO):
+    if not msgs or not logger.isEnabledFor(logging.INFO):
         return
     text = "\n".join(map(str, msgs)) + "\n"
     try:
@@ -89,11 +74,5 @@ def log2file(*msgs: Any) -> None:
         encoding = sys.stdout.encoding
         sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
     sys.stdout.flush()
-    if logger.handlers == [_handler] and _handler.formatter is _FORM:
-        # As records would be written, which cost more than all the rest of a line.
-        now = time.time()
-        start = f"{_stamp(int(now))},{int(now % 1 * 1000):03d} - INFO - "
-        _handler.write(start + f"\n{start}".join(map(str, msgs)) + "\n")
-    else:
-        for msg in msgs:
-            logger.info("%s", msg)
+    for msg in msgs:
+        logger.info("%s", msg)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from clew.session.surroundings import rank_and_size
+from clew.store.as_torch import own_parts
 
 _said: Counter[tuple[int, str]] = Counter()
 _dumped = itertools.count(1)
@@ -63,8 +64,7 @@ def dump_data(tmpstr: str, ttensor: Any) -> None:
     name = re.sub(r"[^\w.=+@-]+", "_", tmpstr)
     path = Path("dump_data", f"tensor_{name}_{next(_dumped)}_{rank_and_size()[0]}.pt")
     path.parent.mkdir(exist_ok=True)
-    # A clone, as a view would write everything it is a view of.
-    torch.save(ttensor.detach().clone() if isinstance(ttensor, torch.Tensor) else ttensor, path)
+    torch.save(own_parts(ttensor), path)
 
 
 def check_run_count(unique_id: object, max_allow: int, remove_when_exit: bool = True) -> None:

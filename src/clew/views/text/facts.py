@@ -1,17 +1,78 @@
 """The happenings of a watch fact by fact: `shape=… | dtype=… | sum=…`, who called, what came of it.
 
 The form that users of Tensor Tracker read, in which every value is told in full. In come
-happenings and what values look like, out come lines. Pure, as `watch` is.
+happenings and what values look like, out come lines, indented by how deep their thread is.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import threading
 
 from clew.events.watched import OTHER, TENSOR, Happening, Seen, WatchedCall
 
 _FEW_ITEMS = 8
+
+
+class Depth(threading.local):
+    """How deep each thread is in the tree."""
+
+    _level = 0
+
+    def increase(self, by: int = 1) -> None:
+        """Go deeper."""
+        self._level = max(self._level + by, 0)
+
+    def decrease(self) -> None:
+        """Go back up; never above the top."""
+        self.increase(-1)
+
+    def get_indent(self) -> str:
+        """What a line at this depth begins with."""
+        return "│   " * self._level
+
+
+class FactsText:
+    """The happenings of a watch as a tree; with `every_call` also calls that are not decorated."""
+
+    def __init__(self, depth: Depth, every_call: bool = False) -> None:
+        self._depth = depth
+        self._every_call = every_call
+        self._waiting: set[int] = set()  # generators that have let their caller go on
+
+    def lines(self, happening: Happening) -> list[str]:
+        """The lines that tell what happened."""
+        call, what, now = happening.call, happening.what, happening.after
+        is_shown, indent = call.decorated or self._every_call, self._depth.get_indent()
+        if what == "note":
+            return [f"{indent}├─ [WARN] {happening.text}"]
+        if what == "line":
+            return [f"{indent}├─ [{place(call.file, happening.line)}] {happening.source}"]
+        if what == "enter" and is_shown:
+            self._depth.increase()
+            return [f"{indent}┌── {header(call)}"]
+        if what == "input" and is_shown and now is not None:
+            is_told = happening.name != "self" or now.text is not None
+            return [named(indent[4:], "input", happening.name, 0, now)] if is_told else []
+        if what in ("change", "delete") or (what == "input" and happening.changes):
+            return changed(happening, indent)
+        return self._passed(happening) if is_shown else []
+
+    def _passed(self, happening: Happening) -> list[str]:
+        """A call ends, or lets another go on."""
+        number, what = happening.call.number, happening.what
+        if (number in self._waiting) == (what == "resume"):
+            self._depth.increase(1 if what == "resume" else -1)
+        self._waiting.discard(number)
+        indent = self._depth.get_indent()
+        if what == "yield":
+            self._waiting.add(number)
+            return [f"{indent}├─ yield {value_text(happening.after)}"]
+        if what == "resume":
+            return []
+        told = [*outcome(happening), f"time {happening.seconds or 0:.4f} s"]
+        return [f"{indent}└─ {line}" for line in told]
 
 
 def place(file: str, line: int) -> str:
