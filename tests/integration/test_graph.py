@@ -128,6 +128,21 @@ def test_repeated_layers_are_one_box_and_differing_layers_another() -> None:
     assert len([n for n in graph(programs.stack(), fold=False).nodes if n.cls == "Block"]) == 6
 
 
+def test_a_loop_that_begins_with_a_loop_is_a_frame_in_a_frame() -> None:
+    model, x = nn.Linear(4, 4), torch.ones(1, 4)
+    with clew.trace(model) as t:
+        for _ in range(3):
+            for _ in range(4):
+                model(x).exp()
+            x.sin()
+    found = graph(t)
+    outer, inner = [node for node in found.nodes if node.kind == "repeat"]
+    assert (outer.count, outer.parent, inner.count, inner.parent) == (3, None, 4, outer.id)
+    drawn = {node.id for node in found.nodes}
+    assert all(edge.source in drawn and edge.target in drawn for edge in found.edges)
+    assert t.graph().svg().startswith("<svg ")
+
+
 def test_of_a_repeat_edges_go_in_and_out_and_to_the_next_run() -> None:
     found = graph(programs.stack())
     assert {("input", "norm"), ("input", "add"), ("add", "head")} <= links(found, "data")

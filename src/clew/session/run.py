@@ -153,11 +153,6 @@ class Session:
 
     def stop(self) -> None:
         """Take everything away and hand over the rest."""
-        if self._writer is None:
-            # torch.distributed may have come up since the start, and may be gone afterwards.
-            self._rank, self._size = rank_and_size((self._rank, self._size))
-        for lane in list(self.recording.lanes.values()):
-            self._pop_mode(lane)
         following, crashed = self._following, self.crash_text is not None
         with contextlib.ExitStack() as rest:  # an interrupt ends one part, not the others
             if self._writer is not None:
@@ -167,6 +162,11 @@ class Session:
             rest.callback(self._try, lambda: following.gather.finish(crashed), "gathered values")
             rest.callback(self._try, following.workers.close, "the events of workers")
             rest.callback(self._uninstall)
+            for lane in list(self.recording.lanes.values()):
+                self._pop_mode(lane)
+            if self._writer is None:
+                # torch.distributed may have come up since the start, and may be gone afterwards.
+                self._rank, self._size = rank_and_size((self._rank, self._size))
 
     def _close_recording(self) -> None:
         self.recording.close()

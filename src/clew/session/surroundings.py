@@ -5,6 +5,7 @@ Also how users are told of trouble: one warning, at their own line.
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import logging
 import os
@@ -92,7 +93,11 @@ def warn(message: str) -> None:
     """One warning, at the user's line; logged where warnings are errors."""
     level, frame = 1, sys._getframe(0)
     torch = sys.modules.get("torch")
-    skipped = (_OWN_DIR, os.path.dirname(str(getattr(torch, "__file__", _OWN_DIR))) + os.sep)
+    skipped = (
+        _OWN_DIR,
+        os.path.dirname(str(getattr(torch, "__file__", _OWN_DIR))) + os.sep,
+        contextlib.__file__,
+    )
     while frame.f_back is not None and frame.f_code.co_filename.startswith(skipped):
         level, frame = level + 1, frame.f_back
     try:

@@ -91,6 +91,8 @@ class BoxMaker:
         if shown and not alone:
             row = repeat.runs[0][0]
             frame = f"r{int(self._reader.columns.id[row])}"
+            if frame in self.boxes.nodes:  # of a repeat that begins with this one
+                frame += f"x{number}"
             node = Node(frame, REPEAT, self._repeat_name(repeat), parent=parent, level=level)
             self._put(node, row)
         self._add_items(first, frame, level)
