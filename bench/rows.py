@@ -174,10 +174,11 @@ def values(plan: Plan) -> Iterator[Row]:
     for level, kept in options:
         measured[f"{level}, {kept}"] = subjects.traced(work, level=level, values=kept)
     times = best_times(measured, plan.large)
+    goals = {("modules", "stats"): 1.1, ("ops", "stats"): 1.4}
     for level, kept in options:
         yield _ratio(
             f"values.{level}.{kept}", f'level="{level}", values="{kept}"', work.name, UNTRACED,
-            times[UNTRACED], times[f"{level}, {kept}"], None,
+            times[UNTRACED], times[f"{level}, {kept}"], goals.get((level, kept)),
         )  # fmt: skip
 
 

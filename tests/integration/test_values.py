@@ -515,6 +515,28 @@ def test_memory_handed_on_without_a_word_has_the_same_statistics() -> None:
     assert t["op:aten.add_.Tensor"].output.digest == digest_of(y)
 
 
+def test_statistics_of_a_parameter_follow_every_write_from_trace_to_trace() -> None:
+    layer = nn.Linear(300, 300)
+    x = torch.ones(2, 300)
+
+    def found() -> tuple[float, str]:
+        with clew.trace(layer, values="stats") as t, torch.no_grad():
+            layer(x)
+        value = next(v for op in t.ops for v in op.inputs.values() if v.name == "weight")
+        return value.stats.max, value.digest
+
+    with torch.no_grad():
+        for write in (
+            lambda: layer.weight.fill_(1),
+            lambda: layer.weight.data.fill_(2),
+            lambda: layer.weight.data.numpy().fill(3),
+            lambda: None,
+            lambda: layer.weight.data.view(-1)[77].fill_(4),
+        ):
+            write()
+            assert found() == (layer.weight.max().item(), digest_of(layer.weight.detach()))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "bfloat16", "int64", "bool"])
 @pytest.mark.parametrize("spoil", [False, True])
 def test_a_copy_counted_on_the_way_is_like_one_counted_later(dtype: str, spoil: bool) -> None:

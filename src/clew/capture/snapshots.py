@@ -44,7 +44,7 @@ class Snapshot:
 
     @property
     def stats(self) -> Statistics:
-        """Statistics of the elements."""
+        """Statistics of the elements; they are of the very bytes that are kept."""
         if self._stats is None:
             self._stats = statistics_of_bytes(self._data, self._dtype)
         return self._stats
@@ -89,7 +89,7 @@ def plain_snapshot(tensor: Tensor, size: int, take: Callable[[int], Numbers]) ->
 def counted_snapshot(tensor: Tensor, size: int, take: Callable[[int], Numbers]) -> Snapshot:
     """The same, with statistics taken along the way, while what is copied is in the cache."""
     data = take(size)
-    stats = statistics_of_bytes(memory_of(tensor), tensor.dtype, copy=data)
+    stats = statistics_of_bytes(data, tensor.dtype, source=memory_of(tensor))
     return Snapshot(data, tensor.dtype, stats)
 
 

@@ -32,7 +32,13 @@ from clew.capture.snapshots import (
     plain_snapshot,
     snapshot,
 )
-from clew.capture.statistics import digest_of, memory_of, statistics, statistics_of_bytes
+from clew.capture.statistics import (
+    digest_of,
+    memory_of,
+    statistics,
+    statistics_of_bytes,
+    statistics_of_parameter,
+)
 from clew.capture.structure import tensors_in
 from clew.capture.tensors import PLAIN, odd_facts, version_of
 from clew.capture.torch_compat import (
@@ -167,7 +173,11 @@ class Keeper:
             self._budget.pending += size
             self._kept.append((token, partial(self._finished, copy, None)))
         else:
-            stats, copy = statistics_of_bytes(memory_of(tensor), tensor.dtype), None
+            if type(tensor) is torch.nn.Parameter:
+                stats = statistics_of_parameter(tensor, version_of(tensor))
+            else:
+                stats = statistics_of_bytes(memory_of(tensor), tensor.dtype)
+            copy = None
             self._kept.append((token, Kept(stats, None)))
         self._remember(token, Taken(token, _elements(tensor), True, stats, copy))
 

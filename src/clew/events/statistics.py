@@ -24,6 +24,8 @@ _least, _most = np.minimum.reduce, np.maximum.reduce
 
 Numbers: TypeAlias = NDArray[Any]
 Statistics: TypeAlias = dict[str, float | int | str]
+# Is given numbers piece by piece.
+Look: TypeAlias = Callable[[Numbers], None] | None
 
 
 class Sums(NamedTuple):
@@ -53,14 +55,13 @@ def array_statistics(array: Numbers) -> Statistics | None:
 
 
 @np.errstate(all="ignore")
-def moments(
-    numbers: Numbers, in_pairs: bool, look: Callable[[Numbers], None] | None = None
-) -> Statistics:
+def moments(numbers: Numbers, in_pairs: bool, look: Look = None, fill: Look = None) -> Statistics:
     """What the numbers come to; `look` is shown them piece by piece, while they are in the cache.
 
-    With `in_pairs` they are the parts of complex numbers.
+    With `in_pairs` they are the parts of complex numbers. `fill` puts the numbers there first,
+    piece by piece too.
     """
-    sums = _sums(numbers, look)
+    sums = _sums(numbers, look, fill)
     zeros = sums.zeros
     if in_pairs and zeros:
         zeros = int(np.count_nonzero(~numbers.reshape(-1, 2).any(axis=1)))
@@ -105,12 +106,14 @@ def extremes(numbers: Numbers) -> Statistics:
     return {"min": low, "max": high, "mean": total / len(numbers), "nan": 0, "inf": 0}
 
 
-def _sums(numbers: Numbers, look: Callable[[Numbers], None] | None = None) -> Sums:
+def _sums(numbers: Numbers, look: Look = None, fill: Look = None) -> Sums:
     ones = _ONES[numbers.dtype.char]
     is_zero = np.empty(min(len(numbers), _BLOCK), dtype=bool)
     low, high, zeros, total, squares = inf, -inf, 0, 0.0, 0.0
     for start in range(0, len(numbers), _BLOCK):
         block = numbers[start : start + _BLOCK]
+        if fill is not None:
+            fill(block)
         least, most = float(_least(block)), float(_most(block))
         if not (least > 0 or most < 0):
             zeros += int(np.count_nonzero(np.equal(block, 0, out=is_zero[: len(block)])))
