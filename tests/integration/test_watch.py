@@ -747,7 +747,7 @@ def test_a_decorated_function_can_be_pickled_by_its_name() -> None:
     assert pickle.loads(pickle.dumps(doubled)) is doubled
 
 
-def test_a_sparse_tensor_is_not_called_strided(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sparse_tensor_has_one_layout(capsys: pytest.CaptureFixture[str]) -> None:
     with clew.watch("x"):
         x = torch.eye(3)
         x = x.to_sparse()
