@@ -101,7 +101,8 @@ class Trace:
     def coverage(self) -> Sequence[Gap]:
         """Everything that was not seen, with the remedy."""
         readers = self._current_readers()
-        return tuple(gap for r in readers for gap in (*r.columns.gaps, *opaque_kernels(r)))
+        gaps = (gap for r in readers for gap in (*r.columns.gaps, *opaque_kernels(r)))
+        return tuple(dict.fromkeys(gaps))
 
     @property
     def crash(self) -> Crash | None:

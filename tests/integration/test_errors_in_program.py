@@ -75,6 +75,13 @@ def test_an_error_outside_any_module() -> None:
     assert "outside any module" in t.crash.note
 
 
+def test_tensors_that_lie_apart_are_said_to() -> None:
+    with pytest.raises(RuntimeError, match="device") as caught, clew.trace():
+        torch.cat([torch.ones(2), torch.ones(3, device="meta")])
+    (note,) = caught.value.__notes__
+    assert note.endswith("arguments: 0.0 f32[2] on cpu, 0.1 f32[3] on meta")
+
+
 def test_an_error_in_backward() -> None:
     class Failing(torch.autograd.Function):
         @staticmethod

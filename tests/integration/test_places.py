@@ -174,6 +174,7 @@ def test_a_folder_that_is_removed_while_it_is_written(when: str, tmp_path: Path)
     assert len([w for w in warned if "writing failed" in str(w.message)]) == 1
     (gap,) = [g for g in t._session.gaps if "writing failed" in g.why]
     assert gap.what == "events from here on"
+    assert len(set(t.coverage)) == len(t.coverage)
     assert not (tmp_path / "run.clew").exists()
 
 

@@ -745,3 +745,18 @@ def test_a_decorated_function_can_be_pickled_by_its_name() -> None:
     import pickle
 
     assert pickle.loads(pickle.dumps(doubled)) is doubled
+
+
+def test_a_sparse_tensor_has_one_layout(capsys: pytest.CaptureFixture[str]) -> None:
+    with clew.watch("x"):
+        x = torch.eye(3)
+        x = x.to_sparse()
+    assert x.is_sparse
+    printed = capsys.readouterr().out
+    assert "layout contiguous→sparse_coo" in printed
+    with clew.watch("y"):
+        y = x
+    assert y is x
+    printed = capsys.readouterr().out
+    assert "f32[3,3] sparse_coo" in printed
+    assert "strided" not in printed

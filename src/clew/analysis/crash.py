@@ -35,8 +35,12 @@ def crash_note(event: Event | None, text: str) -> str:
     if event.source is not None:
         lines.append(f"  at {event.source}: {event.source.text}")
     if event.inputs:
+        # Where they are matters only if that is not the same for all.
+        apart = len({value.device for value in event.inputs.values()}) > 1
         named = (
-            f"{path} {value.look}" + (f" ({value.name})" if value.name else "")
+            f"{path} {value.look}"
+            + (f" on {value.device}" if apart else "")
+            + (f" ({value.name})" if value.name else "")
             for path, value in event.inputs.items()
         )
         lines.append("  arguments: " + ", ".join(named))

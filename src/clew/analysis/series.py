@@ -100,7 +100,7 @@ class Series(Shown):
         return len(self.values)
 
     def __repr__(self) -> str:
-        return f"<Series {self.address!r}: {len(self)} values>"
+        return f"<Series {self.address!r}: {len(self)} value{'s' * (len(self) != 1)}>"
 
 
 @dataclass(frozen=True, slots=True)

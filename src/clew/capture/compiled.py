@@ -110,7 +110,8 @@ class CompiledSource:
         table = self._recording.modules
         called = [(name, name.entry.ref()) for name in table.names if name.entry.calls]
         live = [(name.path, module) for name, module in called if module is not None]
-        inner = [(path, module._modules.get("_orig_mod")) for path, module in live]
+        # A scripted module has dictionaries of its own kind, with little more than `items`.
+        inner = [(path, dict(module._modules.items()).get("_orig_mod")) for path, module in live]
         paths = [path for path, m in inner if m is not None and not table.entries[id(m)].calls]
         for path in paths or [path for path, module in live if is_dynamo_graph(module)]:
             self._on_gap(_region(path, "it ran compiled, without the modules inside it"))

@@ -91,6 +91,8 @@ class Lane:
         self._engine_root = recording.stacks.root(index, BACKWARD)
         root = recording.stacks.root(index)
         self.stack: list[Call] = [_outside(root, boundary)]
+        # Whether the ops of the thread are recorded, if any are.
+        self.followed = False
         # Set while Clew's own or opaque code runs: ops pass unrecorded.
         self.mute = False
 

@@ -35,8 +35,8 @@ class ModuleSource:
     """Installs the hooks of one recording and removes them.
 
     `sees_ops` tells whether ops are recorded as well, which then tell of writes to tensors.
-    `on_thread` is called when a thread's outermost module call begins, `on_idle` when it is over,
-    with the module called.
+    `on_thread` is called when a module runs on a thread that is not followed, `on_idle` when the
+    outermost call of a thread is over, with the module called.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ def _hooks(
             if jit is not None:
                 set_jit_state(None)
             lane = lanes_get(get_ident())
-            if lane is None or len(lane.stack) == 1:
+            if lane is None or not lane.followed:
                 lane = recording.lane()
                 on_thread(lane)
             if lane.mute:

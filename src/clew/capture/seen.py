@@ -114,6 +114,8 @@ def _tensor(value: Any, now: Look, stats: dict[str, Any] | None) -> Seen:
     # A plain tensor has its strides here, any other also what sets it apart.
     plain = all(isinstance(part, int) for part in layout)
     stride = layout if plain else layout[0]
+    if not plain and str(layout[1]).startswith("sparse"):
+        stride = None  # torch gives zeros
     return Seen(
         TENSOR,
         type(value).__name__,

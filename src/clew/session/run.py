@@ -381,6 +381,7 @@ class Session:
         }
 
     def _push_mode(self, lane: Lane) -> None:
+        lane.followed = True
         if self._sees_ops:
             from clew.capture.ops import OpMode
 
@@ -388,12 +389,13 @@ class Session:
             mode.start()
 
     def _pop_mode(self, lane: Lane) -> None:
+        lane.followed = False
         mode = self._modes.pop(lane.ident, None)
         if mode is not None and not mode.stop():
             self.gaps.add(stopped_elsewhere(lane.name))
 
     def _on_thread(self, lane: Lane) -> None:
-        """A thread begins a module call: see its ops too, if nothing does so yet."""
+        """A module runs on a thread that is not followed: see its ops too."""
         if lane.ident not in self._modes:
             self._push_mode(lane)
 
