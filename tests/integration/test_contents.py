@@ -108,6 +108,7 @@ def test_other_content_with_the_same_checksum_is_not_merged(
 
     for module in (statistics, contents, kept):
         monkeypatch.setattr(module, "checksum", lambda data: 7)
+    monkeypatch.setattr(statistics.RunningChecksum, "result", lambda running: 7)
 
     def program() -> None:
         for number in range(4):

@@ -13,10 +13,8 @@ from clew.events.model import Gap
 from clew.events.settings import Limits
 
 # Data handed to the sink at a time: what waits in memory is a few times this, however large or
-# many the tensors of a step are. More at once, as each time costs something, while the writer has
-# enough to do.
+# many the tensors of a step are.
 _BATCH_BYTES = 16 << 20
-_LARGE_BATCH_BYTES = 32 << 20
 
 # What is not kept, by the limit that was reached.
 _LIMITED = {
@@ -68,9 +66,7 @@ class Budget:
     @property
     def is_full(self) -> bool:
         """Whether so much data has gathered that it should be handed over."""
-        if self.pending < _BATCH_BYTES:
-            return False
-        return self.pending >= _LARGE_BATCH_BYTES or not self.is_behind()
+        return self.pending >= _BATCH_BYTES
 
     def _limited(self, what: str, name: str) -> None:
         self._on_gap(

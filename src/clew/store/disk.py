@@ -35,7 +35,7 @@ _INLINE = 8 << 10
 _ROLL_ROWS = 200_000
 _ROLL_BYTES = 64 << 20
 # Batches that wait for the writer; more would only be memory that is not in the cache.
-_QUEUE = 2
+_QUEUE = 4
 _PATIENCE = 1.0
 
 # Columns of rows to write.
