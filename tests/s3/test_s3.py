@@ -65,7 +65,8 @@ def program(out: Any, **options: Any) -> Any:
 def test_streamed_saved_and_loaded_it_is_the_trace(bucket: str) -> None:
     t = program(f"{bucket}/deep/run.clew")
     assert t.path == f"{bucket}/deep/run.clew"
-    assert not t.coverage
+    # The server is in this process, and nobody knows what its threads do.
+    assert {gap.what for gap in t.coverage} <= {"a thread that was not watched"}
     loaded = clew.load(f"{bucket}/deep/run.clew")
     assert facts_of(loaded) == facts_of(t)
     assert torch.equal(loaded["2"].values[1].tensor(), t["2"].values[1].tensor())
