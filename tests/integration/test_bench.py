@@ -19,6 +19,7 @@ WORKLOADS = ("encoder", "tiny", "training", "gpt2")
 PROMISED = {
     *(f"{on}.{what}" for on in WORKLOADS for what in ("ops", "modules")),
     *("store.large.clew", "store.stall.modules"),
+    *("values.modules.stats", "values.ops.stats"),
     *("variables.local", "tap.idle"),
     *("import.import", "memory.recorded", "memory.read", "memory.linear", "time.linear"),
     *("viewer.ready", "viewer.size", "viewer.scroll"),
@@ -27,7 +28,7 @@ PROMISED = {
 INFORMATIVE = {
     *(f"{on}.ops_untraced" for on in WORKLOADS),
     *(f"{on}.{peer}" for on in ("encoder", "gpt2") for peer in ("debug_mode", "inspect_stack")),
-    *(f"values.{level}.{kept}" for level in ("modules", "ops") for kept in ("stats", "full")),
+    *("values.modules.full", "values.ops.full"),
     *(f"graph.{what}" for what in ("layout_1000", "layout_10000", "folded", "unfolded")),
     *(f"store.{size}.{way}" for size in ("large", "small") for way in ("torch.save", "h5py")),
     *(

@@ -461,6 +461,8 @@ def test_what_a_signal_handler_raises_comes_out(handler: Any, ringing: Any, leve
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no such timer")
+# Python drops what is raised while it collects garbage, and says so.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("level", ["ops", "modules"])
 def test_interrupts_leave_torch_as_it_was(level: str) -> None:
     model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)])
@@ -472,7 +474,6 @@ def test_interrupts_leave_torch_as_it_was(level: str) -> None:
             for number in range(600):
                 with contextlib.suppress(OutOfTime):
                     signal.setitimer(signal.ITIMER_REAL, 0.001 + number % 97 * 1e-5)
-                    # Enough; Python itself drops what is raised while it collects garbage.
                     for _ in range(100):
                         model(torch.ones(1, 4))
                 came += torch.is_grad_enabled()

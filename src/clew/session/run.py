@@ -63,8 +63,8 @@ class Session:
         self._clock = time.perf_counter_ns()
         self._time = time.time()
         self._steps = Steps()
-        # The last id before the step that runs, and threads with a call open that began before.
-        self._before_step = -1
+        # When the step that runs began, and threads with a call open that began before.
+        self._step_began = 0
         self._straddling: set[int] = set()
         self._rank, self._size = rank_and_size()
         self.gaps = Gaps()
@@ -237,7 +237,7 @@ class Session:
             self.recording.grads.look_around()
         self._following.workers.merge()
         number = self._steps.begin()
-        self._before_step = next(self.recording.ids)
+        self._step_began = self.recording.clock()
         lane = self.recording.lane()
         if lane.outermost is not None:  # a wrapper, say, whose model has ended the step
             self._straddling.add(lane.ident)
@@ -420,13 +420,15 @@ class Session:
 
     def _training(self) -> bool | None:
         """Whether this is a train step, as far as that can be told while a model runs."""
+        from clew.capture.lanes import START
+
         if self._steps.is_settled:
             return None
         root = self._root()
         lane = self.recording.lane()
         running = lane.outermost
         root = running if root is None else root
-        began_here = lane.stack[-1][0] > self._before_step
+        began_here = lane.stack[-1][START] >= self._step_began
         if root is not None and running is not None and began_here:
             self._steps.settle(root.training)
         return None if root is None else root.training
