@@ -219,7 +219,14 @@ def _hooks(
                 if grads is not None:
                     follow_grads(call, module, result)
                 held = live_get(id(result))
-                if held is not None and held[2] is None and held[0]() is result:
+                if (
+                    held is not None
+                    and held[0]() is result
+                    and (
+                        held[2] is None
+                        or (not function_modes() and held[2] is result.requires_grad)
+                    )
+                ):
                     out = held[1]
                 elif isinstance(result, Tensor):
                     out = returned(result, call[ID])

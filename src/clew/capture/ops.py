@@ -213,13 +213,19 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
                 elif node.phase == RECOMPUTE and parent < 0:
                     number = _recompute_number(number)
             observed = function_mode_count()
+            # Where autograd follows nothing, none has been given a gradient since.
+            settled = observed or not grad
             inputs = []
             for argument in args:
                 held = live_get(id(argument))
                 if (
                     held is not None
                     and held[0]() is argument
-                    and (held[2] is None or observed or held[2] is argument.requires_grad)
+                    and (
+                        held[2] is None
+                        or (settled and not held[2])
+                        or held[2] is argument.requires_grad
+                    )
                 ):
                     inputs.append(held[1])
                 elif type(argument) in CONSTANTS or (

@@ -335,11 +335,14 @@ def is_dynamo_graph(module: torch.nn.Module) -> bool:
     return "dynamo_compile_id" in getattr(module, "meta", ())  # torch 2.13; before, never
 
 
+_SCRIPT_MODULE = torch.jit.ScriptModule
+
+
 def is_scripted(module: torch.nn.Module | None, cls: str) -> bool:
     """Whether TorchScript runs a module, told by the name of its class once it is gone."""
     if module is None:
         return cls in ("RecursiveScriptModule", "TracedModule", "TopLevelTracedModule")
-    return isinstance(module, torch.jit.ScriptModule)
+    return _SCRIPT_MODULE in type(module).__mro__
 
 
 def compiled_graph_count() -> int:
