@@ -80,9 +80,10 @@ class CompiledSource:
             undo()
         self._undo = []
         self._recording.modules.on_wrapper = lambda module: None
-        if self._how == "opaque" and "torch._dynamo" in sys.modules:
+        graphs = compiled_graph_count()
+        if graphs and self._how == "opaque":
             self._say_unnamed()
-        made = compiled_graph_count() - self._graphs
+        made = graphs - self._graphs
         if made > 0 and self._how == "opaque":
             if not self._watching:
                 self._on_gap(

@@ -332,7 +332,8 @@ def is_compiled(module: torch.nn.Module) -> bool:
 
 def is_dynamo_graph(module: torch.nn.Module) -> bool:
     """Whether a module is a graph that Dynamo made, as the `eager` backend runs it."""
-    return "dynamo_compile_id" in getattr(module, "meta", ())  # torch 2.13; before, never
+    # torch 2.13; before, never. Not by `getattr`, which takes a module long to refuse.
+    return "dynamo_compile_id" in module.__dict__.get("meta", ())
 
 
 _SCRIPT_MODULE = torch.jit.ScriptModule
