@@ -198,39 +198,28 @@ class TensorTable:
     ) -> Token:
         """A new token for `tensor` as it is now; `like` may have the same elements."""
         with unobserved():
-            return self._add(tensor, storage, version, producer, grad, like)
-
-    def _add(
-        self,
-        tensor: Tensor,
-        storage: Any,
-        version: int | None,
-        producer: int,
-        grad: bool,
-        like: Any,
-    ) -> Token:
-        token: Token
-        if type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_nested:
-            token, stride, device, extra = tensor.shape, tensor.stride(), tensor.device, None
-        else:
-            token, stride, device, extra = odd_facts(tensor)
-        name = self._name_of(tensor)
-        self.values.extend(
-            (token, version, storage, stride, tensor.dtype, device, extra, grad, producer, name)
-        )
-        # What autograd still has to set, and what may be seen to be looked at, is left alone.
-        unseen = type(tensor) is Tensor or type(tensor).__torch_function__ is _UNSEEING
-        told = grad if unseen and tensor.requires_grad is grad else None
-        self.live[id(tensor)] = (ref(tensor), token, told)
-        if self.keep is not None:
-            self._versions[id(tensor)] = (token, version_of(tensor) or 0)
-            is_view = isinstance(storage, tuple) and version is None
-            held = None if is_view or like is None else self.live.get(id(like))
-            if held is not None and held[0]() is like:
-                self.keep(token, tensor, held[1])
+            token: Token
+            if type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_nested:
+                token, stride, device, extra = tensor.shape, tensor.stride(), tensor.device, None
             else:
-                self.keep(token, tensor, storage if is_view else None)
-        return token
+                token, stride, device, extra = odd_facts(tensor)
+            name = self._name_of(tensor)
+            self.values.extend(
+                (token, version, storage, stride, tensor.dtype, device, extra, grad, producer, name)
+            )
+            # What autograd still has to set, and what may be seen to be looked at, is left alone.
+            unseen = type(tensor) is Tensor or type(tensor).__torch_function__ is _UNSEEING
+            told = grad if unseen and tensor.requires_grad is grad else None
+            self.live[id(tensor)] = (ref(tensor), token, told)
+            if self.keep is not None:
+                self._versions[id(tensor)] = (token, version_of(tensor) or 0)
+                is_view = isinstance(storage, tuple) and version is None
+                held = None if is_view or like is None else self.live.get(id(like))
+                if held is not None and held[0]() is like:
+                    self.keep(token, tensor, held[1])
+                else:
+                    self.keep(token, tensor, storage if is_view else None)
+            return token
 
     def forget(self, tensor: Tensor) -> None:
         """Drop every weak reference to a tensor."""
