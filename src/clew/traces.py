@@ -111,7 +111,7 @@ class Trace:
             text = reader.columns.environment.get("crash")
             if text is not None:
                 event = failing_event(reader)
-                return Crash(text, event, crash_note(event, text))
+                return Crash(text, event, crash_note(reader, event, text))
         return None
 
     def __getitem__(self, address: str) -> Selection:

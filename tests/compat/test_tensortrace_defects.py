@@ -338,6 +338,24 @@ answer = [found.iterations, found.ranks] if found else None
     assert second is None
 
 
+def test_18_several_variables_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    script = """
+from clew.compat.tensortrace import ModelTracer, Variable
+model = nn.Linear(3, 2)
+often, seldom = Variable("", 1, 2), Variable("", 1, 3)
+begin = time.monotonic()
+with ModelTracer(model, [often, seldom]):
+    for step in range(3 + 4 * rank):
+        model(torch.full((1, 3), float(step)))
+answer = [time.monotonic() - begin < 30]
+answer += [sorted(zip(v.results[""].ranks, v.results[""].iterations)) for v in (often, seldom)]
+"""
+    first, second = answers(script, 2, tmp_path, timeout=60)
+    all_of_them = [[0, n] for n in (1, 2, 3)] + [[1, n] for n in range(1, 8)]
+    assert first == [True, all_of_them, all_of_them]
+    assert second == [True, [], []]
+
+
 def test_18_rank_0_keeps_its_own_values_when_another_rank_fails(tmp_path: Path) -> None:
     script = """
 from clew.compat.tensortrace import ModelTracer
@@ -423,6 +441,138 @@ def test_any_python_object_is_traced() -> None:
     assert found["forward.none"].values == [[], []]
     assert found["forward.shape"].values == [torch.float32] * 2
     assert sorted(told) == sorted(paths)
+
+
+def test_objects_inside_containers_are_what_they_were() -> None:
+    class Cached(nn.Module):
+        def forward(self, x: Tensor) -> Any:
+            noted = Noted("kept")
+            noted.grown = x * 2  # type: ignore[attr-defined]
+            return {"cache": [noted, (x * 3,)], "none": None}
+
+    model = Cached()
+    tracer = ModelTracer(model, ["forward"])
+    with tracer:
+        model(torch.ones(2, requires_grad=True))
+    [value] = tracer.results["forward"].values
+    assert list(value) == ["cache", "none"]
+    noted, inner = value["cache"]
+    assert (type(noted), noted.note, noted.grown.tolist()) == (Noted, "kept", [2, 2])
+    assert type(inner) is tuple
+    assert not inner[0].requires_grad
+    assert value["none"] is None
+
+
+def test_what_cannot_be_copied_is_told_and_not_traced() -> None:
+    class Lazy(nn.Module):
+        def forward(self, x: Tensor) -> Any:
+            return x, (n for n in range(3))
+
+    with pytest.warns(ClewWarning, match="'forward' is not traced: TypeError: tuple cannot be"):
+        assert traced(["forward"], 1, Lazy()) == {}
+
+
+def test_passes_that_overlap_have_the_values_of_their_own_iteration() -> None:
+    first_began, second_over = threading.Event(), threading.Event()
+
+    class Waits(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if x.item() == 1:
+                first_began.set()
+                second_over.wait(20)
+            y = x * 10
+            return y
+
+    model = Waits()
+    tracer = ModelTracer(model, ["forward.y"], gathering_interval=10)
+    with tracer:
+        thread = threading.Thread(target=model, args=(torch.ones(1),))
+        thread.start()
+        first_began.wait(20)
+        model(torch.full((1,), 2.0))
+        second_over.set()
+        thread.join()
+    found = tracer.results["forward.y"]
+    assert sorted((n, v.item()) for n, v in zip(found.iterations, found.values, strict=True)) == [
+        (1, 10.0),
+        (2, 20.0),
+    ]
+
+
+def test_a_callback_that_runs_the_model_makes_no_pass_of_it() -> None:
+    model = nn.Linear(2, 2)
+
+    def again(name: str, value: Any, iteration: int) -> Any:
+        return model(value)
+
+    def after(name: str, values: list[Any], *lists: Any) -> None:
+        values[:] = [model(value) for value in values]
+
+    tracer = ModelTracer(model, [""], pre_save_callbacks=[again], post_gather_callbacks=[after])
+    with tracer:
+        for _ in range(3):
+            y = model(torch.ones(1, 2))
+    found = tracer.results[""]
+    assert found.iterations == [1, 2, 3]
+    assert torch.equal(found.values[0], model(model(y)))
+    assert tracer.current_training_iteration == 3
+
+
+def test_a_rank_that_fails_before_its_first_gather_is_not_waited_for(tmp_path: Path) -> None:
+    script = """
+from clew.compat.tensortrace import ModelTracer
+model = nn.Linear(3, 2)
+tracer = ModelTracer(model, [""], gathering_interval=4)
+begin = time.monotonic()
+with warnings.catch_warnings(record=True) as told:
+    try:
+        with tracer:
+            for step in range(5):
+                if rank:
+                    raise KeyError(step)
+                model(torch.full((1, 3), float(step)))
+    except KeyError:
+        pass
+seconds = time.monotonic() - begin
+found = tracer.results.get("")
+answer = [seconds < 30, found.iterations if found else None, [str(w.message) for w in told]]
+"""
+    first, second = answers(script, 2, tmp_path, timeout=60)
+    assert first[:2] == [True, [1, 2, 3, 4, 5]]
+    assert "rank 1 ended before values were gathered" in first[2][0]
+    assert second[:2] == [True, None]
+
+
+def test_own_values_and_odd_objects_of_two_ranks(tmp_path: Path) -> None:
+    script = """
+from clew.compat.tensortrace import ModelTracer, Variable
+class Net(nn.Module):
+    def forward(self, x):
+        class Local:
+            pass
+        local, kept = Local(), {"at": {rank}}
+        return x
+model, variable = Net(), Variable(["forward.kept", "forward.local"], 1, 2)
+with warnings.catch_warnings(record=True) as told:
+    with ModelTracer(model, variable) as tracer:
+        for step in range(3):
+            model(torch.ones(1))
+            variable.save_variable_result("loss", 10.0 * rank + step, tracer.current_iteration)
+answer = [{name: [r.iterations, r.ranks, [str(v) for v in r.values]]
+           for name, r in variable.results.items() if name != "forward.local"},
+          [str(w.message) for w in told]]
+"""
+    (first, silent), (second, told) = answers(script, 2, tmp_path)
+    assert sorted(map(tuple, zip(*first["loss"], strict=True))) == [
+        (1, 0, "0.0"), (1, 1, "10.0"), (2, 0, "1.0"), (2, 1, "11.0"), (3, 0, "2.0"), (3, 1, "12.0"),
+    ]  # fmt: skip
+    assert first["forward.kept"][1:] == [
+        [0, 0, 1, 1, 0, 1],
+        ["{'at': {0}}"] * 2 + ["{'at': {1}}"] * 2 + ["{'at': {0}}", "{'at': {1}}"],
+    ]
+    assert silent == []
+    assert second == {}
+    assert "2 of 5 values cannot be sent to rank 0, and stay behind" in told[0]
 
 
 def test_passes_of_threads_at_the_same_time_are_counted_one_by_one() -> None:

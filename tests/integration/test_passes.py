@@ -21,7 +21,7 @@ class Recursive(nn.Module):
 
 def test_passes_are_counted_by_mode_and_calls_inside_belong_to_them() -> None:
     model, ends = Recursive(), []
-    with Passes(model, lambda: ends.append(passes.count())) as passes:
+    with Passes(model, lambda mode: ends.append(passes.count())) as passes:
         model(torch.ones(1, 2), depth=3)
         model.eval()
         model(torch.ones(1, 2))
@@ -38,7 +38,7 @@ def test_passes_are_counted_by_mode_and_calls_inside_belong_to_them() -> None:
 def test_counts_go_on_in_another_block_and_nothing_stays_behind() -> None:
     hooks = nn.modules.module._global_forward_hooks
     model, before = nn.Linear(2, 2), list(hooks)
-    passes = Passes(model, lambda: None)
+    passes = Passes(model, lambda mode: None)
     for _ in range(2):
         with passes:
             model(torch.ones(1, 2))

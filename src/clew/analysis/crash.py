@@ -24,14 +24,15 @@ def failing_event(reader: Reader) -> Event | None:
     return reader.event(inner[-1] if inner else last)
 
 
-def crash_note(event: Event | None, text: str) -> str:
+def crash_note(reader: Reader, event: Event | None, text: str) -> str:
     """What to add to a traceback: the op, the module, the line, the arguments."""
     if event is None:
         return f"clew: {text}"
-    where = (
-        "outside any module" if event.module is None else f"in {event.module or 'the root module'}"
-    )
-    lines = [f"clew: {event.name if event.kind == 'op' else 'raised'} {where}"]
+    lines = [f"clew: {event.name if event.kind == 'op' else 'raised'}"]
+    if event.module is not None:
+        lines[0] += f" in {event.module or 'the root module'}"
+    elif reader.columns.environment.get("level") != "values":  # which has no calls
+        lines[0] += " outside any module"
     if event.source is not None:
         lines.append(f"  at {event.source}: {event.source.text}")
     if event.inputs:

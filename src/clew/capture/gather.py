@@ -12,9 +12,9 @@ from typing import Any
 
 from clew.capture.named import Treatment
 from clew.capture.quiet import Quiet
-from clew.capture.ranks import Ranks, RanksApart
+from clew.capture.ranks import Ranks
 from clew.capture.recording import Recording
-from clew.capture.samples import Restore, Sample, from_bytes, leaves_of, to_bytes
+from clew.capture.samples import Restore, Sample, leaves_of
 from clew.capture.steps import Steps
 from clew.events.gathered import Gathered
 from clew.events.model import Gap
@@ -48,8 +48,7 @@ class Gather:
         # Steps of the other kind, in which nothing is collected, do not count.
         self._only = only
         self._quiet = Quiet(recording, on_gap)
-        self._ranks = Ranks()
-        self._is_apart = False
+        self._ranks = Ranks(self._apart)
         # Since the last gather; and what the end is to see.
         self._window: list[Sample] = []
         self._history: list[Sample] = []
@@ -58,7 +57,7 @@ class Gather:
         """Take a copy of a value that was recorded, if it is needed again."""
         if self._every is None and treatment.end is None:
             return
-        if self._is_apart and not self._is_alone_with(treatment):
+        if self._ranks.is_apart and not self._is_alone_with(treatment):
             return
         steps = self._steps
         ordinal = steps.ordinal(treatment.only)
@@ -77,12 +76,11 @@ class Gather:
     def finish(self, crashed: bool) -> None:
         """Gather the rest and make the end of it; the recording is about to stop."""
         if self._every is not None:
-            if crashed and self._ranks.size > 1:
+            if crashed:
                 # The others may never come: the exception must not wait for them.
-                self._apart("the recorded block ended with an exception on this rank")
+                self._ranks.part("the recorded block ended with an exception on this rank")
             while not self._gather(is_last=True):
                 pass  # others go on: they hand over what they have
-            self._ranks.part(in_peace=not self._is_apart)
         for label, samples in _by_series(self._history).items():
             treatment = self._treatment_of(label)
             if treatment is not None and treatment.end is not None:
@@ -95,32 +93,18 @@ class Gather:
         window, self._window = self._window, []
         mine = [made for label, samples in _by_series(window).items()
                 for made in self._reduced(label, samples, "before_gather")]  # fmt: skip
-        is_root = self._ranks.rank == 0
-        if self._is_apart:
+        found = self._ranks.give(mine, self._steps.number, is_last)
+        if self._ranks.is_apart:
             self._arrived_alone(mine)
-            return True
-        head, data = (b"", b"") if is_root else to_bytes(mine)
-        try:
-            result = self._ranks.exchange(is_last, self._steps.number, head, data)
-        except RanksApart as apart:
-            self._apart(str(apart))
-            self._arrived_alone(mine)
-            return True
-        if is_root:
-            others = [
-                sample
-                for rank, message in enumerate(result.messages)
-                if rank and message[0]
-                for sample in from_bytes(*message, rank)
-            ]
-            self._arrived([*mine, *others])
-        if all(result.is_last) and len(set(result.steps)) > 1:
-            made = ", ".join(f"rank {rank}: {n}" for rank, n in enumerate(result.steps))
+        elif self._ranks.rank == 0:
+            self._arrived([sample for samples in found.given.values() for sample in samples])
+        if found.is_over and len(set(found.steps)) > 1:
+            made = ", ".join(f"rank {rank}: {n}" for rank, n in enumerate(found.steps))
             self._on_gap(
                 Gap("steps", "", f"the ranks made uneven numbers of them ({made})",
                     "nothing is lost; Series.stack(by=..., pad=True) fills up what is missing")
             )  # fmt: skip
-        return all(result.is_last)
+        return found.is_over
 
     def _arrived(self, samples: list[Sample]) -> None:
         """Record the values of all ranks, on rank 0."""
@@ -185,8 +169,6 @@ class Gather:
         ]
 
     def _apart(self, why: str) -> None:
-        self._is_apart = True
-        self._ranks.part(in_peace=False)
         self._on_trouble(
             Gap("values of other ranks", f"step {self._steps.number}",
                 f"{why}; nothing is gathered from here on", _OWN_PARTS)

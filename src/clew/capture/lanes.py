@@ -211,9 +211,10 @@ class Lane:
         event = next(recording.ids)
         now = recording.clock()
         number = count_call(name, place)
-        recording.events.extend(
-            (event, name, place, parent, now, OPEN, number, [], given, Unseen, None)
-        )
+        if recording.keeps_calls:
+            recording.events.extend(
+                (event, name, place, parent, now, OPEN, number, [], given, Unseen, None)
+            )
         return DirectCall(recording.owner, event, name, frame)
 
 

@@ -71,7 +71,9 @@ def _hooks(
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     is_compiling = torch.compiler.is_dynamo_compiling
     hidden = MACHINERY.hidden
-    on_enter = recording.on_enter
+    # Where calls are not recorded they are followed for the sake of names alone.
+    recorded = recording.keeps_calls
+    on_enter = recording.on_enter if recorded else None
     getframe = sys._getframe
     lanes_get = recording.lanes.get
     clock = recording.clock
@@ -154,7 +156,7 @@ def _hooks(
                 number = entry.calls
                 entry.calls = number + 1
             inputs = []
-            for argument in args:
+            for argument in args if recorded else ():
                 held = live_get(id(argument))
                 if (
                     held is not None
@@ -176,7 +178,7 @@ def _hooks(
             if grads is not None and "grad_in" in grads.call_roles(entry.paths, number):
                 grads.follow_call(name.path, "grad_in", {**dict(enumerate(args)), **kwargs})
             named = None
-            if kwargs:
+            if kwargs and recorded:
                 named = {
                     k: v if type(v) in CONSTANTS else describe(v, known) for k, v in kwargs.items()
                 }
@@ -218,8 +220,10 @@ def _hooks(
                     keeper.keep_call(called.entry.paths, call[NUMBER], "out", result, known)
                 if grads is not None:
                     follow_grads(call, module, result)
-                held = live_get(id(result))
-                if (
+                held = live_get(id(result)) if recorded else None
+                if not recorded:
+                    out = None
+                elif (
                     held is not None
                     and held[0]() is result
                     and (
@@ -240,10 +244,13 @@ def _hooks(
                 if exception is None or not lane.reopen_module(module):
                     return
                 call = stack.pop()
+                call[NAME].entry.failed += 1  # type: ignore[union-attr]
                 stopped = isinstance(exception, StopRecomputation)
                 out, error = None, None if stopped else recording.failure(lane, call, exception)
             if len(stack) == 1:
                 on_idle(lane, module)
+            if not recorded:
+                return
             event, node, _, name, parent, start, number, inputs, named = call
             # Last: whoever is told of the end may begin a step.
             push_event((event, name, node, parent, start, end, number, inputs, named, out, error))

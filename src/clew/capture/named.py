@@ -208,11 +208,11 @@ class Named:
             self._last[label] = next(self._recording.ids)
             return
         value = self._saved(treated, label, value)
+        if value is not _ABSENT and treated.records and treated.treatment.keep:
+            self._last[label] = self._recording.named(label, value, None)
+        else:
+            self._last[label] = next(self._recording.ids)
         if value is not _ABSENT:
-            if treated.records and treated.treatment.keep:
-                self._last[label] = self._recording.named(label, value, None)
-            else:
-                self._last[label] = next(self._recording.ids)
             self.collect(label, treated.treatment, value)
 
     def _is_due(self, treated: Treated) -> bool:

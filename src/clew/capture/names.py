@@ -25,7 +25,7 @@ _WRAPPER_CLASSES = {
 class ModuleEntry:
     """One module object: what all its names share."""
 
-    __slots__ = ("calls", "names", "number", "recomputed", "ref", "wrapper")
+    __slots__ = ("calls", "failed", "names", "number", "recomputed", "ref", "wrapper")
 
     def __init__(self, number: int, module: nn.Module, wrapper: bool) -> None:
         self.number = number
@@ -33,6 +33,7 @@ class ModuleEntry:
         self.wrapper = wrapper
         self.names: list[ModuleName] = []
         self.calls = 0
+        self.failed = 0
         self.recomputed = 0
 
     @property

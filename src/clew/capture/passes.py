@@ -21,10 +21,11 @@ _is_compiling = torch.compiler.is_dynamo_compiling
 class Passes:
     """Counts the passes of a model inside its `with` blocks, those in training mode apart.
 
-    `on_end` is called when one is over, however it ends, after the hooks that were there first.
+    `on_end` is told the mode of each that is over, however it ends, after the hooks that were
+    there first; calls of the model that it makes itself are no passes.
     """
 
-    def __init__(self, model: nn.Module, on_end: Callable[[], None]) -> None:
+    def __init__(self, model: nn.Module, on_end: Callable[[str], None]) -> None:
         self._model = model
         self._on_end = on_end
         self._hooks = ExitStack()
@@ -32,8 +33,12 @@ class Passes:
         self._counts = {"train": 0, "eval": 0}
 
     def count(self, mode: str | None = None) -> int:
-        """How many passes there have been of a mode, or of both; the one that runs included."""
+        """How many passes there have been of a mode, or of both; those that run included."""
         return sum(self._counts.values()) if mode is None else self._counts[mode]
+
+    def number(self, mode: str | None = None) -> int:
+        """Which pass of a mode, or of both, this thread is in, 1 for the first; else the next."""
+        return self._here.numbers[mode] if self._here.depth else self.count(mode) + 1
 
     def __enter__(self) -> Passes:
         self._here = _Here()
@@ -48,19 +53,26 @@ class Passes:
         # First of all, so that Dynamo folds the whole hook away when it meets it.
         if _is_compiling() or module is not self._model:
             return
+        if not self._here.depth:
+            self._here.mode = "train" if module.training else "eval"
+            self._counts[self._here.mode] += 1
+            self._here.numbers = {mode: self.count(mode) for mode in (None, *self._counts)}
         self._here.depth += 1
-        if self._here.depth == 1:
-            self._counts["train" if module.training else "eval"] += 1
 
     def _ends(self, module: nn.Module, args: Any, result: Any) -> None:
         if _is_compiling() or module is not self._model:
             return
-        self._here.depth -= 1
-        if not self._here.depth:
-            self._on_end()
+        try:
+            if self._here.depth == 1:
+                self._on_end(self._here.mode)
+        finally:
+            self._here.depth -= 1
 
 
 class _Here(threading.local):
-    """How many calls of the model are open in a thread."""
+    """How many calls of the model are open in a thread, and which passes they belong to."""
 
-    depth = 0
+    def __init__(self) -> None:
+        self.depth = 0
+        self.mode = "train"
+        self.numbers: dict[str | None, int] = {}

@@ -77,6 +77,13 @@ class Quiet:
 
 
 @contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """A block of the user's own that neither autograd nor a mode sees, and that draws nothing."""
+    with _restored(), no_grad(), unseen(None):
+        yield
+
+
+@contextlib.contextmanager
 def unseen(value: Any) -> Iterator[None]:
     """A context in which no mode sees what is done with a value."""
     if isinstance(value, Tensor) and type(value) not in PLAIN:

@@ -98,6 +98,8 @@ class Recording:
         self.push: Callable[[tuple[Any, ...]], None] = self.events.extend
         # Called when a module call begins, if somebody listens.
         self.on_enter: Callable[[Lane, Call], None] | None = None
+        # Whether module calls are recorded, and not only values that have a name.
+        self.keeps_calls = True
         self.modules = ModuleTable()
         self.tensors = table(self.modules)
         # id of a token -> (token, content), of tensors that were named
@@ -156,6 +158,8 @@ class Recording:
 
     def end_call(self, call: Call, end: int, out: Any, error: str | None) -> None:
         """Record a module call that is over, or that will not be heard of again."""
+        if not self.keeps_calls:
+            return
         event, node, _, name, parent, start, number, inputs, named = call
         self.push((event, name, node, parent, start, end, number, inputs, named, out, error))
         if event & self.batch_bits == self.batch_bits or self.budget.is_full:
@@ -177,6 +181,7 @@ class Recording:
     def note(self, subject: str, node: StackNode, parent: int, text: str) -> None:
         """Record something that is not a call."""
         now = self.clock()
+        parent = parent if self.keeps_calls else -1
         self.events.extend(
             (next(self.ids), Note(subject), node, parent, now, now, -1, [], None, None, text)
         )
@@ -198,6 +203,8 @@ class Recording:
         if isinstance(where, At):
             above = node if where.below or node.parent is None else node.parent
             node = self.stacks.below(above, where.position)
+        if not self.keeps_calls:
+            parent = -1
         event, now = next(self.ids), self.clock()
         begun = now if start is None else start
         self.push((event, label, node, parent, begun, now, -1, [], None, out, None))
@@ -273,6 +280,8 @@ class Recording:
     def open_calls(self) -> list[Any]:
         """Records of the module calls that are open now."""
         records: list[Any] = []
+        if not self.keeps_calls:
+            return records
         for lane in self.lanes.values():
             for event, node, _, name, parent, start, number, inputs, named in lane.stack[1:]:
                 records += (

@@ -1,15 +1,14 @@
-"""Values on their way between ranks: facts and bytes, never pickles.
+"""Values on their way between ranks: facts and bytes.
 
-In comes a live value, out comes a `Sample` that holds a copy of it; samples go to bytes and back.
-What a sample stands for is put together again by whoever knows how to read a payload.
+In comes a live value, out comes a `Sample` that holds a copy of it. What a sample stands for is
+put together again by whoever knows how to read a payload.
 """
 
 from __future__ import annotations
 
 import functools
-import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -105,50 +104,6 @@ def leaves_of(value: Any) -> tuple[Leaf, ...]:
     if isinstance(described, Leaf):
         return (described,)
     return tuple(leaf._replace(path=path) for path, leaf in _walk(described, ""))
-
-
-def to_bytes(samples: Iterable[Sample]) -> tuple[bytes, bytes]:
-    """Samples as a head that says what there is, and their data."""
-    listed, data = [], []
-    for sample in samples:
-        leaves = []
-        for leaf in sample.leaves:
-            *facts, payload = leaf
-            size = None
-            if payload is not None:
-                content = bytes(payload.data)
-                data.append(content)
-                size = [payload.dtype, payload.shape, len(content)]
-            leaves.append([*facts, size])
-        ordinal = np.asarray(sample.ordinal).tolist()
-        listed.append([astuple(sample.label), sample.step, ordinal, leaves])
-    return json.dumps(listed).encode(), b"".join(data)
-
-
-def from_bytes(head: bytes, data: bytes, rank: int) -> list[Sample]:
-    """The samples a rank sent."""
-    samples, position = [], 0
-    for label, step, ordinal, listed in json.loads(head):
-        leaves = []
-        for path, shape, stride, dtype, device, extra, kept in listed:
-            payload = None
-            if kept is not None:
-                content = data[position : position + kept[2]]
-                position += kept[2]
-                payload = Payload(kept[0], tuple(kept[1]), content)
-            layout, cls, placements, local = extra
-            leaves.append(
-                Leaf(path, _sizes(shape), _sizes(stride), dtype, device,
-                     Extra(layout, cls, placements, _sizes(local)), payload)
-            )  # fmt: skip
-        if isinstance(ordinal, list):
-            ordinal = np.array(ordinal)
-        samples.append(Sample(Label(*label), step, ordinal, rank, tuple(leaves)))
-    return samples
-
-
-def _sizes(listed: list[int] | None) -> tuple[int, ...] | None:
-    return None if listed is None else tuple(listed)
 
 
 def _tensor(tensor: Any) -> Leaf:

@@ -1,8 +1,4 @@
-"""Values of one address as the callbacks of a gather, and of the end, are given them.
-
-`Gathered` is a list that also tells where each value is from; `nested` makes a container again of
-one that has parts.
-"""
+"""Values of one address as the callbacks of a gather, and of the end, are given them."""
 
 from __future__ import annotations
 
@@ -32,20 +28,3 @@ class Gathered(list[Any]):
         self.address = address
         self.steps = list(steps)
         self.ranks = list(ranks)
-
-
-def nested(value: Any) -> Any:
-    """A value as it is, but parts by path as dicts, and as a tuple where they are numbered.
-
-    >>> nested({"0": 1, "1.a": 2, "1.b.c": 3})
-    (1, {'a': 2, 'b': {'c': 3}})
-    """
-    if not isinstance(value, dict):
-        return value
-    groups: dict[str, dict[str, Any]] = {}
-    for path, part in value.items():
-        first, _, rest = path.partition(".")
-        groups.setdefault(first, {})[rest] = part
-    found = {key: group[""] if "" in group else nested(group) for key, group in groups.items()}
-    is_row = list(found) == [str(n) for n in range(len(found))]
-    return tuple(found.values()) if is_row else found

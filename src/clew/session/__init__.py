@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from clew.session.gaps import Gaps
 from clew.session.surroundings import recorded_columns, surroundings, warn
-from clew.session.tracer import Tracer, active_trace, trace
+from clew.session.tracer import Tracer, active_trace, trace, unrecorded
 from clew.session.workers import begin_worker
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "recorded_columns",
     "surroundings",
     "trace",
+    "unrecorded",
     "warn",
 ]

@@ -47,9 +47,9 @@ def addresses_without_match(
     called = [name.path for name in modules.names if name.entry.calls]
     owned = [path for path, _ in modules.tensors()] if unmatched else []
     for address in unmatched:
-        past_hooks = _called_past_hooks(address, called)
-        if past_hooks is not None:
-            yield past_hooks
+        without_result = _without_result(address, modules)
+        if without_result is not None:
+            yield without_result
             continue
         among = [*(owned if address.role in TENSOR_ROLES else called), *names_near(address)]
         sought = address.text if address.field else address.path
@@ -73,15 +73,21 @@ def stopped_elsewhere(thread: str) -> Gap:
     )
 
 
-def _called_past_hooks(address: Address, called: list[str]) -> Gap | None:
+def _without_result(address: Address, modules: ModuleTable) -> Gap | None:
     """For a module that ran, though never in a way that its inputs and results are handed over."""
     whole_call = address.kind == "path" and address.call is None and not address.field
     if not whole_call or address.role not in (None, "in", "out"):
         return None
-    found = next(filter(compile_pattern(address.path), called), None)
-    if found is None:
+    is_meant = compile_pattern(address.path)
+    found = [name for name in modules.names if name.entry.calls and is_meant(name.path)]
+    if not found:
         return None
-    method = f"{found}.forward" if found else "forward"
+    if all(name.entry.calls == name.entry.failed for name in found):
+        why = "every call of it raised, so it has no result"
+        instead = f"capture {found[0].path}:in for what it was given"
+        return Gap("an address to capture", address.text, why, instead)
+    path = found[0].path
+    method = f"{path}.forward" if path else "forward"
     instead = f"{method}.<argument>" if address.role == "in" else method
     return Gap(
         "an address to capture",

@@ -53,12 +53,15 @@ class Following:
         # Without a model it shows only as it runs what is a module and what a variable.
         kept = [a for a in settings.capture if a.text not in settings.followed]
         calls = [a for a in kept if not has_model or not self._may_be_variable(a)]
+        if not recording.keeps_calls:
+            calls = []
         self._keeper = keeper = Keeper(
             settings.values, calls, recording.budget, gaps.add, recording.kept
         )
         treated = [Treated(a, how, records=True) for a, how in settings.followed.values()]
-        if settings.gather is not None:
-            treated += [Treated(a, Callbacks(), records=False) for a in kept]
+        if settings.gather is not None or not recording.keeps_calls:
+            records = not recording.keeps_calls
+            treated += [Treated(a, Callbacks(), records) for a in kept]
         self.named = Named(recording, treated, steps, training, gaps.add)
         self.gather = self._gather(settings.gather, steps, gaps)
         if self.named.calls or self.named.ops:

@@ -112,6 +112,7 @@ class Session:
         recording.on_halt = self._halted
         recording.on_fault = self.gaps.fault
         recording.on_gap = self.gaps.add
+        recording.keeps_calls = settings.level != "values"
         return recording
 
     def _register(self, models: dict[str, nn.Module]) -> dict[str, tuple[str, list[ModuleName]]]:
@@ -302,8 +303,8 @@ class Session:
         try:
             self.crash_text = self.recording.crashed(error)
             self.flush()
-            event = failing_event(self.reader())
-            add_note(error, crash_note(event, self.crash_text))
+            reader = self.reader()
+            add_note(error, crash_note(reader, failing_event(reader), self.crash_text))
         except Exception as fault:
             self.gaps.fault(fault, "the exception that ended the block")
 

@@ -20,7 +20,7 @@ from clew.events.outputs import Hdf5, as_hdf5
 from clew.events.settings import Limits, Schedule
 from clew.views.text.live import LivePrinter
 
-LEVELS = ("modules", "ops")
+LEVELS = ("values", "modules", "ops")
 VALUES = ("meta", "stats", "full")
 COMPILED = ("opaque", "eager")
 EXIST = ("new", "replace")

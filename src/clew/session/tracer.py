@@ -7,9 +7,10 @@ it records.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -85,8 +86,9 @@ def trace(
     """Record what runs: a context manager, a decorator, or `.start()` and `.stop()`.
 
     `model` says whose names the addresses use: a module, a dict of name to module, or None to
-    name each outermost module by its class. `level` is `"ops"` or `"modules"`. `values` is
-    `"meta"`, `"stats"` or `"full"`; `capture` lists addresses kept in full whatever it says.
+    name each outermost module by its class. `level` is `"ops"`, `"modules"`, or `"values"` for the
+    values of addresses alone, without calls. `values` is `"meta"`, `"stats"` or `"full"`;
+    `capture` lists addresses kept in full whatever it says.
     `watch` names variables to follow through every function of the program that runs.
     `callbacks` maps addresses to `Callbacks`: what to keep of their values, or to make of them.
     `gather=N` brings the values of both to rank 0 every N steps, while the program runs.
@@ -221,3 +223,20 @@ def active_trace() -> tuple[Tracer, Recording, Callable[[Gap], Any]] | None:
         if session is not None and session.is_recording:
             return tracer, session.recording, session.gaps.add
     return None
+
+
+@contextlib.contextmanager
+def unrecorded() -> Iterator[None]:
+    """A block that no trace records, and after which random numbers are what they were before."""
+    from clew.capture.quiet import undisturbed
+
+    lanes = [t._session.recording.lane() for t in _active if t._session is not None]
+    before = [lane.mute for lane in lanes]
+    try:
+        for lane in lanes:
+            lane.mute = True
+        with undisturbed():
+            yield
+    finally:
+        for lane, mute in zip(lanes, before, strict=True):
+            lane.mute = mute

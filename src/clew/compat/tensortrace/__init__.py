@@ -3,8 +3,7 @@
 from clew.compat.tensortrace import H5PYSaverCallback, ModelTracer, Variable, stack_padded_tensors
 
 Both forms of its interface work: `ModelTracer(model, [paths], ...)` of its README, whose callbacks
-get lists, and `ModelTracer(model, Variable([paths], ...))`, whose callbacks get a result. The
-engine finds, collects and gathers the values; each pass of the model is a step of its traces.
+get lists, and `ModelTracer(model, Variable([paths], ...))`, whose callbacks get a result.
 """
 
 from clew.compat.tensortrace.h5py_tracer import H5PYSaverCallback, H5PYTracedModel, ModelTracerH5PY

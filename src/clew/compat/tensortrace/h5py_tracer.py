@@ -37,9 +37,10 @@ class H5PYSaverCallback(GrowingHdf5):
         if self.dataset_file.exists() and not existing_ok:
             told = "give another dataset_file, or existing_ok=True to replace it"
             raise ValueError(f"{dataset_file} exists: {told}")
+        dtypes = {"f": float_dtype, "i": int_dtype, "u": int_dtype}
         super().__init__(
-            self.dataset_file, {"f": float_dtype, "i": int_dtype, "u": int_dtype},
-            compression=compression, compression_opts=compression_opts, shuffle=shuffle,
+            self.dataset_file, dtypes, compression=compression, shuffle=shuffle,
+            compression_opts=compression_opts,
         )  # fmt: skip
         self.iteration_dtype = iteration_dtype
         self.datasets: dict[str, Saved] = {}

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from clew.capture.frames.paths import child_named, follow
-from clew.capture.frames.paths import children as get_object_items
+from clew.capture.frames.paths import child_named, children, follow
 
-__all__ = [
-    "exact_path_matching", "extract_nested_values", "get_object_items", "get_object_value",
-    "partial_path_matching",
-]  # fmt: skip
+get_object_items = children
 
 
 def get_object_value(obj: Any, key: Any) -> Any:

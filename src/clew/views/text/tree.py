@@ -187,7 +187,7 @@ class Tree:
         )
         calls = len(self._reader.rows(MODULE))
         facts = [counted(calls, "module call")] if calls else []
-        if c.environment.get("level") not in ("modules", "variables"):
+        if c.environment.get("level") == "ops":
             facts.append(counted(len(self._reader.rows(OP)), "op"))
         if self._writer.parameters.total:
             facts.append(f"{short_number(self._writer.parameters.total)} parameters")
@@ -195,7 +195,8 @@ class Tree:
         facts.append(time_text((last - int(c.start.min())) / 1e9))
         steps = len(self._reader.steps)
         facts += [counted(steps, "step")] * (steps > 1) + [f"rank {c.rank}"] * (c.rank > 0)
-        title = c.environment.get("name") or ", ".join(roots) or "no module called"
+        none = "values alone" if c.environment.get("level") == "values" else "no module called"
+        title = c.environment.get("name") or ", ".join(roots) or none
         text = _clipped(f"{title}: {', '.join(facts)}", style)
         return style.paint(text[: len(title)], "bold") + text[len(title) :]
 
