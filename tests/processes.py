@@ -26,7 +26,7 @@ torch.manual_seed(0)
 
 
 def run_ranks(
-    script: str, size: int, tmp_path: Path, seconds: float = 40.0, dead: tuple[int, ...] = ()
+    script: str, size: int, tmp_path: Path, seconds: float = 120.0, dead: tuple[int, ...] = ()
 ) -> list[tuple[str, str]]:
     """What each rank prints to its output and error streams; all but `dead` must end well."""
     with socket.socket() as probe:

@@ -356,7 +356,28 @@ answer += [sorted(zip(v.results[""].ranks, v.results[""].iterations)) for v in (
     assert second == [True, [], []]
 
 
-def test_18_rank_0_keeps_its_own_values_when_another_rank_fails(tmp_path: Path) -> None:
+def test_18_a_rank_may_evaluate_alone(tmp_path: Path) -> None:
+    script = """
+from clew.compat.tensortrace import ModelTracer, Variable
+model, begin = nn.Linear(3, 2), time.monotonic()
+tracer = ModelTracer(model, [""])  # passes of both modes
+with tracer:
+    for epoch in range(3):
+        model.train()(torch.full((1, 3), float(epoch)))
+        if rank == 0:
+            for _ in range(4):
+                model.eval()(torch.full((1, 3), -1.0))
+        dist.barrier()
+found = tracer.results.get("")
+answer = [time.monotonic() - begin < 10, found.ranks if found else None]
+"""
+    first, second = answers(script, 2, tmp_path)
+    assert first[0]
+    assert sorted(first[1]) == [0] * 15 + [1] * 3
+    assert second == [True, None]
+
+
+def test_18_nothing_is_lost_when_another_rank_fails(tmp_path: Path) -> None:
     script = """
 from clew.compat.tensortrace import ModelTracer
 model = nn.Linear(3, 2)
@@ -377,8 +398,9 @@ answer = [list(zip(found.iterations, found.ranks)), len(told)] if found else Non
 """
     first, second = answers(script, 2, tmp_path)
     assert second is None
-    of_all = [[1, 0], [2, 0], [1, 1], [2, 1]]
-    assert first == [[*of_all, [3, 0], [4, 0], [5, 0], [6, 0], [7, 0]], 1]
+    pairs, warnings = first
+    assert sorted(pairs) == sorted([[n, 0] for n in range(1, 8)] + [[1, 1], [2, 1], [3, 1]])
+    assert warnings == 0
 
 
 def test_a_wrapper_moves_no_pass_to_another_mode() -> None:
@@ -538,8 +560,7 @@ found = tracer.results.get("")
 answer = [seconds < 30, found.iterations if found else None, [str(w.message) for w in told]]
 """
     first, second = answers(script, 2, tmp_path, timeout=60)
-    assert first[:2] == [True, [1, 2, 3, 4, 5]]
-    assert "rank 1 ended before values were gathered" in first[2][0]
+    assert first == [True, [1, 2, 3, 4, 5], []]
     assert second[:2] == [True, None]
 
 

@@ -8,11 +8,12 @@ ranks the same happens in one process.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from clew.capture.named import Treatment
 from clew.capture.quiet import Quiet
-from clew.capture.ranks import Ranks
+from clew.capture.ranks import Ranks, Round
 from clew.capture.recording import Recording
 from clew.capture.samples import Restore, Sample, leaves_of
 from clew.capture.steps import Steps
@@ -48,7 +49,7 @@ class Gather:
         # Steps of the other kind, in which nothing is collected, do not count.
         self._only = only
         self._quiet = Quiet(recording, on_gap)
-        self._ranks = Ranks(self._apart)
+        self._ranks = Ranks(self._trouble)
         # Since the last gather; and what the end is to see.
         self._window: list[Sample] = []
         self._history: list[Sample] = []
@@ -57,30 +58,41 @@ class Gather:
         """Take a copy of a value that was recorded, if it is needed again."""
         if self._every is None and treatment.end is None:
             return
-        if self._ranks.is_apart and not self._is_alone_with(treatment):
+        if self._ranks.is_apart and self._ranks.rank:
             return
         steps = self._steps
         ordinal = steps.ordinal(treatment.only)
         sample = Sample(label, steps.number, ordinal, self._ranks.rank, leaves_of(value))
         (self._history if self._every is None else self._window).append(sample)
 
+    def begin(self) -> None:
+        """The recording is about to start."""
+        if self._every is not None:
+            self._ranks.begin()
+
     def stepped(self) -> None:
         """A step is complete."""
         if self._every is None:
             return
+        self._ranks.alive()
         completed = self._steps.completed(self._only)
         if completed is not None and completed % self._every == 0:
             with self._quiet.together():
-                self._gather(is_last=False)
+                self._arrived(self._ranks.give(completed, self._taken()))
 
     def finish(self, crashed: bool) -> None:
         """Gather the rest and make the end of it; the recording is about to stop."""
         if self._every is not None:
-            if crashed:
-                # The others may never come: the exception must not wait for them.
-                self._ranks.part("the recorded block ended with an exception on this rank")
-            while not self._gather(is_last=True):
-                pass  # others go on: they hand over what they have
+            self._arrived(self._ranks.give("the rest", self._taken()))
+            # An exception must not wait for others, which may never come.
+            rounds, steps = self._ranks.end(self._steps.number, wait=not crashed)
+            self._arrived(rounds)
+            if len(set(steps.values())) > 1:
+                uneven = ", ".join(f"rank {rank}: {n}" for rank, n in sorted(steps.items()))
+                self._on_gap(
+                    Gap("steps", "", f"the ranks made uneven numbers of them ({uneven})",
+                        "nothing is lost; Series.stack(by=..., pad=True) fills up what is missing")
+                )  # fmt: skip
         for label, samples in _by_series(self._history).items():
             treatment = self._treatment_of(label)
             if treatment is not None and treatment.end is not None:
@@ -88,47 +100,33 @@ class Gather:
                     self._recording.gathered(made, ENDED)
         self._history.clear()
 
-    def _gather(self, is_last: bool) -> bool:
-        """Gather what has come since the last time; whether it was the last for all ranks."""
+    def _taken(self) -> list[Sample]:
+        """What was collected since the last time, as callbacks made it."""
         window, self._window = self._window, []
-        mine = [made for label, samples in _by_series(window).items()
+        return [made for label, samples in _by_series(window).items()
                 for made in self._reduced(label, samples, "before_gather")]  # fmt: skip
-        found = self._ranks.give(mine, self._steps.number, is_last)
-        if self._ranks.is_apart:
-            self._arrived_alone(mine)
-        elif self._ranks.rank == 0:
-            self._arrived([sample for samples in found.given.values() for sample in samples])
-        if found.is_over and len(set(found.steps)) > 1:
-            made = ", ".join(f"rank {rank}: {n}" for rank, n in enumerate(found.steps))
-            self._on_gap(
-                Gap("steps", "", f"the ranks made uneven numbers of them ({made})",
-                    "nothing is lost; Series.stack(by=..., pad=True) fills up what is missing")
-            )  # fmt: skip
-        return found.is_over
 
-    def _arrived(self, samples: list[Sample]) -> None:
+    def _arrived(self, rounds: list[Round]) -> None:
         """Record the values of all ranks, on rank 0."""
-        for label, found in _by_series(samples).items():
-            treatment = self._treatment_of(label)
-            if treatment is None:
-                continue
-            made = self._reduced(label, found, "after_gather")
-            is_reduced = treatment.before_gather or treatment.after_gather
-            for sample in made:
-                if is_reduced:
-                    self._recording.gathered(sample, REDUCED)
-                elif sample.rank != self._ranks.rank:  # our own are there already
-                    self._recording.gathered(sample, COPIED)
-            if treatment.end is not None:
-                self._history += made
+        for found in rounds:
+            # By the rank that sent it, which may have learned late what rank it is.
+            samples = [replace(one, rank=rank) for rank, of in found.items() for one in of]
+            for label, series in _by_series(samples).items():
+                self._arrived_series(label, series)
 
-    def _arrived_alone(self, samples: list[Sample]) -> None:
-        """Give the callbacks of rank 0 at least its own values, where nothing else has them."""
-        found = [(sample, self._treatment_of(sample.label)) for sample in samples]
-        self._arrived([sample for sample, how in found if how and self._is_alone_with(how)])
-
-    def _is_alone_with(self, treatment: Treatment) -> bool:
-        return self._ranks.rank == 0 and not treatment.keep
+    def _arrived_series(self, label: Label, samples: list[Sample]) -> None:
+        treatment = self._treatment_of(label)
+        if treatment is None:
+            return
+        made = self._reduced(label, samples, "after_gather")
+        is_reduced = treatment.before_gather or treatment.after_gather
+        for sample in made:
+            if is_reduced:
+                self._recording.gathered(sample, REDUCED)
+            elif sample.rank != self._ranks.rank:  # our own are there already
+                self._recording.gathered(sample, COPIED)
+        if treatment.end is not None:
+            self._history += made
 
     def _reduced(self, label: Label, samples: list[Sample], which: str) -> list[Sample]:
         function = getattr(self._treatment_of(label), which, None)
@@ -168,11 +166,9 @@ class Gather:
             for item, place in zip(items, places, strict=True)
         ]
 
-    def _apart(self, why: str) -> None:
-        self._on_trouble(
-            Gap("values of other ranks", f"step {self._steps.number}",
-                f"{why}; nothing is gathered from here on", _OWN_PARTS)
-        )  # fmt: skip
+    def _trouble(self, why: str) -> None:
+        where = f"step {self._steps.number}"
+        self._on_trouble(Gap("values of other ranks", where, why, _OWN_PARTS))
 
 
 def _by_series(samples: Iterable[Sample]) -> dict[Label, list[Sample]]:

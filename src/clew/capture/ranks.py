@@ -1,7 +1,8 @@
-"""The ranks of a distributed program, as a gather sees them: all meet, give, part.
+"""The ranks of a distributed program, as a gather sees them: others post, rank 0 takes what came.
 
-In come Python objects on every rank, out they come on rank 0. The group is Clew's own, so nothing
-here mixes with the program's collectives, and every wait ends: with the others, or without them.
+In come lists on every rank, out they come on rank 0, round by round. Nothing here is a collective:
+no rank ever waits for another while the program runs, so none has to come by as often as the
+others. Rank 0 waits once, at its end, and not for those of which nothing is heard any more.
 """
 
 from __future__ import annotations
@@ -11,176 +12,232 @@ import itertools
 import pickle
 import re
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor, distributed
+from torch import distributed
 
-from clew.capture.torch_compat import own_group, unobserved, without_modes
+from clew.capture.torch_compat import own_store, unobserved, without_modes
 
-# All ranks that gather come to their first gather within this time, however long the program lets
-# them wait elsewhere: on a rank that does not trace, nobody would come.
-_LONGEST_MEETING = timedelta(minutes=2)
+# Seconds that rank 0 waits, at its end, after the last news of ranks that still run, and for ranks
+# that have never begun: on a rank that does not trace, nobody would.
+_PATIENCE = 30.0
+_PATIENCE_TO_BEGIN = 10.0
 _BETWEEN_LOOKS = 0.02
+_BETWEEN_PULSES = 1.0
+# Bytes in one entry of the store, which breaks its connections at 8 MiB.
+_CHUNK = 1 << 22
 
 # Traces that gather, in the order in which every rank makes them.
 _traces = itertools.count()
 
-
-class RanksApart(Exception):
-    """The ranks could not exchange anything; the text says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """What came of one exchange: what each rank gave, on rank 0, and how many steps each has made.
-
-    `is_over` tells that all ranks have given their last.
-    """
-
-    given: dict[int, list[Any]]
-    steps: list[int]
-    is_over: bool
+# What each rank gave for one key, by rank.
+Round: TypeAlias = dict[int, list[Any]]
 
 
 class Ranks:
     """All ranks of the program, or this process alone where there is one.
 
-    Once they have parted each goes on alone; `on_trouble` is told why, and what could not be sent.
+    From `begin` to `end`, `give` hands lists to rank 0 under keys that mean the same on all ranks.
+    `on_trouble` is told what is lost, and why.
     """
 
     def __init__(self, on_trouble: Callable[[str], Any]) -> None:
         self._on_trouble = on_trouble
         self._name = f"clew/{next(_traces)}"
-        # How often the ranks have met: each time under another name.
-        self._meetings = 0
-        self._group: Any = None
-        self._store: Any = None
-        self._rounds = 0
-        self.is_apart = False
+        # Each time from begin to end has a name of its own.
+        self._times = 0
         self.rank, self.size = _rank_and_size()
+        self._timeout = 0.0
+        self._start_anew()
 
-    def give(self, items: list[Any], steps: int = 0, is_last: bool = False) -> Round:
-        """Hand a list to rank 0; returns when all ranks have, or when they are apart."""
-        try:
-            if not self.is_apart:
-                return self._give(items, steps, is_last)
-        except RanksApart as apart:
-            self.part(str(apart))
-        return Round({0: items} if self.rank == 0 else {}, [steps], is_over=True)
+    def _start_anew(self) -> None:
+        self._store: Any = None
+        self.is_apart = False
+        self._posted = 0
+        self._pulse = 0.0
+        # On rank 0: its own rounds that wait for others, what has come of those, how far they are.
+        self._mine: deque[tuple[Hashable, list[Any]]] = deque()
+        self._mail: dict[int, deque[tuple[Hashable, list[Any]]]] = {}
+        self._taken: dict[int, int] = {}
+        self._ended: dict[int, int] = {}
+        self._heard = 0
 
-    def part(self, why: str) -> None:
-        """Go on alone from here on; the others hear of it when they wait for this rank."""
-        if self.size == 1 or self.is_apart:
-            return
-        self.is_apart = True
-        with contextlib.suppress(Exception):  # the store may be gone with its rank
-            if self._group is None:
-                self._open_store()[0].set(f"gone/{self.rank}", "")
-        self._group = None  # closed connections tell the others
-        self._on_trouble(why)
+    def begin(self) -> None:
+        """Tell rank 0 that this rank will give something."""
+        self._join()
+        if self._store is not None and self.rank:
+            with self._on_failure():
+                self._store.set(f"here/{self.rank}", "")
 
-    def _give(self, items: list[Any], steps: int, is_last: bool) -> Round:
-        if self._group is None:
-            self.rank, size = _rank_and_size()
-            if size == 1 < self.size:
-                raise RanksApart("torch.distributed was shut down before the values were gathered")
-            self.size = size
+    def alive(self) -> None:
+        """Tell rank 0, now and then, that this rank is still running."""
+        now = time.monotonic()
+        if self._store is not None and self.rank and now - self._pulse > _BETWEEN_PULSES:
+            self._pulse = now
+            with self._on_failure():
+                self._store.add("news", 1)
+
+    def give(self, key: Hashable, items: list[Any]) -> list[Round]:
+        """Hand a list to rank 0; there, all rounds that are complete by now."""
+        self._join()
         if self.size == 1:
-            return Round({0: items}, [steps], is_last)
-        message = b"" if self.rank == 0 else self._pickled(items)
-        try:
-            with unobserved(), torch.no_grad(), without_modes():
-                if self._group is None:
-                    self._group = self._meet()
-                self._rounds += 1
-                self._store.set(f"round/{self.rank}", str(self._rounds))
-                facts, messages = self._exchange(is_last, steps, message)
-                is_over = all(last for last, *_ in facts)
-                if is_over:
-                    self._leave()
-        except RanksApart:
-            raise
-        except Exception as error:
-            raise RanksApart(f"{self._missing()} in time, or ended ({_first(error)})") from error
-        others = {rank: pickle.loads(m) for rank, m in enumerate(messages) if rank}
-        given = {0: items, **others} if self.rank == 0 else {}
-        return Round(given, [made for _, made, _ in facts], is_over)
-
-    def _leave(self) -> None:
-        """Part in peace: nobody closes a connection that another still uses."""
-        group, self._group = self._group, None
-        with contextlib.suppress(Exception):
-            group.barrier().wait()
-
-    def _pickled(self, items: list[Any]) -> bytes:
-        try:
-            return pickle.dumps(items)
-        except Exception as error:  # the classes of some are known in this process alone
-            left = [item for item in items if _is_pickled(item)]
-            count = f"{len(items) - len(left)} of {len(items)} values"
-            self._on_trouble(f"{count} cannot be sent to rank 0, and stay behind ({error})")
-            return pickle.dumps(left)
-
-    def _open_store(self) -> tuple[Any, Callable[[], Any], timedelta]:
-        return own_group(self.rank, self.size, f"{self._name}/{self._meetings}")
-
-    def _meet(self) -> Any:
-        store, make, timeout = self._open_store()
-        self._meetings += 1
-        self._store, self._rounds = store, 0
-        store.set(f"here/{self.rank}", "")
-        longest = min(timeout, _LONGEST_MEETING).total_seconds()
-        end = time.monotonic() + longest
-        while missing := [n for n in range(self.size) if not store.check([f"here/{n}"])]:
-            gone = [n for n in missing if store.check([f"gone/{n}"])]
-            if gone:
-                raise RanksApart(f"{_named(gone)} ended before values were gathered")
-            if time.monotonic() > end:
-                raise RanksApart(
-                    f"{_named(missing)} did not come within {longest:g} seconds; "
-                    "every rank has to trace with gather="
-                )
-            time.sleep(_BETWEEN_LOOKS)
-        return make()
-
-    def _missing(self) -> str:
-        """Which ranks have not come to this round, as far as anybody knows."""
-        missing = []
-        with contextlib.suppress(Exception):  # the store may be gone with its rank
-            for rank in range(self.size):
-                key = f"round/{rank}"
-                if not self._store.check([key]) or int(self._store.get(key)) < self._rounds:
-                    missing.append(rank)
-        return f"{_named(missing) if missing else 'another rank'} did not come"
-
-    def _exchange(
-        self, is_last: bool, steps: int, message: bytes
-    ) -> tuple[list[list[int]], list[bytes]]:
-        """Facts of all ranks (is it the last, steps, size), and on rank 0 their messages."""
-        mine = torch.tensor([is_last, steps, len(message)], device="cpu")
-        facts = [torch.empty_like(mine) for _ in range(self.size)]
-        self._group.allgather([facts], [mine]).wait()
-        listed: list[list[int]] = torch.stack(facts).tolist()
-        # Every rank sends as much as the one that sends most: a gather knows one size only.
-        received = self._gather(message, max(size for *_, size in listed))
-        return listed, [m[:size] for m, (*_, size) in zip(received, listed, strict=False)]
-
-    def _gather(self, message: bytes, longest: int) -> list[bytes]:
-        mine = torch.zeros(longest, dtype=torch.uint8, device="cpu")
-        if message:
-            mine[: len(message)] = torch.frombuffer(bytearray(message), dtype=torch.uint8)
-        options = distributed.GatherOptions()
-        options.rootRank = 0
+            return [{0: items}]
         if self.rank:
-            self._group.gather([], [mine], options).wait()
+            self._post((key, items, None))
             return []
-        received: list[Tensor] = [torch.empty_like(mine) for _ in range(self.size)]
-        self._group.gather([received], [mine], options).wait()
-        return [bytes(part.numpy()) for part in received]
+        self._mine.append((key, items))
+        with self._on_failure():
+            self._look()
+        return list(self._complete())
+
+    def end(self, steps: int = 0, wait: bool = True) -> tuple[list[Round], dict[int, int]]:
+        """Give no more: on rank 0 the rest, and the steps that each rank made.
+
+        Waits there for ranks that still run, unless it is told not to.
+        """
+        self._join()
+        if self._store is not None and self.rank:
+            self._post((None, [], steps))
+        elif self._store is not None:
+            with self._on_failure():
+                self._await(wait)
+        rounds = list(self._complete(to_the_end=True))
+        made = {self.rank: steps, **self._ended}
+        self._start_anew()
+        self._times += 1
+        return rounds, made
+
+    def _join(self) -> None:
+        """Find the other ranks, which may have come up since; their store stays with us."""
+        if self._store is not None or self.is_apart:
+            return
+        rank, size = _rank_and_size()
+        if size == 1 < self.size:
+            self._part("torch.distributed was shut down before the values were gathered")
+            return
+        self.rank, self.size = rank, size
+        if size > 1:
+            with self._on_failure():
+                self._store, self._timeout = own_store(f"{self._name}/{self._times}")
+                others = range(1, self.size)
+                self._mail = {rank: deque() for rank in others}
+                self._taken = dict.fromkeys(others, 0)
+
+    def _post(self, message: tuple[Any, ...]) -> None:
+        if self._store is None:
+            return
+        with self._on_failure():
+            data = self._pickled(message)
+            key = f"{self.rank}/{self._posted}"
+            self._posted += 1
+            for start in range(0, len(data), _CHUNK):
+                self._store.set(f"{key}/{start}", data[start : start + _CHUNK])
+            # The head last: what it tells of is there.
+            self._store.set(key, str(len(data)))
+            self._store.add("news", 1)
+
+    def _pickled(self, message: tuple[Any, ...]) -> bytes:
+        key, items, steps = message
+        with unobserved(), torch.no_grad(), without_modes():
+            try:
+                return pickle.dumps(message)
+            except Exception as error:  # the classes of some are known in this process alone
+                left = [item for item in items if _is_pickled(item)]
+                count = f"{len(items) - len(left)} of {len(items)} values"
+                self._on_trouble(f"{count} cannot be sent to rank 0, and stay behind ({error})")
+                return pickle.dumps((key, left, steps))
+
+    def _look(self) -> bool:
+        """Take what has come; whether there was any sign of life."""
+        heard = self._store.add("news", 0)
+        if heard == self._heard:
+            return False
+        self._heard = heard
+        for rank, mail in self._mail.items():
+            while self._store.check([f"{rank}/{self._taken[rank]}"]):
+                key, items, steps = self._fetched(f"{rank}/{self._taken[rank]}")
+                self._taken[rank] += 1
+                if steps is None:
+                    mail.append((key, items))
+                else:
+                    self._ended[rank] = steps
+        return True
+
+    def _fetched(self, head: str) -> tuple[Any, ...]:
+        size = int(self._store.get(head))
+        keys = [f"{head}/{start}" for start in range(0, size, _CHUNK)]
+        data = b"".join(self._store.get(key) for key in keys)
+        for key in (head, *keys):
+            self._store.delete_key(key)
+        with unobserved(), torch.no_grad(), without_modes():
+            message: tuple[Any, ...] = pickle.loads(data)
+        return message
+
+    def _complete(self, to_the_end: bool = False) -> list[Round]:
+        """Rounds of this rank that all others have come to, or past; at the end all there are."""
+        rounds: list[Round] = []
+        while self._mine and (to_the_end or all(map(self._has_come, self._mail))):
+            key, items = self._mine.popleft()
+            rounds.append({0: items} | self._of_others(key))
+        if to_the_end:
+            left = dict.fromkeys(key for mail in self._mail.values() for key, _ in mail)
+            rounds += [self._of_others(key) for key in left]
+        return rounds
+
+    def _has_come(self, rank: int) -> bool:
+        """Whether a rank has come to the oldest round that waits, or to one after it."""
+        waiting = {key for key, _ in self._mine}
+        return rank in self._ended or any(key in waiting for key, _ in self._mail[rank])
+
+    def _of_others(self, key: Hashable) -> Round:
+        """What others gave for a key, and before it for keys that only they have."""
+        found: Round = {}
+        for rank, mail in self._mail.items():
+            count = next((n for n, (of, _) in enumerate(mail, 1) if of == key), 0)
+            found[rank] = [item for _ in range(count) for item in mail.popleft()[1]]
+        return found
+
+    def _await(self, wait: bool) -> None:
+        """Look until all others have ended, or nothing is heard of them."""
+        last = time.monotonic()
+        while True:
+            is_alive = self._look()
+            missing = [rank for rank in self._mail if rank not in self._ended]
+            if not missing:
+                return
+            if not wait:
+                self._on_trouble(
+                    f"the block ended with an exception on rank 0, before {_named(missing)}"
+                )
+                return
+            now = time.monotonic()
+            last = now if is_alive else last
+            absent = [rank for rank in missing if not self._store.check([f"here/{rank}"])]
+            longest = min(self._timeout, _PATIENCE_TO_BEGIN if absent else _PATIENCE)
+            if now - last > longest:
+                self._on_trouble(
+                    f"{_named(absent)} did not come within {longest:g} seconds; "
+                    "every rank has to trace with gather="
+                    if absent
+                    else f"nothing was heard of {_named(missing)} for {longest:g} seconds"
+                )
+                return
+            time.sleep(_BETWEEN_LOOKS)
+
+    @contextlib.contextmanager
+    def _on_failure(self) -> Iterator[None]:
+        """A block that needs the store, which may be gone with the rank that has it."""
+        try:
+            yield
+        except Exception as error:
+            self._part(f"the ranks have lost each other ({_first(error)})")
+
+    def _part(self, why: str) -> None:
+        self.is_apart, self._store = True, None
+        self._on_trouble(why)
 
 
 def _is_pickled(item: Any) -> bool:
@@ -196,7 +253,7 @@ def _named(ranks: list[int]) -> str:
 
 
 def _first(error: Exception) -> str:
-    """What an error says first; gloo puts a place in its own source before it, advice after it."""
+    """What an error says first; torch puts a place in its own source before it, advice after it."""
     text = re.sub(r"^\[[^\]]*\.cc:\d+\] ", "", str(error).partition("\n")[0])
     return text.partition(". ")[0] or type(error).__name__
 

@@ -204,26 +204,21 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
     return local
 
 
-def own_group(rank: int, size: int, name: str) -> tuple[Any, Callable[[], Any], timedelta]:
-    """A store and a group of all ranks for Clew alone, and how long the program lets ranks wait.
-
-    The group is made past `new_group`, which counts groups to name them: the program's own get
-    the names they would have. Returns the store, a function that makes the group once all ranks
-    are there, and the timeout of the program's group. Seen on 2.6 to 2.13.
+def own_store(name: str) -> tuple[Any, float]:
+    """The store of the program's ranks under a name of Clew's, and how long the program lets them
+    wait, in seconds. Seen on 2.6 to 2.13.
     """
     c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
-    store = c10d.PrefixStore(name, c10d._get_default_store())
+    store = c10d._get_default_store()
+    if hasattr(store, "clone"):
+        store = store.clone()  # a connection that the program does not share
     try:
         group = c10d._get_default_group()
         backend = group._get_backend(torch.device(group._device_types[0]))
         timeout: timedelta = backend.options._timeout
     except Exception:
         timeout = c10d.default_pg_timeout
-
-    def make() -> Any:
-        return c10d.ProcessGroupGloo(c10d.PrefixStore("group", store), rank, size, timeout)
-
-    return store, make, timeout
+    return c10d.PrefixStore(name, store), timeout.total_seconds()
 
 
 def is_transformed(tensor: torch.Tensor) -> bool:

@@ -21,7 +21,7 @@ from clew.session.tracer import Tracer, trace, unrecorded
 if TYPE_CHECKING:
     from torch import nn
 
-    from clew.capture.ranks import Ranks
+    from clew.capture.ranks import Ranks, Round
 
 _C = TypeVar("_C", bound="Collecting")
 
@@ -65,7 +65,6 @@ class Collector:
         self.local_results: dict[str, LocalVariableResult] = defaultdict(LocalVariableResult)
         self.results: dict[str, GlobalVariableResult] = defaultdict(GlobalVariableResult)
         self._so_far: dict[str, GlobalVariableResult] = defaultdict(GlobalVariableResult)
-        self._ranks: Ranks | None = None
 
     def save(self, name: str, value: Any, iteration: int, if_changed: bool = False) -> None:
         """Save a copy of a value; with `if_changed` not if the last of this iteration is alike."""
@@ -87,8 +86,10 @@ class Collector:
 
     def gather(self) -> None:
         """Bring everything to rank 0, without a tracer; all ranks have to come."""
-        self._ranks = self._ranks or _all_ranks()
-        self.arrived(self._ranks.give(self.taken()).given)
+        ranks = _all_ranks()
+        ranks.begin()
+        for found in (*ranks.give(None, self.taken()), *ranks.end()[0]):
+            self.arrived(found)
 
     def taken(self) -> list[tuple[Any, ...]]:
         """What was saved since the last time, as callbacks made it."""
@@ -153,16 +154,16 @@ class Collecting:
         ]
         for one in self._traces:
             self._open.enter_context(one)
+        self._ranks.begin()
         # After the traces: a pass is over when all have seen its last value.
         self._open.enter_context(self._passes)
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._open.__exit__(*error)
-        if error[0] is not None:  # the others may never come: the exception must not wait for them
-            self._ranks.part("the traced block ended with an exception on this rank")
-        while not self._gather(self._collectors, is_last=True):
-            pass  # others go on: they give what they have
+        self._gather("the rest", self._collectors)
+        # An exception must not wait for others, which may never come.
+        self._arrived(self._ranks.end(self.count(), wait=error[0] is None)[0])
         for collector, one in zip(self._collectors, self._traces, strict=True):
             collector.end()
             for gap in one.coverage if self.count() else ():
@@ -191,22 +192,20 @@ class Collecting:
             if each.mode in (None, mode)
             and self._passes.number(each.mode) % each.gather_interval == 0
         ]  # fmt: skip
+        self._ranks.alive()
         if due:
-            self._gather(due)
+            self._gather((mode, self._passes.number(mode)), due)
 
-    def _gather(self, due: Sequence[Collector], is_last: bool = False) -> bool:
-        """Bring values of some collectors to rank 0; whether it was the last time for all ranks.
-
-        All in one message: ranks that make uneven numbers of passes have others due meanwhile.
-        """
+    def _gather(self, key: Any, due: Sequence[Collector]) -> None:
+        """Bring values of some collectors to rank 0."""
         mine = [(self._collectors.index(each), *row) for each in due for row in each.taken()]
-        found = self._ranks.give(mine, is_last=is_last)
-        for number, collector in enumerate(self._collectors):
+        self._arrived(self._ranks.give(key, mine))
+
+    def _arrived(self, rounds: list[Round]) -> None:
+        for found, (number, collector) in itertools.product(rounds, enumerate(self._collectors)):
             collector.arrived({
-                rank: [row for of, *row in rows if of == number]
-                for rank, rows in found.given.items()
+                rank: [row for of, *row in rows if of == number] for rank, rows in found.items()
             })  # fmt: skip
-        return bool(found.is_over)
 
 
 def _all_ranks() -> Ranks:

@@ -146,6 +146,7 @@ class Session:
         if self._sees_ops:
             self._sources.append(ThreadSource(recording, self.gaps.add))
         self._undo = [on_swap(recording.tensors.forget), compiled.stop, self._stop_sources]
+        self._following.gather.begin()
         compiled.start()
         self._start_sources()
         self._push_mode(lane)
