@@ -244,7 +244,9 @@ time.sleep(0 if rank == 0 else 4)
     (steps, told), (_, silent) = answers(script, 2, tmp_path, timeout=2.0)
     assert steps == [0, 1]
     assert silent == []
-    assert "rank 1 did not come within 2 seconds; every rank has to trace with gather=" in told[0]
+    assert (
+        "rank 1 did not come within 2 seconds; every rank has to trace as this one does" in told[0]
+    )
 
 
 def test_an_exception_does_not_wait_for_the_others(tmp_path: Path) -> None:

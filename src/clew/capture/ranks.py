@@ -24,7 +24,7 @@ from clew.capture.torch_compat import own_store, unobserved, without_modes
 # Seconds that rank 0 waits, at its end, after the last news of ranks that still run, and for ranks
 # that have never begun: on a rank that does not trace, nobody would.
 _PATIENCE = 30.0
-_PATIENCE_TO_BEGIN = 10.0
+_PATIENCE_TO_BEGIN = 5.0
 _BETWEEN_LOOKS = 0.02
 _BETWEEN_PULSES = 1.0
 # Bytes in one entry of the store, which breaks its connections at 8 MiB.
@@ -46,8 +46,8 @@ class Ranks:
 
     def __init__(self, on_trouble: Callable[[str], Any]) -> None:
         self._on_trouble = on_trouble
-        self._name = f"clew/{next(_traces)}"
-        # Each time from begin to end has a name of its own.
+        self._name = ""
+        # Each time from begin to end has a number of its own.
         self._times = 0
         self.rank, self.size = _rank_and_size()
         self._timeout = 0.0
@@ -89,9 +89,10 @@ class Ranks:
             self._post((key, items, None))
             return []
         self._mine.append((key, items))
-        with self._on_failure():
-            self._look()
-        return list(self._complete())
+        if self._store is not None:
+            with self._on_failure():
+                self._look()
+        return self._complete()
 
     def end(self, steps: int = 0, wait: bool = True) -> tuple[list[Round], dict[int, int]]:
         """Give no more: on rank 0 the rest, and the steps that each rank made.
@@ -104,7 +105,7 @@ class Ranks:
         elif self._store is not None:
             with self._on_failure():
                 self._await(wait)
-        rounds = list(self._complete(to_the_end=True))
+        rounds = self._complete(to_the_end=True)
         made = {self.rank: steps, **self._ended}
         self._start_anew()
         self._times += 1
@@ -120,6 +121,7 @@ class Ranks:
             return
         self.rank, self.size = rank, size
         if size > 1:
+            self._name = self._name or f"clew/{next(_traces)}"
             with self._on_failure():
                 self._store, self._timeout = own_store(f"{self._name}/{self._times}")
                 others = range(1, self.size)
@@ -220,7 +222,7 @@ class Ranks:
             if now - last > longest:
                 self._on_trouble(
                     f"{_named(absent)} did not come within {longest:g} seconds; "
-                    "every rank has to trace with gather="
+                    "every rank has to trace as this one does"
                     if absent
                     else f"nothing was heard of {_named(missing)} for {longest:g} seconds"
                 )
