@@ -303,6 +303,57 @@ def test_defect_only_tensors_have_the_names_of_operands_and_only_in_the_operator
     assert "● Tensor.expand(2, 3, 3) @ [Scaled.forward]\n├─ Input\n└─ Output" in text
 
 
+def shown_of(model: nn.Module, *tensors: Tensor) -> str:
+    """The lines that are printed of a model, without their indentation."""
+    lines = log_of(lambda: model(*tensors), model).splitlines()
+    return "\n".join(line.strip("│ ") for line in lines)
+
+
+def test_defect_a_name_stands_only_beside_the_sizes_that_it_has() -> None:
+    class Attention(nn.Module):
+        def forward(self, q: Tensor, k: Tensor, w: Tensor) -> Tensor:
+            att = q @ k
+            first = att[:, 0, 1:]
+            wide = torch.matmul(first, w)
+            return wide
+
+    text = shown_of(Attention(), torch.ones(2, 3, 4, 5), torch.ones(2, 3, 5, 4), torch.ones(4, 4))
+    dtype = "torch.float32 @ cpu"
+    # Six matrices are multiplied, and neither `q` nor `k` is so.
+    _, _, product = text.partition("● q @ k @ [")
+    assert product.partition("\n")[2].startswith(
+        f"├─ Input: Tensor [6, 4, 5] {dtype}\n├─ Input: Tensor [6, 5, 4] {dtype}\n"
+        f"└─ Output: Tensor [6, 4, 4] {dtype}\n"
+    )
+    assert f"└─ Output: Tensor [2, 3, 4, 4] {dtype}" in text
+    # What it takes several operations to make is none of the parts.
+    for name in ("att", "first", "wide"):
+        assert f"└─ {name}:" not in text
+
+
+def test_defect_expressions_are_shown_as_they_are_written() -> None:
+    class Net(nn.Module):
+        def forward(self, x: Tensor, scale: float = 2.0) -> Tensor:
+            a = x * (x + 1)
+            b = (a
+                 - x)  # fmt: skip
+            c = scale - b
+            c += scale**x
+            d: Tensor = -c
+            return d
+
+    text = "\n".join(
+        line.partition(": Tensor")[0].partition(" @ [")[0]
+        for line in shown_of(Net(), torch.ones(2)).splitlines()
+    )
+    assert "● x * (x + 1)\n├─ x\n├─ x + 1\n└─ a" in text
+    assert "● a - x\n├─ a\n├─ x\n└─ b" in text
+    assert "● scale - b\n├─ b\n└─ c" in text
+    assert "● scale ** x\n├─ x\n└─ Output" in text
+    assert "● c += scale ** x\n├─ c\n├─ scale ** x\n└─ c" in text
+    assert "● -c\n├─ c\n└─ d" in text
+
+
 def test_defect_keyword_arguments_and_nested_results() -> None:
     class Net(nn.Module):
         def forward(self, *, x: Tensor) -> Any:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import clew
-from clew.events.live import Happening, LiveValue
+from clew.events.live import Happening, LiveValue, values_in
 
 
 class Listener:
@@ -51,3 +51,26 @@ def test_values_are_forgotten_with_their_tensors(tmp_path: Path) -> None:
             gc.collect()
             counts.append(sum(type(o) is LiveValue for o in gc.get_objects()))
     assert counts[-1] <= counts[1]
+
+
+def test_the_tensors_among_arguments_are_found_however_deep() -> None:
+    heard: list[Happening] = []
+
+    class Nested(nn.Module):
+        def forward(self, first: Any, *, second: Any) -> Any:
+            return first
+
+    class Listener:
+        def begins(self, event: Happening) -> None:
+            heard.append(event)
+
+        def ends(self, event: Happening) -> None:
+            pass
+
+    model, a, b, c = Nested(), torch.ones(1), torch.ones(2), torch.ones(3)
+    with clew.trace(model, live=Listener()):
+        model([a, {"x": (b, 3)}, "text"], second={"y": [c]})
+    [event] = heard
+    assert [value.shape for value in values_in(event.inputs)] == [(1,), (2,)]
+    assert [value.shape for value in values_in(event.keywords)] == [(3,)]
+    assert list(values_in(3)) == []

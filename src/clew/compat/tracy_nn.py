@@ -7,9 +7,7 @@ ran it. Operands have the names they have in the source.
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import linecache
 import sys
 import threading
 import weakref
@@ -18,8 +16,8 @@ from typing import Any
 
 from torch import nn
 
-from clew.events.live import Happening, LiveValue, in_words
-from clew.events.model import Source
+from clew.analysis.expressions import Wording
+from clew.events.live import Happening, in_words, values_in
 from clew.session import Tracer as _Tracer
 from clew.session import trace as _trace
 from clew.views.text.style import base_op, suited
@@ -29,23 +27,16 @@ __version__ = "0.1.0"
 
 _RULE = "-" * 80
 # What is worth telling of a layer, by its class.
-_PARAMETERS = {
+_PARAMETERS: dict[Any, tuple[str, ...]] = {
     nn.Linear: ("in_features", "out_features"),
-    nn.Conv1d: ("in_channels", "out_channels", "kernel_size", "stride", "padding"),
-    nn.Conv2d: ("in_channels", "out_channels", "kernel_size", "stride", "padding"),
-    nn.Conv3d: ("in_channels", "out_channels", "kernel_size", "stride", "padding"),
+    (nn.Conv1d, nn.Conv2d, nn.Conv3d): (
+        "in_channels", "out_channels", "kernel_size", "stride", "padding",
+    ),
     nn.BatchNorm2d: ("num_features",),
     nn.Dropout: ("p",),
     nn.Embedding: ("num_embeddings", "embedding_dim"),
     nn.LayerNorm: ("normalized_shape",),
     nn.MultiheadAttention: ("embed_dim", "num_heads"),
-}
-# How an operator is written, and the ops that are its own; others that it runs make ready for them.
-_OPERATORS: dict[type[ast.operator], tuple[str, tuple[str, ...]]] = {
-    ast.MatMult: ("@", ("mm", "bmm", "mv", "dot")), ast.Add: ("+", ("add",)),
-    ast.Sub: ("-", ("sub",)), ast.Mult: ("*", ("mul",)), ast.Div: ("/", ("div",)),
-    ast.FloorDiv: ("//", ("floor_divide",)), ast.Mod: ("%", ("remainder",)),
-    ast.Pow: ("**", ("pow",)),
 }  # fmt: skip
 
 
@@ -73,24 +64,23 @@ class TensorOpsTracer:
 
     def __init__(self, color_class: type[Color] = Color) -> None:
         self._color = color_class
+        self._wording = Wording()
 
     def show(self, event: Happening) -> list[str]:
         """An operation as a block of lines."""
         color, source = self._color, event.source
-        where = f" @ [{_function(source)}]" if source is not None else ""
-        name = base_op(event.name).rstrip("_") or event.name
-        tensors = [value for value in event.inputs if _holds_tensor(value)]
-        # What a library ran on behalf of a line has no names there.
-        line = source if event.is_direct and _is_own(name, _segment(source)) else None
-        shown, names = _expression(line, len(tensors))
-        constants = ", ".join(_plain(v) for v in event.inputs if not _holds_tensor(v))
-        lines = [f"{color.YELLOW}● {shown or f'Tensor.{name}({constants})'}{color.END}{where}"]
-        for number, value in enumerate(tensors):
-            label = names[number] if number < len(names) else "Input"
-            lines.append(f"├─ {label}: {_shown(value)}")
-        outcome = event.error.splitlines()[0] if event.error else _shown(event.outputs)
-        lines.append(f"└─ {'Error' if event.error else _target(line)}: {outcome}")
-        return lines
+        where = f" @ [{source.function.replace('.<locals>', '')}]" if source is not None else ""
+        op = base_op(event.name).rstrip("_") or event.name
+        words = self._wording.of(event, op)
+        inputs, constants = [], []
+        for at, value in enumerate(event.inputs):
+            if any(values_in(value)):
+                inputs.append(f"├─ {words.inputs.get(at, 'Input')}: {_shown(value)}")
+            else:
+                constants.append(_plain(value))
+        title = words.text or f"Tensor.{op}({', '.join(constants)})"
+        end = _outcome(event, words.output or "Output")
+        return [f"{color.YELLOW}● {title}{color.END}{where}", *inputs, end]
 
 
 class Tracer:
@@ -148,8 +138,8 @@ class Tracer:
         if event.depth == 0 and threading.get_ident() != self._thread:
             title += f" @ [thread {threading.current_thread().name}]"
         arguments = [*event.inputs, *event.keywords.values()]
-        shown = ", ".join(_shown(value) for value in arguments if _holds_tensor(value)) or "N/A"
-        self._block(event.depth, [title, f"├─ Input: {shown}"])
+        shown = ", ".join(_shown(value) for value in arguments if any(values_in(value))) or "N/A"
+        _print(title, f"├─ Input: {shown}", depth=event.depth)
 
     def ends(self, event: Happening) -> None:
         """A module call or an operation is over."""
@@ -159,14 +149,9 @@ class Tracer:
         if is_other:
             return
         if event.kind == "module":
-            outcome = event.error.splitlines()[0] if event.error else _shown(event.outputs)
-            label = "Error" if event.error else "Output"
-            self._block(event.depth, [f"└─ {label}: {outcome}", "│"])
+            _print(_outcome(event, "Output"), "│", depth=event.depth)
         elif event.kind == "op":
-            self._block(event.depth, [*self.tensor_ops_tracer.show(event), "│"])
-
-    def _block(self, depth: int, lines: list[str]) -> None:
-        _print(*("│  " * depth + line for line in lines))
+            _print(*self.tensor_ops_tracer.show(event), "│", depth=event.depth)
 
 
 class _Here(threading.local):
@@ -180,8 +165,9 @@ def trace_model(model: nn.Module, name: str = "Quick Trace") -> Tracer:
     return Tracer(name)
 
 
-def _print(*lines: str) -> None:
-    sys.stdout.write(suited("".join(f"{line}\n" for line in lines), sys.stdout))
+def _print(*lines: str, depth: int = 0) -> None:
+    text = "".join("│  " * depth + f"{line}\n" for line in lines)
+    sys.stdout.write(suited(text, sys.stdout))
 
 
 def _belong(module: Any, model: nn.Module | None) -> bool:
@@ -198,12 +184,6 @@ def _details(module: Any) -> str:
     return ""
 
 
-def _holds_tensor(value: Any) -> bool:
-    if isinstance(value, (list, dict)):
-        return any(map(_holds_tensor, value.values() if isinstance(value, dict) else value))
-    return isinstance(value, LiveValue)
-
-
 def _shown(value: Any) -> str:
     return in_words(
         value, lambda v: f"{v.cls} [{v.sizes}] torch.{v.dtype} @ {v.device}", brackets="()"
@@ -214,52 +194,7 @@ def _plain(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _function(source: Source) -> str:
-    return source.function.replace(".<locals>", "")
-
-
-def _segment(source: Source | None) -> ast.expr | None:
-    """The expression that ran, as Python reads it."""
-    if source is None or source.line != source.end_line or source.end_col <= source.col:
-        return None
-    line = linecache.getline(source.file, source.line).encode()
-    try:
-        return ast.parse(line[source.col : source.end_col].decode(), mode="eval").body
-    except (SyntaxError, UnicodeDecodeError):
-        return None
-
-
-def _is_own(op: str, found: ast.expr | None) -> bool:
-    """Whether an op is what an expression stands for, and not one that it needs on the way."""
-    if not isinstance(found, ast.BinOp) or type(found.op) not in _OPERATORS:
-        return True
-    return op in _OPERATORS[type(found.op)][1]
-
-
-def _expression(source: Source | None, tensors: int) -> tuple[str | None, list[str]]:
-    """An operator as it stands in the source, with the names of those operands that are tensors.
-
-    No names where it cannot be told which of the operands is the one that is a tensor.
-    """
-    found = _segment(source)
-    if not isinstance(found, ast.BinOp) or type(found.op) not in _OPERATORS:
-        return None, []
-    sides = [side for side in (found.left, found.right) if not isinstance(side, ast.Constant)]
-    if tensors < len(sides) and not isinstance(found.op, ast.Add | ast.Mult):
-        sides = sides[:tensors]
-    shown = f"{ast.unparse(found.left)} {_OPERATORS[type(found.op)][0]} {ast.unparse(found.right)}"
-    return shown, [ast.unparse(side) for side in sides] if len(sides) == tensors else []
-
-
-def _target(source: Source | None) -> str:
-    """The name an operation's result is given, if it is the whole of an assignment."""
-    found = _segment(source)
-    if source is None or found is None:
-        return "Output"
-    try:
-        [statement] = ast.parse(source.text).body
-    except (SyntaxError, ValueError):
-        return "Output"
-    if isinstance(statement, ast.Assign) and ast.dump(statement.value) == ast.dump(found):
-        return ", ".join(map(ast.unparse, statement.targets))
-    return "Output"
+def _outcome(event: Happening, name: str) -> str:
+    if event.error:
+        return f"└─ Error: {event.error.splitlines()[0]}"
+    return f"└─ {name}: {_shown(event.outputs)}"

@@ -6,7 +6,7 @@ A `Happening` holds no tensor; its values have facts, not data.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -91,6 +91,15 @@ def in_words(described: Any, tensor: Callable[[LiveValue], str] = str, brackets:
         named = (f"{key}: {in_words(item, tensor, brackets)}" for key, item in described.items())
         return f"{{{', '.join(named)}}}"
     return str(described)
+
+
+def values_in(described: Any) -> Iterator[LiveValue]:
+    """The tensors among arguments or in a result, however deep."""
+    if isinstance(described, LiveValue):
+        yield described
+    elif isinstance(described, (list, dict)):
+        for item in described.values() if isinstance(described, dict) else described:
+            yield from values_in(item)
 
 
 def text_of(result: Any) -> str:
