@@ -271,7 +271,7 @@ def test_checklist_trace_file_to_tree_to_graph(tmp_path: Path) -> None:
     (tmp_path / "trace.txt").write_text("\n".join(PATHS))
     tree = squash_numeric_indices(build_tree(parse_trace(tmp_path / "trace.txt")))
     drawing = construct_graph(tree, prune_leaves_flag=False)
-    assert "layers.0 … 11  ×12" in str(drawing.view)
+    assert "layers.0 … 11  ×12" in str(drawing)
     assert "conv" in drawing.source
     assert drawing.source.startswith("digraph")
     assert "rankdir=TB" in drawing.source

@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import gc
 import logging
+import os
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -17,8 +20,14 @@ from torch import Tensor, nn
 
 import clew
 from clew.analysis.graph.calls import read_calls
-from clew.compat.torchspy import CallTracer, DebugContext, TensorSaver, spy_save
-from clew.compat.torchspy.trace_graph import build_tree, construct_graph
+from clew.compat.torchspy import (
+    CallTracer,
+    DebugContext,
+    TensorSaver,
+    get_debug_context,
+    spy_save,
+)  # fmt: skip
+from clew.compat.torchspy.trace_graph import build_tree, construct_graph, parse_trace
 from tests.compat.test_torchspy import model_of, saved
 from tests.processes import answers
 
@@ -218,6 +227,15 @@ def test_defect_an_earlier_run_is_not_overwritten(
     assert f"saving to {tmp_path / 'run-3'}" in caplog.text
 
 
+def test_defect_two_savers_of_one_folder_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    one, other = TensorSaver(tmp_path), TensorSaver(tmp_path)
+    one.save("t", torch.tensor(1))
+    other.save("t", torch.tensor(2))
+    one.save("t", torch.tensor(3))
+    found = [torch.load(path, weights_only=True).item() for path in sorted(tmp_path.iterdir())]
+    assert found == [1, 2, 3]
+
+
 RANKS = """
 from clew.compat.torchspy import TensorSaver
 saver = TensorSaver("tensors")
@@ -241,6 +259,30 @@ def test_defect_threads_started_inside_are_seen(tmp_path: Path) -> None:
         thread.start()
         thread.join()
     assert saved(tmp_path) == ["0.q.call0.pt"]
+
+
+def test_defect_a_thread_saves_where_its_own_context_says(tmp_path: Path) -> None:
+    both_open, all_saved = threading.Barrier(3), threading.Barrier(3)
+
+    def work(name: str) -> None:
+        with DebugContext(TensorSaver(tmp_path / name)) as context:
+            both_open.wait(10)
+            assert get_debug_context() is context
+            spy_save(name, torch.ones(1))
+            all_saved.wait(10)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in ("a", "b")]
+    for thread in threads:
+        thread.start()
+    both_open.wait(10)
+    # A thread without one saves to whichever was opened last.
+    spy_save("without", torch.ones(1))
+    all_saved.wait(10)
+    for thread in threads:
+        thread.join()
+    first, second = saved(tmp_path / "a"), saved(tmp_path / "b")
+    assert (first[0], second[0]) == ("manual.a.call0.pt", "manual.b.call0.pt")
+    assert first[1:] + second[1:] == ["manual.without.call0.pt"]
 
 
 def replica_of(module: nn.Module) -> nn.Module:
@@ -336,6 +378,23 @@ def labels(paths: list[str], **options: Any) -> str:
     return construct_graph(build_tree(paths), **options).source
 
 
+def test_defect_a_name_with_a_space_is_one_name(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("blocks.first one.fc\n\tblocks.fc \n")
+    assert parse_trace(tmp_path / "t.txt") == ["blocks.first one.fc", "blocks.fc"]
+
+
+def test_defect_the_command_prints_where_symbols_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("\n".join(f"layers.{n}.fc" for n in range(3)))
+    command = [
+        sys.executable, "-m", "clew.compat.torchspy.trace_to_graph", "--trace-file",
+        str(tmp_path / "t.txt"), "--out", str(tmp_path / "g.dot"), "--verbose",
+    ]  # fmt: skip
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, env=ascii_only, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "layers.0 ... 2  x3" in done.stdout
+
+
 def test_defect_layers_that_differ_are_not_merged() -> None:
     text = labels(["layers.0.conv", "layers.0", "layers.1.attn", "layers.1", "root"])
     assert "×" not in text
@@ -347,7 +406,7 @@ def test_defect_pruning_leaves_more_than_one_box() -> None:
     names = ("self_attn", "linear1", "norm1")
     paths = [f"layers.{n}.{name}" for n in range(12) for name in names]
     pruned = construct_graph(build_tree([*paths, "root"]))
-    assert str(pruned.view).splitlines()[1:] == ["(root)", "layers.0 … 11  ×12  ← (root)"]
+    assert str(pruned).splitlines()[1:] == ["(root)", "layers.0 … 11  ×12  ← (root)"]
 
 
 def test_defect_numbered_modules_at_the_top_are_squashed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from itertools import combinations
@@ -15,8 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import clew
-from clew.analysis.graph import Edge, Graph, Options, build
+from clew.analysis.graph import Edge, Graph, Options, build, read_calls
 from clew.views.graph.svg import Drawing
+from clew.views.graph.view import graph_view
 from tests.golden import programs
 from tests.models import build as build_model
 from tests.models import gpt2, quiet
@@ -358,6 +360,32 @@ def test_a_png_has_the_size_asked_for(tmp_path: Path) -> None:
     fits = size(view.png(tmp_path / "d.png", dpi=100, width=3, height=1))
     assert fits[0] <= 301
     assert abs(fits[1] - 100) <= 1
+
+
+def test_programs_that_drew_with_graphviz_find_its_words(tmp_path: Path) -> None:
+    pytest.importorskip("resvg_py")
+    view = programs.stack().graph()
+    assert view.source == view.dot()
+    assert view.render(tmp_path / "model.v2") == str(tmp_path / "model.v2.png")
+    assert (tmp_path / "model.v2.png").read_bytes().startswith(b"\x89PNG")
+    assert view.render(tmp_path / "model", format="svg") == str(tmp_path / "model.svg")
+    assert view.render(os.fspath(tmp_path / "g.DOT"), cleanup=True) == str(tmp_path / "g.DOT")
+    assert (tmp_path / "g.DOT").read_text() == view.source
+    with pytest.raises(clew.ClewError, match=r"cannot tell from .*model\.pdf what to write"):
+        view.render(tmp_path / "model", format="pdf")
+
+
+def test_a_graph_knows_how_large_its_pictures_are(tmp_path: Path) -> None:
+    pytest.importorskip("resvg_py")
+    view = graph_view(read_calls(["a.b", "c"]), dpi=50, width=2)
+
+    def width(path: Path) -> int:
+        return int.from_bytes(path.read_bytes()[16:20])
+
+    assert abs(width(view.save(tmp_path / "a.png")) - 100) <= 1
+    assert abs(width(view.png(tmp_path / "b.png", dpi=100, width=3)) - 300) <= 1
+    view.dpi, view.width = 25, 4
+    assert abs(width(view.png(tmp_path / "c.png")) - 100) <= 1
 
 
 def test_a_missing_rasteriser_says_what_to_install(

@@ -107,6 +107,11 @@ def _tell_prefix() -> None:
         listener.prefixed(current_prefix())
 
 
+def listeners() -> tuple[TapListener, ...]:
+    """Who is told of taps, whoever began last at the end."""
+    return tuple(_listeners)
+
+
 def listen(
     listener: TapListener, is_compiling: Callable[[], bool], paths: dict[int, str]
 ) -> Callable[[], None]:

@@ -96,3 +96,10 @@ def own_parts(value: Any, reduce: Callable[[Any], Any] | None = None) -> Any:
     is_plain = not found.is_nested and str(found.layout) == "torch.strided"
     is_whole = is_plain and found.untyped_storage().nbytes() == found.nbytes
     return found if is_whole else found.clone()
+
+
+def save_parts(value: Any, target: Path, reduce: Callable[[Any], Any] | None = None) -> None:
+    """Write a value with its tensors as `own_parts` has them."""
+    import torch
+
+    torch.save(own_parts(value, reduce), target)

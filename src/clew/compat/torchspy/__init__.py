@@ -1,12 +1,171 @@
-"""torchspy on Clew: tensors saved from inside a model, the order of module calls, its graph.
+"""torchspy on Clew: tensors saved from inside a model, and the order of module calls.
 
-from clew.compat.torchspy import CallTracer, DebugContext, TensorSaver
-from clew.compat.torchspy.saver import spy_save
+`spy_save` is a tap, which reaches the saver of the innermost `DebugContext` of its thread, or of
+any thread if its own has none. Calls are told of by the engine's one hook for all modules, so a
+fused fast path stays on. What cannot be saved is logged; nothing is raised in the user's forward.
 """
 
-from clew.compat.torchspy.saver import DebugContext, TensorSaver, get_debug_context, spy_save
-from clew.compat.torchspy.tracer import BaseDebugger, CallTracer
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from clew.callbacks import norm
+from clew.capture import calls, taps
+from clew.session.surroundings import rank_and_size
+from clew.views.export.tensor_files import TensorFiles
 
 __all__ = [
     "BaseDebugger", "CallTracer", "DebugContext", "TensorSaver", "get_debug_context", "spy_save",
 ]  # fmt: skip
+
+logger = logging.getLogger("torchspy.saver")
+
+
+class BaseDebugger:
+    """A folder for output, a switch, and the paths of the modules that were registered."""
+
+    def __init__(self, output_dir: str | Path, enabled: bool = True) -> None:
+        self.output_dir, self.enabled = Path(output_dir), enabled
+        self.output_dir.mkdir(parents=True, exist_ok=True)
+        self._modules = calls.KnownModules(root="root")
+        self.module_paths = self._modules.paths
+
+    def register_modules(
+        self, model: nn.Module, target_classes: Iterable[type[nn.Module]] = (nn.Module,),
+        target_names: Iterable[str] | None = None, exclude_names: Iterable[str] | None = None,
+    ) -> None:  # fmt: skip
+        """Look at modules of some classes with a name in their path, and none that is excluded."""
+        for path, found in self._modules.add(model, target_classes, target_names, exclude_names):
+            logger.info("Registered %s (%s)", path, type(found).__name__)
+
+    def get_module_path(self, module: nn.Module) -> str:
+        """The path a registered module is called by, `"unknown"` for any other."""
+        return self._modules.path_of(module) or "unknown"
+
+
+class CallTracer(BaseDebugger):
+    """Records the paths of modules as their calls end, also of those that fail."""
+
+    def __init__(self, output_dir: str | Path, enabled: bool = True) -> None:
+        super().__init__(output_dir, enabled)
+        self.call_trace: list[str] = []
+        self.hooks: list[Callable[[], None]] = []
+
+    def register_hooks(self, model: nn.Module, *which: Any, **named: Any) -> None:
+        """Record calls of some modules of a model from here on; which, `register_modules` says."""
+        self.register_modules(model, *which, **named)
+        if not self.hooks:
+            self.hooks.append(calls.listen(self._modules, self._ended))
+
+    def remove_hooks(self) -> None:
+        """Record no more."""
+        while self.hooks:
+            self.hooks.pop()()
+
+    def _ended(self, path: str) -> None:
+        if self.enabled:
+            self.call_trace.append(path)
+
+    def get_trace(self) -> list[str]:
+        """The paths so far."""
+        return list(self.call_trace)
+
+    def reset_trace(self) -> None:
+        """Forget the paths so far."""
+        self.call_trace.clear()
+
+    def save_trace(self, filename: str = "call_trace.txt") -> Path:
+        """Write one path per line."""
+        path = self.output_dir / filename
+        path.write_text("\n".join(self.call_trace), encoding="utf-8")
+        return path
+
+    def __enter__(self) -> CallTracer:
+        self.enabled = True
+        self.reset_trace()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.enabled = False
+
+
+class TensorSaver(BaseDebugger):
+    """Saves tensors as `{name}.call{n}.pt`, in a folder for its rank if there are several."""
+
+    def __init__(self, output_dir: str | Path, enabled: bool = True) -> None:
+        rank, size = rank_and_size()
+        self._files = TensorFiles(Path(output_dir, f"rank{rank}" if size > 1 else ""), logger)
+        self.call_counts = self._files.counts
+        super().__init__(self._files.folder, enabled)
+
+    def save(
+        self, name: str, tensor: Any, call_idx: int | None = None, norm_only: bool = False
+    ) -> None:
+        """Save a tensor, or what holds tensors; `norm_only` saves one norm per sample."""
+        if self.enabled:
+            self._files.save(name, tensor, call_idx, _norms if norm_only else None)
+
+    def reset_counts(self) -> None:
+        """Count from 0 again; later saves replace earlier files of the same name."""
+        self.call_counts.clear()
+
+
+def _norms(tensor: torch.Tensor) -> Any:
+    """One norm per sample, the first axis being the samples; of a scalar its absolute value."""
+    return norm(-1)(tensor.reshape(tensor.shape[0] if tensor.dim() else 1, -1))
+
+
+class DebugContext(taps.TapListener):
+    """Where `spy_save` saves to; contexts nest, and the innermost one counts."""
+
+    def __init__(
+        self, saver: TensorSaver, prefix: str = "", module_path_override: str | None = None
+    ) -> None:
+        self.saver = self.debugger = saver
+        self.prefix, self.module_path_override = prefix, module_path_override
+
+    def __enter__(self) -> DebugContext:
+        self.thread = threading.get_ident()
+        self._end = taps.listen(self, torch.compiler.is_compiling, self.saver.module_paths)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._end()
+
+    def tapped(self, name: str, value: Any, module: Any, reduce: Any, frame: Any) -> None:
+        """Save a value that was tapped, if this is the context it belongs to."""
+        if get_debug_context() is not self:
+            return
+        path = self.module_path_override
+        if path is None:
+            path = "manual" if module is None else self.saver.get_module_path(module)
+        if path == "unknown":
+            logger.warning(
+                "Module path unknown for %s: register_modules() did not meet it, or it is a copy "
+                "of one it met. Skipping save of %r", type(module).__name__, name,
+            )  # fmt: skip
+        else:
+            self.saver.save(".".join(filter(None, (self.prefix, path, name))), value)
+
+    def missed(self, name: str) -> None:
+        """A tap in compiled code was given something that is no tensor."""
+        logger.warning("%r is no tensor; inside compiled code only tensors can be saved", name)
+
+
+def get_debug_context() -> DebugContext | None:
+    """The innermost context of this thread; in a thread without one, the innermost of all."""
+    found = [context for context in taps.listeners() if isinstance(context, DebugContext)]
+    own = [context for context in found if context.thread == threading.get_ident()]
+    return next(reversed(own or found), None)
+
+
+def spy_save(name: str, tensor: Any, module: nn.Module | None = None) -> None:
+    """Save a tensor if a `DebugContext` is open; nothing happens otherwise."""
+    taps.tap(name, tensor, module)

@@ -1,5 +1,5 @@
 """The names of `torchspy.context`."""
 
-from clew.compat.torchspy.saver import DebugContext, get_debug_context
+from clew.compat.torchspy import DebugContext, get_debug_context
 
 __all__ = ["DebugContext", "get_debug_context"]

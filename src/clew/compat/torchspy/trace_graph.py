@@ -7,29 +7,24 @@ needs neither Graphviz nor its Python package.
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 from clew.analysis.graph.calls import read_calls
-from clew.analysis.graph.names import Name as Node
-from clew.analysis.graph.names import name_tree as build_tree
-from clew.analysis.graph.names import without_leaves as prune_leaves
-from clew.views.graph.choices import SUFFIXES
+from clew.analysis.graph.names import Name, name_tree, without_leaves
 from clew.views.graph.view import GraphView, graph_view
 
-__all__ = [
-    "Node", "apply_graph_render_options", "build_tree", "construct_graph", "parse_trace",
-    "prune_leaves", "render_graph", "save_tree_json", "squash_numeric_indices",
-]  # fmt: skip
-
-_DEEPEST = 64
+Node = Name
+build_tree = name_tree
+prune_leaves = without_leaves
 
 
 def parse_trace(path: str | Path) -> list[str]:
     """The paths of a trace file."""
-    paths = Path(path).read_text(encoding="utf-8").split()
-    if not paths:
+    paths = [line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    if not any(paths):
         raise ValueError(f"trace file is empty: {path}")
-    return paths
+    return [path for path in paths if path]
 
 
 def squash_numeric_indices(tree: Node) -> Node:
@@ -42,52 +37,27 @@ def save_tree_json(tree: Node, path: str | Path) -> None:
     Path(path).write_text(json.dumps(tree.to_dict(), indent=2), encoding="utf-8")
 
 
-class Drawing:
-    """The picture of a trace: `source` is DOT, `render` writes a file."""
-
-    def __init__(self, view: GraphView) -> None:
-        self.view = view
-        self.options: dict[str, float] = {"dpi": 150}
-
-    @property
-    def source(self) -> str:
-        """The graph in the DOT language."""
-        return self.view.dot()
-
-    def render(self, filename: str | Path, cleanup: bool = True) -> str:
-        """Write the picture, as PNG unless the name ends otherwise."""
-        path = Path(filename)
-        if path.suffix.lower() not in SUFFIXES:
-            path = path.with_name(path.name + ".png")
-        options = self.options if path.suffix.lower() == ".png" else {}
-        return str(self.view.save(path, **options))
-
-
-def construct_graph(
-    tree: Node, show_repetition: bool = True, prune_leaves_flag: bool = True,
-    squash_name: bool = False,
-) -> Drawing:  # fmt: skip
-    """The tree as a picture from top to bottom; repeated layers say how often they are there."""
-    shown = prune_leaves(tree) if prune_leaves_flag else tree
-    calls, squash = read_calls(dict.fromkeys(shown.paths)), "name" if squash_name else None
-    fold = show_repetition
-    return Drawing(graph_view(calls, depth=_DEEPEST, fold=fold, squash=squash, edges="tree"))
-
-
-def apply_graph_render_options(
-    dot: Drawing, dpi: int = 150, figwidth: float | None = None, figheight: float | None = None
-) -> Drawing:
-    """Say how large the picture is to be, in dots per inch and inches."""
-    wanted = {"dpi": dpi, "width": figwidth, "height": figheight}
-    dot.options = {name: size for name, size in wanted.items() if size is not None}
-    return dot
-
-
 def render_graph(
     tree: Node, show_repetition: bool = True, prune_leaves_flag: bool = True,
     squash_name: bool = False, dpi: int = 150, figwidth: float | None = None,
     figheight: float | None = None,
-) -> Drawing:  # fmt: skip
-    """The picture of a tree, with its size."""
-    drawing = construct_graph(tree, show_repetition, prune_leaves_flag, squash_name)
-    return apply_graph_render_options(drawing, dpi, figwidth, figheight)
+) -> GraphView:  # fmt: skip
+    """The tree as a picture from top to bottom; repeated layers say how often they are there."""
+    shown = prune_leaves(tree) if prune_leaves_flag else tree
+    return graph_view(
+        read_calls(dict.fromkeys(shown.paths)), depth=sys.maxsize, fold=show_repetition,
+        squash="name" if squash_name else None, edges="tree", dpi=dpi, width=figwidth,
+        height=figheight,
+    )  # fmt: skip
+
+
+# It is not told of sizes, which are then those that are usual.
+construct_graph = render_graph
+
+
+def apply_graph_render_options(
+    dot: GraphView, dpi: int = 150, figwidth: float | None = None, figheight: float | None = None
+) -> GraphView:
+    """Say how large the picture is to be, in dots per inch and inches."""
+    dot.dpi, dot.width, dot.height = dpi, figwidth, figheight
+    return dot

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from clew.compat.torchspy.trace_graph import build_tree, parse_trace, render_graph, save_tree_json
 from clew.errors import ClewError
+from clew.views.text.style import suited
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"trace_to_graph: {error}\n")
         return 2
     if verbose:
-        sys.stdout.write(f"{path}: {drawing.view}\n")
+        sys.stdout.write(suited(f"{path}: {drawing}\n", sys.stdout))
     return 0
 
 

@@ -35,7 +35,11 @@ PathLike = str | os.PathLike[str]
 
 
 class GraphView:
-    """A graph that can be drawn, written and read."""
+    """A graph that can be drawn, written and read.
+
+    `dpi`, `width` and `height` are the size of a PNG unless it is given its own. Programs that drew
+    with Graphviz's Python package find what they know: `source` is DOT, `render` writes a picture.
+    """
 
     def __init__(
         self,
@@ -46,6 +50,9 @@ class GraphView:
         show: Sequence[str] = words.SHOWN,
         theme: str = "auto",
         engine: str = "clew",
+        dpi: float = 192,
+        width: float | None = None,
+        height: float | None = None,
     ) -> None:
         _check("direction", direction, DIRECTIONS)
         _check("theme", theme, THEMES)
@@ -58,6 +65,9 @@ class GraphView:
         self._show = tuple(show)
         self._theme = theme
         self._engine = engine
+        self.dpi = dpi
+        self.width = width
+        self.height = height
 
     def svg(self, path: PathLike | None = None, *, theme: str | None = None) -> str:
         """The picture as SVG, written to a file if one is named.
@@ -74,13 +84,14 @@ class GraphView:
         self,
         path: PathLike,
         *,
-        dpi: float = 192,
+        dpi: float | None = None,
         width: float | None = None,
         height: float | None = None,
         theme: str | None = None,
     ) -> Path:
         """Write the picture as PNG; `width` and `height`, in inches, say what it has to fit."""
-        theme = theme or self._theme
+        theme, dpi = theme or self._theme, dpi or self.dpi
+        width, height = width or self.width, height or self.height
         if self._engine == "dot":
             fit = f"-Gsize={width or 1000},{height or 1000}!" if width or height else ""
             data = drawn_by_dot(self.dot(), "png", f"-Gdpi={dpi}", *filter(None, [fit]))
@@ -115,6 +126,18 @@ class GraphView:
             raise ClewError(f"cannot tell from {path} what to write; end it in {_listed(SUFFIXES)}")
         writers[suffix](path, **options)
         return Path(path)
+
+    @property
+    def source(self) -> str:
+        """The graph in the DOT language."""
+        return self.dot()
+
+    def render(self, filename: PathLike, cleanup: bool = True, format: str = "png") -> str:
+        """Write the picture in the form that the file's ending says, else in `format`; the file."""
+        path = os.fspath(filename)
+        if Path(path).suffix.lower() not in SUFFIXES:
+            path = f"{path}.{format}"
+        return str(self.save(path))
 
     @property
     def _looks(self) -> dict[str, Any]:
