@@ -319,16 +319,16 @@ def test_defect_a_name_stands_only_beside_the_sizes_that_it_has() -> None:
 
     text = shown_of(Attention(), torch.ones(2, 3, 4, 5), torch.ones(2, 3, 5, 4), torch.ones(4, 4))
     dtype = "torch.float32 @ cpu"
-    # Six matrices are multiplied, and neither `q` nor `k` is so.
+    # Six matrices are multiplied, and neither `q` nor `k` nor `att` is so.
     _, _, product = text.partition("● q @ k @ [")
     assert product.partition("\n")[2].startswith(
-        f"├─ Input: Tensor [6, 4, 5] {dtype}\n├─ Input: Tensor [6, 5, 4] {dtype}\n"
+        f"├─ q: Tensor [2, 3, 4, 5] {dtype}\n├─ k: Tensor [2, 3, 5, 4] {dtype}\n"
         f"└─ Output: Tensor [6, 4, 4] {dtype}\n"
     )
-    assert f"└─ Output: Tensor [2, 3, 4, 4] {dtype}" in text
-    # What it takes several operations to make is none of the parts.
-    for name in ("att", "first", "wide"):
-        assert f"└─ {name}:" not in text
+    # What it takes several operations to make is the result of the last.
+    named = [line for line in text.splitlines() if line.startswith(("└─ att", "└─ wide"))]
+    assert named == [f"└─ att: Tensor [2, 3, 4, 4] {dtype}", f"└─ wide: Tensor [2, 3, 4] {dtype}"]
+    assert "└─ first" not in text
 
 
 def test_defect_expressions_are_shown_as_they_are_written() -> None:

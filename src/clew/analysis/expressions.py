@@ -9,12 +9,13 @@ from __future__ import annotations
 import ast
 import linecache
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from clew.events.live import Happening, values_in
+from clew.events.live import Happening, LiveValue, values_in
 from clew.events.model import Source
 
 _PRODUCTS = ("mm", "bmm", "mv", "dot")
@@ -66,42 +67,77 @@ class Expression:
         return {at: operands[at] for at in tensors if at < len(operands)}
 
 
-class Words(NamedTuple):
-    """An operator's text, what the tensors that an op takes are called, and what its result is."""
+class Operand(NamedTuple):
+    """A tensor that the source names."""
 
-    text: str | None
-    inputs: dict[int, str]
-    output: str | None
+    name: str
+    value: LiveValue
+
+
+class Words(NamedTuple):
+    """An operator's text, its operands by the op's arguments, and what the op's result is called.
+
+    An operand is what the source names, which may have another shape than the argument.
+    """
+
+    text: str | None = None
+    inputs: Mapping[int, Operand] = MappingProxyType({})
+    output: str | None = None
 
 
 class Wording(threading.local):
     """The source's words for ops as they run, thread by thread.
 
-    An operator may run ops that make ready for its own, as `@` does to have three dimensions
-    where there are four. What its own op takes and gives then is not what the source names.
+    An operator may run ops before and after its own, as `@` does to have three dimensions where
+    there are four. So the operands are those that the arguments of its own op were made of, and
+    the result is that of the op after it.
     """
 
-    _source: Source | None = None
-    _is_resized = False
+    def __init__(self) -> None:
+        self._begin(None)
+
+    def _begin(self, source: Source | None) -> None:
+        self._source = source
+        # By the id of what was made of it on the way; None if it is of no use for names.
+        self._origins: dict[int, tuple[LiveValue, LiveValue | None]] = {}
+        self._unfinished: Any = None
 
     def of(self, event: Happening, op: str) -> Words:
         """The words for an op with a bare name; none for all that the source does not say."""
         source = event.source
         if source != self._source:
-            self._source, self._is_resized = source, False
+            self._begin(source)
         found = None if source is None else expression_at(source)
         # What a call of a library ran is not written there; of an operator it may be: `1 - x`.
         if found is None or not (event.is_direct or found.operands):
-            return Words(None, {}, None)
+            return Words()
         if not found.stands_for(op):
-            taken, given = values_in(event.inputs), values_in(event.outputs)
-            self._is_resized |= [v.shape for v in taken] != [v.shape for v in given]
-            return Words(None, {}, None)
+            return Words(output=found.target) if self._is_last(event, op) else Words()
         text = found.text if found.operands else None
-        if self._is_resized:
-            return Words(text, {}, None)
-        tensors = [at for at, value in enumerate(event.inputs) if any(values_in(value))]
-        return Words(text, found.names(op, tensors), found.target)
+        taken = {at: v for at, v in enumerate(event.inputs) if isinstance(v, LiveValue)}
+        origins = {at: self._origin(value) for at, value in taken.items()}
+        self._begin(source)
+        known = {at: value for at, value in origins.items() if value is not None}
+        if len(known) < len(taken):
+            return Words(text)
+        names = found.names(op, list(taken))
+        operands = {at: Operand(name, known[at]) for at, name in names.items()}
+        if any(known[at].shape != value.shape for at, value in taken.items()):
+            self._unfinished = event.outputs
+            return Words(text, operands)
+        return Words(text, operands, found.target)
+
+    def _origin(self, value: LiveValue) -> LiveValue | None:
+        return self._origins.get(id(value), (value, value))[1]
+
+    def _is_last(self, event: Happening, op: str) -> bool:
+        """Take note of an op on the way; whether it is the one after the expression's own."""
+        taken, given = list(values_in(event.inputs)), list(values_in(event.outputs))
+        # Turned around, operands may have changed sides.
+        is_plain = len(taken) == 1 and op not in ("transpose", "t")
+        for value in given:
+            self._origins[id(value)] = value, self._origin(taken[0]) if is_plain else None
+        return is_plain and taken[0] is self._unfinished
 
 
 @lru_cache(maxsize=4096)

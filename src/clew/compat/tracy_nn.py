@@ -75,7 +75,8 @@ class TensorOpsTracer:
         inputs, constants = [], []
         for at, value in enumerate(event.inputs):
             if any(values_in(value)):
-                inputs.append(f"├─ {words.inputs.get(at, 'Input')}: {_shown(value)}")
+                name, shown = words.inputs.get(at, ("Input", value))
+                inputs.append(f"├─ {name}: {_shown(shown)}")
             else:
                 constants.append(_plain(value))
         title = words.text or f"Tensor.{op}({', '.join(constants)})"
