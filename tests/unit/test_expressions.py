@@ -221,6 +221,15 @@ def test_operands_that_may_have_changed_sides_have_no_names() -> None:
     assert {output for _, _, output in words.values()} == {None}
 
 
+def test_nothing_piles_up_where_an_expression_runs_again_and_again() -> None:
+    x, listener = torch.ones(2, 2), Heard()
+    with clew.trace(live=listener):
+        for _ in range(100):
+            torch.einsum("ij,jk->ik", x, x)
+    assert len(listener.words) > 200
+    assert len(listener.wording._origins) < 100
+
+
 def test_a_result_of_several_ops_is_none_of_the_first() -> None:
     x = torch.ones(3, 4, 5)
 

@@ -34,6 +34,8 @@ _NAMED = {
 }  # fmt: skip
 # Of an index that is no tuple: one op, by the kind of the index.
 _INDEXING = ("select", "slice", "index", "unsqueeze", "alias")
+# An expression has few ops before its own; one that is run again and again may have none.
+_MOST_ORIGINS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,8 @@ class Wording(threading.local):
     def _is_last(self, event: Happening, op: str) -> bool:
         """Take note of an op on the way; whether it is the one after the expression's own."""
         taken, given = list(values_in(event.inputs)), list(values_in(event.outputs))
+        if len(self._origins) > _MOST_ORIGINS:
+            self._origins.clear()
         # Turned around, operands may have changed sides.
         is_plain = len(taken) == 1 and op not in ("transpose", "t")
         for value in given:
