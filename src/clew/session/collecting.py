@@ -11,17 +11,19 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+from torch import nn
 
 from clew.callbacks import Callbacks, deterministic, stack_padded
+from clew.capture import glances  # noqa: F401 - tensors are compared once it is loaded
+from clew.capture.copies import copied
+from clew.capture.describing import is_same
+from clew.capture.passes import Passes
+from clew.capture.ranks import Ranks, Round
 from clew.errors import ClewError
 from clew.session.surroundings import warn
 from clew.session.tracer import Tracer, trace, unrecorded
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from clew.capture.ranks import Ranks, Round
 
 _C = TypeVar("_C", bound="Collecting")
 
@@ -68,10 +70,6 @@ class Collector:
 
     def save(self, name: str, value: Any, iteration: int, if_changed: bool = False) -> None:
         """Save a copy of a value; with `if_changed` not if the last of this iteration is alike."""
-        from clew.capture import glances  # noqa: F401 - tensors are compared once it is loaded
-        from clew.capture.copies import copied
-        from clew.capture.describing import is_same
-
         for function in self.pre_save_callbacks:
             value = _passed_over(function, (name, value, iteration), value)
         try:
@@ -134,8 +132,6 @@ class Collecting:
     """Collects in the passes of a model inside its `with` blocks."""
 
     def __init__(self, model: nn.Module, collectors: Sequence[Collector]) -> None:
-        from clew.capture.passes import Passes
-
         self._model = model
         self._collectors = collectors
         self._traces: list[Tracer] = []
@@ -172,7 +168,6 @@ class Collecting:
 
     def _callbacks(self, collector: Collector) -> dict[str, Callbacks]:
         """What is to be done with the values of each path: they are saved, and only there."""
-        from torch import nn
 
         def save(value: Any, address: str) -> None:
             if not isinstance(value, nn.Module):
@@ -209,8 +204,6 @@ class Collecting:
 
 
 def _all_ranks() -> Ranks:
-    from clew.capture.ranks import Ranks
-
     return Ranks(lambda trouble: warn(f"values of other ranks: {trouble}"))
 
 
