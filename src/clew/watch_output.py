@@ -12,6 +12,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 from typing import TextIO
 
@@ -47,7 +48,7 @@ class ThreadFile:
     def __init__(self, path: Callable[[], str]) -> None:
         self._path = path
         self._owner = (0, 0)
-        self._file: TextIO | None = None
+        self._file: FileIO | None = None
 
     def write(self, text: str) -> None:
         """Write to the file of the running process and thread, so that it is there at once."""
@@ -57,9 +58,8 @@ class ThreadFile:
             path = os.path.abspath(self._path())
             os.makedirs(os.path.dirname(path), exist_ok=True)
             self._owner = owner
-            self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - stays open
-        self._file.write(text)
-        self._file.flush()
+            self._file = FileIO(path, "a")
+        self._file.write(text.encode("utf-8", "backslashreplace"))
 
     def close(self) -> None:
         """Close what is open; it goes on where it was when there is more."""

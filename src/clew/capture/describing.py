@@ -88,12 +88,15 @@ def _last(recording: Recording, token: Token, since: int) -> dict[str, Any] | No
 
 def glimpse(value: Any, numbers: bool = False, digest: bool = False) -> Seen:
     """A value of any kind at one look; the numbers of arrays, which take time, only if asked."""
-    if is_array(value):
-        return glance(value, numbers, digest)
-    if type(value) in (tuple, list) and len(value) == 1 and is_array(value[0]):
-        # What hooks are given: not worth to be walked through.
-        item = glance(value[0], numbers, digest)
-        return Seen(OTHER, type(value).__name__, items=(("0", item),), length=1, memory=id(value))
+    # What hooks are given is not worth to be walked through.
+    is_pack = type(value) in (tuple, list) and len(value) == 1
+    inner = value[0] if is_pack else value
+    if is_array(inner):
+        found = glance(inner, numbers, digest)
+        if is_pack:
+            items = (("0", found),)
+            found = Seen(OTHER, type(value).__name__, items=items, length=1, memory=id(value))
+        return found
     known: dict[int, Seen] = {}
 
     def leaf(item: Any) -> Seen:

@@ -19,37 +19,45 @@ from clew.capture import seen
 from clew.capture.seen import Whole
 from clew.capture.snapshots import is_dense
 from clew.capture.tensors import PLAIN
-from clew.capture.torch_compat import has_memory, is_transformed, unobserved
+from clew.capture.torch_compat import is_transformed, is_zero_tensor, unobserved
 from clew.events.digest import checksum
 from clew.events.statistics import extremes
 from clew.events.watched import TENSOR, Seen
 
-# NumPy's dtype, and its name, which NumPy makes anew each time it is asked.
-_FLOATS: dict[torch.dtype, tuple[np.dtype[Any], str]] = {
-    torch.float32: (np.dtype(np.float32), "float32"),
-    torch.float64: (np.dtype(np.float64), "float64"),
+# NumPy's dtype, its name, which NumPy makes anew each time it is asked, and bytes.
+_FLOATS: dict[torch.dtype, tuple[np.dtype[Any], str, int]] = {
+    torch.float32: (np.dtype(np.float32), "float32", 4),
+    torch.float64: (np.dtype(np.float64), "float64", 8),
 }
 _REMEMBERED = 64
 
 # checksum of the elements, dtype, shape and stride -> statistics, and whether all of them
-_known: dict[tuple[Any, ...], tuple[dict[str, Any], bool]] = {}
+_known: dict[tuple[Any, ...], tuple[dict[str, Any] | None, bool]] = {}
+_NOTHING = (None, False)
 
 
-def glance(tensor: Tensor, whole: Whole | None = None) -> Seen | None:
+def glance(tensor: Any, whole: Whole | None = None) -> Seen | None:
     """What an ordinary tensor of floats looks like, with the numbers that a line of text shows.
 
     With `whole`, with all statistics, which it takes unless they are remembered.
     """
+    if type(tensor) not in PLAIN:
+        return None
     with unobserved():
-        if not _is_ordinary(tensor):
+        count, kind = tensor.numel(), _FLOATS.get(tensor.dtype)
+        if kind is None or count <= seen.FEW or not _is_ordinary(tensor):
             return None
-        dtype, name = _FLOATS[tensor.dtype]
-        count, address = tensor.numel(), tensor.data_ptr()
-        data: Any = (ctypes.c_ubyte * (count * dtype.itemsize)).from_address(address)
-        shape, stride = tuple(tensor.shape), tensor.stride()
+        is_contiguous = tensor.is_contiguous()
+        dtype, name, size = kind
+        # In whatever order, the elements fill a stretch of memory, which may have been given back.
+        end = (tensor.storage_offset() + count) * size
+        if not (is_contiguous or is_dense(tensor)) or end > tensor.untyped_storage().nbytes():
+            return None
+        shape, stride, address = tuple(tensor.shape), tensor.stride(), tensor.data_ptr()
+        data: Any = (ctypes.c_ubyte * (count * size)).from_address(address)
         # Their own elements tell: not all that writes to memory counts versions.
-        key = (checksum(data), dtype, shape, stride)
-        stats, is_whole = _known.get(key, (None, False))
+        key = (checksum(data), name, shape, stride)
+        stats, is_whole = _known.get(key, _NOTHING)
         if stats is None or (whole is not None and not is_whole):
             stats = whole() if whole else {"count": count, **extremes(np.frombuffer(data, dtype))}
             if stats is None:
@@ -58,22 +66,21 @@ def glance(tensor: Tensor, whole: Whole | None = None) -> Seen | None:
                 _known.pop(next(iter(_known)), None)
             _known[key] = (stats, whole is not None)
         version = None if tensor.is_inference() else tensor._version
+        # By place, as this is made for every line that is told.
         return Seen(
-            TENSOR, type(tensor).__name__, name, shape, "cpu",
-            strided=not tensor.is_contiguous(), grad=tensor.requires_grad,
-            stats=stats, memory=(id(tensor), version, address),
+            TENSOR, type(tensor).__name__, name, shape, "cpu", "", not is_contiguous,
+            tensor.requires_grad, stats, None, (), None, (id(tensor), version, address),
         )  # fmt: skip
 
 
 def _is_ordinary(tensor: Tensor) -> bool:
-    """Whether a tensor has more than a few floats, which fill a stretch of memory in any order."""
-    if type(tensor) not in PLAIN or tensor.layout is not torch.strided or not tensor.is_cpu:
-        return False
-    if tensor.is_nested or tensor.is_neg() or is_transformed(tensor):
-        return False
-    if tensor.dtype not in _FLOATS or tensor.numel() <= seen.FEW:
-        return False
-    return (tensor.is_contiguous() or is_dense(tensor)) and has_memory(tensor)
+    """Whether a tensor's elements are what is in the memory of this machine."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.is_cpu
+        and not (tensor.is_nested or tensor.is_neg())
+        and not (is_transformed(tensor) or is_zero_tensor(tensor))
+    )
 
 
 seen.learn_glance(glance)

@@ -63,13 +63,12 @@ def holds_arrays(value: Any, depth: int = 3) -> bool:
 
 def glance(value: Any, numbers: bool, digest: bool = False) -> Seen:
     """A tensor or array as it is now, its numbers only if asked: those a line of text shows."""
+    found = _glance[0](value, None) if numbers and not digest else None
+    if found is not None:
+        return found
     if not structure.is_tensor(value):
         return see(value, look(value), array_statistics(value) if numbers else None)
-    found = _glance[0](value, None) if numbers and not digest else None
-    if found is None:
-        stats = _tensor_numbers[0](value, digest) if numbers else None
-        found = _tensor(value, look(value), stats)
-    return found
+    return _tensor(value, look(value), _tensor_numbers[0](value, digest) if numbers else None)
 
 
 def statistics_once(tensor: Any, whole: Whole) -> dict[str, Any] | None:

@@ -221,14 +221,10 @@ def own_store(name: str) -> tuple[Any, float]:
     return c10d.PrefixStore(name, store), timeout.total_seconds()
 
 
-def is_transformed(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a wrapper that `torch.func` made while transforming a function."""
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
-
-
-def is_zero_tensor(tensor: torch.Tensor) -> bool:
-    """Whether a tensor stands for zeros without having them, as autograd makes them."""
-    return bool(tensor._is_zerotensor())
+# Whether a tensor is a wrapper that `torch.func` made while transforming a function.
+is_transformed: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
+# Whether a tensor stands for zeros without having them, as autograd makes them.
+is_zero_tensor: Callable[[torch.Tensor], bool] = torch.Tensor._is_zerotensor
 
 
 def has_memory(tensor: torch.Tensor) -> bool:

@@ -91,18 +91,18 @@ def _variance(numbers: Numbers, mean: float) -> float:
     return deviation * deviation / len(numbers)
 
 
-@np.errstate(all="ignore")
 def extremes(numbers: Numbers) -> Statistics:
     """The smallest, the largest and the mean of flat floats alone, with counts of NaN and Inf."""
-    ones = _ONES[numbers.dtype.char]
+    ones, large = _ONES[numbers.dtype.char], _LARGE[numbers.dtype.char]
     low, high, total = inf, -inf, 0.0
     for at in range(0, len(numbers), _BLOCK):
         block = numbers[at : at + _BLOCK]
+        least, most = float(_least(block)), float(_most(block))
+        # Sums of any others do without `np.errstate`, which takes as long as a sum.
+        if not (-large < least and most < large):  # a NaN is in both
+            return moments(numbers, in_pairs=False)
+        low, high = min(low, least), max(high, most)
         total += _total(block, ones)
-        low = min(low, float(_least(block)))
-        high = max(high, float(_most(block)))
-    if not (isfinite(low) and isfinite(high) and isfinite(total)):  # NaN and Inf are in the total
-        return moments(numbers, in_pairs=False)
     return {"min": low, "max": high, "mean": total / len(numbers), "nan": 0, "inf": 0}
 
 
@@ -143,6 +143,8 @@ def _total(block: Numbers, ones: Numbers) -> float:
 
 
 _ONES = {np.dtype(kind).char: np.ones(_BLOCK, dtype=kind) for kind in (np.float32, np.float64)}
+# So many numbers up to here that they fill any memory come to a sum that is finite.
+_LARGE = {np.dtype(np.float32).char: 1e30, np.dtype(np.float64).char: 1e290}
 
 
 def _mean_and_norm(numbers: Numbers, sums: Sums) -> tuple[float, float]:

@@ -9,10 +9,13 @@ import logging
 import os
 import sys
 import threading
+import time
 from typing import Any
 
 from clew.session import warn
 from clew.watch_output import ThreadFile
+
+_FORM = logging.Formatter("%(asctime)s - %(levelname)s - %(message)s")
 
 
 class ThreadFileHandler(logging.Handler):
@@ -20,18 +23,36 @@ class ThreadFileHandler(logging.Handler):
 
     def __init__(self, base_path: str | os.PathLike[str] | None = None) -> None:
         super().__init__()
-        self.setFormatter(logging.Formatter("%(asctime)s - %(levelname)s - %(message)s"))
+        self.setFormatter(_FORM)
         self._folder, self._file, self._failed = base_path, ThreadFile(self._path), False
+        self._second, self._date = 0, ""
 
     def _path(self) -> str:
         folder = self._folder or os.path.join("logs", os.environ.get("LTAG") or "NOTAG")
         return os.path.join(folder, f"process_{os.getpid()}_thread_{threading.get_ident()}.log")
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record; a fault is said once, and the files end."""
+        """Write a record."""
+        self._write(self.format(record) + "\n")
+
+    def write_lines(self, lines: list[str]) -> None:
+        """Write lines as they would be written if each came as a record, which costs far more."""
+        now = time.time()
+        if self._second != int(now):
+            self._second = int(now)
+            self._date = time.strftime(_FORM.default_time_format, _FORM.converter(now))
+        start = f"{self._date},{int(now % 1 * 1000):03d} - {logging.getLevelName(logging.INFO)} - "
+        self.acquire()
+        try:
+            self._write("".join([f"{start}{line}\n" for line in lines]))
+        finally:
+            self.release()
+
+    def _write(self, text: str) -> None:
+        """Write to the file; a fault is said once, and the files end."""
         try:
             if not self._failed:
-                self._file.write(self.format(record) + "\n")
+                self._file.write(text)
         except Exception as fault:
             self._failed = True
             warn(f"the log files of ttracker end here: {type(fault).__name__}: {fault}")
@@ -67,12 +88,27 @@ def log2file(*msgs: Any) -> None:
     """Print something and log it."""
     if not msgs or not logger.isEnabledFor(logging.INFO):
         return
-    text = "\n".join(map(str, msgs)) + "\n"
+    lines = [str(msg) for msg in msgs]
+    text = "\n".join(lines) + "\n"
     try:
         sys.stdout.write(text)
     except UnicodeEncodeError:  # a stream that has no tree lines
         encoding = sys.stdout.encoding
         sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
     sys.stdout.flush()
-    for msg in msgs:
-        logger.info("%s", msg)
+    if _is_usual():
+        _handler.write_lines(lines)
+    else:
+        for line in lines:
+            logger.info("%s", line)
+
+
+def _is_usual() -> bool:
+    """Whether all that comes of a record is a line of the file, in its usual form."""
+    return (
+        logger.handlers == [_handler]
+        and _handler.formatter is _FORM
+        and _handler.level <= logging.INFO
+        and not (logger.propagate or logger.filters or _handler.filters)
+        and logging.getLogRecordFactory() is logging.LogRecord
+    )

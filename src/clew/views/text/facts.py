@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+from typing import Any
 
 from clew.events.watched import OTHER, TENSOR, Happening, Seen, WatchedCall
 
@@ -145,22 +146,12 @@ def value_text(value: Seen | None) -> str:
         more = len(value.items) - _FEW_ITEMS
         parts += [f"{more} more"] * (more > 0)
         return f"len(value): {value.length}" + (f" | {', '.join(parts)}" if parts else "")
-    known = _texts.get(id(value))
-    if known is None or known[0] is not value:
-        if len(_texts) >= _MOST_TEXTS:
-            _texts.clear()
-        known = _texts[id(value)] = (value, _facts(value))
-    return known[1]
-
-
-# What a tensor looks like in words: the output of one function is the input of the next.
-_texts: dict[int, tuple[Seen, str]] = {}
-_MOST_TEXTS = 64
+    return _facts(value)
 
 
 def _facts(value: Seen) -> str:
     shape = f"torch.Size({list(value.shape or ())})" if value.kind == TENSOR else value.shape
-    text = f"shape={shape} | dtype={_dtype(value)}{_numbers(value)}"
+    text = f"shape={shape} | dtype={_dtype(value)}{_known_numbers(value)}"
     if value.device not in ("cpu", ""):
         text += f" | device={value.device}"
     if value.layout or value.strided:
@@ -168,13 +159,30 @@ def _facts(value: Seen) -> str:
     return f"{text} | requires_grad=True" if value.grad else text
 
 
-def _numbers(value: Seen) -> str:
+# Numbers in words, by the statistics: the output of one function is the input of the next.
+_texts: dict[int, tuple[dict[str, Any], str]] = {}
+_MOST_TEXTS = 64
+
+
+def _known_numbers(value: Seen) -> str:
     stats = value.stats
     if not stats or "mean" not in stats:
         return ""
-    shown = round if value.dtype.startswith(("int", "uint", "bool")) else "{:.6g}".format
-    mean, nan, inf = stats["mean"], stats["nan"], stats["inf"]
-    total = shown(mean * (stats["count"] - nan - inf))
-    text = "" if value.dtype.startswith("complex") else f" | sum={total}"
-    text += f" | mean={mean:.6g} | min={shown(stats['min'])} | max={shown(stats['max'])}"
+    known = _texts.get(id(stats))
+    if known is None or known[0] is not stats:
+        if len(_texts) >= _MOST_TEXTS:
+            _texts.clear()
+        known = _texts[id(stats)] = (stats, _numbers(stats, value.dtype))
+    return known[1]
+
+
+def _numbers(stats: dict[str, Any], dtype: str) -> str:
+    mean, low, high, nan, inf = (stats[name] for name in ("mean", "min", "max", "nan", "inf"))
+    total = mean * (stats["count"] - nan - inf)
+    if dtype.startswith(("int", "uint", "bool")):
+        total, low, high = round(total), round(low), round(high)
+    else:
+        total, low, high = f"{total:.6g}", f"{low:.6g}", f"{high:.6g}"
+    text = "" if dtype.startswith("complex") else f" | sum={total}"
+    text += f" | mean={mean:.6g} | min={low} | max={high}"
     return text + f" | nan={nan}" * bool(nan) + f" | inf={inf}" * bool(inf)
