@@ -20,6 +20,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from clew.capture import describing
+from clew.capture.frames import join_thread
+from clew.capture.frames.functions import unwrap
+from clew.capture.scope import Scope
+from clew.capture.told_once import told_in_full
+from clew.capture.watched_variables import Wants
+from clew.capture.watching import WatchSource
+from clew.capture.wishes import NoWishes, Wishes
+from clew.capture.workers import (
+    LoaderSource,
+    WorkerPlan,
+    index_text,
+    stretch,
+    worker_recording,
+)
 from clew.errors import ClewError
 from clew.events.model import Gap
 from clew.events.watched import OTHER, Happening, Seen
@@ -28,9 +42,6 @@ from clew.watch_output import Output, output_for
 from clew.watch_trace import WatchTrace, has_torch, is_child, own_worker, remove_at_exit
 
 if TYPE_CHECKING:
-    from clew.capture.watched_variables import Wants
-    from clew.capture.watching import WatchSource
-    from clew.capture.workers import LoaderSource
     from clew.traces import Trace
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -74,9 +85,6 @@ def watch(
     >>> [event.address for event in double.watch.trace.variables]
     [...double.y#0', ...double.y#1', ...double.return#0']
     """
-    from clew.capture.watched_variables import Wants
-    from clew.capture.wishes import Wishes
-
     if values not in VALUES:
         options = ", ".join(map(repr, VALUES))
         raise ClewError(f"values={values!r} is not one of {options}")
@@ -92,9 +100,6 @@ def watch_calls(output: Output, *names: str, lines: bool = False, stack: bool = 
     In what the function calls, only the variables that are named and, with `lines`, the lines are
     followed.
     """
-    from clew.capture.watched_variables import Wants
-    from clew.capture.wishes import NoWishes, Wishes
-
     wishes = Wishes(names) if names else NoWishes()
     depth = None if names or lines else 0
     wants = Wants(wishes, lines=lines, stack=stack, depth=depth, decorated=True)
@@ -166,8 +171,6 @@ class Watch:
     # As a context manager
 
     def __enter__(self) -> Watch:
-        from clew.capture.frames import join_thread
-
         frame = sys._getframe(1)
         source = self._source(frame.f_code.co_filename)
         workers = self._loader_source(source)
@@ -195,8 +198,6 @@ class Watch:
 
     def _loader_source(self, source: WatchSource) -> LoaderSource:
         """Lets the workers of DataLoaders watch the same variables."""
-        from clew.capture.workers import LoaderSource, WorkerPlan
-
         plan = WorkerPlan(
             watch=tuple(address.text for address in self._wants.names.addresses),
             values=self._wants.values,
@@ -214,8 +215,6 @@ class Watch:
         wrapped = self._wrapped(_followable(function))
         wrapped.watch = self
         if self._wants.decorated and not self._wants.stack:
-            from clew.capture.told_once import told_in_full
-
             told_in_full(inspect.unwrap(function).__code__, self._wants.names)
         self._keys.append(f"{function.__module__}:{function.__qualname__}")
         remove_at_exit()
@@ -263,8 +262,6 @@ class Watch:
     @contextlib.contextmanager
     def _watching(self, function: Callable[..., Any]) -> Iterator[None]:
         """Follow a function while one of its calls runs; calls at the same time share it."""
-        from clew.capture.frames import join_thread
-
         key = id(function)
         with self._lock:
             found = self._sources.get(key)
@@ -301,8 +298,6 @@ class Watch:
         own = self._own_trace() if is_child() else None
         if own is None or own.sink is None:
             return contextlib.nullcontext()
-        from clew.capture.workers import index_text, stretch
-
         is_item = function.__name__ == "__getitem__" and len(args) > 1
         return stretch(own.sink, own.recording, index_text(args[1]) if is_item else None)
 
@@ -323,10 +318,6 @@ class Watch:
 
         The one of the call before, if it still is the right one.
         """
-        from clew.capture.scope import Scope
-        from clew.capture.watching import WatchSource
-        from clew.capture.workers import worker_recording
-
         active, elsewhere = active_trace(), worker_recording()
         gap: Callable[[Gap], Any]
         if active is not None:
@@ -396,8 +387,6 @@ if hasattr(os, "register_at_fork"):
 
 def _followable(function: Any) -> Callable[..., Any]:
     """A function of Python, or an error that says what to do with anything else."""
-    from clew.capture.frames.functions import unwrap
-
     if isinstance(function, type) or not callable(function):
         what = f"the class {function.__name__}" if isinstance(function, type) else repr(function)
         raise ClewError(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from clew.capture.changes import Look, look
 from clew.capture.recording import Recording
-from clew.capture.seen import glance, is_array, see, see_items, statistics_once
+from clew.capture.seen import examine, glance, is_array, see, see_items
 from clew.capture.structure import CONSTANTS, describe, is_tensor
 from clew.events.records import Kept, Token
 from clew.events.statistics import array_statistics
@@ -28,16 +28,20 @@ class _Described(NamedTuple):
 
 
 class Describer:
-    """Describes values for one recording; `values` is how much of them is kept."""
+    """Describes values for one recording; `values` is how much of them is kept.
 
-    def __init__(self, recording: Recording, values: str) -> None:
+    With `shown` statistics are the numbers that a line of text shows, and no more.
+    """
+
+    def __init__(self, recording: Recording, values: str, shown: bool = False) -> None:
         self._recording = recording
         self._values = values
+        self._shown = shown
 
     def described(self, value: Any, now: Look, digest: bool = True) -> tuple[Any, Seen]:
         """A value with tokens for what is in it, and what it looks like.
 
-        Without `digest`, tensors get the numbers that a line of text shows, and no more.
+        `digest` is whether it will be compared to others.
         """
 
         def leaf(item: Any) -> _Described:
@@ -53,8 +57,8 @@ class Describer:
         recording, wanted = self._recording, self._values
         stats = wanted != "meta"
         if wanted == "stats" and is_tensor(item):
-            token = recording.leaf(item, False, False)
-            return _Described(token, see(item, now, self._statistics(token, item, digest)))
+            token = recording.leaf(item, False, False, now)
+            return _Described(token, self._tensor(token, item, now, digest))
         at = len(recording.kept)
         token = recording.leaf(item, wanted == "full" or _is_short(item), stats)
         if not stats or not is_array(item):
@@ -62,8 +66,8 @@ class Describer:
         found = _last(recording, token, at) or _numbers(recording, token, item)
         return _Described(token, see(item, now, found))
 
-    def _statistics(self, token: Token, tensor: Any, digest: bool) -> dict[str, Any] | None:
-        """Statistics of a tensor, kept with its token."""
+    def _tensor(self, token: Token, tensor: Any, now: Look, digest: bool) -> Seen:
+        """A tensor whose statistics are kept with its token."""
         recording = self._recording
         at = len(recording.kept)
 
@@ -72,11 +76,9 @@ class Describer:
                 recording.snapshots.keep(token, tensor, False)
             return _last(recording, token, at)
 
-        found = None if digest else glance(tensor, numbers=True).stats
-        if found is None:
-            found = statistics_once(tensor, whole)
-        if found is not None and _last(recording, token, at) is None:
-            recording.kept.append((token, Kept(found, None)))
+        found = glance(tensor, True, digest) if self._shown else examine(tensor, whole, now)
+        if found.stats is not None and _last(recording, token, at) is None:
+            recording.kept.append((token, Kept(found.stats, None)))
         return found
 
 
@@ -97,6 +99,8 @@ def glimpse(value: Any, numbers: bool = False, digest: bool = False) -> Seen:
             items = (("0", found),)
             found = Seen(OTHER, type(value).__name__, items=items, length=1, memory=id(value))
         return found
+    if type(value) in CONSTANTS:
+        return see(value, _unseen(value))
     known: dict[int, Seen] = {}
 
     def leaf(item: Any) -> Seen:
@@ -105,14 +109,19 @@ def glimpse(value: Any, numbers: bool = False, digest: bool = False) -> Seen:
             if is_array(item):
                 found = glance(item, numbers, digest)
             else:
-                found = see(item, Look(type(item).__name__, (), id(item), 0))
+                found = see(item, _unseen(item))
             known[id(item)] = found
         return found
 
     described = describe(value, leaf, 0, leaf)
     if isinstance(described, Seen):
         return described
-    return see_items(value, described, Look(type(value).__name__, (), id(value), 0))
+    return see_items(value, described, _unseen(value))
+
+
+def _unseen(value: Any) -> Look:
+    """Of a value that is no array: which one it is, and nothing of its content."""
+    return Look(type(value).__name__, (), id(value), 0)
 
 
 def _mapped(described: Any, part: Callable[[_Described], Any]) -> Any:

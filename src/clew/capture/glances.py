@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, no_grad
 
 import clew.capture.values  # noqa: F401 - which knows all that is not ordinary
 from clew.capture import seen
 from clew.capture.seen import Whole
 from clew.capture.snapshots import is_dense
+from clew.capture.statistics import digest_of
 from clew.capture.tensors import PLAIN
-from clew.capture.torch_compat import is_transformed, is_zero_tensor, unobserved
+from clew.capture.torch_compat import is_transformed, is_zero_tensor, unobserved, without_modes
 from clew.events.digest import checksum
 from clew.events.statistics import extremes
 from clew.events.watched import TENSOR, Seen
@@ -36,10 +37,11 @@ _known: dict[tuple[Any, ...], tuple[dict[str, Any] | None, bool]] = {}
 _NOTHING = (None, False)
 
 
-def glance(tensor: Any, whole: Whole | None = None) -> Seen | None:
+def glance(tensor: Any, whole: Whole | None = None, digest: bool = False) -> Seen | None:
     """What an ordinary tensor of floats looks like, with the numbers that a line of text shows.
 
-    With `whole`, with all statistics, which it takes unless they are remembered.
+    With `whole`, with all statistics, which it takes unless they are remembered. Those of a
+    contiguous tensor have a digest, of any other only if it is asked for.
     """
     if type(tensor) not in PLAIN:
         return None
@@ -59,12 +61,18 @@ def glance(tensor: Any, whole: Whole | None = None) -> Seen | None:
         key = (checksum(data), name, shape, stride)
         stats, is_whole = _known.get(key, _NOTHING)
         if stats is None or (whole is not None and not is_whole):
-            stats = whole() if whole else {"count": count, **extremes(np.frombuffer(data, dtype))}
+            stats = whole() if whole else extremes(np.frombuffer(data, dtype))
             if stats is None:
                 return None
+            stats["count"] = count
+            if is_contiguous:
+                stats["digest"] = f"{key[0]:016x}"
             if len(_known) >= _REMEMBERED:
                 _known.pop(next(iter(_known)), None)
             _known[key] = (stats, whole is not None)
+        if digest and "digest" not in stats:
+            with no_grad(), without_modes():
+                stats["digest"] = digest_of(tensor)
         version = None if tensor.is_inference() else tensor._version
         # By place, as this is made for every line that is told.
         return Seen(

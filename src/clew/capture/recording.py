@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from clew.capture import plain
 from clew.capture.budget import Budget
-from clew.capture.changes import look
+from clew.capture.changes import Look, look
 from clew.capture.failures import error_text, is_marked, mark, unmark
 from clew.capture.lanes import ID, INPUTS, NAMED, NO_FRAME, NODE, Call, Lane
 from clew.capture.names import ModuleTable
@@ -242,19 +242,21 @@ class Recording:
 
         return describe(value, keep, 0, keep)
 
-    def leaf(self, value: Any, full: bool, stats: bool = True) -> Token:
-        """The token of a value that is no container; what is kept of it comes last in `kept`."""
+    def leaf(self, value: Any, full: bool, stats: bool = True, now: Look | None = None) -> Token:
+        """The token of a value that is no container; what is kept of it comes last in `kept`.
+
+        `now` is a fresh look at it, if somebody has taken one.
+        """
         if not is_tensor(value):
             return plain.record(value, self.tensors.values, self.kept, full, self.budget, stats)
-        token = self._token_of_content(value)
+        token = self._token_of_content(value, (now or look(value)).content)
         if self.snapshots is not None and (full or stats):
             self.snapshots.keep(token, value, full)
         return token
 
-    def _token_of_content(self, tensor: Tensor) -> Token:
+    def _token_of_content(self, tensor: Tensor, content: Any) -> Token:
         """The token of a tensor, a new one if it was written to and no version tells of it."""
         token: Token = self.tensors.current(tensor)
-        content = look(tensor).content
         known = self._contents.get(id(token))
         if known is not None and known[1] != content:
             token = self.tensors.renewed(tensor)

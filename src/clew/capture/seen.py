@@ -28,7 +28,9 @@ _small_tensor: list[Callable[[Any, int], Any]] = []
 _tensor_numbers: list[Callable[[Any, bool], Any]] = []
 # Takes all statistics of a value.
 Whole: TypeAlias = Callable[[], dict[str, Any] | None]
-_glance: list[Callable[[Any, Whole | None], Seen | None]] = [lambda tensor, whole: None]
+# Is given a tensor, what takes all of its statistics if they are wanted, and whether a digest is.
+Glance: TypeAlias = Callable[[Any, Whole | None, bool], Seen | None]
+_glance: list[Glance] = [lambda tensor, whole, digest: None]
 
 
 def learn(small_tensor: Callable[[Any, int], Any], numbers: Callable[[Any, bool], Any]) -> None:
@@ -37,7 +39,7 @@ def learn(small_tensor: Callable[[Any, int], Any], numbers: Callable[[Any, bool]
     _tensor_numbers[:] = [numbers]
 
 
-def learn_glance(glance: Callable[[Any, Whole | None], Seen | None]) -> None:
+def learn_glance(glance: Glance) -> None:
     """Know a quicker way to the numbers of ordinary tensors."""
     _glance[:] = [glance]
 
@@ -63,7 +65,7 @@ def holds_arrays(value: Any, depth: int = 3) -> bool:
 
 def glance(value: Any, numbers: bool, digest: bool = False) -> Seen:
     """A tensor or array as it is now, its numbers only if asked: those a line of text shows."""
-    found = _glance[0](value, None) if numbers and not digest else None
+    found = _glance[0](value, None, digest) if numbers else None
     if found is not None:
         return found
     if not structure.is_tensor(value):
@@ -71,10 +73,9 @@ def glance(value: Any, numbers: bool, digest: bool = False) -> Seen:
     return _tensor(value, look(value), _tensor_numbers[0](value, digest) if numbers else None)
 
 
-def statistics_once(tensor: Any, whole: Whole) -> dict[str, Any] | None:
-    """All statistics of a tensor, those remembered of it if it is as it was."""
-    found = _glance[0](tensor, whole)
-    return whole() if found is None else found.stats
+def examine(tensor: Any, whole: Whole, now: Look) -> Seen:
+    """A tensor with all of its statistics, those remembered of it if it is as it was."""
+    return _glance[0](tensor, whole, True) or _tensor(tensor, now, whole())
 
 
 def see(value: Any, now: Look, stats: dict[str, Any] | None = None) -> Seen:
@@ -83,7 +84,9 @@ def see(value: Any, now: Look, stats: dict[str, Any] | None = None) -> Seen:
         return _tensor(value, now, stats)
     if isinstance(value, np.ndarray):
         return _array(value, now, stats)
-    return Seen(OTHER, type(value).__name__, text=_text(value), memory=now.memory)
+    text = _text(value)
+    return Seen(OTHER, type(value).__name__, "", None, "", "", False, False, None, text, (), None,
+                now.memory)  # fmt: skip
 
 
 def see_items(value: Any, described: Any, now: Look) -> Seen:

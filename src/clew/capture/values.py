@@ -56,7 +56,6 @@ from clew.events.statistics import Statistics
 _REMEMBERED = 4096
 # Tensors so small that it is quicker to copy them now and to take their statistics with others'.
 _SOON_COPIED = 16 << 10
-_CPU = torch.device("cpu")
 
 
 class Taken(NamedTuple):
@@ -302,33 +301,38 @@ _FEW_BYTES = 1 << 16
 
 def look_at(tensor: Tensor) -> Look:
     """A tensor as it is now: by its elements if they are few, or if no version tells of writes."""
+    if type(tensor) in PLAIN:
+        with unobserved():
+            if (
+                tensor.layout is torch.strided
+                and tensor.is_cpu
+                and not (tensor.is_nested or is_transformed(tensor))
+            ):
+                return _look_at_memory(tensor)
     with unobserved(), without_modes():
-        version = version_of(tensor)
-        plain = type(tensor) in PLAIN and not tensor.is_nested and not is_transformed(tensor)
-        if plain and tensor.layout is torch.strided and tensor.device == _CPU:
-            facts = (
-                tuple(tensor.shape),
-                tensor.dtype,
-                "cpu",
-                tensor.stride(),
-                tensor.requires_grad,
-            )
-            memory = (id(tensor), version, tensor.data_ptr())
-            size = tensor.numel() * tensor.element_size()
-            tells = version is not None and tensor.untyped_storage().resizable()
-            if (size <= _FEW_BYTES or not tells) and has_memory(tensor):
-                return Look("Tensor", facts, memory, _content(tensor, size))
-            return Look("Tensor", facts, memory, memory)
         shape, stride, device, extra = odd_facts(tensor)
         facts = (tuple(shape), tensor.dtype, str(device), (stride, *extra), tensor.requires_grad)
-        memory = (id(tensor), version, 0)
+        memory = (id(tensor), version_of(tensor), 0)
         return Look(type(tensor).__name__, facts, memory, memory)
+
+
+def _look_at_memory(tensor: Tensor) -> Look:
+    version = None if tensor.is_inference() else tensor._version
+    facts = (tuple(tensor.shape), tensor.dtype, "cpu", tensor.stride(), tensor.requires_grad)
+    memory = (id(tensor), version, tensor.data_ptr())
+    size = tensor.nbytes
+    if size > _FEW_BYTES and version is not None and tensor.untyped_storage().resizable():
+        return Look("Tensor", facts, memory, memory)
+    content = _content(tensor, size) if has_memory(tensor) else memory
+    return Look("Tensor", facts, memory, content)
 
 
 def _content(tensor: Tensor, size: int) -> int:
     """A hash of the elements of a tensor in memory."""
-    with torch.no_grad():
-        flat = tensor if tensor.is_contiguous() else tensor.contiguous()
+    flat = tensor
+    if not tensor.is_contiguous():
+        with torch.no_grad(), without_modes():
+            flat = tensor.contiguous()
     data = (ctypes.c_ubyte * size).from_address(flat.data_ptr()) if size else b""
     return checksum(data)
 

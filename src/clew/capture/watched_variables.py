@@ -25,7 +25,7 @@ from clew.capture.sources import position_of
 from clew.capture.told_once import ToldOnce
 from clew.capture.wishes import RETURN, Wishes, join_names
 from clew.events.records import VARIABLE, Label
-from clew.events.watched import OTHER, Happening, What
+from clew.events.watched import OTHER, Happening, Seen, What
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Wants:
 
     `decorated` asks for every call of the decorated function itself in full, however deep: who
     called it, and its arguments with their numbers. Variables are then followed by their names
-    only, not by the objects that they hold.
+    only, not by the objects that they hold, and statistics are those that a line of text shows.
     """
 
     names: Wishes
@@ -56,7 +56,7 @@ class WatchedVariables:
         self.recording = recording
         self.tell = tell
         self._wants = wants
-        self._describer = Describer(recording, wants.values)
+        self._describer = Describer(recording, wants.values, shown=wants.decorated)
         # Objects that watched variables hold, and names that some call has for what its caller
         # watches.
         self._objects: set[int] = set()
@@ -220,13 +220,21 @@ class WatchedVariables:
         self._record(call, RETURN, out, (site.line, frame.f_back))
         self.emit("yield", call, site.line, after=seen)
 
-    def emit(self, what: What, call: OpenCall, line: int, **facts: Any) -> None:
+    def emit(
+        self, what: What, call: OpenCall, line: int, name: str = "", alias: str = "",
+        before: Seen | None = None, after: Seen | None = None, changes: tuple[str, ...] = (),
+        seconds: float | None = None, text: str = "",
+    ) -> None:  # fmt: skip
         """Tell whoever listens, unless the call is one that is not told of."""
         if self.tell is None or call.quiet:
             return
         try:
-            source = linecache.getline(call.info.file, line, None).strip()
-            self.tell(Happening(what, call.info, line, source=source, **facts))
+            is_shown = what in ("line", "change")
+            source = linecache.getline(call.info.file, line, None).strip() if is_shown else ""
+            self.tell(
+                Happening(what, call.info, line, name, alias, before, after, changes, source,
+                          seconds, text)
+            )  # fmt: skip
         except Exception as fault:
             self.recording.on_fault(fault, call.info.function)
 

@@ -63,7 +63,7 @@ class Happening(NamedTuple):
 
     `name` is a variable, `alias` the name its value has in the calling function. `changes` says
     what differs between `before` and `after`, the most telling first. `source` is the text of the
-    line, `seconds` how long a call took.
+    line, of lines and changes, `seconds` how long a call took.
     """
 
     what: What

@@ -6,7 +6,6 @@ Chooses `sys.monitoring` where there is one, and a trace function where there is
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -226,8 +225,7 @@ class FollowingCalls(Following):
         self.extent = _Extent()
         self._known = dict(self._never)
         self._idle.clear()
-        with contextlib.ExitStack() as undo:
-            undo.callback(self.stop)
+        try:
             if isinstance(root, FrameType):
                 self.extent.enter()
                 _join(
@@ -239,7 +237,9 @@ class FollowingCalls(Following):
                     self._add_root(function.__code__)
             if self.inside:
                 _driver.add_caller(self.called)
-            undo.pop_all()
+        except BaseException:
+            self.stop()
+            raise
 
     def _add_root(self, code: CodeType) -> None:
         watch = self._watch(code, _Root)

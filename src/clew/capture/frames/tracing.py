@@ -68,9 +68,10 @@ class _Tracer:
         ours = _Local(theirs, frame.f_code)
         ours.told(frame, "call", arg)
         # What a generator does with an exception is seen in its instructions.
-        inside = bool(ours.offsets) or bool(frame.f_code.co_flags & _GENERATOR)
-        frame.f_trace_opcodes = inside
-        if theirs is None and not inside:
+        is_generator = bool(frame.f_code.co_flags & _GENERATOR)
+        frame.f_trace_opcodes = bool(ours.offsets) or is_generator
+        if theirs is None and not is_generator:
+            # Instructions tell of lines too. A generator may outlive us, and be debugged.
             frame.f_trace_lines = False
         return ours.trace
 

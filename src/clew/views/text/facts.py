@@ -7,7 +7,6 @@ happenings and what values look like, out come lines, indented by how deep their
 from __future__ import annotations
 
 import os
-import re
 import threading
 from typing import Any
 
@@ -98,8 +97,8 @@ def stack(call: WatchedCall) -> list[str]:
 
 def _caller(text: str) -> tuple[str, str]:
     """The place and the function of a caller: `a.py:3 run`, without a function at the top."""
-    found = re.fullmatch(r"(.*?:\d+)(?: (.*))?", text)
-    return (found[1], found[2] or "<module>") if found else (text, "")
+    where, _, name = text.rpartition(" ")
+    return (where, name) if where and ":" not in name else (text, "<module>")
 
 
 def changed(happening: Happening, indent: str) -> list[str]:
