@@ -106,10 +106,8 @@ def glimpse(value: Any, numbers: bool = False, digest: bool = False) -> Seen:
     def leaf(item: Any) -> Seen:
         found = known.get(id(item))
         if found is None:
-            if is_array(item):
-                found = glance(item, numbers, digest)
-            else:
-                found = see(item, _unseen(item))
+            is_plain = not is_array(item)
+            found = see(item, _unseen(item)) if is_plain else glance(item, numbers, digest)
             known[id(item)] = found
         return found
 

@@ -25,7 +25,7 @@ class ThreadFileHandler(logging.Handler):
         super().__init__()
         self.setFormatter(_FORM)
         self._folder, self._file, self._failed = base_path, ThreadFile(self._path), False
-        self._second, self._date = 0, ""
+        self._second, self._date, self._level = 0, "", ""
 
     def _path(self) -> str:
         folder = self._folder or os.path.join("logs", os.environ.get("LTAG") or "NOTAG")
@@ -41,7 +41,8 @@ class ThreadFileHandler(logging.Handler):
         if self._second != int(now):
             self._second = int(now)
             self._date = time.strftime(_FORM.default_time_format, _FORM.converter(now))
-        start = f"{self._date},{int(now % 1 * 1000):03d} - {logging.getLevelName(logging.INFO)} - "
+            self._level = logging.getLevelName(logging.INFO)
+        start = f"{self._date},{int(now % 1 * 1000):03d} - {self._level} - "
         self.acquire()
         try:
             self._write("".join([f"{start}{line}\n" for line in lines]))

@@ -139,18 +139,28 @@ def value_text(value: Seen | None) -> str:
     if value is None or (value.kind == OTHER and value.length is None):
         return f"value: {None if value is None else value.text or value.cls}"
     if value.kind == OTHER:
-        parts = [
-            f"{path}: {item.text or value_text(item)}" for path, item in value.items[:_FEW_ITEMS]
-        ]
-        more = len(value.items) - _FEW_ITEMS
-        parts += [f"{more} more"] * (more > 0)
-        return f"len(value): {value.length}" + (f" | {', '.join(parts)}" if parts else "")
-    return _facts(value)
+        text, items = f"len(value): {value.length}", value.items
+        for n, (path, item) in enumerate(items[:_FEW_ITEMS]):
+            text += f"{', ' if n else ' | '}{path}: {item.text or value_text(item)}"
+        return text if len(items) <= _FEW_ITEMS else f"{text}, {len(items) - _FEW_ITEMS} more"
+    known = _texts.get(id(value.stats))
+    if known is None or known[0][:-1] != value[:-1]:  # in anything but where it is in memory
+        if len(_texts) >= _MOST_TEXTS:
+            _texts.clear()
+        known = _texts[id(value.stats)] = (value, _facts(value))
+    return known[1]
+
+
+# Tensors in words, by their statistics: the output of one function is the input of the next.
+_texts: dict[int, tuple[Seen, str]] = {}
+_MOST_TEXTS = 64
 
 
 def _facts(value: Seen) -> str:
     shape = f"torch.Size({list(value.shape or ())})" if value.kind == TENSOR else value.shape
-    text = f"shape={shape} | dtype={_dtype(value)}{_known_numbers(value)}"
+    text = f"shape={shape} | dtype={_dtype(value)}"
+    if value.stats and "mean" in value.stats:
+        text += _numbers(value.stats, value.dtype)
     if value.device not in ("cpu", ""):
         text += f" | device={value.device}"
     if value.layout or value.strided:
@@ -158,30 +168,12 @@ def _facts(value: Seen) -> str:
     return f"{text} | requires_grad=True" if value.grad else text
 
 
-# Numbers in words, by the statistics: the output of one function is the input of the next.
-_texts: dict[int, tuple[dict[str, Any], str]] = {}
-_MOST_TEXTS = 64
-
-
-def _known_numbers(value: Seen) -> str:
-    stats = value.stats
-    if not stats or "mean" not in stats:
-        return ""
-    known = _texts.get(id(stats))
-    if known is None or known[0] is not stats:
-        if len(_texts) >= _MOST_TEXTS:
-            _texts.clear()
-        known = _texts[id(stats)] = (stats, _numbers(stats, value.dtype))
-    return known[1]
-
-
 def _numbers(stats: dict[str, Any], dtype: str) -> str:
-    mean, low, high, nan, inf = (stats[name] for name in ("mean", "min", "max", "nan", "inf"))
+    mean, low, high, nan, inf = stats["mean"], stats["min"], stats["max"], stats["nan"], stats["inf"]
     total = mean * (stats["count"] - nan - inf)
-    if dtype.startswith(("int", "uint", "bool")):
-        total, low, high = round(total), round(low), round(high)
+    if "int" in dtype or dtype == "bool":
+        text = f" | sum={round(total)} | mean={mean:.6g} | min={round(low)} | max={round(high)}"
     else:
-        total, low, high = f"{total:.6g}", f"{low:.6g}", f"{high:.6g}"
-    text = "" if dtype.startswith("complex") else f" | sum={total}"
-    text += f" | mean={mean:.6g} | min={low} | max={high}"
+        text = "" if dtype.startswith("complex") else f" | sum={total:.6g}"
+        text += f" | mean={mean:.6g} | min={low:.6g} | max={high:.6g}"
     return text + f" | nan={nan}" * bool(nan) + f" | inf={inf}" * bool(inf)
