@@ -22,11 +22,13 @@ Params: TypeAlias = Literal["wanted", "begin", "followed"]
 class _Call:
     """What is known of one running frame."""
 
-    __slots__ = ("entered", "line", "pending")
+    __slots__ = ("entered", "holds", "line", "pending")
 
-    def __init__(self, entered: bool, line: int) -> None:
+    def __init__(self, entered: bool, line: int, holds: bool) -> None:
         self.entered = entered
         self.line = line
+        # Whether one of the names that are wanted may have a value by now.
+        self.holds = holds
         self.pending: Step | None = None
 
 
@@ -65,6 +67,8 @@ class Watch:
         self._wanted = {name: name in always or bool(wanted(name)) for name in self._names()}
         self._polled = [name for name, is_wanted in self._wanted.items() if is_wanted]
         self.polls = polls and bool(self._polled)
+        own = set(code.co_varnames).difference(self.map.params, code.co_cellvars)
+        self._holds = not own.issuperset(self._polled)
         self._params = [n for n in self.map.params if params != "wanted" or self._wanted.get(n)]
         steps = self.map.steps if inside else {}
         self._steps = {at: step for at, step in steps.items() if self._matters(step)}
@@ -124,7 +128,7 @@ class Watch:
 
     def join(self, frame: FrameType) -> None:
         """Follow a frame from the middle of its run."""
-        self.calls[id(frame)] = _Call(False, frame.f_lineno or 0)
+        self.calls[id(frame)] = _Call(False, frame.f_lineno or 0, True)
 
     # Events
 
@@ -132,7 +136,7 @@ class Watch:
         """A call begins; tell whether the next one is worth being told."""
         if not self.follows(frame) or id(frame) in self.calls:
             return True
-        self.calls[id(frame)] = _Call(self.tells_calls, self.code.co_firstlineno)
+        self.calls[id(frame)] = _Call(self.tells_calls, self.code.co_firstlineno, self._holds)
         if not self.tells_calls:
             return True
         values, owner = self._values(frame)
@@ -157,11 +161,13 @@ class Watch:
             pending, call.pending = call.pending, None
             self._tell_step(frame, pending)
         if done is not None and offset not in self.spent:
+            call.holds = True
             self._tell_step(frame, done)
         if step is not None and offset not in self.spent:
             if step.line:
                 self._tell_line(frame, call, step)
             if step.bound or step.deleted:
+                call.holds = True
                 call.pending = step
         return not self._is_spent(offset)
 
@@ -220,7 +226,7 @@ class Watch:
             pending, call.pending = call.pending, None
             self._tell_step(frame, pending)
         values, owner = self._values(frame)
-        if self.polls:
+        if self._may_poll(call):
             self._poll(values, owner, frame.f_lineno or call.line, ())
         return owner
 
@@ -236,12 +242,18 @@ class Watch:
                 self.probe.deleted(self._site("delete", name, step.at), owner)
 
     def _tell_line(self, frame: FrameType, call: _Call, step: Step) -> None:
-        values, owner = self._values(frame)
-        if self.polls and call.line:
-            self._poll(values, owner, call.line, step.bound)
+        is_polled = self._may_poll(call) and bool(call.line)
+        if is_polled or self.lines:
+            values, owner = self._values(frame)
+            if is_polled:
+                self._poll(values, owner, call.line, step.bound)
+            if self.lines:
+                self.probe.line(self._site("line", "", self.map.whole(step.line)), owner)
         call.line = step.line
-        if self.lines:
-            self.probe.line(self._site("line", "", self.map.whole(step.line)), owner)
+
+    def _may_poll(self, call: _Call) -> bool:
+        """Whether there may be something to poll; bindings that are spent tell no more of any."""
+        return self.polls and (call.holds or bool(self.spent))
 
     def _poll(
         self, values: Mapping[str, object], owner: object, line: int, skip: tuple[str, ...]

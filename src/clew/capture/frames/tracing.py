@@ -95,7 +95,8 @@ class _Local:
             if at in self.handled:
                 self.error = None
             if at in self.offsets:
-                self.told(frame, event, arg)
+                for watch in tuple(_watches.get(id(frame.f_code), ())):
+                    watch.step(frame, at)
             return self.trace
         if self.theirs is not None:
             self.theirs = self.theirs(frame, event, arg)
@@ -110,9 +111,7 @@ class _Local:
         elif event == "return":
             error, self.error = self.error, None
         for watch in list(_watches.get(id(frame.f_code), ())):
-            if event == "opcode":
-                watch.step(frame, frame.f_lasti)
-            elif event == "call":
+            if event == "call":
                 _begin(watch, frame)
             elif event == "return":
                 _end(watch, frame, arg, error)
