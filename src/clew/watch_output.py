@@ -11,7 +11,8 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from io import FileIO
 from pathlib import Path
 from typing import TextIO
@@ -37,6 +38,18 @@ class Output:
 
     def files(self) -> list[str]:
         return []
+
+
+class Written(Output):
+    """A text of another form: `lines` makes it of what happens, `write` is given its lines."""
+
+    def __init__(
+        self, lines: Callable[[Happening], list[str]], write: Callable[..., object]
+    ) -> None:
+        self._lines, self._write = lines, write
+
+    def tell(self, happening: Happening) -> None:
+        self._write(*self._lines(happening))
 
 
 class ThreadFile:
@@ -66,6 +79,89 @@ class ThreadFile:
         file, self._file = self._file, None
         if file is not None:
             file.close()
+
+
+class ThreadLog(logging.Handler):
+    """Writes records to a file for each process and thread.
+
+    If that cannot be done, `on_fault` is told why, once, and the files end.
+    """
+
+    FORM = logging.Formatter("%(asctime)s - %(levelname)s - %(message)s")
+
+    def __init__(self, path: Callable[[], str], on_fault: Callable[[str], object]) -> None:
+        super().__init__()
+        self.setFormatter(self.FORM)
+        self._file, self._on_fault, self._failed = ThreadFile(path), on_fault, False
+        self._second, self._date = 0, ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        self._write(self.format(record) + "\n")
+
+    def write_lines(self, level: int, lines: Iterable[str]) -> None:
+        """Write lines as they would be written if each came as a record."""
+        now = time.time()
+        if self._second != int(now):
+            self._second = int(now)
+            self._date = time.strftime(self.FORM.default_time_format, self.FORM.converter(now))
+        start = f"{self._date},{int(now % 1 * 1000):03d} - {logging.getLevelName(level)} - "
+        self.acquire()
+        try:
+            self._write("".join([f"{start}{line}\n" for line in lines]))
+        finally:
+            self.release()
+
+    def is_all(self, logger: object, level: int) -> bool:
+        """Whether all that comes of a logger's record is its line in the file, in usual form."""
+        return (
+            isinstance(logger, logging.Logger)
+            and logger.handlers == [self]
+            and logger.isEnabledFor(level)
+            and self.level <= level
+            and self.formatter is self.FORM
+            and not (logger.propagate or logger.filters or self.filters)
+            and logging.getLogRecordFactory() is logging.LogRecord
+        )
+
+    def _write(self, text: str) -> None:
+        try:
+            if not self._failed:
+                self._file.write(text)
+        except Exception as fault:
+            self._failed = True
+            self._on_fault(f"{type(fault).__name__}: {fault}")
+
+    def close(self) -> None:
+        """Close the file; it goes on where it was if there is more."""
+        self._file.close()
+        super().close()
+
+
+def log_lines(
+    logger: logging.Logger | logging.LoggerAdapter[logging.Logger], level: int, lines: list[str]
+) -> None:
+    """Log each line; without a record, which costs far more, if nobody is to see it."""
+    log = next(iter(getattr(logger, "handlers", ())), None)
+    if isinstance(log, ThreadLog) and log.is_all(logger, level):
+        log.write_lines(level, lines)
+    else:
+        for line in lines:
+            logger.log(level, "%s", line)
+
+
+def print_lines(lines: Iterable[str], stream: TextIO | None = None) -> None:
+    """Write lines so that they are there at once, to standard output if no stream is named."""
+    stream = sys.stdout if stream is None else stream
+    text = "".join([f"{line}\n" for line in lines])
+    if not text or stream is None:  # a program without a console
+        return
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:  # a stream that has no tree lines
+        encoding = stream.encoding or "ascii"
+        stream.write(text.encode(encoding, "replace").decode(encoding))
+    stream.flush()
 
 
 def output_for(out: object, repeats: int, stack: bool) -> Output | None:
@@ -135,10 +231,7 @@ class _Stream(_Text):
         return style_for(self._stream)
 
     def _write(self, lines: list[str], happening: Happening) -> None:
-        if lines:
-            stream = sys.stdout if self._stream is None else self._stream
-            stream.write("".join(f"{line}\n" for line in lines))
-            stream.flush()
+        print_lines(lines, self._stream)
 
 
 class _Logged(_Text):
@@ -153,8 +246,7 @@ class _Logged(_Text):
 
     def _write(self, lines: list[str], happening: Happening) -> None:
         level = logging.WARNING if happening.what in ("raise", "note") else logging.INFO
-        for line in lines:
-            self._logger.log(level, "%s", line)
+        log_lines(self._logger, level, lines)
 
 
 class _Files(_Text):
@@ -191,13 +283,13 @@ class _Files(_Text):
 
     def _name(self, thread: threading.Thread) -> str:
         parts = [self._path.stem, os.environ.get(TAG, ""), f"p{os.getpid()}", thread.name]
-        name = "-".join(_safe(part) for part in parts if part)
+        name = "-".join(safe_name(part) for part in parts if part)
         path = self._path.with_name(name + (self._path.suffix or ".log"))
         if str(path) in self._names.values():  # another thread of the same name
             path = path.with_name(f"{name}-{thread.ident}{path.suffix}")
         return str(path)
 
 
-def _safe(name: str) -> str:
+def safe_name(name: str) -> str:
     """A name that any file system takes."""
     return re.sub(r"[^\w.=+@-]+", "_", name)[:80]

@@ -69,8 +69,8 @@ def _from_parts(payload: Payload, torch: Any) -> Any:
     )
 
 
-def save_tensors(tensors: dict[str, Any], target: Path) -> None:
-    """Write a dict of tensors the way `torch.load(target, weights_only=True)` reads it."""
+def save_tensors(tensors: Any, target: Path) -> None:
+    """Write a tensor, or several in a dict, for `torch.load(target, weights_only=True)` to read."""
     try:
         import torch
     except ImportError as missing:

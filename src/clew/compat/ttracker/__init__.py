@@ -1,28 +1,31 @@
 """Tensor Tracker on Clew: calls and variables as a tree, on standard output and in log files.
 
 Every name of that tool is here. The decorators are watches with an output of their own form, and
-work with NumPy alone.
+work with NumPy alone. Nothing is written or made before the first line.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
-import itertools
 import linecache
+import logging
 import math
 import operator
+import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
 
-from clew.compat.ttracker.logs import ThreadFileHandler, h4logger, log2file, logger, setup_logger
 from clew.compat.ttracker.utils import check_run_count, dlog, dump_data, inlog, safe_mean
-from clew.events.watched import OTHER, Happening
+from clew.events.watched import OTHER
+from clew.session import warn
 from clew.views.text.facts import Depth, FactsText, named, place, stack, value_text
-from clew.watch_output import Output
+from clew.watch_output import ThreadLog, Written, log_lines, print_lines
 from clew.watching import is_same, seen, watch_calls
 
 __all__ = [
@@ -33,26 +36,45 @@ __all__ = [
 ]  # fmt: skip
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-
 IndentManager = Depth()
 
 
-class Tree(Output):
-    """The output of a watch: calls and variables as a tree."""
+class ThreadFileHandler(ThreadLog):
+    """A file for each process and thread in a folder, `./logs/$LTAG` if none is named."""
 
-    def __init__(self, every_call: bool = False) -> None:
-        self._text = FactsText(IndentManager, every_call)
+    def __init__(self, base_path: str | os.PathLike[str] | None = None) -> None:
+        super().__init__(self._path, lambda why: warn(f"the log files of ttracker end here: {why}"))
+        self._folder = base_path
 
-    def tell(self, happening: Happening) -> None:
-        log2file(*self._text.lines(happening))
+    def _path(self) -> str:
+        folder = self._folder or os.path.join("logs", os.environ.get("LTAG") or "NOTAG")
+        return os.path.join(folder, f"process_{os.getpid()}_thread_{threading.get_ident()}.log")
 
 
-class Stack(Output):
-    """The output of a watch that tells nothing but the stack of each call."""
+@functools.cache
+def h4logger() -> ThreadFileHandler:
+    """The handler that writes the log files; always the same, so that no line is doubled."""
+    return ThreadFileHandler()
 
-    def tell(self, happening: Happening) -> None:
-        if happening.what == "enter":
-            log2file(*stack(happening.call))
+
+def setup_logger() -> logging.Logger:
+    """The logger all lines go through; its level switches them on and off."""
+    found = logging.getLogger("ttracker")
+    found.propagate = False  # lines are printed already
+    found.addHandler(h4logger())
+    found.setLevel(found.level or logging.INFO)
+    return found
+
+
+logger = setup_logger()
+
+
+def log2file(*msgs: Any) -> None:
+    """Print something and log it."""
+    if msgs and logger.isEnabledFor(logging.INFO):
+        lines = [str(msg) for msg in msgs]
+        print_lines(lines)
+        log_lines(logger, logging.INFO, lines)
 
 
 def auto_diff(func: _F) -> _F:
@@ -67,7 +89,7 @@ def var_tracker(*track_vars: str) -> Callable[[_F], _F]:
         # One tracker for a function, also where it is decorated twice.
         names = tuple(dict.fromkeys((*getattr(func, "track_vars", ()), *track_vars)))
         own = func.__wrapped__ if hasattr(func, "track_vars") else func
-        tracked = watch_calls(Tree(), *names)(own)
+        tracked = watch_calls(Written(FactsText(IndentManager).lines, log2file), *names)(own)
         getattr(tracked, "__func__", tracked).track_vars = names
         return tracked
 
@@ -76,12 +98,13 @@ def var_tracker(*track_vars: str) -> Callable[[_F], _F]:
 
 def debug_trace(func: _F) -> _F:
     """Tell each line as it runs, in the function and in what it calls."""
-    return watch_calls(Tree(every_call=True), lines=True)(func)
+    tree = FactsText(IndentManager, every_call=True)
+    return watch_calls(Written(tree.lines, log2file), lines=True)(func)
 
 
 def fstack(func: _F) -> _F:
     """Tell the whole call stack at each call of a function, outermost first."""
-    return watch_calls(Stack(), stack=True)(func)
+    return watch_calls(Written(stack, log2file), stack=True)(func)
 
 
 def _log_change(prestr: str, name: str, value: Any, indent: str, lineno: int = 0) -> None:
@@ -109,8 +132,8 @@ def is_content_changed(last: Any, current: Any) -> bool:
 
 def get_call_stack() -> str:
     """Who called the function that asks: the three nearest, `a.py:1 <- b.py:2 <- c.py:3`."""
-    frames = itertools.islice(traceback.walk_stack(sys._getframe(1).f_back), 3)
-    return " <- ".join(place(frame.f_code.co_filename, line) for frame, line in frames)
+    nearest = traceback.extract_stack(sys._getframe(1).f_back, limit=3)[::-1]
+    return " <- ".join(place(caller.filename, caller.lineno or 0) for caller in nearest)
 
 
 def pskip() -> bool:
@@ -119,10 +142,9 @@ def pskip() -> bool:
 
 def safe_getsourcelines(obj: Any) -> tuple[list[str], int]:
     """The source of something and its first line, nothing where there is none."""
-    try:
+    with contextlib.suppress(OSError, TypeError):
         return inspect.getsourcelines(obj)
-    except (OSError, TypeError):
-        return [], 0
+    return [], 0
 
 
 def trace_lines(frame: FrameType, event: str, arg: Any) -> Any:
@@ -136,8 +158,7 @@ def trace_lines(frame: FrameType, event: str, arg: Any) -> Any:
 
 def trace_calls(frame: FrameType, event: str, arg: Any) -> Any:
     """Tell a call and its lines; a trace function like `trace_lines`."""
-    code = frame.f_code
     if event == "call":
-        where = place(code.co_filename, code.co_firstlineno)
-        log2file(f"{IndentManager.get_indent()}┌── [{where}] function [{code.co_name}]")
+        where = place(frame.f_code.co_filename, frame.f_code.co_firstlineno)
+        log2file(f"{IndentManager.get_indent()}┌── [{where}] function [{frame.f_code.co_name}]")
     return trace_lines

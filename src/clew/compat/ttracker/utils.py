@@ -1,13 +1,12 @@
 """Tensor Tracker's helpers for many ranks: print every so often, dump tensors, stop after a while.
 
-Works in one process too, which is rank 0. Torch is imported only to write a tensor to a file.
+Works in one process too, which is rank 0, and without torch but for dumps.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-import re
 import sys
 import threading
 from collections import Counter
@@ -17,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from clew.session.surroundings import rank_and_size
-from clew.store.as_torch import own_parts
+from clew.store.as_torch import own_parts, save_tensors
+from clew.watch_output import print_lines, safe_name
 
 _said: Counter[tuple[int, str]] = Counter()
 _dumped = itertools.count(1)
@@ -29,7 +29,7 @@ def inlog(tmpstr: str, tmpt: Any, interval: int = 1, save2file: bool = False) ->
     _said[key] += 1
     if _said[key] % interval:
         return
-    sys.stdout.write(f"{tmpstr} {tmpt}\n")
+    print_lines([f"{tmpstr} {tmpt}"])
     if save2file:
         path = Path("logs", "ranklogs", f"rank_{rank_and_size()[0]}.log")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,12 +59,9 @@ def dlog(tmpstr: str, tmpt: Any, record_all: bool = False, interval: int = 1) ->
 
 def dump_data(tmpstr: str, ttensor: Any) -> None:
     """Write a tensor to `dump_data/tensor_{name}_{count}_{rank}.pt`."""
-    import torch
-
-    name = re.sub(r"[^\w.=+@-]+", "_", tmpstr)
-    path = Path("dump_data", f"tensor_{name}_{next(_dumped)}_{rank_and_size()[0]}.pt")
+    path = Path("dump_data", f"tensor_{safe_name(tmpstr)}_{next(_dumped)}_{rank_and_size()[0]}.pt")
     path.parent.mkdir(exist_ok=True)
-    torch.save(own_parts(ttensor), path)
+    save_tensors(own_parts(ttensor), path)
 
 
 def check_run_count(unique_id: object, max_allow: int, remove_when_exit: bool = True) -> None:
@@ -75,5 +72,5 @@ def check_run_count(unique_id: object, max_allow: int, remove_when_exit: bool = 
     if count >= max_allow:
         if remove_when_exit:
             path.unlink()
-        sys.stdout.write(f"{unique_id} ran {count} times, and {max_allow} are allowed: the end\n")
+        print_lines([f"{unique_id} ran {count} times, and {max_allow} are allowed: the end"])
         sys.exit(1)

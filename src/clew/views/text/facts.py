@@ -89,8 +89,11 @@ def header(call: WatchedCall) -> str:
     return f"{text} called at {names[0]}:{places[0].rpartition(':')[2]} ({' <- '.join(places)})"
 
 
-def stack(call: WatchedCall) -> list[str]:
-    """The whole stack of a call, outermost first."""
+def stack(happening: Happening) -> list[str]:
+    """The whole stack of a call as it begins, outermost first; nothing of what comes after."""
+    if happening.what != "enter":
+        return []
+    call = happening.call
     above = [f"-> {name}() at {where}" for where, name in map(_caller, call.chain[::-1])]
     return [*above, f"-> {call.function}() at {place(call.file, call.line)}"]
 
@@ -169,7 +172,8 @@ def _facts(value: Seen) -> str:
 
 
 def _numbers(stats: dict[str, Any], dtype: str) -> str:
-    mean, low, high, nan, inf = stats["mean"], stats["min"], stats["max"], stats["nan"], stats["inf"]
+    mean, low, high = stats["mean"], stats["min"], stats["max"]
+    nan, inf = stats["nan"], stats["inf"]
     total = mean * (stats["count"] - nan - inf)
     if "int" in dtype or dtype == "bool":
         text = f" | sum={round(total)} | mean={mean:.6g} | min={round(low)} | max={round(high)}"
