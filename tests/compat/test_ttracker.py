@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +66,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def lines(capsys: pytest.CaptureFixture[str]) -> Any:
     """What was printed since it was last asked, times as 0."""
     return lambda: re.sub(r"time [\d.]+ s", "time 0 s", capsys.readouterr().out).splitlines()
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Takes the handlers away that pytest has for every logger, as it is in a program."""
+    return lambda: monkeypatch.setattr(logger, "handlers", [h4logger()])
 
 
 def line_of(function: Any, text: str) -> int:
@@ -288,6 +297,98 @@ def test_checklist_log_and_print_helper(folder: Path, lines: Any) -> None:
     assert all(stamps)
 
 
+def test_logs_go_where_the_user_sends_them_and_in_their_form(
+    folder: Path, lines: Any, alone: Callable[[], None]
+) -> None:
+    alone()
+    seen: list[logging.LogRecord] = []
+    mine = logging.Handler()
+    mine.emit = seen.append  # type: ignore[method-assign]
+    own, factory = h4logger(), logging.getLogRecordFactory()
+
+    def marked(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = factory(*args, **kwargs)
+        record.msg = f"<{record.msg}>"
+        return record
+
+    log2file("as usual")
+    try:
+        logger.addHandler(mine)
+        log2file("to another handler", "of %s lines")
+        logger.removeHandler(mine)
+        own.setFormatter(logging.Formatter("%(levelname)s! %(message)s"))
+        log2file("in another form")
+        own.setFormatter(own.FORM)
+        own.addFilter(lambda record: "secret" not in record.getMessage())
+        log2file("a secret", "no such thing")
+        own.filters.clear()
+        own.setLevel(logging.WARNING)
+        log2file("of a level that is off")
+        own.setLevel(logging.NOTSET)
+        logging.setLogRecordFactory(marked)
+        log2file("of another factory")
+    finally:
+        logging.setLogRecordFactory(factory)
+        logger.removeHandler(mine)
+        own.setFormatter(own.FORM)
+        own.filters.clear()
+        own.setLevel(logging.NOTSET)
+    logger.setLevel(logging.WARNING)
+    log2file("switched off")
+    logger.setLevel(logging.INFO)
+    assert [record.getMessage() for record in seen] == ["to another handler", "of %s lines"]
+    [path] = folder.rglob("*.log")
+    said = [line.rpartition(" - ")[2] for line in path.read_text().splitlines()]
+    assert said == [
+        "as usual", "to another handler", "of %s lines", "INFO! in another form", "no such thing",
+        "<of another factory>",
+    ]  # fmt: skip
+    assert len(lines()) == 8
+
+
+def test_a_line_of_the_file_is_dated_as_logging_dates_a_record(
+    folder: Path, alone: Callable[[], None]
+) -> None:
+    alone()
+    log2file("quick")
+    logger.info("as a record")
+    [path] = folder.rglob("*.log")
+    quick, record = path.read_text().splitlines()
+    form = r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3}) - INFO - "
+    stamps = [re.match(form, line) for line in (quick, record)]
+    found = [datetime.strptime(f"{s[1]}.{s[2]}", "%Y-%m-%d %H:%M:%S.%f") for s in stamps if s]
+    assert abs((datetime.now() - found[0]).total_seconds()) < 60
+    assert 0 <= (found[1] - found[0]).total_seconds() < 10
+
+
+def test_lines_are_there_when_the_process_is_killed(folder: Path) -> None:
+    program = (
+        "import os, signal\n"
+        "from clew.compat.ttracker import var_tracker\n"
+        "@var_tracker('x')\n"
+        "def f(n):\n    x = n\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "f(3)\n"
+    )
+    done = run_program(program, folder)
+    assert done.returncode == -signal.SIGKILL
+    [path] = folder.rglob("*.log")
+    said = [line.rpartition(" - ")[2] for line in path.read_text().splitlines()]
+    assert said == done.stdout.splitlines()
+    assert said[1:] == ["├─ input [Var] n@0 value: 3", "│   ├─ [Var] x@5 value: 3"]
+
+
+def test_texts_that_no_encoding_has_and_no_standard_output(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, alone: Callable[[], None]
+) -> None:
+    alone()
+    log2file("half a \udcff character")
+    monkeypatch.setattr(sys, "stdout", None)
+    log2file("unheard")
+    [path] = folder.rglob("*.log")
+    said = [line.rpartition(" - ")[2] for line in path.read_text().splitlines()]
+    assert said == ["half a \\udcff character", "unheard"]
+
+
 def test_checklist_hook_style_accuracy_monitor(lines: Any) -> None:
     torch.manual_seed(0)
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
@@ -407,6 +508,8 @@ def test_checklist_run_count_stop(folder: Path, lines: Any) -> None:
         check_run_count("step", 3)
     assert stopped.value.code == 1
     assert not path.exists()
+    check_run_count("a/b", 3)
+    assert len(list(folder.glob("run_count_*_a_b.txt"))) == 1
     assert lines() == ["step ran 3 times, and 3 are allowed: the end"]
 
 
@@ -419,6 +522,17 @@ def test_checklist_interval_logging_and_ranks(folder: Path, lines: Any) -> None:
     assert lines() == ["ids rank0 torch.Size([3]) 3", "ids rank0 1.0", "nothing rank0 None"]
     kept = (folder / "logs" / "ranklogs" / "rank_0.log").read_text()
     assert kept == "ids rank0 torch.Size([3]) 3 \nids rank0 1.0 \n"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [torch.ones(3).to(torch.float8_e5m2), torch.ones(2, 2).to_sparse(), np.array(["a", "b"]),
+     np.array([None, 1], dtype=object), object()],
+    ids=lambda v: type(v).__name__,
+)  # fmt: skip
+def test_what_has_no_sum_or_mean_is_printed_as_it_is(value: Any, lines: Any) -> None:
+    dlog("odd", value)
+    assert "\n".join(lines()) == f"odd rank0 {value}"
 
 
 def test_checklist_two_ranks(folder: Path) -> None:
@@ -708,6 +822,50 @@ def test_defect_dict_scalar_and_none_results_are_not_logged(result: Any, lines: 
         assert shown == "└─ output len(value): 0"
     else:
         assert shown == f"└─ output value: {result!r}"
+
+
+def test_tensors_in_a_result_of_any_class_have_their_numbers(lines: Any) -> None:
+    @dataclasses.dataclass
+    class Output:
+        logits: Tensor
+        loss: float
+
+    auto_diff(lambda: Output(torch.ones(30), 0.5))()
+    facts = "shape=torch.Size([30]) | dtype=torch.float32 | sum=30 | mean=1 | min=1 | max=1"
+    assert lines()[1] == f"└─ output len(value): 2 | logits: {facts}, loss: 0.5"
+
+
+def test_the_same_numbers_are_told_with_what_else_has_changed(lines: Any) -> None:
+    tensor, asks = torch.ones(4, 5), torch.ones(4, 5, requires_grad=True)
+    for value in (tensor, tensor, asks, tensor.double(), asks.T):
+        ttracker._log_change("", "x", value, "", 7)
+    start, end = "├─ [Tensor] x@7 → shape=torch.Size(", "sum=20 | mean=1 | min=1 | max=1"
+    assert lines() == [
+        f"{start}[4, 5]) | dtype=torch.float32 | {end}",
+        f"{start}[4, 5]) | dtype=torch.float32 | {end}",
+        f"{start}[4, 5]) | dtype=torch.float32 | {end} | requires_grad=True",
+        f"{start}[4, 5]) | dtype=torch.float64 | {end}",
+        f"{start}[5, 4]) | dtype=torch.float32 | {end} | layout=strided | requires_grad=True",
+    ]
+
+
+def test_a_variable_bound_to_an_equal_tensor_is_not_told_again(lines: Any) -> None:
+    @var_tracker("x", "turned")
+    def run() -> None:
+        x = torch.arange(100_000.0)
+        x = x.clone()
+        x = x + 1
+        turned = x.view(100, 1000).T
+        turned = turned.clone(memory_format=torch.preserve_format)
+        turned = turned.contiguous()
+        turned = turned * 2
+
+    run()
+    first = line_of(run, "x = torch.arange")
+    told = [re.search(r"\] (\w+)@(\d+)", line) for line in lines()]
+    assert [(found[1], int(found[2]) - first) for found in told if found] == [
+        ("x", 0), ("x", 2), ("turned", 3), ("turned", 5), ("turned", 6),
+    ]  # fmt: skip
 
 
 def test_defect_handler_doubles_each_line(folder: Path) -> None:

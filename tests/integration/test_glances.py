@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from clew.capture.describing import glimpse
 from clew.capture.statistics import statistics
 from clew.watching import is_same, seen
 
@@ -57,6 +58,29 @@ def test_the_numbers_are_those_of_a_closer_look(tensor: Tensor) -> None:
     found = shown(tensor)
     for name in SHOWN:
         assert found[name] == pytest.approx(expected[name], rel=1e-5, abs=1e-6, nan_ok=True)
+
+
+@pytest.mark.parametrize("size", [3e38, 1e31, math.inf, math.nan])
+def test_numbers_are_had_where_numpy_raises_for_them(size: float) -> None:
+    tensor = spoiled(size, size, -size)
+    with np.errstate(all="raise"):
+        found = shown(tensor)
+    expected = {name: statistics(tensor)[name] for name in SHOWN}
+    assert found == pytest.approx(expected, rel=1e-5, nan_ok=True)
+
+
+def test_a_digest_is_that_of_the_elements_in_their_order() -> None:
+    tensor = torch.randn(60, 50)
+    expected = statistics(tensor)["digest"]
+    turned = tensor.T.contiguous().T
+    for one in (tensor, turned):
+        found = glimpse(one, numbers=True, digest=True).stats
+        assert found is not None
+        assert found["digest"] == expected
+    # The quick look remembers them by their order in memory.
+    again = glimpse(turned, numbers=True, digest=True).stats
+    assert again is not None
+    assert again["digest"] == expected
 
 
 def test_what_changes_is_looked_at_again() -> None:

@@ -206,7 +206,7 @@ class WatchedVariables:
     def returned(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
         """A call returns a value, which is told when it is left."""
         if not call.told and not holds_arrays(value):
-            call.result = (glimpse(value), site.line)
+            call.result = (glimpse(value, numbers=self._wants.decorated), site.line)
             return
         # What is returned is compared to nothing.
         digest = not self._wants.decorated

@@ -327,6 +327,52 @@ def test_what_runs_very_often_stops_being_told_and_is_listed() -> None:
     assert seen.kinds()[-2:] == ["returned", "left"]
 
 
+def test_names_are_polled_wherever_they_may_have_a_value() -> None:
+    module = program(
+        """
+        def late(given):
+            first = 1
+            held = [first]
+            held.append(2)
+            def inner():
+                nonlocal cell
+                cell = [1]
+            inner()
+            cell.append(3)
+            cell = 4
+            given.append(6)
+
+        def often():
+            for n in range(9):
+                held = [n]
+            held.append(n)
+            return held
+
+        def again(depth):
+            if depth:
+                again(depth - 1)
+            held = [depth]
+            held.append(depth)
+            return held
+        """
+    )
+
+    def polls(function: str, *args: Any, budget: int = 1000) -> list[tuple[str, int, Any]]:
+        seen, names = Seen(), wanting("held", "cell", "given")
+        with follow_calls(module[function], in_cell, names, seen, budget=budget):
+            module[function](*args)
+        first = module[function].__code__.co_firstlineno
+        return [(name, at - first, value) for what, name, at, value in seen.log if what == "polled"]
+
+    late = polls("late", [])
+    assert ("held", 3, [1, 2]) in late
+    assert ("cell", 7, [1, 3]) in late
+    assert ("given", 10, [6]) in late
+    # Where a binding runs too often to be told, what follows it is polled as before.
+    assert ("held", 3, [8, 8]) in polls("often", budget=4)
+    assert [6, 6] in [value for _, _, value in polls("again", 6, budget=2)]
+
+
 def test_generators_below_are_followed_across_their_yields() -> None:
     module, seen = program(PROGRAM), Seen()
     with follow_calls(module["uses"], in_cell, wanting("d"), seen):

@@ -5,6 +5,7 @@ Works in one process too, which is rank 0, and without torch but for dumps.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sys
@@ -27,7 +28,7 @@ def inlog(tmpstr: str, tmpt: Any, interval: int = 1, save2file: bool = False) ->
     """Print a text and a value, every `interval` times that the text comes by in a thread."""
     key = (threading.get_ident(), tmpstr)
     _said[key] += 1
-    if _said[key] % interval:
+    if _said[key] % max(interval, 1):
         return
     print_lines([f"{tmpstr} {tmpt}"])
     if save2file:
@@ -47,13 +48,14 @@ def safe_mean(tensor: Any) -> Any:
 
 
 def dlog(tmpstr: str, tmpt: Any, record_all: bool = False, interval: int = 1) -> None:
-    """Print shape, sum and mean of a tensor, on rank 0 or on all."""
+    """Print shape, sum and mean of a tensor, on rank 0 or on all; anything else as it is."""
     rank, _ = rank_and_size()
     if rank != 0 and not record_all:
         return
-    if hasattr(tmpt, "shape") and hasattr(tmpt, "sum"):
-        inlog(f"{tmpstr} rank{rank} {tmpt.shape}", tmpt.sum(), interval, record_all)
-        tmpt = safe_mean(tmpt)
+    with contextlib.suppress(Exception):  # no tensor, or of a kind that has no sum
+        total, mean = tmpt.sum(), safe_mean(tmpt)
+        inlog(f"{tmpstr} rank{rank} {tmpt.shape}", total, interval, record_all)
+        tmpt = mean
     inlog(f"{tmpstr} rank{rank}", tmpt, interval, record_all)
 
 
@@ -66,7 +68,7 @@ def dump_data(tmpstr: str, ttensor: Any) -> None:
 
 def check_run_count(unique_id: object, max_allow: int, remove_when_exit: bool = True) -> None:
     """End the program when it comes by here for the `max_allow`th time."""
-    path = Path(f"run_count_{os.getpid()}_{threading.get_ident()}_{unique_id}.txt")
+    path = Path(safe_name(f"run_count_{os.getpid()}_{threading.get_ident()}_{unique_id}") + ".txt")
     count = int(path.read_text() or 0) + 1 if path.exists() else 1
     path.write_text(str(count))
     if count >= max_allow:
