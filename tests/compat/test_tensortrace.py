@@ -235,8 +235,9 @@ def test_readme_in_two_processes(tmp_path: Path) -> None:
 answer = {{}}
 {STACKED}
 if rank == 0:
-    x = tracer.results['forward.x']
+    x, y = tracer.results['forward.x'], tracer.results['forward']
     answer["stacked"] = x.values[0].shape
+    answer["forward"] = [y.values[0].shape, y.iterations[0].tolist() == x.iterations[0].tolist()]
     answer["values"] = x.values[0][0, :, :, 0, 0].tolist()
     answer["iterations"] = x.iterations[0][1].tolist()
     answer["ranks"] = x.ranks[0][1].tolist()
@@ -245,22 +246,25 @@ else:
 {SAVED}
 if rank == 0:
     answer["saved"] = saver_callback.datasets['forward.x'].shape
+    answer["saved forward"] = saver_callback.datasets['forward'].shape
     answer["saved ranks"] = saver_callback.datasets['forward.x'].ranks[0].tolist()
 {mean}
 if rank == 0:
-    answer["mean"] = x.shape
+    answer["mean"] = [x.shape, tracer.results['forward'].values[0].shape]
 """
     )
     first, second = answers(script, 2, tmp_path)
     assert second == {"elsewhere": []}
     assert first == {
         "stacked": [4, 2, 4, 4, 3],  # N//G, W, G, B, C
+        "forward": [[4, 2, 4, 4, 2], True],
         "values": [[0, 8, 16, 24], [1, 9, 17, 25]],
         "iterations": [[5, 6, 7, 8]] * 2,
         "ranks": [0, 1],
         "saved": [8, 4, 4, 3],  # N//G, G*W, B, C
+        "saved forward": [8, 4, 4, 2],
         "saved ranks": [0, 0, 1, 1],
-        "mean": [100, 3],  # N//G, C
+        "mean": [[100, 3], [100, 2]],  # N//G, C
     }
 
 

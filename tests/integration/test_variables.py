@@ -554,3 +554,22 @@ def test_code_compiled_before_is_said() -> None:
     with clew.trace(net, capture=["*.forward.y"]) as t:
         compiled(torch.ones(2))
     assert any("compiled before the trace" in str(gap) for gap in t.coverage)
+
+
+@pytest.mark.parametrize("how", ["capture", "callbacks"])
+@pytest.mark.parametrize("given", ["model", "wrapper"])
+def test_methods_inside_a_wrapper_are_those_of_the_model(how: str, given: str) -> None:
+    net = Net()
+    wrapper = nn.DataParallel(net)
+    paths = ["forward", "forward.x", "blocks.0.forward.attn"]
+    asked: Any = paths if how == "capture" else dict.fromkeys(paths, clew.Callbacks())
+    with clew.trace(net if given == "model" else wrapper, **{how: asked}) as t:
+        for _ in range(2):
+            y = wrapper(torch.randn(3, 4))
+            t.step()
+    returned = t.series("forward.return")
+    assert returned.steps == [0, 1]
+    assert np.array_equal(returned.stack()[-1], y.detach())
+    assert t.series("forward.x").steps == [0] * 3 + [1] * 3
+    assert len(t.series("blocks.0.forward.attn").steps) == 8
+    assert not t.coverage

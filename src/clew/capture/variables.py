@@ -101,7 +101,8 @@ class VariableSource:
     def candidates(self, address: Address) -> list[str]:
         """The variables an address may have meant: those of the methods it leads to."""
         found = []
-        for entry in list(self._recording.modules.entries.values()):
+        entries = self._recording.modules.entries.values()
+        for entry in [entry for entry in entries if not entry.wrapper]:
             for path in entry.paths:
                 for name, rest in address.splits():
                     if len(rest) > 1 and compile_pattern(name)(path):
@@ -124,7 +125,12 @@ class VariableSource:
             )  # fmt: skip
 
     def _met(self, path: str, module: Any) -> None:
-        """Follow the methods of a module that has just got a name, as far as they are wanted."""
+        """Follow the methods of a module that has just got a name, as far as they are wanted.
+
+        Not those of a wrapper: the name is that of the module inside, whose methods are meant.
+        """
+        if self._recording.modules.entries[id(module)].wrapper:
+            return
         for address in self._addresses:
             if address.kind != "path":
                 continue
