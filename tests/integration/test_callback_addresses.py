@@ -55,6 +55,22 @@ def test_save_gets_the_address_of_each_value_a_pattern_finds() -> None:
     assert t.series("layers.0").stack().shape == (1,)
 
 
+def test_a_value_that_two_addresses_with_the_same_callbacks_name_is_saved_once() -> None:
+    seen: list[str] = []
+
+    def save(value: Any, address: str) -> Any:
+        seen.append(address)
+        return value
+
+    model, how = Net(), Callbacks(save, with_address=True)
+    paths = ["layers.0", "layers.*", "layers.0#0", "op:aten.relu", "op:aten.re*"]
+    with clew.trace(model, callbacks=dict.fromkeys(paths, how)) as t:
+        model(torch.ones(1, 3))
+    assert seen == ["layers.0", "op:aten.relu.default", "layers.1"]
+    assert len(t.series("layers.0")) == 1
+    assert not t.coverage
+
+
 def test_a_listener_may_begin_a_step_and_its_kind_is_that_of_the_next_call() -> None:
     model, listener = Net(), Stepping()
     with clew.trace(model, callbacks={"forward.x": Callbacks()}, live=listener) as t:

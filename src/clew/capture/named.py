@@ -154,9 +154,10 @@ class Named:
         if found is None:
             found = [t for t in self.ops if matches_op(t.address.path, str(func))]
             self._of_op[id(func)] = found
+        told: set[tuple[int, Label]] = set()
         for treated in found:
             side = _inputs(args, kwargs or {}) if treated.address.role == "in" else out
-            self._value_of(treated, OP_STEM + str(func), str(func), None, side, -1)
+            self._value_of(treated, OP_STEM + str(func), str(func), None, side, -1, told)
 
     def tell_missing(self) -> None:
         """Tell of addresses whose values came only in steps that were not to be recorded."""
@@ -182,16 +183,21 @@ class Named:
             wanted = self._of_entry[key] = [(t, path) for t, path in first if path is not None]
         if not wanted or call[NODE].phase == RECOMPUTE:
             return
+        told: set[tuple[int, Label]] = set()
         for treated, path in wanted:
             address = treated.address
             if (address.role or "out") == side and address.call in (None, call[NUMBER]):
                 inside = call[0] if entry.wrapper else -1
-                self._value_of(treated, path, path.rpartition(".")[2], path, value, inside)
+                self._value_of(treated, path, path.rpartition(".")[2], path, value, inside, told)
 
     def _value_of(
-        self, treated: Treated, stem: str, name: str, module: str | None, value: Any, inside: int
-    ) -> None:
-        """Record a side of a call; not if the call wraps another that has recorded it since."""
+        self, treated: Treated, stem: str, name: str, module: str | None, value: Any, inside: int,
+        told: set[tuple[int, Label]],
+    ) -> None:  # fmt: skip
+        """Record a side of a call; not if the call wraps another that has recorded it since.
+
+        Nor if it was `told`: two addresses with the same callbacks may name it.
+        """
         address = treated.address
         label = Label(VARIABLE, stem, name, role_of(address), module, stage=SAVED)
         if self._last.get(label, -1) > inside >= 0:
@@ -203,7 +209,11 @@ class Named:
         elif address.role == "in" and len(value) == 1:
             (value,) = value.values()
         self.matched.add(address.text)
-        if not self._is_due(treated):
+        is_due, known = self._is_due(treated), (id(treated.treatment), label)
+        if known in told:
+            return
+        told.add(known)
+        if not is_due:
             # Nor has a wrapper, which may end in another step, anything to record.
             self._last[label] = next(self._recording.ids)
             return
