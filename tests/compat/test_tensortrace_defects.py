@@ -169,6 +169,12 @@ def test_7_a_path_that_begins_another_is_traced_too() -> None:
     }  # fmt: skip
 
 
+def test_7_a_value_that_two_paths_name_is_traced_once() -> None:
+    found = traced(["layers.*", "layers.0", "*.*", "forward.y", "forward.*"], 2)
+    assert found["layers.0"].iterations == found["layers.1"].iterations == [1, 2]
+    assert found["forward.y"].iterations == [1] * 4 + [2] * 4
+
+
 def test_8_containers_of_graph_tensors_are_traced_in_training() -> None:
     attention = nn.MultiheadAttention(4, 2)
     query = torch.ones(3, 1, 4)
@@ -241,6 +247,26 @@ def test_12_any_function_and_any_name_for_self_and_modules_added_later() -> None
     assert tracer.results["forward.y"].iterations == [1, 2]
     assert [len(value) for value in tracer.results["late"].values] == [1, 2]
     assert tracer.results[function].values[0].tolist() == [[0.5] * 3]
+
+
+def test_12_static_and_class_methods() -> None:
+    class Static(nn.Module):
+        @staticmethod
+        def more(x: Tensor) -> Tensor:
+            y = x + 1
+            return y
+
+        @classmethod
+        def twice(cls, x: Tensor) -> Tensor:
+            return x * 2
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.twice(self.more(x))
+
+    paths = ["more", "more.x", "more.y", "twice"]
+    found = traced(paths, 2, Static())
+    assert [found[path].iterations for path in paths] == [[1, 2]] * 4
+    assert [value[0, 0].item() for value in found["twice"].values] == [2, 4]
 
 
 def test_13_a_forward_may_give_up_its_self() -> None:

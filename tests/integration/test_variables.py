@@ -573,3 +573,77 @@ def test_methods_inside_a_wrapper_are_those_of_the_model(how: str, given: str) -
     assert t.series("forward.x").steps == [0] * 3 + [1] * 3
     assert len(t.series("blocks.0.forward.attn").steps) == 8
     assert not t.coverage
+
+
+def shifted(by: Tensor) -> Tensor:
+    much = by + 5
+    return much
+
+
+class Helped(nn.Module):
+    """Has functions that are called without it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = shifted
+
+    @staticmethod
+    @torch.no_grad()
+    def plus(q: Tensor) -> Tensor:
+        more = q + 1
+        return more
+
+    @classmethod
+    def twice(cls, q: Tensor) -> Tensor:
+        return q * 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        def inner(q: Tensor) -> Tensor:
+            less = q - 1
+            return less
+
+        return self.shift(self.twice(self.plus(inner(x))))
+
+
+class Helpers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Helped(), Helped()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_functions_that_do_not_get_their_module() -> None:
+    paths = ["plus", "plus.more", "plus.q", "twice", "forward.inner.less", "shift.much"]
+    net = Helpers()
+    with clew.trace(net, capture=[f"layers.*.{path}" for path in paths]) as t:
+        net(torch.zeros(1))
+    assert not t.coverage
+    for layer, given in ((0, 0.0), (1, 5.0)):
+        found = {path: t.series(f"layers.{layer}.{path}").stack().tolist() for path in paths[1:3]}
+        assert found == {"plus.more": [[given]], "plus.q": [[given - 1]]}
+        for path in ("plus.return", "twice.return", "forward.inner.less", "shift.much"):
+            assert len(t.series(f"layers.{layer}.{path}")) == 1
+    with clew.trace(net, capture=["layers.1.plus.more"]) as t:
+        net(torch.zeros(1))
+        Helped.plus(torch.full((1,), 7.0))  # of no module, and the function that was named
+    assert t.series("layers.1.plus.more").stack().tolist() == [[5], [8]]
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_functions_that_do_not_get_their_module_in_compiled_code(layers: int) -> None:
+    torch._dynamo.reset()
+    net = Helpers()
+    del net.layers[layers:]
+    compiled = torch.compile(net, backend="eager")
+    with clew.trace(net, capture=["layers.0.plus.more"]) as t:
+        compiled(torch.zeros(1))
+    told = [gap.why for gap in t.coverage if gap.where == "layers.0.plus.more"]
+    if layers == 1:
+        assert (t.series("layers.0.plus.more").stack().tolist(), told) == ([[0]], [])
+    else:
+        assert len(told) == 1
+        assert "does not tell whose a static method is" in told[0]

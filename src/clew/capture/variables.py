@@ -21,6 +21,7 @@ from clew.capture.frames import Installed, Site, Target, hooks, instrument
 from clew.capture.frames.functions import Found, methods, missing, resolve, variables
 from clew.capture.frames.paths import follow
 from clew.capture.lanes import NAME
+from clew.capture.owners import Wanted
 from clew.capture.recording import At, Recording, Where
 from clew.capture.sources import MACHINERY, position_of
 from clew.events.model import Gap
@@ -32,22 +33,6 @@ if TYPE_CHECKING:
 RETURN = "return"
 # What calls a probe lies between the program's frame and ours.
 _BETWEEN = (os.path.dirname(hooks.__file__) + os.sep, __file__)
-
-
-@dataclass(slots=True)
-class Wanted:
-    """What an address asks of one function: a variable, and a path inside it.
-
-    `stem` is the function as an address names it. `owners` are the modules whose method it is, by
-    id, with the path of each; None for any caller.
-    """
-
-    address: Address
-    name: Segment
-    rest: tuple[Segment, ...]
-    stem: str
-    owners: dict[int, str] | None
-    ran: bool = False
 
 
 class VariableSource:
@@ -157,7 +142,8 @@ class VariableSource:
             plan = Plan(self, match.function, match.inner)
             self._plans[id(match.function), match.inner] = plan
         name, rest = (match.rest[0], match.rest[1:]) if match.rest else (RETURN, ())
-        changed = plan.add(Wanted(address, name, rest, _stem(match, owners is not None), owners))
+        stem = _stem(match, owners is not None)
+        changed = plan.add(Wanted(address, name, rest, stem, owners, match.gets_owner))
         if changed and self._running:
             plan.install()
 
@@ -282,10 +268,10 @@ class Plan:
         where = At(None, position_of(self._function.__code__, line), below=True)
         call.told.clear()
         for wanted in self.wanted:
-            mine = wanted.owners is None or path in wanted.owners.values()
-            if mine and segment_matches(wanted.name, name) and not wanted.rest:
-                owner = "" if wanted.owners is None else path
-                self._record(wanted, owner, name, value, always, call, where)
+            if segment_matches(wanted.name, name) and not wanted.rest:
+                owner = wanted.path_in_compiled(path, self._function, self._recording)
+                if owner is not None:
+                    self._record(wanted, owner, name, value, always, call, where)
 
     def _seen(self, site: Site, name: str, value: object, owner: object, always: bool) -> None:
         try:
@@ -299,7 +285,7 @@ class Plan:
             owner = self._running() if owner is None else owner
             for wanted in self.wanted:
                 if segment_matches(wanted.name, name):
-                    path = "" if wanted.owners is None else wanted.owners.get(id(owner))
+                    path = wanted.path_of(owner, self._function, self._recording)
                     if path is not None:
                         self._record(wanted, path, name, value, always, call, where)
         except Exception as fault:
@@ -377,9 +363,9 @@ def _has_variable(match: Found) -> bool:
 
 def _stem(match: Found, is_method: bool) -> str:
     """What comes before a variable: `forward`, `forward.inner`, `data.py:Dataset.load`."""
-    code = match.function.__code__
     if is_method:
-        return _joined(code.co_name, match.inner)
+        return _joined(match.name, match.inner)
+    code = match.function.__code__
     qualname = getattr(code, "co_qualname", match.function.__qualname__).replace(".<locals>", "")
     return f"{os.path.basename(code.co_filename)}:{_joined(qualname, match.inner)}"
 
@@ -393,7 +379,8 @@ def _never_ran(address: Address) -> Gap:
         "an address to capture",
         address.text,
         "its function was found, and never called, or never with this variable; a fused fast path "
-        "or code that was compiled before the trace goes past it",
+        "or code that was compiled before the trace goes past it, and compiled code does not tell "
+        "whose a static method is that several modules have",
         "call it inside the block; for compiled code, compile inside the block or use "
         "clew.trace(compiled='eager')",
     )

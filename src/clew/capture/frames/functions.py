@@ -32,12 +32,15 @@ from clew.errors import NoMatch
 class Found:
     """A function, and what of the address is left for a variable in it: `("cache", "k", 0)`.
 
-    With `inner` it is the function that holds the definition of the one that was named.
+    With `inner` it is the function that holds the definition of the one that was named. Of a method
+    there are the `name` its object has it by, and whether it gets that object as it is called.
     """
 
     function: FunctionType
     rest: tuple[Segment, ...] = ()
     inner: str = ""
+    name: str = ""
+    gets_owner: bool = False
 
 
 def resolve(where: str | None, segments: Sequence[Segment]) -> list[Found]:
@@ -218,14 +221,22 @@ def methods(owner: object, segments: Sequence[Segment]) -> list[Found]:
         return []
     wanted, rest = segments[0], tuple(segments[1:])
     if not has_wildcard(wanted):
-        attribute = _static(owner, str(wanted))
-        found = [Found(function, rest) for function in unwrap(attribute, str(wanted))]
+        found = _method(owner, str(wanted), rest)
         return [inner for match in found for inner in _into_inner(match)]
     names = [name for name in _method_names(owner) if segment_matches(wanted, name)]
-    found = [
-        Found(function, rest) for name in names for function in unwrap(_static(owner, name), name)
-    ]
+    found = [match for name in names for match in _method(owner, name, rest)]
     return [match for match in found if not rest or _has_variable(match)]
+
+
+def _method(owner: object, name: str, rest: tuple[Segment, ...]) -> list[Found]:
+    attribute = _static(owner, name)
+    is_free = isinstance(attribute, staticmethod | classmethod)
+    # A function among the object's own attributes is called as it is.
+    is_own = isinstance(attribute, FunctionType) and name in _instance_dict(owner)
+    return [
+        Found(function, rest, "", name, not (is_free or (is_own and function is attribute)))
+        for function in unwrap(attribute, name)
+    ]
 
 
 def _into_inner(match: Found) -> list[Found]:
@@ -233,8 +244,10 @@ def _into_inner(match: Found) -> list[Found]:
     best = [match]
     for _, path in _inner_codes(match.function.__code__):
         if tuple(str(part) for part in match.rest[: len(path)]) == path:
-            best = [Found(match.function, match.rest[len(path) :], ".".join(path))]
-            best += [Found(f, best[0].rest) for f in _existing_inner(match.function, path)]
+            rest, inner = match.rest[len(path) :], ".".join(path)
+            best = [Found(match.function, rest, inner, match.name)]
+            name = f"{match.name}.{inner}"
+            best += [Found(f, rest, "", name) for f in _existing_inner(match.function, path)]
     return best
 
 
