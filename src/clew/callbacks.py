@@ -178,8 +178,10 @@ def as_array(value: Any) -> np.ndarray[Any, Any]:
     """A tensor, array or number as NumPy, bf16 and fp8 as float32."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
-        floating = value.dtype.is_floating_point
-        value = (value.float() if floating and value.element_size() < 4 else value).numpy()
+        try:
+            value = value.numpy()
+        except TypeError:  # a dtype that NumPy has not
+            value = value.float().numpy()
     return np.asarray(value)
 
 

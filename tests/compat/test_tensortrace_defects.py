@@ -20,6 +20,7 @@ from clew.compat.tensortrace import (
     ModelTracer,
     Variable,
     stack_padded_tensors,
+    stack_tensors,
 )
 from clew.errors import ClewWarning
 from tests.compat.test_tensortrace import Net, passes, traced
@@ -73,8 +74,9 @@ def test_2_saving_to_hdf5_works_in_one_process(tmp_path: Path) -> None:
         [torch.tensor([1 + 2j])],
         [torch.tensor([True, False])],
         [torch.tensor([0.5, 1.0], dtype=torch.bfloat16)],
+        [torch.tensor([0.5, 1.0], dtype=torch.float16)],
     ],
-    ids=["int64", "float64", "complex", "bool", "bfloat16"],
+    ids=["int64", "float64", "complex", "bool", "bfloat16", "float16"],
 )
 def test_3_hdf5_holds_exactly_what_was_traced(tmp_path: Path, values: list[Tensor]) -> None:
     found = saved(tmp_path, values, compression="gzip", compression_opts=4, shuffle=True)
@@ -101,6 +103,76 @@ def test_3_text_numbers_none_and_containers_are_stored(tmp_path: Path) -> None:
     assert found["forward.y.text_iterations"].tolist() == [3, 4]
     assert found["forward.y.0"].tolist() == [[1, 1]]
     assert found["forward.y.1.k"].tolist() == [3]
+
+
+class Loss(nn.Module):
+    """Begins with `loss = None`, as models of Hugging Face do."""
+
+    def forward(self, x: Tensor, has_labels: bool = True) -> Tensor | None:
+        loss = None
+        if has_labels:
+            loss = x.mean()
+        return loss
+
+
+def test_3_none_is_left_out_where_values_are_stacked() -> None:
+    model, padded = Loss(), [stack_padded_tensors]
+    tracer = ModelTracer(
+        model, ["forward.loss"], 1, 2, pre_gather_callbacks=padded, post_gather_callbacks=padded,
+        post_trace_callbacks=padded,
+    )  # fmt: skip
+    variable = Variable("forward.loss", post_trace_callbacks=[stack_tensors])
+    for one in (tracer, ModelTracer(model, variable)):
+        with one:
+            for step in range(6):
+                model(torch.full((2,), float(step)), step not in (2, 3))
+    lists = tracer.results["forward.loss"]
+    assert lists.values[0].tolist() == [[[0, 1]], [[4, 5]]]  # nothing of the second gather
+    assert lists.iterations[0].tolist() == [[[1, 2]], [[5, 6]]]
+    assert lists.ranks[0].tolist() == [[0], [0]]
+    result = variable.results["forward.loss"]
+    assert (result.values.tolist(), result.iterations) == ([0, 1, 4, 5], [1, 2, 5, 6])
+    assert result.ranks == [0] * 4
+
+
+def test_3_numbers_have_the_name_that_was_asked_for(tmp_path: Path) -> None:
+    model, saver = Loss(), H5PYSaverCallback(tmp_path / "run.h5")
+    with ModelTracer(model, Variable("forward.loss", post_gather_callbacks=[saver])):
+        for step in range(3):
+            model(torch.full((2,), float(step)), step != 1)
+    content, iterations = saver.datasets["forward.loss"]
+    assert (content[:].tolist(), iterations[:].tolist()) == ([0, 2], [1, 3])
+    assert saver.datasets["forward.loss"].ranks[:].tolist() == [0, 0]
+    content, iterations = saver.datasets["forward.loss.text"]
+    assert (content[:].tolist(), iterations[:].tolist()) == ([b"None"] * 3, [1, 2, 3])
+    saver.close()
+
+
+def test_a_saver_goes_on_with_its_file_after_it_was_closed(tmp_path: Path) -> None:
+    model, saver = Given(), H5PYSaverCallback(tmp_path / "run.h5")
+    first = Variable(["forward.x", "forward.y"], post_gather_callbacks=[saver])
+    second = Variable("forward.y", post_gather_callbacks=[saver])
+    for variable in (first, second):
+        with ModelTracer(model, variable):
+            model(torch.ones(2))
+        content = {name: saved[0][:].tolist() for name, saved in saver.datasets.items()}
+        saver.close()
+    assert content == {"forward.x": [[1, 1]], "forward.y": [[1, 1]] * 2}
+
+
+def test_a_saver_has_its_settings_and_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "run.h5"
+    saver = H5PYSaverCallback(path, np.int32, np.float32, np.int16, "gzip", 4, True, False)
+    assert (saver.dataset_file, saver.iteration_dtype) == (path, np.int32)
+    assert (saver.float_dtype, saver.int_dtype) == (np.float32, np.int16)
+    assert (saver.compression, saver.compression_opts, saver.shuffle) == ("gzip", 4, True)
+    assert not saver.existing_ok
+    saver.h5_file.attrs["rate"] = 0.5
+    passes(ModelTracer(model := Net(), "fc1", post_gather_callbacks=[saver]), model, 1)
+    assert saver.h5_file["fc1"].compression == "gzip"
+    saver.close()
+    with h5py.File(path) as file:
+        assert (file.attrs["rate"], list(file)) == (0.5, ["fc1", "fc1_iterations", "fc1_ranks"])
 
 
 def test_3_a_dtype_that_cannot_hold_the_values_is_refused(tmp_path: Path) -> None:

@@ -39,9 +39,43 @@ def test_parts_text_and_empty_values(tmp_path: Path) -> None:
     file.append("x", [{"a": [1, "one"]}, "text", 2.5, None, torch.empty(0, 2)])
     file.close()
     assert contents(file.path) == {
-        "x": [b"text", b"None"], "x.a.0": [1], "x.a.1": [b"one"],
-        "x.number": [[[2.5, 0]], [[0, 0]]],
+        "x": [[[2.5, 0]], [[0, 0]]], "x.a.0": [1], "x.a.1": [b"one"],
+        "x.text": [b"text", b"None"],
     }  # fmt: skip
+
+
+def test_numbers_have_the_plain_name_whatever_came_first(tmp_path: Path) -> None:
+    file = GrowingHdf5(tmp_path / "run.h5", {})
+    file.append("x", [None], steps=([1], 0))
+    found = file.append("x", [torch.ones(2), None], steps=([1, 2], 0))
+    assert {name: values[:].tolist() for name, (values, _) in found.items()} == {
+        "x": [[1, 1]], "x.text": [b"None"] * 2,
+    }  # fmt: skip
+    file.append("y", ["one", {"text": 5}, "two", 3, "four"], steps=(range(5), 0))
+    file.close()
+    assert contents(file.path) == {
+        "x": [[1, 1]], "x_steps": [1], "x.text": [b"None"] * 2, "x.text_steps": [1, 2],
+        "y": [3], "y_steps": [3], "y.text": [5], "y.text_steps": [1],
+        "y.text.text": [b"one", b"two", b"four"], "y.text.text_steps": [0, 2, 4],
+    }  # fmt: skip
+
+
+def test_rows_go_to_the_same_file_after_it_was_closed(tmp_path: Path) -> None:
+    file = GrowingHdf5(tmp_path / "run.h5", {})
+    file.append("x", [1.0, "text"], steps=([1, 2], 0))
+    file.append("y", [torch.ones(2)])
+    file.close()
+    file.append("x", [])
+    assert contents(file.path)["x"] == [1]  # closed as it was
+    found = file.append("x", [2.0], steps=([3], 0))
+    assert {name: [part[:].tolist() for part in parts] for name, parts in found.items()} == {
+        "x": [[1, 2], [1, 3]], "x.text": [[b"text"], [2]], "y": [[[1, 1]]],
+    }  # fmt: skip
+    file.close()
+    file.path.rename(tmp_path / "away.h5")
+    assert list(file.append("x", [4.0], steps=([4], 0))) == ["x"]
+    file.close()
+    assert contents(file.path) == {"x": [4], "x_steps": [4]}
 
 
 def test_a_dataset_takes_on_the_dtype_that_holds_all_of_it(tmp_path: Path) -> None:

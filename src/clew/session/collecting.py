@@ -7,6 +7,7 @@ come a model and `Collector`s, which say what to collect; they have the results,
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,8 +29,28 @@ from clew.session.tracer import Tracer, trace, unrecorded
 _C = TypeVar("_C", bound="Collecting")
 
 
+class _Result:
+    """Values with facts of each."""
+
+    values: Any
+
+    def stack(self, how: Callable[[list[Any]], Any]) -> None:
+        """Make one tensor of the values, by `clew.callbacks.stack` or `stack_padded`.
+
+        None among them is left out, with its facts.
+        """
+        import torch
+
+        none = {at for at, value in enumerate(self.values) if value is None}
+        for column in vars(self).values() if none else ():
+            column[:] = [item for at, item in enumerate(column) if at not in none]
+        tensors = [torch.as_tensor(value) for value in self.values]
+        dtype = functools.reduce(torch.promote_types, (t.dtype for t in tensors), torch.bool)
+        self.values = torch.from_numpy(how(tensors)).to(dtype) if tensors else torch.tensor([])
+
+
 @dataclass
-class LocalVariableResult:
+class LocalVariableResult(_Result):
     """Values of one process, each with its iteration."""
 
     iterations: Any = field(default_factory=list)
@@ -37,7 +58,7 @@ class LocalVariableResult:
 
 
 @dataclass
-class GlobalVariableResult:
+class GlobalVariableResult(_Result):
     """Values of all processes, each with its iteration and rank."""
 
     iterations: Any = field(default_factory=list)

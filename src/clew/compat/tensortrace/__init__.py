@@ -21,12 +21,8 @@ from clew.compat.tensortrace.utils import (
     get_object_value,
     partial_path_matching,
 )
-from clew.compat.tensortrace.variable import (
-    GlobalVariableResult,
-    LocalVariableResult,
-    ResultEntry,
-    Variable,
-)
+from clew.compat.tensortrace.variable import ResultEntry, Variable
+from clew.session.collecting import GlobalVariableResult, LocalVariableResult
 
 __all__ = [
     "GlobalVariableResult", "H5PYSaverCallback", "H5PYTracedModel", "LocalVariableResult",

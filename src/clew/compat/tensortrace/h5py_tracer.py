@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import nn
 
 from clew.compat.tensortrace.tracer import ModelTracer, TracedModel
 from clew.compat.tensortrace.variable import GlobalVariableResult
+from clew.session.surroundings import rank_and_size
 from clew.views.export.growing_hdf5 import GrowingHdf5
 
 
@@ -20,6 +22,7 @@ class Saved(tuple[Any, Any]):
     shape = property(lambda self: self[0].shape)
 
 
+@dataclass(eq=False)
 class H5PYSaverCallback(GrowingHdf5):
     """Writes what was gathered to datasets `name`, `name_iterations` and `name_ranks`.
 
@@ -28,31 +31,35 @@ class H5PYSaverCallback(GrowingHdf5):
     replaced, or left alone with `existing_ok=False`, which raises ValueError.
     """
 
-    def __init__(
-        self, dataset_file: str | Path, iteration_dtype: Any = np.int64, float_dtype: Any = None,
-        int_dtype: Any = None, compression: str | None = None, compression_opts: Any = None,
-        shuffle: bool = False, existing_ok: bool = True,
-    ) -> None:  # fmt: skip
-        self.dataset_file = Path(dataset_file)
-        if self.dataset_file.exists() and not existing_ok:
+    dataset_file: str | Path
+    iteration_dtype: Any = np.int64
+    float_dtype: Any = None
+    int_dtype: Any = None
+    compression: str | None = None
+    compression_opts: Any = None
+    shuffle: bool = False
+    existing_ok: bool = True
+
+    def __post_init__(self) -> None:
+        path = self.dataset_file = Path(self.dataset_file)
+        if path.exists() and not self.existing_ok:
             told = "give another dataset_file, or existing_ok=True to replace it"
-            raise ValueError(f"{dataset_file} exists: {told}")
-        dtypes = {"f": float_dtype, "i": int_dtype, "u": int_dtype}
-        super().__init__(
-            self.dataset_file, dtypes, compression=compression, shuffle=shuffle,
-            compression_opts=compression_opts,
-        )  # fmt: skip
-        self.iteration_dtype = iteration_dtype
+            raise ValueError(f"{path} exists: {told}")
+        dtypes = {"f": self.float_dtype, "i": self.int_dtype, "u": self.int_dtype}
+        settings = "compression", "compression_opts", "shuffle"
+        super().__init__(path, dtypes, **{name: getattr(self, name) for name in settings})
         self.datasets: dict[str, Saved] = {}
+
+    h5_file = property(lambda self: None if rank_and_size()[0] else self.file)
 
     def __call__(self, name: str, results: Any, iterations: Any = None, ranks: Any = None) -> None:
         """Write the values of a gather; the result, or its lists, are empty afterwards."""
         given = results if iterations is None else GlobalVariableResult(iterations, ranks, results)
         counts = [np.asarray(each, self.iteration_dtype) for each in given.iterations]
         facts = {"iterations": (counts, 0), "ranks": (given.ranks, -1)}
-        for part, datasets in self.append(name, given.values, **facts).items():
-            self.datasets[part] = Saved(datasets[:2])
-            self.datasets[part].ranks = datasets[2]
+        for part, (*saved, ranks) in self.append(name, given.values, **facts).items():
+            self.datasets[part] = Saved(saved)
+            self.datasets[part].ranks = ranks
         for column, items in vars(given).items():
             setattr(given, column, [])
             if isinstance(items, list):

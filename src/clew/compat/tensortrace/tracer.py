@@ -6,46 +6,42 @@ each `Variable` has its results.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import nn
 
 from clew.callbacks import stack, stack_padded
-from clew.compat.tensortrace.variable import GlobalVariableResult, Variable
+from clew.compat.tensortrace.variable import Variable
 from clew.errors import ClewError
-from clew.session.collecting import Collecting
+from clew.session.collecting import Collecting, GlobalVariableResult, LocalVariableResult
 from clew.session.surroundings import rank_and_size
 
 
-def stack_tensors(name: str, results: Any, iterations: Any = None, ranks: Any = None) -> None:
-    """Stack values of one shape along a new first dimension; the README's other lists likewise."""
-    _stack(stack, results, iterations, ranks)
+def stack_tensors(name: str, results: Any, *lists: Any) -> None:
+    """Stack values of one shape along a new first dimension; the README's other lists likewise.
+
+    None among the values is left out, with its iteration and rank.
+    """
+    _stack(stack, results, lists)
 
 
-def stack_padded_tensors(
-    name: str, results: Any, iterations: Any = None, ranks: Any = None
-) -> None:
+def stack_padded_tensors(name: str, results: Any, *lists: Any) -> None:
     """Stack values of any shapes: aligned at their last dimensions, zeros at the end of each.
 
     Where the README's other lists are filled up, the iteration is 0 and the rank -1.
     """
-    _stack(stack_padded, results, iterations, ranks)
+    _stack(stack_padded, results, lists)
 
 
-def _stack(how: Callable[..., Any], results: Any, iterations: Any, ranks: Any) -> None:
-    tensors = [torch.as_tensor(v) for v in (results if iterations is not None else results.values)]
-    dtype = functools.reduce(torch.promote_types, (t.dtype for t in tensors), torch.bool)
-    stacked = torch.from_numpy(how(tensors)).to(dtype) if tensors else torch.tensor([])
-    if iterations is None:
-        results.values = stacked
-        return
-    results[:] = [stacked]
-    iterations[:] = [stack_padded(iterations)]
-    if ranks is not None:
-        ranks[:] = [stack_padded(ranks, fill=-1)]
+def _stack(how: Callable[..., Any], results: Any, lists: tuple[Any, ...]) -> None:
+    kind: Any = GlobalVariableResult if len(lists) == 2 else LocalVariableResult
+    given = kind(*lists, results) if lists else results
+    given.stack(how)
+    if lists and results:
+        results[:] = [given.values]
+        for facts, fill in zip(lists, (0, -1), strict=False):
+            facts[:] = [stack_padded(facts, fill)]
 
 
 class ModelTracer(Collecting):
