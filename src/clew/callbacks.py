@@ -84,6 +84,10 @@ class Callbacks:
         """Whether there is something to do when values are gathered."""
         return self.before_gather is not None or self.after_gather is not None
 
+    def is_due(self, steps: Any, training: Callable[[], bool | None]) -> bool:
+        """Whether values of the step that runs are wanted, by the steps so far and its kind."""
+        return bool(steps.is_due(self.every, self.only, training()))
+
 
 def mean(dim: Dims = None) -> Reduction:
     """The mean over some dimensions, or over everything."""

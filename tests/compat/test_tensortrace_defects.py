@@ -400,6 +400,47 @@ def test_16_a_compiled_model_returns() -> None:
     assert tracer.results["forward.y"].iterations == [1, 2]
 
 
+@pytest.mark.parametrize("way", ["compiled", "in place", "forward"])
+def test_16_iterations_of_compiled_passes_and_of_calls_of_forward(way: str) -> None:
+    torch._dynamo.reset()
+    model = Given()
+    run: Any = model.forward
+    if way == "compiled":
+        run = torch.compile(model, backend="eager")
+    elif way == "in place":
+        model.compile(backend="eager")
+        run = model
+    often = Variable(["forward", "forward.y"], gather_interval=2)
+    seldom = Variable("forward.y", 2)
+    evaluate = Variable("forward.y", mode="eval")
+    with ModelTracer(model, [often, seldom, evaluate]) as tracer:
+        for step in range(5):
+            model.train(step != 2)
+            run(torch.full((1,), float(step)))
+            if step == 1:
+                assert often.results["forward"].iterations == [1, 2]
+    for name in ("forward", "forward.y"):
+        assert often.results[name].iterations == [1, 2, 3, 4]
+        assert [value.item() for value in often.results[name].values] == [0, 1, 3, 4]
+    assert seldom.results["forward.y"].iterations == [2, 4]
+    assert evaluate.results["forward.y"].iterations == [1]
+    assert (tracer.current_training_iteration, tracer.current_evaluation_iteration) == (4, 1)
+
+
+def test_16_what_runs_compiled_and_unseen_is_told() -> None:
+    torch._dynamo.reset()
+    model = Net()
+    compiled = torch.compile(model, backend="eager")
+    with pytest.warns(ClewWarning, match="fc1: nothing that ran matches it"):
+        tracer = ModelTracer(model, ["fc1"])
+        passes(tracer, compiled, 2)
+    assert (tracer.current_iteration, tracer.results) == (2, {})
+    unseen = torch.compile(lambda x: model(x), backend="eager")
+    unseen(torch.ones(5, 3))
+    with pytest.warns(ClewWarning, match="never ran.*or only in code that was compiled before"):
+        passes(ModelTracer(model, ["forward.x"]), unseen, 1)
+
+
 def test_17_other_trace_functions_see_what_they_saw() -> None:
     seen: list[str] = []
 

@@ -21,7 +21,7 @@ from clew.capture.compiled import silence_extra_call
 from clew.capture.sources import first_argument
 from clew.capture.torch_compat import WRAPPED_CALL
 
-_numbers = itertools.count()
+numbers = itertools.count()
 # Who listens, by number: compiled code that outlives its listener tells nobody.
 listeners: dict[int, Callable[[str], None]] = {}
 
@@ -33,13 +33,13 @@ def listen(known: KnownModules, ended: Callable[[str], None]) -> Callable[[], No
     more then.
     """
     is_compiling = torch.compiler.is_dynamo_compiling
-    number = next(_numbers)
+    number = next(numbers)
 
     def leave(module: nn.Module, args: Any, result: Any) -> None:
         if is_compiling():
             compiled = known.paths.get(id(module))
             if compiled is not None:
-                _tell_compiled([result, args], number, compiled)
+                tell_compiled([result, args], number, compiled)
             return
         path = known.path_of(module)
         if path is not None:
@@ -68,8 +68,8 @@ def _weakly(ended: MethodType, end: Callable[[], None]) -> Callable[[str], None]
     return tell
 
 
-def _tell_compiled(values: list[Any], number: int, path: str) -> None:
-    """What Dynamo traces instead; it runs this import as it traces."""
+def tell_compiled(values: list[Any], number: int, path: str) -> None:
+    """What Dynamo traces to tell a listener as the code runs; it runs this import as it traces."""
     from clew.capture import compiled_taps
 
     compiled_taps.called(values, number, path)

@@ -72,8 +72,7 @@ def bound(value: Any, plan: int, name: str, line: int, owner: Any, always: bool)
 def called(values: Any, listener: int, path: str) -> None:
     """Tell of a module call when the compiled code runs; traced by Dynamo."""
     value = _first_tensor(values)
-    if value is not None:
-        ops.clew.called(value, listener, path)
+    ops.clew.called(empty(0) if value is None else value, listener, path)
 
 
 def _first_tensor(value: Any) -> Tensor | None:

@@ -49,6 +49,7 @@ class Treatment(Protocol):
     def with_address(self) -> bool: ...
     @property
     def keep(self) -> bool: ...
+    def is_due(self, steps: Steps, training: Callable[[], bool | None]) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -226,10 +227,9 @@ class Named:
             self.collect(label, treated.treatment, value)
 
     def _is_due(self, treated: Treated) -> bool:
-        how = treated.treatment
         if self._recording.lane().stack[-1][NODE].phase == RECOMPUTE:
             return False
-        due = self._steps.is_due(how.every, how.only, self._training())
+        due = treated.treatment.is_due(self._steps, self._training)
         treated.was_due = treated.was_due or due
         return due
 

@@ -192,12 +192,9 @@ class ModuleTable:
 
     def _wrapped_by(self, module: nn.Module) -> ModuleEntry | None:
         """The entry of the known module that this one wraps, if it is such a wrapper."""
-        for attribute, child in module._modules.items():
-            if child is not None and _is_wrapped(attribute, module):
-                entry = self.entries.get(id(child))
-                if entry is not None and entry.ref() is child:
-                    return entry
-        return None
+        child = wrapped_in(module)
+        entry = None if child is None else self.entries.get(id(child))
+        return entry if entry is not None and entry.ref() is child else None
 
     def _add(self, module: nn.Module, path: str, parent: str | None, wrapper: bool) -> None:
         cls = type(module).__name__
@@ -253,6 +250,13 @@ def _join(path: str, attribute: str, owner: nn.Module) -> str:
     if _is_wrapped(attribute, owner):
         return path
     return f"{path}.{attribute}" if path else attribute
+
+
+def wrapped_in(module: nn.Module) -> nn.Module | None:
+    """The module that a wrapper wraps, None if it is no wrapper."""
+    children = module._modules
+    found = (children[name] for name in _WRAPPED if name in children and _is_wrapped(name, module))
+    return next(found, None)
 
 
 def _is_wrapped(attribute: str, owner: nn.Module) -> bool:

@@ -362,6 +362,13 @@ function_mode_count: Callable[[], int] = torch._C._len_torch_function_stack
 unobserved: Callable[[], Any] = torch._C.DisableTorchFunction
 
 
+def asked_as_dynamo_traces(function: Callable[[], bool]) -> Callable[[], bool]:
+    """Have Dynamo call a function once, and take its answer for that of the compiled code."""
+    # As `torch.compiler.assume_constant_result`, which would load Dynamo.
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
 def keep_from_dynamo(modules: Iterable[ModuleType]) -> None:
     """Have Dynamo run the functions of some modules, and what they call, as they are.
 

@@ -83,6 +83,12 @@ class VariableSource:
                        if w.address is wanted.address):  # fmt: skip
                 self._on_gap(_never_ran(wanted.address))
 
+    @property
+    def owners(self) -> set[str]:
+        """The paths of the modules whose methods had something to record."""
+        labels = (label for plan in self._plans.values() for label in plan.labels.values())
+        return {label.module for label in labels if label.module is not None}
+
     def candidates(self, address: Address) -> list[str]:
         """The variables an address may have meant: those of the methods it leads to."""
         found = []
@@ -179,7 +185,7 @@ class Plan:
         self._calls: dict[int, _Call] = {}
         self.wanted: list[Wanted] = []
         # By what is wanted, the path of the module and the variable.
-        self._labels: dict[tuple[int, str, str], Label] = {}
+        self.labels: dict[tuple[int, str, str], Label] = {}
         # The code the function has had while it was followed.
         self.codes: list[CodeType] = []
 
@@ -321,7 +327,7 @@ class Plan:
 
     def _label(self, wanted: Wanted, path: str, variable: str) -> Label:
         key = id(wanted), path, variable
-        label = self._labels.get(key)
+        label = self.labels.get(key)
         if label is None:
             stem = _joined(_joined(path, wanted.stem), variable)
             if wanted.owners is not None:
@@ -330,7 +336,7 @@ class Plan:
                 file = self._function.__code__.co_filename
                 package = str(self._function.__globals__.get("__name__", ""))
                 label = Label(VARIABLE, stem, variable, file=file, package=package)
-            self._labels[key] = label
+            self.labels[key] = label
         return label
 
 

@@ -21,10 +21,18 @@ NOTHING_RAN = Gap(
 
 
 def models_that_never_ran(
-    given: dict[str, tuple[str, list[ModuleName]]], modules: ModuleTable
+    given: dict[str, tuple[str, list[ModuleName]]],
+    modules: ModuleTable,
+    with_methods: set[str],
+    is_compiled: bool,
 ) -> Iterator[Gap]:
-    """Models of which nothing ran; `given` has the class and the names of each, by its path."""
-    ran = sorted({name.path for name in modules.names if name.entry.calls})
+    """Models of which nothing ran; `given` has the class and the names of each, by its path.
+
+    `with_methods` are the paths of modules whose methods ran, called or not. `is_compiled` says
+    whether there is compiled code, which may have run past everything.
+    """
+    unless = ", or only in code that was compiled before" if is_compiled else ""
+    ran = sorted({name.path for name in modules.names if name.entry.calls} | with_methods)
     for path, (cls, names) in given.items():
         # By path, as a wrapper that was made before the trace has the name of what it wraps.
         if not {name.path for name in names}.isdisjoint(ran):
@@ -33,7 +41,7 @@ def models_that_never_ran(
         yield Gap(
             f"model {path or cls!r}",
             "",
-            f"it never ran inside the trace; what ran: {listed}",
+            f"it never ran inside the trace{unless}; what ran: {listed}",
             "call this model object inside the block, or trace the one that runs",
         )
 

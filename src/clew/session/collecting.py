@@ -149,6 +149,16 @@ class Collector:
                     columns.update(before)
 
 
+@dataclass(frozen=True, slots=True)
+class _InPasses(Callbacks):
+    """Callbacks whose steps are passes of the model, of which each thread has its own."""
+
+    passes: Any = None
+
+    def is_due(self, steps: Any, training: Any) -> bool:
+        return bool(self.passes.is_due(self.every, self.only))
+
+
 class Collecting:
     """Collects in the passes of a model inside its `with` blocks."""
 
@@ -195,9 +205,10 @@ class Collecting:
                 name = address.removesuffix(".return")
                 collector.save(name, value, self._passes.number(collector.mode))
 
-        saving = save if collector.pre_save_callbacks else deterministic(save)
-        every, only = collector.trace_interval, collector.mode
-        how = Callbacks(saving, every=every, only=only, with_address=True, keep=False)
+        how = _InPasses(
+            save if collector.pre_save_callbacks else deterministic(save), passes=self._passes,
+            every=collector.trace_interval, only=collector.mode, with_address=True, keep=False,
+        )  # fmt: skip
         return dict.fromkeys(collector.paths, how)
 
     def _ended(self, mode: str) -> None:

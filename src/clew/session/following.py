@@ -114,6 +114,11 @@ class Following:
         """The addresses that something matched."""
         return {text for source in self._matchers for text in source.matched}
 
+    @property
+    def owners(self) -> set[str]:
+        """The paths of modules that variables were recorded of."""
+        return set() if self._variables is None else self._variables.owners
+
     def names_near(self, address: Address) -> Iterable[str]:
         """Variables, or parts of a call, that an address without a match may have meant."""
         if address.text in self._keeper.elsewhere:

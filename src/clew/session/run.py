@@ -190,10 +190,13 @@ class Session:
 
     def _say_missed(self) -> None:
         """Say what was asked for and never came."""
+        from clew.capture.torch_compat import compiled_graph_count
+
         following, modules, settings = self._following, self.recording.modules, self._settings
         if not self._given and self.recording.is_empty() and settings.schedule is None:
             self.gaps.tell(NOTHING_RAN)
-        for gap in models_that_never_ran(self._given, modules):
+        compiled = compiled_graph_count() > 0
+        for gap in models_that_never_ran(self._given, modules, following.owners, compiled):
             self.gaps.tell(gap)
         following.named.tell_missing()
         matched = following.matched

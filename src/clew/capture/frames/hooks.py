@@ -161,7 +161,7 @@ def code_tree(code: CodeType) -> Iterator[CodeType]:
             yield from code_tree(const)
 
 
-class _Silent:
+class Silent:
     """A probe that does nothing."""
 
     def entered(self, site: Site, owner: object) -> None: ...
@@ -185,4 +185,4 @@ class _Silent:
     def line(self, site: Site, owner: object) -> None: ...
 
 
-SILENT = _Silent()
+SILENT = Silent()

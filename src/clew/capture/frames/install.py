@@ -108,8 +108,9 @@ class Installed:
     those of which not everything is told, `unseen` those not followed at all; with the reasons.
     """
 
-    def __init__(self, hooks: Hooks) -> None:
+    def __init__(self, hooks: Hooks, only_source: bool = False) -> None:
         self._hooks = hooks
+        self._only_source = only_source
         self._uses: list[tuple[_State, Use]] = []
         self._followed: list[Following] = []
         self.fallbacks: list[tuple[FunctionType, str]] = []
@@ -150,7 +151,10 @@ class Installed:
             try:
                 state = _state(target.function)
             except NoSource as reason:
-                self._follow_without_source(target, str(reason), codes)
+                if self._only_source:
+                    self.unseen.append((target.function, str(reason)))
+                else:
+                    self._follow_without_source(target, str(reason), codes)
                 continue
             use = Use(self._hooks, target)
             state.uses.append(use)
@@ -229,7 +233,11 @@ def _state(function: FunctionType) -> _State:
 
 
 def instrument(
-    targets: Iterable[Target], probe: Probe, *, compiling: Callable[[], bool] | None = None
+    targets: Iterable[Target],
+    probe: Probe,
+    *,
+    compiling: Callable[[], bool] | None = None,
+    only_source: bool = False,
 ) -> Installed:
     """Tell `probe` what happens in the targets until `uninstall`.
 
@@ -237,10 +245,11 @@ def instrument(
 
     With `compiling` (torch.compiler.is_compiling), functions get a second body that is taken where
     it says yes: one without `try`, which tells bindings, polls of names surely bound and returns,
-    and neither the beginning nor the end of the call.
+    and neither the beginning nor the end of the call. With `only_source`, functions whose source
+    cannot be found are not followed.
     """
     with _lock:
-        installed = Installed(Hooks(probe, compiling))
+        installed = Installed(Hooks(probe, compiling), only_source)
         try:
             installed._add(targets)
         except BaseException:
