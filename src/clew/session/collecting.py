@@ -48,6 +48,13 @@ class _Result:
         dtype = functools.reduce(torch.promote_types, (t.dtype for t in tensors), torch.bool)
         self.values = torch.from_numpy(how(tensors)).to(dtype) if tensors else torch.tensor([])
 
+    def clear(self) -> None:
+        """Let go of everything, also in lists that somebody else has."""
+        for name, column in vars(self).items():
+            if isinstance(column, list):
+                column.clear()
+            setattr(self, name, [])
+
 
 @dataclass
 class LocalVariableResult(_Result):

@@ -60,10 +60,7 @@ class H5PYSaverCallback(GrowingHdf5):
         for part, (*saved, ranks) in self.append(name, given.values, **facts).items():
             self.datasets[part] = Saved(saved)
             self.datasets[part].ranks = ranks
-        for column, items in vars(given).items():
-            setattr(given, column, [])
-            if isinstance(items, list):
-                items.clear()
+        given.clear()
 
 
 class ModelTracerH5PY(ModelTracer):
@@ -75,10 +72,9 @@ class ModelTracerH5PY(ModelTracer):
     ) -> None:  # fmt: skip
         self.saver = H5PYSaverCallback(dataset_file, **saving)
         self.datasets = self.saver.datasets
-        super().__init__(
-            model, variables, trace_interval, saving_interval,
-            post_gather_callbacks=[self.saver], eval_only=eval_only, train_only=train_only,
-        )  # fmt: skip
+        how: Any = {"eval_only": eval_only, "train_only": train_only}
+        how["post_gather_callbacks"] = [self.saver]
+        super().__init__(model, variables, trace_interval, saving_interval, **how)
 
 
 class H5PYTracedModel(TracedModel):
