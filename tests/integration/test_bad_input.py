@@ -33,7 +33,7 @@ def nothing_left_behind() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"level": "op"}, r"level='op' is not one of 'modules', 'ops'"),
+        ({"level": "op"}, r"level='op' is not one of 'values', 'modules', 'ops'"),
         ({"values": "all"}, r"values='all' is not one of 'meta', 'stats', 'full'"),
         ({"compiled": "no"}, r"compiled='no' is not one of 'opaque', 'eager'"),
         ({"level": None}, r"level=None is not one of"),
