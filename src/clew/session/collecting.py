@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
 from clew.callbacks import Callbacks, deterministic, stack_padded
@@ -39,8 +40,6 @@ class _Result:
 
         None among them is left out, with its facts.
         """
-        import torch
-
         none = {at for at, value in enumerate(self.values) if value is None}
         for column in vars(self).values() if none else ():
             column[:] = [item for at, item in enumerate(column) if at not in none]
