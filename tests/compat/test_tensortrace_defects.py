@@ -743,16 +743,21 @@ def test_passes_of_threads_at_the_same_time_are_counted_one_by_one() -> None:
             both.wait()
             return x
 
+    def run() -> None:
+        for _ in range(5):
+            model(torch.ones(1))
+
     model = Meets()
-    tracer = ModelTracer(model, ["forward"])
-    with tracer:
-        threads = [threading.Thread(target=model, args=(torch.ones(1),)) for _ in range(2)]
+    often, seldom = Variable("forward"), Variable("forward", 2)
+    with ModelTracer(model, [often, seldom]) as tracer:
+        threads = [threading.Thread(target=run) for _ in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert tracer.current_training_iteration == 2
-    assert len(tracer.results["forward"].values) == 2
+    assert tracer.current_training_iteration == 10
+    assert sorted(often.results["forward"].iterations) == list(range(1, 11))
+    assert sorted(seldom.results["forward"].iterations) == [2, 4, 6, 8, 10]
 
 
 def test_a_callback_that_fails_is_passed_over_and_nothing_is_lost() -> None:

@@ -1,8 +1,4 @@
-"""TensorTracer's `ModelTracer` and what goes with it.
-
-In come a model and what to trace of it; the engine collects that in each pass of the model, and
-each `Variable` has its results.
-"""
+"""TensorTracer's `ModelTracer` and what goes with it; the engine collects in each pass."""
 
 from __future__ import annotations
 
