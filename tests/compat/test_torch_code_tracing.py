@@ -22,7 +22,15 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import clew
-from clew.compat.torch_code_tracing import DTYPE_ABBRS, Trace, TracingMode
+from clew.compat.torch_code_tracing import (
+    DTYPE_ABBRS,
+    Trace,
+    TracingMode,
+    _arg_to_str,
+    _op_to_str,
+    _stringify_shape,
+    _tensor_debug_string,
+)
 
 needs_columns = pytest.mark.skipif(sys.version_info < (3, 11), reason="Python tells no columns")
 
@@ -160,6 +168,35 @@ def test_every_dtype_has_a_short_name() -> None:
     assert torch.qint8 in DTYPE_ABBRS
 
 
+def test_words_for_a_program_s_own_tensors_and_ops() -> None:
+    x = torch.ones(2, 3)
+    assert _stringify_shape(x.shape) == "[2, 3]"
+    assert _stringify_shape(torch.Size([])) == "[]"
+    assert _tensor_debug_string(x.bfloat16()) == "bf16[2, 3]"
+    assert _tensor_debug_string(nn.Parameter(x)) == "f32[2, 3]"
+    ragged = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    assert _tensor_debug_string(ragged) == "f32[?]"
+    assert _arg_to_str(x) == "f32[2, 3]"
+    assert _arg_to_str([x, (x, 1), {"mask": x}]) == "[f32[2, 3], (f32[2, 3], 1), {mask: f32[2, 3]}]"
+    assert _arg_to_str(torch.float16) == "torch.float16"
+    add, relu = torch.ops.aten.add.Tensor, torch.ops.aten.relu.default
+    assert _op_to_str(add, x, 1, alpha=2) == "add.Tensor(f32[2, 3], 1, alpha=2)"
+    assert _op_to_str(relu, x) == "relu(f32[2, 3])"
+    assert _op_to_str(nn.functional.relu, x) == "torch.nn.functional.relu(f32[2, 3])"
+
+
+@torch.library.custom_op("clew_tests::shifted", mutates_args=())
+def shifted(x: Tensor, *, op: int) -> Tensor:
+    return x + op
+
+
+def test_ops_of_other_libraries_keep_their_namespace() -> None:
+    mode = traced(lambda: shifted(torch.ones(2), op=3))
+    assert ops_of(mode)[-1] == "clew_tests::shifted(f32[2], op=3) -> f32[2]"
+    overload = torch.ops.clew_tests.shifted.default
+    assert _op_to_str(overload, torch.ones(2), op=3) == "clew_tests::shifted(f32[2], op=3)"
+
+
 def backward() -> None:
     torch.ones(2, requires_grad=True).exp().sum().backward()
 
@@ -185,7 +222,7 @@ def jagged() -> None:
         (lambda: torch.ones(2).add_(1), "add_.Tensor(f32[2], 1) -> f32[2]"),
         (autocast, "mm(bf16[2, 2], bf16[2, 2]) -> bf16[2, 2]"),
         (checkpointed, "cos(f32[2]) -> f32[2]"),
-        (jagged, "cos(f32["),
+        (jagged, "cos(f32[2, ?]) -> f32[2, ?]"),
         (lambda: torch.eye(2).to_sparse() * 2, "mul.Tensor(f32[2, 2], 2) -> f32[2, 2]"),
         (lambda: torch.ones(()).item(), "_local_scalar_dense(f32[]) -> 1.0"),
     ],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,8 @@ from clew.session import Tracer, trace
 from clew.views.text.style import suited, uncoloured
 
 __all__ = ["DTYPE_ABBRS", "Trace", "TracingMode"]
+
+_TENSORS = LiveValue, torch.Tensor
 
 _CYAN, _DIM, _END = "\033[96m", "\033[2m", "\033[0m"
 
@@ -75,7 +78,8 @@ class TracingMode:
         """Take down an op, and print it."""
         if event.kind != "op":
             return
-        self.traces.append(Trace(_op_to_str(event), event.stack(), event.path))
+        call = _op_to_str(event.name, *event.inputs, **event.keywords)
+        self.traces.append(Trace(f"{call} -> {_outcome(event)}", event.stack(), event.path))
         if not self._quiet:
             lines = _lines(self.traces[-1], self._shown, self._succinct)
             self._shown = self.traces[-1].stack
@@ -147,20 +151,41 @@ def _marked(source: Source) -> str:
     return f"{source.text[:start]}{_CYAN}{source.text[start:end]}{_END}{source.text[end:]}"
 
 
-def _op_to_str(event: Happening) -> str:
-    name = event.name.removeprefix("aten.").removesuffix(".default")
-    inputs = [*map(_arg_to_str, event.inputs)]
-    inputs += [f"{key}={_arg_to_str(value)}" for key, value in event.keywords.items()]
+def _outcome(event: Happening) -> str:
     if event.error is not None:
-        outcome = f"!! {event.error.splitlines()[0]}"
-    else:
-        outcome = _arg_to_str(event.outputs, "()")
-    return f"{name}({', '.join(inputs)}) -> {outcome}"
+        return f"!! {event.error.splitlines()[0]}"
+    return _arg_to_str(event.outputs, "()")
 
 
-def _arg_to_str(value: Any, brackets: str = "[]") -> str:
-    return in_words(value, _tensor_debug_string, brackets)
+def _op_to_str(op: Any, /, *args: Any, **kwargs: Any) -> str:
+    """A call as `add.Tensor(f32[2], 1, alpha=2)`, of an op or what an event calls it."""
+    texts = [*map(_arg_to_str, args)]
+    texts += [f"{key}={_arg_to_str(value)}" for key, value in kwargs.items()]
+    return f"{_name(op)}({', '.join(texts)})"
 
 
-def _tensor_debug_string(value: LiveValue) -> str:
-    return f"{short_dtype(value.dtype)}[{value.sizes}]"
+def _name(op: Any) -> str:
+    """`mul.Tensor`, with its namespace where that is not torch's own: `vision::nms`."""
+    if not isinstance(op, str):
+        function = f"{op.__module__}.{op.__name__}"
+        op = function.removeprefix("torch._ops.")
+        if op == function:  # of Python, not an op
+            return function
+    return str(op).removesuffix(".default").replace(".", "::", 1).removeprefix("aten::")
+
+
+def _arg_to_str(arg: Any, brackets: str = "[]") -> str:
+    return in_words(arg, _tensor_debug_string, brackets, _TENSORS)
+
+
+def _tensor_debug_string(tensor: LiveValue | torch.Tensor) -> str:
+    try:
+        shape = tensor.shape
+    except RuntimeError:  # strided nested tensors have none
+        shape = None
+    return f"{short_dtype(str(tensor.dtype).removeprefix('torch.'))}{_stringify_shape(shape)}"
+
+
+def _stringify_shape(shape: Iterable[Any] | None) -> str:
+    # A size that differs from row to row is -1 in an event.
+    return "[?]" if shape is None else f"[{', '.join(map(str, shape))}]".replace("-1", "?")

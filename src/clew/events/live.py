@@ -80,15 +80,23 @@ class Listener(Protocol):
         """A module call, op, note or named value is over."""
 
 
-def in_words(described: Any, tensor: Callable[[LiveValue], str] = str, brackets: str = "[]") -> str:
+def in_words(
+    described: Any,
+    tensor: Callable[[Any], str] = str,
+    brackets: str = "[]",
+    tensors: type | tuple[type, ...] = LiveValue,
+) -> str:
     """Arguments or a result in words, of tensors the given ones: `[f32[2,3], {mask: None}]`."""
-    if isinstance(described, LiveValue):
+    if isinstance(described, tensors):
         return tensor(described)
-    if isinstance(described, list):
-        items = ", ".join(in_words(item, tensor, brackets) for item in described)
-        return brackets[0] + items + brackets[1]
+    if isinstance(described, (list, tuple)):
+        items = ", ".join(in_words(item, tensor, brackets, tensors) for item in described)
+        ends = "()" if isinstance(described, tuple) else brackets
+        return ends[0] + items + ends[1]
     if isinstance(described, dict):
-        named = (f"{key}: {in_words(item, tensor, brackets)}" for key, item in described.items())
+        named = (
+            f"{key}: {in_words(item, tensor, brackets, tensors)}" for key, item in described.items()
+        )
         return f"{{{', '.join(named)}}}"
     return str(described)
 
