@@ -165,6 +165,8 @@ def test_every_dtype_has_a_short_name() -> None:
     assert DTYPE_ABBRS[torch.uint8] == "u8"
     assert DTYPE_ABBRS[torch.complex64] == "c64"
     assert DTYPE_ABBRS[torch.float8_e4m3fn] == "f8e4m3fn"
+    assert DTYPE_ABBRS[torch.bits16] == "b16"
+    assert DTYPE_ABBRS[torch.bits1x8] == "b1x8"
     assert torch.qint8 in DTYPE_ABBRS
 
 

@@ -16,6 +16,7 @@ _SHORT_DTYPES = {
     "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8",
     "uint64": "u64", "uint32": "u32", "uint16": "u16", "uint8": "u8",
     "bool": "b8", "complex128": "c128", "complex64": "c64", "complex32": "c32",
+    "bits16": "b16", "bits1x8": "b1x8",
 }  # fmt: skip
 _PYTHON = frozenset({"bool", "int", "float", "complex", "str", "bytes", "NoneType"})
 _BARS = "▁▂▃▄▅▆▇█"
