@@ -6,11 +6,14 @@ frame is held, the op that fails is shown, and colour is left out where it is no
 
 from __future__ import annotations
 
+import dis
+import inspect
 import linecache
 import os
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -33,15 +36,16 @@ DTYPE_ABBRS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Trace:
     """One op: what it was called with, the lines that led to it, outermost first, and its module.
 
-    Torch's own lines are not among them; `module` is the path of the module that ran it.
+    Torch's own lines are not among them, and the `frame` of each is None: none is kept. `module`
+    is the path of the module that ran the op.
     """
 
     op_str: str
-    stack: tuple[Source, ...]
+    stack: list[inspect.FrameInfo]
     module: str | None = None
 
 
@@ -57,7 +61,9 @@ class TracingMode:
         self._quiet = quiet
         self._succinct = succinct
         self._color = color
-        self._shown: tuple[Source, ...] = ()
+        self._shown: list[inspect.FrameInfo] = []
+        # Frames by the id of the lines they are made of, which stay as long as the frames do.
+        self._frames: dict[int, tuple[tuple[Source, ...], list[inspect.FrameInfo]]] = {}
         self._tracer: Tracer | None = None
 
     def __enter__(self) -> TracingMode:
@@ -79,11 +85,18 @@ class TracingMode:
         if event.kind != "op":
             return
         call = _op_to_str(event.name, *event.inputs, **event.keywords)
-        self.traces.append(Trace(f"{call} -> {_outcome(event)}", event.stack(), event.path))
+        found = Trace(f"{call} -> {_outcome(event)}", self._stack(event.stack()), event.path)
+        self.traces.append(found)
         if not self._quiet:
-            lines = _lines(self.traces[-1], self._shown, self._succinct)
-            self._shown = self.traces[-1].stack
+            lines = _lines(found, self._shown, self._succinct)
+            self._shown = found.stack
             sys.stdout.write(suited(_finished(lines, self._color), sys.stdout))
+
+    def _stack(self, lines: tuple[Source, ...]) -> list[inspect.FrameInfo]:
+        known = self._frames.get(id(lines))
+        if known is None:
+            known = self._frames[id(lines)] = lines, [*map(_frame, lines)]
+        return known[1].copy()
 
     def print(self, *, succinct: bool = True) -> None:
         """Print everything seen so far."""
@@ -92,7 +105,7 @@ class TracingMode:
 
     def format(self, *, color: bool = False, succinct: bool = True) -> str:
         """Everything seen so far as text."""
-        shown: tuple[Source, ...] = ()
+        shown: list[inspect.FrameInfo] = []
         text = ""
         for found in self.traces:
             text += _finished(_lines(found, shown, succinct), color)
@@ -105,50 +118,59 @@ def _finished(lines: list[str], color: bool) -> str:
     return text if color else uncoloured(text)
 
 
-def _lines(found: Trace, shown: tuple[Source, ...], succinct: bool) -> list[str]:
+def _frame(source: Source) -> inspect.FrameInfo:
+    """A line as `inspect.stack()` has it."""
+    text = linecache.getline(source.file, source.line)
+    context = ([text], 0) if text else (None, None)
+    frame_info: Any = inspect.FrameInfo  # which is typed to have a frame
+    facts = None, source.file, source.line, source.function.rpartition(".")[2], *context
+    if sys.version_info < (3, 11):
+        return frame_info(*facts)  # type: ignore[no-any-return]
+    columns = (source.col, source.end_col) if source.end_col else (None, None)
+    positions = dis.Positions(source.line, source.end_line, *columns)
+    return frame_info(*facts, positions=positions)
+
+
+def _lines(found: Trace, shown: list[inspect.FrameInfo], succinct: bool) -> list[str]:
     """The lines that are new since the last op, and the op."""
-    same = 0
-    for mine, theirs in zip(found.stack, shown, strict=False):
-        if _place(mine, succinct) != _place(theirs, succinct):
-            break
-        same += 1
+    pairs = zip(found.stack, shown, strict=False)
+    same = len([*takewhile(lambda pair: _is_same(*pair, succinct), pairs)])
     lines = []
     for depth in range(same, len(found.stack)):
-        source = found.stack[depth]
-        where = f"# {_file(source)}:{source.line} in {_function(source)}:"
-        lines.append(f"{'│ ' * depth}{_marked(source)}  {_DIM}{where}{_END}")
+        frame = found.stack[depth]
+        where = f"# {_file(frame.filename)}:{frame.lineno} in {frame.function}:"
+        lines.append(f"{'│ ' * depth}{_marked(frame)}  {_DIM}{where}{_END}")
         if depth < len(found.stack) - 1:
             lines.append(f"{'│ ' * (depth + 1)}⬇️")
     lines.append(f"{'│ ' * len(found.stack)}# {found.op_str};")
     return lines
 
 
-def _place(source: Source, succinct: bool) -> tuple[Any, ...]:
-    columns = () if succinct else (source.col, source.end_col)
-    return source.file, source.line, source.function, *columns
+def _is_same(mine: inspect.FrameInfo, theirs: inspect.FrameInfo, succinct: bool) -> bool:
+    # File, line and function.
+    return mine[1:4] == theirs[1:4] and (succinct or _positions(mine) == _positions(theirs))
 
 
-def _file(source: Source) -> str:
+def _positions(frame: inspect.FrameInfo) -> Any:
+    """Where in its lines the part is that runs; None before Python 3.11."""
+    return getattr(frame, "positions", None)
+
+
+def _file(file: str) -> str:
     """A file as seen from the current folder, an installed one from `site-packages` on."""
-    installed = source.file.rfind(f"site-packages{os.sep}")
+    installed = file.rfind(f"site-packages{os.sep}")
     here = os.path.join(os.getcwd(), "")
-    return source.file[installed:] if installed >= 0 else source.file.removeprefix(here)
+    return file[installed:] if installed >= 0 else file.removeprefix(here)
 
 
-def _function(source: Source) -> str:
-    return source.function.rpartition(".")[2] or source.function
-
-
-def _marked(source: Source) -> str:
+def _marked(frame: inspect.FrameInfo) -> str:
     """The source line with the part that runs in colour."""
-    if source.line != source.end_line or source.end_col <= source.col:
-        return source.text
-    raw = linecache.getline(source.file, source.line)
-    # Columns count from the start of the line, the text from its first letter.
-    start, end = (
-        column - (len(raw) - len(raw.lstrip())) for column in (source.col, source.end_col)
-    )
-    return f"{source.text[:start]}{_CYAN}{source.text[start:end]}{_END}{source.text[end:]}"
+    raw = frame.code_context[0] if frame.code_context else ""
+    at = _positions(frame)
+    if at is None or at.end_col_offset is None or at.lineno != at.end_lineno:
+        return raw.strip()
+    start, end = at.col_offset, at.end_col_offset
+    return f"{raw[:start].lstrip()}{_CYAN}{raw[start:end]}{_END}{raw[end:].rstrip()}"
 
 
 def _outcome(event: Happening) -> str:
