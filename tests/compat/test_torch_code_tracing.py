@@ -125,6 +125,16 @@ def test_checklist_column_highlighting() -> None:
 
 
 @needs_columns
+def test_the_right_part_is_in_colour_behind_letters_of_any_kind() -> None:
+    def program() -> None:
+        größe = torch.ones(2) if "€" else None; größe.exp()  # fmt: skip  # noqa: E702
+
+    text = traced(program).format(succinct=False, color=True)
+    assert 'größe = \033[96mtorch.ones(2)\033[0m if "€" else None; größe.exp()' in text
+    assert 'größe = torch.ones(2) if "€" else None; \033[96mgröße.exp()\033[0m' in text
+
+
+@needs_columns
 def test_checklist_succinct_mode(capsys: pytest.CaptureFixture[str]) -> None:
     mode = traced(lambda: torch.ones(2).relu().exp())
     assert mode.format().count("torch.ones(2)") == 1

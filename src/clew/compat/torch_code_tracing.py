@@ -169,8 +169,10 @@ def _marked(frame: inspect.FrameInfo) -> str:
     at = _positions(frame)
     if at is None or at.end_col_offset is None or at.lineno != at.end_lineno:
         return raw.strip()
-    start, end = at.col_offset, at.end_col_offset
-    return f"{raw[:start].lstrip()}{_CYAN}{raw[start:end]}{_END}{raw[end:].rstrip()}"
+    line, start, end = raw.encode(), at.col_offset, at.end_col_offset  # columns count bytes
+    parts = line[:start], line[start:end], line[end:]
+    before, inside, after = (part.decode(errors="replace") for part in parts)
+    return f"{before}{_CYAN}{inside}{_END}{after}".strip()
 
 
 def _outcome(event: Happening) -> str:
