@@ -121,6 +121,8 @@ def test_checklist_column_highlighting() -> None:
     assert "\033[96mtorch.ones(2).relu()\033[0m.exp()" in text
     assert "\033[96mtorch.ones(2).relu().exp()\033[0m)" in text
     assert re.search(r"\033\[2m# \S+:\d+ in <lambda>:\033\[0m", text)
+    assert "│ \033[2m⬇️\033[0m\n" in text
+    assert "│ │ \033[2m# relu(f32[2]) -> f32[2];\033[0m\n" in text
     assert "\033" not in mode.format(succinct=False)
 
 
@@ -162,10 +164,15 @@ def test_checklist_quiet_and_stored_traces(capsys: pytest.CaptureFixture[str]) -
 @needs_columns
 def test_checklist_print_and_format(capsys: pytest.CaptureFixture[str]) -> None:
     mode = traced(lambda: torch.ones(2).relu(), succinct=False)
+    assert mode.format().endswith("# relu(f32[2]) -> f32[2];")
+    assert mode.format() != mode.format(succinct=False)
     mode.print()
-    assert capsys.readouterr().out == mode.format() != mode.format(succinct=False)
+    assert capsys.readouterr().out == f"{mode.format()}\n"
     mode.print(succinct=False)
-    assert capsys.readouterr().out == mode.format(color=False, succinct=False)
+    assert capsys.readouterr().out == f"{mode.format(color=False, succinct=False)}\n"
+    empty = TracingMode()
+    empty.print()
+    assert capsys.readouterr().out == empty.format() == ""
     with TracingMode():
         traced(lambda: torch.ones(2).relu())
     assert capsys.readouterr().out.endswith("# relu(f32[2]) -> f32[2];\n")
@@ -470,3 +477,12 @@ def test_defect_no_colour_where_there_is_no_terminal(monkeypatch: pytest.MonkeyP
             torch.ones(1)
             mode.print()
         assert ("\033" in stream.getvalue()) == coloured
+
+
+def test_ops_are_kept_where_there_is_no_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    with TracingMode() as mode:
+        torch.ones(1)
+        torch.zeros(1)
+    mode.print()
+    assert len(mode.traces) == 2

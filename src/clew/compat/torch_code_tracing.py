@@ -90,7 +90,7 @@ class TracingMode:
         if not self._quiet:
             lines = _lines(found, self._shown, self._succinct)
             self._shown = found.stack
-            sys.stdout.write(suited(_finished(lines, self._color), sys.stdout))
+            _write(_text(lines, self._color))
 
     def _stack(self, lines: tuple[Source, ...]) -> list[inspect.FrameInfo]:
         known = self._frames.get(id(lines))
@@ -100,22 +100,26 @@ class TracingMode:
 
     def print(self, *, succinct: bool = True) -> None:
         """Print everything seen so far."""
-        text = self.format(color=self._color, succinct=succinct)
-        sys.stdout.write(suited(text, sys.stdout))
+        if self.traces:
+            _write(self.format(color=self._color, succinct=succinct))
 
     def format(self, *, color: bool = False, succinct: bool = True) -> str:
         """Everything seen so far as text."""
         shown: list[inspect.FrameInfo] = []
-        text = ""
+        lines = []
         for found in self.traces:
-            text += _finished(_lines(found, shown, succinct), color)
+            lines += _lines(found, shown, succinct)
             shown = found.stack
-        return text
+        return _text(lines, color)
 
 
-def _finished(lines: list[str], color: bool) -> str:
-    text = "".join(f"{line}\n" for line in lines)
-    return text if color else uncoloured(text)
+def _text(lines: list[str], color: bool) -> str:
+    return "\n".join(lines) if color else uncoloured("\n".join(lines))
+
+
+def _write(text: str) -> None:
+    if sys.stdout is not None:  # as in a program without a console
+        sys.stdout.write(suited(f"{text}\n", sys.stdout))
 
 
 def _frame(source: Source) -> inspect.FrameInfo:
@@ -141,8 +145,8 @@ def _lines(found: Trace, shown: list[inspect.FrameInfo], succinct: bool) -> list
         where = f"# {_file(frame.filename)}:{frame.lineno} in {frame.function}:"
         lines.append(f"{'│ ' * depth}{_marked(frame)}  {_DIM}{where}{_END}")
         if depth < len(found.stack) - 1:
-            lines.append(f"{'│ ' * (depth + 1)}⬇️")
-    lines.append(f"{'│ ' * len(found.stack)}# {found.op_str};")
+            lines.append(f"{'│ ' * (depth + 1)}{_DIM}⬇️{_END}")
+    lines.append(f"{'│ ' * len(found.stack)}{_DIM}# {found.op_str};{_END}")
     return lines
 
 
