@@ -161,6 +161,22 @@ def test_checklist_quiet_and_stored_traces(capsys: pytest.CaptureFixture[str]) -
     assert len(mode.traces) == 3
 
 
+def test_a_mode_inside_itself_goes_on_as_one() -> None:
+    mode = TracingMode(quiet=True)
+    with pytest.warns(clew.ClewWarning, match="entered again: it goes on as one"):
+        with mode:
+            torch.ones(1)
+            with mode:
+                torch.zeros(1)
+            torch.ones(2)
+    assert [op.partition("(")[0] for op in ops_of(mode)] == ["ones", "zeros", "ones"]
+    torch.ones(3)
+    assert len(mode.traces) == 3
+    with mode:
+        torch.zeros(2)
+    assert len(mode.traces) == 4
+
+
 @needs_columns
 def test_checklist_print_and_format(capsys: pytest.CaptureFixture[str]) -> None:
     mode = traced(lambda: torch.ones(2).relu(), succinct=False)

@@ -67,14 +67,17 @@ class TracingMode:
         self._tracer: Tracer | None = None
 
     def __enter__(self) -> TracingMode:
-        self._tracer = trace(live=self)
+        if self._tracer is None:
+            self._tracer = trace(live=self)
         # The block is the caller's: lines above it are not part of what is traced.
         self._tracer._start(sys._getframe(1))
         return self
 
     def __exit__(self, *error: Any) -> None:
-        if self._tracer is not None:
-            self._tracer.__exit__(*error)
+        if self._tracer is None:
+            return
+        self._tracer.__exit__(*error)
+        if not self._tracer.recording:
             self._tracer = None
 
     def begins(self, event: Happening) -> None:
