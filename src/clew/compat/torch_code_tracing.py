@@ -21,6 +21,7 @@ import torch
 from clew.events.live import Happening, LiveValue, in_words
 from clew.events.model import Source, short_dtype
 from clew.session import Tracer, trace
+from clew.session.surroundings import warn
 from clew.views.text.style import suited, uncoloured
 
 __all__ = ["DTYPE_ABBRS", "Trace", "TracingMode"]
@@ -56,7 +57,16 @@ class TracingMode:
     once for all its ops in a row, otherwise once for each place in the line.
     """
 
-    def __init__(self, *, quiet: bool = False, succinct: bool = True, color: bool = True) -> None:
+    def __init__(
+        self,
+        _dispatch_key: Any = None,
+        *,
+        quiet: bool = False,
+        succinct: bool = True,
+        color: bool = True,
+    ) -> None:
+        if _dispatch_key is not None:  # which torch's own modes take
+            warn(f"TracingMode does not heed {_dispatch_key}: ops are shown as they reach backends")
         self.traces: list[Trace] = []
         self._quiet = quiet
         self._succinct = succinct
@@ -74,11 +84,11 @@ class TracingMode:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        if self._tracer is None:
-            return
-        self._tracer.__exit__(*error)
-        if not self._tracer.recording:
-            self._tracer = None
+        tracer = self._tracer
+        if tracer is not None:
+            tracer.__exit__(*error)
+            if not tracer.recording:
+                self._tracer = None
 
     def begins(self, event: Happening) -> None:
         """Module calls are not shown."""
@@ -88,7 +98,11 @@ class TracingMode:
         if event.kind != "op":
             return
         call = _op_to_str(event.name, *event.inputs, **event.keywords)
-        found = Trace(f"{call} -> {_outcome(event)}", self._stack(event.stack()), event.path)
+        if event.error is None:
+            outcome = _arg_to_str(event.outputs, "()")
+        else:
+            outcome = f"!! {event.error.splitlines()[0]}"
+        found = Trace(f"{call} -> {outcome}", self._stack(event.stack()), event.path)
         self.traces.append(found)
         if not self._quiet:
             lines = _lines(found, self._shown, self._succinct)
@@ -182,27 +196,13 @@ def _marked(frame: inspect.FrameInfo) -> str:
     return f"{before}{_CYAN}{inside}{_END}{after}".strip()
 
 
-def _outcome(event: Happening) -> str:
-    if event.error is not None:
-        return f"!! {event.error.splitlines()[0]}"
-    return _arg_to_str(event.outputs, "()")
-
-
 def _op_to_str(op: Any, /, *args: Any, **kwargs: Any) -> str:
-    """A call as `add.Tensor(f32[2], 1, alpha=2)`, of an op or what an event calls it."""
+    """A call as `add.Tensor(f32[2], 1, alpha=2)`, of an op or its name in an event."""
+    # Torch's own namespace goes without saying.
+    name = str(op).removesuffix(".default").replace(".", "::", 1).removeprefix("aten::")
     texts = [*map(_arg_to_str, args)]
     texts += [f"{key}={_arg_to_str(value)}" for key, value in kwargs.items()]
-    return f"{_name(op)}({', '.join(texts)})"
-
-
-def _name(op: Any) -> str:
-    """`mul.Tensor`, with its namespace where that is not torch's own: `vision::nms`."""
-    if not isinstance(op, str):
-        function = f"{op.__module__}.{op.__name__}"
-        op = function.removeprefix("torch._ops.")
-        if op == function:  # of Python, not an op
-            return function
-    return str(op).removesuffix(".default").replace(".", "::", 1).removeprefix("aten::")
+    return f"{name}({', '.join(texts)})"
 
 
 def _arg_to_str(arg: Any, brackets: str = "[]") -> str:
