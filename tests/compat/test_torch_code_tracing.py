@@ -12,8 +12,10 @@ import re
 import subprocess
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -486,6 +488,32 @@ def test_defect_models_run_by_other_threads_are_seen() -> None:
     model, x = nn.Linear(2, 2), torch.ones(1, 2)
     mode = traced(lambda: in_thread(lambda: model(x)))
     assert ops_of(mode)[-1] == "addmm(f32[2], f32[1, 2], f32[2, 2]) -> f32[1, 2]"
+
+
+def test_ops_of_threads_that_are_not_shown_are_told_of() -> None:
+    with ThreadPoolExecutor(1, "pool") as pool, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        pool.submit(torch.ones, 1).result()
+        with TracingMode(quiet=True) as mode:
+            torch.ones(1)
+            in_thread(lambda: torch.ones(2))
+            pool.submit(torch.ones, 3).result()
+    assert len(mode.traces) == 1
+    assert [str(warning.message) for warning in told] == [
+        "ops of other threads are shown only inside module calls; open a TracingMode in a thread "
+        "to see all of its ops: thread worker, thread pool_0"
+    ]
+    assert told[0].filename == __file__
+    # A thread with a mode of its own tells, and one without ops is nobody's business.
+    modes: list[TracingMode] = []
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        in_thread(lambda: modes.append(traced(lambda: torch.ones(2))))
+        with TracingMode(quiet=True):
+            torch.ones(1)
+            in_thread(lambda: None)
+    assert [len(mode.traces) for mode in modes] == [1]
+    assert [str(w.message) for w in told] == []
 
 
 class Terminal(io.StringIO):

@@ -11,6 +11,7 @@ import inspect
 import linecache
 import os
 import sys
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import takewhile
@@ -89,6 +90,7 @@ class TracingMode:
             tracer.__exit__(*error)
             if not tracer.recording:
                 self._tracer = None
+                _tell_threads(tracer)
 
     def begins(self, event: Happening) -> None:
         """Module calls are not shown."""
@@ -128,6 +130,22 @@ class TracingMode:
             lines += _lines(found, shown, succinct)
             shown = found.stack
         return _text(lines, color)
+
+
+def _tell_threads(tracer: Tracer) -> None:
+    """Say of which threads ops may be missing."""
+    kinds = ["ops outside module calls"]
+    if threading.current_thread() is threading.main_thread():
+        # From another thread's view the main one has always run.
+        kinds += ["a thread that was not watched"]
+    # The gaps themselves: `coverage` would read the whole trace.
+    gaps = () if tracer._session is None else tracer._session.gaps
+    threads = [gap.where for gap in gaps if gap.what in kinds]
+    if threads:
+        warn(
+            "ops of other threads are shown only inside module calls; "
+            f"open a TracingMode in a thread to see all of its ops: {', '.join(threads)}"
+        )
 
 
 def _text(lines: list[str], color: bool) -> str:
