@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from itertools import takewhile
 from typing import Any
 
@@ -31,10 +32,14 @@ _TENSORS = LiveValue, torch.Tensor
 
 _CYAN, _DIM, _END = "\033[96m", "\033[2m", "\033[0m"
 
+
+@cache
+def _abbreviated(dtype: torch.dtype | str) -> str:
+    return short_dtype(str(dtype).removeprefix("torch."))
+
+
 DTYPE_ABBRS = {
-    dtype: short_dtype(str(dtype).removeprefix("torch."))
-    for dtype in vars(torch).values()
-    if isinstance(dtype, torch.dtype)
+    dtype: _abbreviated(dtype) for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)
 }
 
 
@@ -216,11 +221,15 @@ def _marked(frame: inspect.FrameInfo) -> str:
 
 def _op_to_str(op: Any, /, *args: Any, **kwargs: Any) -> str:
     """A call as `add.Tensor(f32[2], 1, alpha=2)`, of an op or its name in an event."""
-    # Torch's own namespace goes without saying.
-    name = str(op).removesuffix(".default").replace(".", "::", 1).removeprefix("aten::")
     texts = [*map(_arg_to_str, args)]
     texts += [f"{key}={_arg_to_str(value)}" for key, value in kwargs.items()]
-    return f"{name}({', '.join(texts)})"
+    return f"{_name(op)}({', '.join(texts)})"
+
+
+@cache
+def _name(op: Any) -> str:
+    """`mul.Tensor`, with a namespace where that is not torch's own: `vision::nms`."""
+    return str(op).removesuffix(".default").replace(".", "::", 1).removeprefix("aten::")
 
 
 def _arg_to_str(arg: Any, brackets: str = "[]") -> str:
@@ -232,7 +241,7 @@ def _tensor_debug_string(tensor: LiveValue | torch.Tensor) -> str:
         shape = tensor.shape
     except RuntimeError:  # strided nested tensors have none
         shape = None
-    return f"{short_dtype(str(tensor.dtype).removeprefix('torch.'))}{_stringify_shape(shape)}"
+    return f"{_abbreviated(tensor.dtype)}{_stringify_shape(shape)}"
 
 
 def _stringify_shape(shape: Iterable[Any] | None) -> str:
