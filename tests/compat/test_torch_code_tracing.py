@@ -285,6 +285,31 @@ def test_every_kind_of_op_is_seen(program: Callable[[], Any], op: str) -> None:
     assert [found for found in ops_of(traced(program)) if found.startswith(op)]
 
 
+@torch.library.custom_op("clew_tests::counted", mutates_args=["calls"])
+def counted(x: Tensor, calls: Tensor) -> Tensor:
+    calls += 1
+    return x * 2
+
+
+@pytest.mark.parametrize(
+    ("program", "op", "result"),
+    [
+        (lambda: nn.BatchNorm1d(3)(torch.ones(2, 3)), "native_batch_norm",
+         "(f32[2, 3], f32[3], f32[3])"),
+        (lambda: torch._foreach_add_([torch.ones(2), torch.ones(3)], 1), "_foreach_add_.Scalar",
+         "None"),
+        (lambda: counted(torch.ones(2), torch.zeros(1)), "clew_tests::counted", "f32[2]"),
+        (lambda: torch.add(torch.ones(2), 1, out=torch.empty(2)), "add.out", "f32[2]"),
+    ],
+    ids=["some", "none", "one", "all"],
+)  # fmt: skip
+def test_results_are_what_an_op_returns_not_what_it_writes_to(
+    program: Callable[[], Any], op: str, result: str
+) -> None:
+    found = [text for text in ops_of(traced(program)) if text.startswith(f"{op}(")]
+    assert [text.rpartition(" -> ")[2] for text in found] == [result]
+
+
 def test_backward_stands_under_the_line_that_ran_it() -> None:
     mode = traced(backward)
     assert line_of(mode.traces[-1]).endswith(".sum().backward()")

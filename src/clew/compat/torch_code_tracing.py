@@ -106,7 +106,7 @@ class TracingMode:
             return
         call = _op_to_str(event.name, *event.inputs, **event.keywords)
         if event.error is None:
-            outcome = _arg_to_str(event.outputs, "()")
+            outcome = _arg_to_str(_returned(event.outputs), "()")
         else:
             outcome = f"!! {event.error.splitlines()[0]}"
         found = Trace(f"{call} -> {outcome}", self._stack(event.stack()), event.path)
@@ -224,6 +224,15 @@ def _op_to_str(op: Any, /, *args: Any, **kwargs: Any) -> str:
     texts = [*map(_arg_to_str, args)]
     texts += [f"{key}={_arg_to_str(value)}" for key, value in kwargs.items()]
     return f"{_name(op)}({', '.join(texts)})"
+
+
+def _returned(outputs: Any) -> Any:
+    """What an op returned, without the arguments it wrote to, which an event lists by name."""
+    if not isinstance(outputs, dict):
+        return outputs
+    if "" in outputs:
+        return outputs[""]
+    return [item for key, item in outputs.items() if key.isdigit()] or None
 
 
 @cache
