@@ -44,7 +44,9 @@ class Happening:
 
     `path` is that of the module that is called, or that it ran in; None outside any. `depth` is the
     number of module calls around it. `inputs` and `outputs` are nested lists and
-    dicts of `LiveValue`s and constants, as in the call; `keywords` are the arguments by name.
+    dicts of `LiveValue`s and constants, as in the call; `keywords` are the arguments by name. Of an
+    op that writes to arguments it does not return, `outputs` is a dict: results by their number, a
+    single one under `""`, and the arguments by name.
     `seconds` is None at the beginning. `is_direct` tells whether a line of the program itself ran
     it, not a library that such a line called. `stack` gives the program's lines that led here,
     outermost first, without torch's own; `module` the module that is called, None for all else.
