@@ -32,14 +32,10 @@ _TENSORS = LiveValue, torch.Tensor
 
 _CYAN, _DIM, _END = "\033[96m", "\033[2m", "\033[0m"
 
-
-@cache
-def _abbreviated(dtype: torch.dtype | str) -> str:
-    return short_dtype(str(dtype).removeprefix("torch."))
-
-
 DTYPE_ABBRS = {
-    dtype: _abbreviated(dtype) for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)
+    dtype: short_dtype(str(dtype).removeprefix("torch."))
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype)
 }
 
 
@@ -64,13 +60,9 @@ class TracingMode:
     """
 
     def __init__(
-        self,
-        _dispatch_key: Any = None,
-        *,
-        quiet: bool = False,
-        succinct: bool = True,
+        self, _dispatch_key: Any = None, *, quiet: bool = False, succinct: bool = True,
         color: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if _dispatch_key is not None:  # which torch's own modes take
             warn(f"TracingMode does not heed {_dispatch_key}: ops are shown as they reach backends")
         self.traces: list[Trace] = []
@@ -191,6 +183,8 @@ def _lines(found: Trace, shown: list[inspect.FrameInfo], succinct: bool) -> list
 
 
 def _is_same(mine: inspect.FrameInfo, theirs: inspect.FrameInfo, succinct: bool) -> bool:
+    if mine is theirs:
+        return True
     # File, line and function.
     return mine[1:4] == theirs[1:4] and (succinct or _positions(mine) == _positions(theirs))
 
@@ -250,7 +244,9 @@ def _tensor_debug_string(tensor: LiveValue | torch.Tensor) -> str:
         shape = tensor.shape
     except RuntimeError:  # strided nested tensors have none
         shape = None
-    return f"{_abbreviated(tensor.dtype)}{_stringify_shape(shape)}"
+    dtype = tensor.dtype  # a name in an event
+    short = short_dtype(dtype) if isinstance(dtype, str) else DTYPE_ABBRS[dtype]
+    return f"{short}{_stringify_shape(shape)}"
 
 
 def _stringify_shape(shape: Iterable[Any] | None) -> str:
