@@ -243,7 +243,7 @@ def test_checklist_call_order_trace_with_save_get_reset_and_remove(tmp_path: Pat
     model = model_of(1)
     tracer = CallTracer(tmp_path / "deep" / "traces")
     tracer.register_hooks(model)
-    assert len(tracer.hooks) == 1
+    assert len(tracer.hooks) == len(tracer.module_paths) == 3
     model(torch.rand(1, 4))
     assert tracer.get_trace() == ["0.proj_q", "0", "root"]
     assert tracer.get_trace() is not tracer.call_trace
@@ -259,6 +259,7 @@ def test_checklist_call_order_trace_with_save_get_reset_and_remove(tmp_path: Pat
     with tracer:
         assert tracer.get_trace() == []
         tracer.remove_hooks()
+        assert len(tracer.hooks) == 0
         model(torch.rand(1, 4))
     assert tracer.get_trace() == []
     assert tracer.hooks == []
@@ -288,7 +289,7 @@ def test_checklist_trace_file_to_tree_to_graph(tmp_path: Path) -> None:
     assert sizes[1][0] > 3 * sizes[0][0]
     fitted = apply_graph_render_options(construct_graph(tree), 100, figwidth=1, figheight=1)
     assert max(width_and_height(Path(fitted.render(tmp_path / "f.png")))) <= 100
-    save_tree_json(tree, tmp_path / "t.json")
+    save_tree_json(tree, json_path=tmp_path / "t.json")
     data = json.loads((tmp_path / "t.json").read_text())
     assert {"name", "count", "indices", "children"} == set(data)
     assert data["children"][0]["indices"] == [str(n) for n in range(12)]
@@ -433,6 +434,121 @@ def test_every_pass_of_a_compiled_model_is_recorded(backend: str, tmp_path: Path
     tracer.remove_hooks()
     compiled(torch.ones(1, 2))
     assert tracer.get_trace() == ["0", "1", "root"] * 3
+
+
+def test_a_hook_is_removed_by_itself(tmp_path: Path) -> None:
+    model, tracer = model_of(1), CallTracer(tmp_path)
+    tracer.register_hooks(model)
+    tracer.hooks[0].remove()
+    model(torch.rand(1, 4))
+    assert tracer.get_trace() == ["0.proj_q", "0"]
+    for hook in tracer.hooks:
+        hook.remove()
+    model(torch.rand(1, 4))
+    assert tracer.get_trace() == ["0.proj_q", "0"]
+    # Which module has which path is known all the same.
+    assert tracer.get_module_path(model) == "root"
+
+
+def test_hooks_of_one_class_may_follow_those_of_another(tmp_path: Path) -> None:
+    model, tracer = nn.Sequential(nn.Linear(2, 2), nn.ReLU()), CallTracer(tmp_path)
+    tracer.register_hooks(model, (nn.Linear,))
+    tracer.remove_hooks()
+    tracer.register_hooks(model, target_classes=nn.ReLU)  # a class is as good as a tuple of one
+    assert len(tracer.hooks) == 1
+    model(torch.ones(1, 2))
+    tracer.remove_hooks()
+    assert tracer.get_trace() == ["1"]
+    assert sorted(tracer.module_paths.values()) == ["0", "1"]
+
+
+def test_the_last_registration_says_the_path(tmp_path: Path) -> None:
+    model, saver, tracer = model_of(2), TensorSaver(tmp_path), CallTracer(tmp_path)
+    for part in (*model, model):
+        saver.register_modules(part)
+        tracer.register_hooks(part)
+    with DebugContext(saver):
+        model(torch.rand(1, 4))
+    tracer.remove_hooks()
+    assert saved(tmp_path) == ["0.q.call0.pt", "1.q.call0.pt"]
+    assert tracer.get_trace() == ["0.proj_q", "0", "1.proj_q", "1", "root"]
+    saver.register_modules(model[1], target_classes=(MyModule,))
+    assert saver.get_module_path(model[1]) == "root"
+    assert saver.get_module_path(model[1].proj_q) == "1.proj_q"
+
+
+@pytest.mark.parametrize("kind", [CallTracer, TensorSaver])
+def test_a_subclass_says_which_modules_it_registers(kind: type[Any], tmp_path: Path) -> None:
+    class Chosen(kind):
+        def _should_register_module(self, module: nn.Module, path: str, *which: Any) -> bool:
+            usual: bool = super()._should_register_module(module, path, *which)
+            return usual and path.startswith("1")
+
+    model, chosen = model_of(2), Chosen(tmp_path)
+    register = chosen.register_hooks if kind is CallTracer else chosen.register_modules
+    register(model, (nn.Linear, MyModule), None, ["2"])
+    assert sorted(chosen.module_paths.values()) == ["1", "1.proj_q"]
+    if kind is CallTracer:
+        model(torch.rand(1, 4))
+        chosen.remove_hooks()
+        assert chosen.get_trace() == ["1.proj_q", "1"]
+
+
+class Collector:
+    """All that a context needs of a saver."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def get_module_path(self, module: Any) -> str:
+        return {nn.ReLU: "relu"}.get(type(module), "unknown")
+
+    def save(self, name: str, tensor: Any) -> None:
+        self.names.append(name)
+
+
+def test_a_saver_of_another_kind(caplog: pytest.LogCaptureFixture) -> None:
+    saver = Collector()
+    with DebugContext(saver, prefix="p") as context:
+        assert get_debug_context() is context
+        spy_save("a", torch.ones(1), nn.ReLU())
+        context._save("b", torch.ones(1))
+        context._save("c", torch.ones(1), module=nn.Tanh())
+    with DebugContext(saver, "p", module_path_override="there") as context:
+        context._save("d", torch.ones(1), nn.Tanh())
+    assert get_debug_context() is None
+    assert saver.names == ["p.relu.a", "p.manual.b", "p.there.d"]
+    assert [record.getMessage()[:31] for record in caplog.records] == [
+        "Module path unknown for Tanh: r"
+    ]
+
+
+def test_a_saver_of_another_kind_in_compiled_code(caplog: pytest.LogCaptureFixture) -> None:
+    torch._dynamo.reset()
+    saver, model = Collector(), MyModule()
+    with DebugContext(saver):
+        torch.compile(model, backend="eager", fullgraph=True)(torch.rand(1, 4))
+    assert saver.names == []
+    assert "Skipping save of 'q'" in caplog.text
+
+
+def test_a_context_that_cannot_be_entered_is_not_open() -> None:
+    class Broken(Collector):
+        module_paths = 3
+
+    with pytest.raises(TypeError), DebugContext(Broken()):
+        pytest.fail("it was entered")
+    assert get_debug_context() is None
+    spy_save("t", torch.ones(1))
+
+
+def test_the_folder_can_be_changed(tmp_path: Path) -> None:
+    saver = TensorSaver(tmp_path / "a")
+    saver.save("t", torch.ones(1))
+    saver.output_dir = tmp_path / "b"
+    saver.save("t", torch.ones(1))
+    assert (saved(tmp_path / "a"), saved(tmp_path / "b")) == (["t.call0.pt"], ["t.call1.pt"])
+    assert saver.output_dir == tmp_path / "b"
 
 
 def test_a_trace_file_is_read(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import gc
 import logging
@@ -208,7 +209,7 @@ def test_defect_nothing_is_raised_in_the_users_forward(
     with DebugContext(saver):
         spy_save("odd", torch.ones(1), "no module")  # type: ignore[arg-type]
     assert all(path.parent == tmp_path for path in tmp_path.rglob("*.pt"))
-    assert "a%2Fb%2F%2E%2E%2Fc.call0.pt" in saved(tmp_path)
+    assert "a%2Fb%2F..%2Fc.call0.pt" in saved(tmp_path)
     assert len(saved(tmp_path)) == 3
 
 
@@ -217,38 +218,79 @@ def test_defect_a_view_saves_its_own_elements(tmp_path: Path) -> None:
     assert (tmp_path / "v.call0.pt").stat().st_size < 10_000
 
 
-def test_defect_an_earlier_run_is_not_overwritten(
+def loaded(path: Path) -> Any:
+    return torch.load(path, weights_only=True).item()
+
+
+def test_defect_an_earlier_run_is_not_overwritten_and_the_name_has_the_newest(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for run in range(3):
-        TensorSaver(tmp_path / "run").save("t", torch.tensor(run))
-    for run, name in enumerate(("run", "run-2", "run-3")):
-        assert torch.load(tmp_path / name / "t.call0.pt", weights_only=True).item() == run
-    assert f"saving to {tmp_path / 'run-3'}" in caplog.text
+        saver = TensorSaver(tmp_path / "run")
+        assert saver.output_dir == tmp_path / "run"
+        saver.save("t", torch.tensor(run))
+    for run, name in ((2, "run"), (0, "run-earlier"), (1, "run-earlier-2")):
+        assert loaded(tmp_path / name / "t.call0.pt") == run
+    assert f"moved to {tmp_path / 'run-earlier-2'}" in caplog.text
 
 
-def test_defect_two_savers_of_one_folder_do_not_overwrite_each_other(tmp_path: Path) -> None:
-    one, other = TensorSaver(tmp_path), TensorSaver(tmp_path)
-    one.save("t", torch.tensor(1))
-    other.save("t", torch.tensor(2))
-    one.save("t", torch.tensor(3))
-    found = [torch.load(path, weights_only=True).item() for path in sorted(tmp_path.iterdir())]
-    assert found == [1, 2, 3]
+def test_defect_two_savers_of_one_folder_do_not_overwrite_each_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, other = TensorSaver(tmp_path / "t"), TensorSaver(tmp_path / "t")
+    for number in range(3):
+        one.save("t", torch.tensor(number))
+        other.save("t", torch.tensor(number + 10))
+    for name, first in (("t", 10), ("t-earlier", 0)):
+        found = [loaded(path) for path in sorted((tmp_path / name).iterdir())]
+        assert found == [first, first + 1, first + 2]
+    assert len(caplog.records) == 1
 
 
-RANKS = """
-from clew.compat.torchspy import TensorSaver
-saver = TensorSaver("tensors")
+def test_a_saver_for_each_step_saves_to_one_folder(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = model_of(1)
+    for step in range(3):
+        saver = TensorSaver(tmp_path / "d")
+        saver.register_modules(model)
+        with DebugContext(saver, prefix=f"step{step}"):
+            model(torch.rand(1, 4))
+    assert saved(tmp_path / "d") == [f"step{step}.0.q.call0.pt" for step in range(3)]
+    assert [path.name for path in tmp_path.iterdir()] == ["d"]
+    assert caplog.records == []
+
+
+MAKING = """
+from clew.compat.torchspy import CallTracer, TensorSaver
+saver, tracer, model = TensorSaver("tensors"), CallTracer("tensors"), nn.ReLU()
+"""
+# Ranks that nothing tells of before `init_process_group`.
+LATER = f"""
+dist.destroy_process_group()
+del os.environ["RANK"], os.environ["WORLD_SIZE"]
+{MAKING}
+meet = "file://" + os.path.abspath("meet")
+dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=size)
+"""
+WORKING = """
+tracer.register_hooks(model)
+for _ in range(rank + 1):
+    model(torch.ones(1))
 saver.save("t", torch.tensor(rank))
-answer = str(saver.output_dir)
+dist.barrier()
+answer = [str(saver.output_dir), str(tracer.save_trace())]
 """
 
 
-def test_defect_ranks_do_not_overwrite_each_other(tmp_path: Path) -> None:
-    assert answers(RANKS, 2, tmp_path) == ["tensors/rank0", "tensors/rank1"]
-    for rank in (0, 1):
-        path = tmp_path / "tensors" / f"rank{rank}" / "t.call0.pt"
-        assert torch.load(path, weights_only=True).item() == rank
+@pytest.mark.parametrize("making", [MAKING, LATER], ids=["known", "known later"])
+def test_defect_ranks_do_not_overwrite_each_other(making: str, tmp_path: Path) -> None:
+    folders = ["tensors/rank0", "tensors/rank1"]
+    found = answers(making + WORKING, 2, tmp_path)
+    assert found == [[folder, f"{folder}/call_trace.txt"] for folder in folders]
+    for rank, folder in enumerate(folders):
+        assert loaded(tmp_path / folder / "t.call0.pt") == rank
+        assert (tmp_path / folder / "call_trace.txt").read_text().split() == ["root"] * (rank + 1)
 
 
 def test_defect_threads_started_inside_are_seen(tmp_path: Path) -> None:
@@ -283,6 +325,50 @@ def test_defect_a_thread_saves_where_its_own_context_says(tmp_path: Path) -> Non
     first, second = saved(tmp_path / "a"), saved(tmp_path / "b")
     assert (first[0], second[0]) == ("manual.a.call0.pt", "manual.b.call0.pt")
     assert first[1:] + second[1:] == ["manual.without.call0.pt"]
+
+
+def test_defect_a_task_saves_where_its_own_context_says(tmp_path: Path) -> None:
+    saver = TensorSaver(tmp_path)
+
+    async def work(name: str) -> None:
+        with DebugContext(saver, name) as context:
+            await asyncio.sleep(0.01)
+            spy_save("t", torch.ones(1))
+            await asyncio.to_thread(spy_save, "u", torch.ones(1))
+            assert get_debug_context() is context
+
+    async def both() -> None:
+        await asyncio.gather(work("a"), work("b"))
+
+    asyncio.run(both())
+    assert saved(tmp_path) == [f"{n}.manual.{t}.call0.pt" for n in "ab" for t in "tu"]
+
+
+def test_a_context_that_is_entered_twice_saves_once(tmp_path: Path) -> None:
+    context, other = DebugContext(TensorSaver(tmp_path), "p"), DebugContext(TensorSaver(tmp_path))
+    with context:
+        with other, context:
+            spy_save("inner", torch.ones(1))
+            assert get_debug_context() is context
+        assert get_debug_context() is context
+        spy_save("outer", torch.ones(1))
+    assert get_debug_context() is None
+    spy_save("after", torch.ones(1))
+    assert saved(tmp_path) == ["p.manual.inner.call0.pt", "p.manual.outer.call0.pt"]
+
+
+def test_contexts_may_end_in_any_order(tmp_path: Path) -> None:
+    first, second = (DebugContext(TensorSaver(tmp_path), name) for name in "ab")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__()
+    assert get_debug_context() is second
+    spy_save("t", torch.ones(1))
+    thread = threading.Thread(target=second.__exit__)
+    thread.start()
+    thread.join()
+    assert get_debug_context() is None
+    assert saved(tmp_path) == ["b.manual.t.call0.pt"]
 
 
 def replica_of(module: nn.Module) -> nn.Module:
@@ -347,8 +433,8 @@ def test_defect_long_names_do_not_overwrite_each_other(tmp_path: Path) -> None:
     saver = TensorSaver(tmp_path)
     for end in (0, 1):
         saver.save("n" * 300 + str(end), torch.tensor(end))
-    found = [torch.load(path).item() for path in sorted(tmp_path.iterdir())]
-    assert found == [0, 1]
+    assert sorted(map(loaded, tmp_path.iterdir())) == [0, 1]
+    assert list(saver.call_counts) == ["n" * 300 + "0", "n" * 300 + "1"]
 
 
 def test_defect_what_is_no_module_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

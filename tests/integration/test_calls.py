@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clew.capture.calls import KnownModules, listen
+from clew.capture.calls import Hooks, KnownModules, is_wanted, listen
 
 
 class Pair(nn.Module):
@@ -86,7 +86,8 @@ def test_a_path_outside_any_call_is_the_shortest() -> None:
     shared = nn.ReLU()
     modules = KnownModules(root="root")
     model = nn.Sequential(nn.Sequential(shared), shared)
-    assert [path for path, _ in modules.add(model)] == ["root", "0", "0.0", "1"]
+    assert [path for path, _ in modules.add(model)] == ["root", "0", "0.0"]
+    assert modules.paths[id(shared)] == "0.0"
     assert modules.path_of(shared) == "1"
     assert modules.path_of(model) == "root"
     assert modules.path_of(nn.ReLU()) is None
@@ -95,11 +96,54 @@ def test_a_path_outside_any_call_is_the_shortest() -> None:
 def test_modules_are_known_by_class_and_by_names_in_their_paths() -> None:
     model = nn.ModuleDict({"a1": nn.ReLU(), "a10": nn.ReLU(), "b": nn.ReLU(), "c": nn.Tanh()})
     modules = KnownModules()
-    found = modules.add(model, (nn.ReLU, nn.Tanh), names=["a1", "c"], without=["10"])
+    found = modules.add(model, is_wanted, (nn.ReLU, nn.Tanh), ["a1", "c"], ["10"])
     assert [path for path, _ in found] == ["a1", "c"]
     assert modules.path_of(model["b"]) is None
-    # Compiled code knows paths, and nothing of what is no module.
-    assert [modules.path_of(given) for given in ("a1", "", 3)] == ["a1", None, None]
+    assert modules.path_of("a1") is None
+    assert [path for path, _ in KnownModules().add(model, is_wanted, nn.Tanh)] == ["c"]
     del model, found
     gc.collect()
     assert modules.paths == {}
+
+
+def test_a_module_has_the_path_that_it_was_last_made_known_by() -> None:
+    shared = nn.ReLU()
+    model = nn.ModuleDict({"a": nn.Sequential(shared, nn.Tanh()), "b": shared})
+    modules = KnownModules(root="root")
+    modules.add(model)
+    modules.add(model["a"], is_wanted, nn.ReLU)
+    assert modules.path_of(shared) == "0"
+    # Those that were not wanted again keep theirs.
+    assert modules.path_of(model["a"]) == "a"
+    assert modules.path_of(model["a"][1]) == "a.1"
+    modules.add(model)
+    assert modules.path_of(shared) == "b"
+    assert sorted(modules.paths.values()) == ["a", "a.0", "a.1", "root"]
+
+
+def test_hooks_are_removed_one_by_one_and_all_together() -> None:
+    class Ear:
+        def __init__(self) -> None:
+            self.told: list[str] = []
+
+        def hear(self, path: str) -> None:
+            self.told.append(path)
+
+    model, ear = nn.Sequential(nn.ReLU(), nn.Tanh()), Ear()
+    everything = KnownModules("root").add(model)
+    hooks = Hooks(ear.hear, root="root")
+    hooks.hear(model, everything[1:2])
+    hooks.hear(model, everything)
+    assert len(hooks) == 3
+    hooks[0].remove()
+    hooks[0].remove()
+    model(torch.ones(1))
+    assert ear.told == ["1", "root"]
+    hooks.end()
+    assert hooks == []
+    assert not nn.modules.module._global_forward_hooks
+    model(torch.ones(1))
+    hooks.hear(model, everything[2:])
+    model(torch.ones(1))
+    hooks.end()
+    assert ear.told == ["1", "root", "1"]

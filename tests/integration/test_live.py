@@ -37,6 +37,30 @@ def test_no_value_is_missed_when_the_records_before_were_handed_over(tmp_path: P
     assert all(isinstance(value, LiveValue) for told in values for value in told)
 
 
+def test_who_ran_an_op_is_a_function_of_the_program_or_a_module_of_torch() -> None:
+    told: list[tuple[str, str | None]] = []
+
+    class Callers(Listener):
+        def ends(self, event: Happening) -> None:
+            told.append((event.kind, event.caller))
+
+    class Net(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + 1
+
+    net, x = Net(nn.Sequential(nn.ReLU())), torch.ones(1)
+    with torch.no_grad(), clew.trace(net, live=Callers()):
+        net(x) * 2
+    ops = [caller or "" for kind, caller in told if kind == "op"]
+    assert [caller.rpartition("<locals>.")[2] for caller in ops] == [
+        "ReLU.forward", "Net.forward", TEST_OF_CALLERS,
+    ]  # fmt: skip
+    assert {caller for kind, caller in told if kind == "module"} == {None}
+
+
+TEST_OF_CALLERS = "test_who_ran_an_op_is_a_function_of_the_program_or_a_module_of_torch"
+
+
 def test_values_are_forgotten_with_their_tensors(tmp_path: Path) -> None:
     class Deaf(Listener):
         def ends(self, event: Happening) -> None:

@@ -10,8 +10,8 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable
 from types import FrameType, MethodType
-from typing import Any
-from weakref import WeakKeyDictionary, WeakMethod, WeakValueDictionary, finalize
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary, WeakMethod, WeakValueDictionary, finalize, ref
 
 import torch
 from torch import nn
@@ -21,6 +21,7 @@ from clew.capture.compiled import silence_extra_call
 from clew.capture.sources import first_argument
 from clew.capture.torch_compat import WRAPPED_CALL
 
+_Names: TypeAlias = "WeakKeyDictionary[nn.Module, list[str]]"
 numbers = itertools.count()
 # Who listens, by number: compiled code that outlives its listener tells nobody.
 listeners: dict[int, Callable[[str], None]] = {}
@@ -75,79 +76,131 @@ def tell_compiled(values: list[Any], number: int, path: str) -> None:
     compiled_taps.called(values, number, path)
 
 
+def is_wanted(
+    module: nn.Module, path: str,
+    classes: type[nn.Module] | Iterable[type[nn.Module]] = nn.Module,
+    names: Iterable[str] | None = None, without: Iterable[str] | None = None,
+) -> bool:  # fmt: skip
+    """Whether a module is of some classes, with one of some names in its path and none of others.
+
+    A name may be anywhere in the path.
+    """
+    return (
+        isinstance(module, classes if isinstance(classes, type) else tuple(classes))
+        and (names is None or any(part in path for part in names))
+        and not any(part in path for part in without or ())
+    )
+
+
 class KnownModules:
     """Some modules of models, by the path that each is being called by; `root` is a model's own.
 
-    `paths` has the first path of each by its id, for as long as the module lives.
+    `paths` has the first path of each by its id, for as long as the module lives. One that is made
+    known again has the path that it has then.
     """
 
     def __init__(self, root: str = "") -> None:
         self._root = root
         self.paths: dict[int, str] = {}
-        self._names: WeakKeyDictionary[nn.Module, list[str]] = WeakKeyDictionary()
+        # The names in the model that a module was made known with.
+        self._names: WeakKeyDictionary[nn.Module, _Names] = WeakKeyDictionary()
         # By the ids of their hooks, which the replicas that nn.DataParallel makes have in common.
         self._originals: WeakValueDictionary[int, nn.Module] = WeakValueDictionary()
         # Ids of modules that have several names.
         self._shared: set[int] = set()
 
     def add(
-        self, model: nn.Module, classes: Iterable[type[nn.Module]] = (nn.Module,),
-        names: Iterable[str] | None = None, without: Iterable[str] | None = None,
-    ) -> list[tuple[str, nn.Module]]:  # fmt: skip
-        """Know modules of a model: of some classes, with one of some names anywhere in the path.
+        self, model: nn.Module, wanted: Callable[..., bool] = is_wanted, *how: Any
+    ) -> list[tuple[str, nn.Module]]:
+        """Know those modules of a model that are wanted, each with the first path that is.
 
-        `without` are names that none of them may have. Each comes out under each of its paths.
+        `wanted` is asked with a module, a path and whatever else is given here.
         """
-        classes, unwanted = tuple(classes), list(without or ())
-        wanted = [""] if names is None else list(names)
-        found = []
+        names: _Names = WeakKeyDictionary()
         for name, module in model.named_modules(remove_duplicate=False):
-            self._learn(name, module)
-            path = name or self._root
-            is_named = any(part in path for part in wanted)
-            is_named = is_named and not any(part in path for part in unwanted)
-            if is_named and isinstance(module, classes):
+            names.setdefault(module, []).append(name)
+        found = []
+        for module, own in list(names.items()):
+            paths = [name or self._root for name in own]
+            path = next((path for path in paths if wanted(module, path, *how)), None)
+            if path is not None:
+                self._learn(module, path, names)
                 found.append((path, module))
-                if id(module) not in self.paths:
-                    self.paths[id(module)] = path
-                    # An id is a module's only while the module lives.
-                    finalize(module, self.paths.pop, id(module), None).atexit = False
         return found
 
-    def _learn(self, name: str, module: nn.Module) -> None:
-        names = self._names.setdefault(module, [])
-        if name not in names:
-            names.append(name)
-            if len(names) > 1:
-                self._shared.add(id(module))
+    def _learn(self, module: nn.Module, path: str, names: _Names) -> None:
+        if module not in self._names:
+            # An id is a module's only while the module lives.
+            finalize(module, self.paths.pop, id(module), None).atexit = False
+        self.paths[id(module)] = path
+        self._names[module] = names
         self._originals[id(module._forward_hooks)] = module
+        (self._shared.add if len(names[module]) > 1 else self._shared.discard)(id(module))
+
+    def modules(self) -> list[nn.Module]:
+        """Those that are known now."""
+        return [module for module in self._names if id(module) in self.paths]
 
     def path_of(self, module: Any) -> str | None:
-        """The path a module, or the one that it replicates, is called by; None if not known.
-
-        Compiled code hands over a path instead of the module, an empty one if it knows none.
-        """
+        """The path a module, or the one that it replicates, is called by; None if not known."""
         path = self.paths.get(id(module))
         if path is not None and id(module) not in self._shared:
             return path
         if not isinstance(module, nn.Module):
-            return (module or None) if isinstance(module, str) else None
+            return None
         original: nn.Module | None = module
         if module not in self._names:
             original = self._originals.get(id(module._forward_hooks))
         if original is None or id(original) not in self.paths:
             return None
-        return self._name_of(original) or self._root
+        return _name_of(original, self._names[original]) or self._root
 
-    def _name_of(self, module: nn.Module) -> str:
-        """The name within the module that is calling this one, the nearest if there are several."""
-        names = self._names.get(module) or [""]
-        if len(names) == 1:
-            return names[0]
-        caller = _caller_of(module)
-        above = "" if caller is None else self._name_of(caller)
-        inside = [name for name in names if name.startswith(above and above + ".")]
-        return min(inside or names[:1], key=len)
+
+class Hook:
+    """A module whose calls are heard until `remove`."""
+
+    def __init__(self, known: KnownModules, module: nn.Module) -> None:
+        self._known, self._module = known, ref(module)
+
+    def remove(self) -> None:
+        """Hear of the module no more."""
+        self._known.paths.pop(id(self._module()), None)
+
+
+class Hooks(list[Hook]):
+    """A hook for each module whose calls are heard; a method is told their paths as they end."""
+
+    def __init__(self, ended: Callable[[str], None], root: str = "") -> None:
+        self._ended = WeakMethod(ended)
+        self._known = KnownModules(root)
+        self._end: Callable[[], None] | None = None
+
+    def hear(self, model: nn.Module, found: Iterable[tuple[str, nn.Module]]) -> None:
+        """Hear of some modules of a model, too, which are given with their paths."""
+        wanted, ended = set(found), self._ended()
+        self._known.add(model, lambda module, path: (path, module) in wanted)
+        self[:] = [Hook(self._known, module) for module in self._known.modules()]
+        if self._end is None and ended is not None:
+            self._end = listen(self._known, ended)
+
+    def end(self) -> None:
+        """Remove all."""
+        while self:
+            self.pop().remove()
+        if self._end is not None:
+            self._end()
+            self._end = None
+
+
+def _name_of(module: nn.Module, names: _Names) -> str:
+    """The name within the module that is calling this one, the nearest if there are several."""
+    own = names.get(module) or [""]
+    if len(own) == 1:
+        return own[0]
+    caller = _caller_of(module)
+    above = "" if caller is None else _name_of(caller, names)
+    inside = [name for name in own if name.startswith(above and above + ".")]
+    return min(inside or own[:1], key=len)
 
 
 def _caller_of(module: nn.Module) -> Any:

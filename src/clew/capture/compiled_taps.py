@@ -23,7 +23,7 @@ _LIBRARY.define("called(Tensor value, int listener, str path) -> ()")
 
 
 def _tap(value: Tensor, name: str, module: str | None, reduce: str) -> None:
-    for listener in list(taps._listeners):
+    for listener in taps.listeners():
         listener.tapped(name, value.detach(), module, reduce or None, None)
 
 
@@ -34,7 +34,7 @@ def _bound(value: Tensor, plan: int, name: str, line: int, module: str, always: 
 
 
 def _missed(value: Tensor, name: str) -> None:
-    for listener in list(taps._listeners):
+    for listener in taps.listeners():
         listener.missed(name)
 
 

@@ -12,6 +12,7 @@ from clew.capture.lanes import INPUTS, NAME, NAMED, NODE, Call, Lane
 from clew.capture.recording import Recording
 from clew.capture.sources import StackNode, lines_of
 from clew.events.live import Happening, Listener, LiveValue
+from clew.events.model import Source
 from clew.events.records import ARGS as ARGUMENTS
 from clew.events.records import (
     DEVICE,
@@ -36,6 +37,8 @@ from clew.events.records import (
 )
 from clew.events.records import NODE as RECORD_NODE
 
+# Where the classes of modules are defined that compilers make.
+_COMPILERS = ("torch.fx.", "torch._")
 _PLAIN = Extra("strided", "Tensor", None, None)
 
 
@@ -76,12 +79,13 @@ class LiveFeed:
         self._tell(
             "ends", kind, name, path, len(stack) - 1, record[RECORD_NODE], record[ARGUMENTS],
             record[KWARGS], record[OUT], max(record[END] - record[START], 0) / 1e9, error, module,
+            stack[-1] if kind == "op" else None,
         )  # fmt: skip
 
     def _tell(
         self, what: str, kind: str, name: str, path: str | None, depth: int, node: StackNode,
         inputs: Any, keywords: Any, outputs: Any = None, seconds: float | None = None,
-        error: str | None = None, module: Any = None,
+        error: str | None = None, module: Any = None, around: Call | None = None,
     ) -> None:  # fmt: skip
         if self._failed:
             return
@@ -91,6 +95,7 @@ class LiveFeed:
         event = Happening(
             kind, name, path, depth, self._seen(inputs or []), self._seen(keywords or {}),
             self._seen(outputs), seconds, error, is_direct, lambda: lines, module or _nothing,
+            None if around is None else _caller(lines, around),
         )  # fmt: skip
         try:
             getattr(self._listener, what)(event)
@@ -125,6 +130,16 @@ class LiveFeed:
             )  # fmt: skip
             self._values[id(token)] = (token, value)
         self._read = len(values)
+
+
+def _caller(lines: tuple[Source, ...], around: Call) -> str | None:
+    """The function that ran an op in a module call."""
+    name: Any = around[NAME]
+    # Whether no line of the program has run since the call began.
+    is_inside = name is not None and lines is lines_of(around[NODE])
+    if is_inside and not type(name.entry.ref()).__module__.startswith(_COMPILERS):
+        return f"{name.cls}.forward"
+    return lines[-1].function if lines else None
 
 
 def _nothing() -> None:

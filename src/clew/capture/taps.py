@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from types import FrameType
 from typing import Any, Protocol, TypeVar
+from weakref import ref
 
 _T = TypeVar("_T")
 
@@ -27,6 +29,8 @@ class TapListener(Protocol):
 
 # A list that changes in place: compiled code is compiled anew when somebody begins to listen.
 _listeners: list[TapListener] = []
+# Those who began in a thread or task, the last of them first.
+_own: ContextVar[tuple[ref[TapListener], ...]] = ContextVar("own_listeners", default=())
 _prefixes: list[str] = []
 # The paths of modules by their ids, for compiled code.
 _paths: dict[int, str] = {}
@@ -62,7 +66,7 @@ def tap(
         _tap_compiled(name, value, module, reduce)
         return value
     frame = sys._getframe(1)
-    for listener in _listeners:
+    for listener in listeners():
         listener.tapped(name, value, module, reduce, frame)
     return value
 
@@ -103,26 +107,41 @@ def current_prefix() -> str:
 
 
 def _tell_prefix() -> None:
-    for listener in _listeners:
+    for listener in listeners():
         listener.prefixed(current_prefix())
 
 
 def listeners() -> tuple[TapListener, ...]:
-    """Who is told of taps, whoever began last at the end."""
-    return tuple(_listeners)
+    """Who is told of taps: each once, whoever began last at the end."""
+    return tuple(dict.fromkeys(_listeners))
+
+
+def innermost(kind: type[_T]) -> _T | None:
+    """The last listener of a kind that began in this thread or task; of all, if none did."""
+    found = [listener for listener in listeners() if isinstance(listener, kind)]
+    own = [listener for listener in (known() for known in _own.get()) if listener in found]
+    return next(iter(own or reversed(found)), None)
 
 
 def listen(
     listener: TapListener, is_compiling: Callable[[], bool], paths: dict[int, str]
 ) -> Callable[[], None]:
-    """Tell somebody of taps and prefixes; returns what ends it."""
+    """Tell somebody of taps and prefixes; returns what ends it.
+
+    Who begins again before the end is still told once, until it has ended as often.
+    """
     global _is_compiling
     _is_compiling = is_compiling
     _paths.update(paths)
     _listeners.append(listener)
+    _own.set((ref(listener), *_own.get()))
 
     def end() -> None:
         _listeners.remove(listener)
+        own = list(_own.get())
+        with contextlib.suppress(ValueError):  # it may end elsewhere than it began
+            own.remove(ref(listener))
+        _own.set(tuple(own))
         if not _listeners:
             _paths.clear()
 

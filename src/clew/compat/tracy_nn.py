@@ -43,13 +43,9 @@ _PARAMETERS: dict[Any, tuple[str, ...]] = {
 class Color:
     """Escape codes; empty once `disable` was called, or where the output is no terminal."""
 
-    BLUE = "\033[94m"
-    CYAN = "\033[96m"
-    GREEN = "\033[92m"
-    YELLOW = "\033[93m"
-    RED = "\033[91m"
-    BOLD = "\033[1m"
-    DIM = "\033[2m"
+    PURPLE, BLUE, CYAN, DARKCYAN = "\033[95m", "\033[94m", "\033[96m", "\033[36m"
+    GREEN, YELLOW, ORANGE, RED = "\033[92m", "\033[93m", "\033[38;5;208m", "\033[91m"
+    GREY, BOLD, DIM, UNDERLINE = "\033[90m", "\033[1m", "\033[2m", "\033[4m"
     END = "\033[0m"
 
     @classmethod
@@ -63,13 +59,13 @@ class TensorOpsTracer:
     """Prints operations; a `Tracer` has one."""
 
     def __init__(self, color_class: type[Color] = Color) -> None:
-        self._color = color_class
+        self.Color = color_class
         self._wording = Wording()
 
     def show(self, event: Happening) -> list[str]:
         """An operation as a block of lines."""
-        color, source = self._color, event.source
-        where = f" @ [{source.function.replace('.<locals>', '')}]" if source is not None else ""
+        color = self.Color
+        where = f" @ [{event.caller.replace('.<locals>', '')}]" if event.caller else ""
         op = base_op(event.name).rstrip("_") or event.name
         words = self._wording.of(event, op)
         inputs, constants = [], []
@@ -90,18 +86,28 @@ class Tracer:
     def __init__(self, name: str = "Neural Network") -> None:
         self.name = name
         self.tensor_ops_tracer = TensorOpsTracer(Color)
+        # Nothing is hooked or patched, so nothing is in these.
+        self.hooks: list[Any] = []
+        self.original_methods: dict[str, Any] = {}
+        self.original_tensor_methods: dict[str, Any] = {}
         self._tracer: _Tracer | None = None
+        self._modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._model: Callable[[], nn.Module | None] = lambda: None
         self._thread = 0
         self._here = _Here()
 
+    @property
+    def _is_active(self) -> bool:
+        return self._tracer is not None
+
     def start(self, model: nn.Module) -> None:
         """Begin to print what runs."""
-        if self._tracer is not None:
+        if self._is_active:
             _print(f"{Color.RED}● Tracer {self.name} is already active{Color.END}")
             return
         _print(_RULE, f"{Color.BOLD}● TRACING {self.name} STARTED{Color.END}", _RULE)
-        self._model, self._thread = weakref.ref(model), threading.get_ident()
+        self._model, self._modules = weakref.ref(model), weakref.WeakSet(model.modules())
+        self._thread, self._here = threading.get_ident(), _Here()
         self._tracer = _trace(model, live=self).start()
 
     def stop(self) -> None:
@@ -129,36 +135,39 @@ class Tracer:
 
     def begins(self, event: Happening) -> None:
         """A module is called."""
-        module = event.module()
-        if event.depth == 0:
-            self._here.is_other = not _belong(module, self._model())
-        if self._here.is_other:
-            return
-        title = f"{Color.GREEN}● {event.path or self.name} ({event.name}){Color.END}"
+        module, path, here = event.module(), event.path or "", self._here
+        if here.depth is None:
+            # The path of what wraps the model, such as a compiled one, is the model's.
+            if path and module not in self._modules:
+                return
+            here.depth, here.path = event.depth, path if module is self._model() else ""
+        depth = event.depth - here.depth
+        path = "" if path == here.path else path.removeprefix(f"{here.path}.")
+        title = f"{Color.GREEN}● {path or self.name} ({event.name}){Color.END}"
         title += _details(module)
-        if event.depth == 0 and threading.get_ident() != self._thread:
+        if depth == 0 and threading.get_ident() != self._thread:
             title += f" @ [thread {threading.current_thread().name}]"
         arguments = [*event.inputs, *event.keywords.values()]
         shown = ", ".join(_shown(value) for value in arguments if any(values_in(value))) or "N/A"
-        _print(title, f"├─ Input: {shown}", depth=event.depth)
+        _print(title, f"├─ Input: {shown}", depth=depth)
 
     def ends(self, event: Happening) -> None:
         """A module call or an operation is over."""
-        is_other = self._here.is_other
-        if event.kind == "module" and event.depth == 0:
-            self._here.is_other = False
-        if is_other:
-            return
-        if event.kind == "module":
-            _print(_outcome(event, "Output"), "│", depth=event.depth)
-        elif event.kind == "op":
-            _print(*self.tensor_ops_tracer.show(event), "│", depth=event.depth)
+        here = self._here
+        if event.kind == "op" and (here.depth is not None or not event.depth):
+            lines = self.tensor_ops_tracer.show(event)
+            _print(*lines, "│", depth=event.depth - (here.depth or 0))
+        elif event.kind == "module" and here.depth is not None:
+            _print(_outcome(event, "Output"), "│", depth=event.depth - here.depth)
+            if event.depth == here.depth:
+                here.depth = None
 
 
 class _Here(threading.local):
-    """Whether the module that runs in a thread, outermost, has nothing to do with the model."""
+    """The depth of the model's call in this thread, None outside any, and the path it has there."""
 
-    is_other = False
+    depth: int | None = None
+    path = ""
 
 
 def trace_model(model: nn.Module, name: str = "Quick Trace") -> Tracer:
@@ -169,13 +178,6 @@ def trace_model(model: nn.Module, name: str = "Quick Trace") -> Tracer:
 def _print(*lines: str, depth: int = 0) -> None:
     text = "".join("│  " * depth + f"{line}\n" for line in lines)
     sys.stdout.write(suited(text, sys.stdout))
-
-
-def _belong(module: Any, model: nn.Module | None) -> bool:
-    """Whether one of two modules is in the other."""
-    if module is None or model is None:
-        return True
-    return any(m is module for m in model.modules()) or any(m is model for m in module.modules())
 
 
 def _details(module: Any) -> str:

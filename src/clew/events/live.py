@@ -50,6 +50,7 @@ class Happening:
     `seconds` is None at the beginning. `is_direct` tells whether a line of the program itself ran
     it, not a library that such a line called. `stack` gives the program's lines that led here,
     outermost first, without torch's own; `module` the module that is called, None for all else.
+    `caller` is the function that ran an op: the program's, or the forward of torch's own module.
     """
 
     kind: str
@@ -64,6 +65,7 @@ class Happening:
     is_direct: bool
     stack: Callable[[], tuple[Source, ...]]
     module: Callable[[], Any]
+    caller: str | None = None
 
     @property
     def source(self) -> Source | None:

@@ -1,25 +1,22 @@
 """torchspy on Clew: tensors saved from inside a model, and the order of module calls.
 
-`spy_save` is a tap, which reaches the saver of the innermost `DebugContext` of its thread, or of
-any thread if its own has none. Calls are told of by the engine's one hook for all modules, so a
-fused fast path stays on. What cannot be saved is logged; nothing is raised in the user's forward.
+`spy_save` is a tap, heard by the innermost `DebugContext`. Calls are told of by the engine's one
+hook for all modules, so a fused fast path stays on. Nothing is raised in the user's forward.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
+from torch.compiler import is_compiling
 
-from clew.callbacks import norm
 from clew.capture import calls, taps
-from clew.session.surroundings import rank_and_size
-from clew.views.export.tensor_files import TensorFiles
+from clew.session.surroundings import RankFolder
+from clew.views.export.tensor_files import TensorFiles, sample_norms
 
 __all__ = [
     "BaseDebugger", "CallTracer", "DebugContext", "TensorSaver", "get_debug_context", "spy_save",
@@ -32,18 +29,32 @@ class BaseDebugger:
     """A folder for output, a switch, and the paths of the modules that were registered."""
 
     def __init__(self, output_dir: str | Path, enabled: bool = True) -> None:
-        self.output_dir, self.enabled = Path(output_dir), enabled
-        self.output_dir.mkdir(parents=True, exist_ok=True)
+        self.output_dir, self.enabled = output_dir, enabled
         self._modules = calls.KnownModules(root="root")
         self.module_paths = self._modules.paths
 
+    @property
+    def output_dir(self) -> Path:
+        """The folder, or the one in it for this rank once there are several."""
+        return self._folder.path()
+
+    @output_dir.setter
+    def output_dir(self, folder: str | Path) -> None:
+        self._folder = RankFolder(folder)
+
     def register_modules(
-        self, model: nn.Module, target_classes: Iterable[type[nn.Module]] = (nn.Module,),
+        self, model: nn.Module, target_classes: Any = (nn.Module,),
         target_names: Iterable[str] | None = None, exclude_names: Iterable[str] | None = None,
-    ) -> None:  # fmt: skip
-        """Look at modules of some classes with a name in their path, and none that is excluded."""
-        for path, found in self._modules.add(model, target_classes, target_names, exclude_names):
-            logger.info("Registered %s (%s)", path, type(found).__name__)
+    ) -> list[tuple[str, nn.Module]]:  # fmt: skip
+        """Know modules of some classes with a name in their path, and none that is excluded."""
+        found = self._modules.add(
+            model, self._should_register_module, target_classes, target_names, exclude_names
+        )
+        for path, module in found:
+            logger.info("Registered %s (%s)", path, type(module).__name__)
+        return found
+
+    _should_register_module = staticmethod(calls.is_wanted)  # what a subclass may decide
 
     def get_module_path(self, module: nn.Module) -> str:
         """The path a registered module is called by, `"unknown"` for any other."""
@@ -56,18 +67,15 @@ class CallTracer(BaseDebugger):
     def __init__(self, output_dir: str | Path, enabled: bool = True) -> None:
         super().__init__(output_dir, enabled)
         self.call_trace: list[str] = []
-        self.hooks: list[Callable[[], None]] = []
+        self.hooks = calls.Hooks(self._ended, root="root")
 
     def register_hooks(self, model: nn.Module, *which: Any, **named: Any) -> None:
         """Record calls of some modules of a model from here on; which, `register_modules` says."""
-        self.register_modules(model, *which, **named)
-        if not self.hooks:
-            self.hooks.append(calls.listen(self._modules, self._ended))
+        self.hooks.hear(model, self.register_modules(model, *which, **named))
 
     def remove_hooks(self) -> None:
         """Record no more."""
-        while self.hooks:
-            self.hooks.pop()()
+        self.hooks.end()
 
     def _ended(self, path: str) -> None:
         if self.enabled:
@@ -100,40 +108,34 @@ class TensorSaver(BaseDebugger):
     """Saves tensors as `{name}.call{n}.pt`, in a folder for its rank if there are several."""
 
     def __init__(self, output_dir: str | Path, enabled: bool = True) -> None:
-        rank, size = rank_and_size()
-        self._files = TensorFiles(Path(output_dir, f"rank{rank}" if size > 1 else ""), logger)
+        super().__init__(output_dir, enabled)
+        self._files = TensorFiles(logger)
         self.call_counts = self._files.counts
-        super().__init__(self._files.folder, enabled)
 
     def save(
         self, name: str, tensor: Any, call_idx: int | None = None, norm_only: bool = False
     ) -> None:
         """Save a tensor, or what holds tensors; `norm_only` saves one norm per sample."""
         if self.enabled:
-            self._files.save(name, tensor, call_idx, _norms if norm_only else None)
+            to = self.output_dir
+            self._files.save(to, name, tensor, call_idx, sample_norms if norm_only else None)
 
     def reset_counts(self) -> None:
         """Count from 0 again; later saves replace earlier files of the same name."""
         self.call_counts.clear()
 
 
-def _norms(tensor: torch.Tensor) -> Any:
-    """One norm per sample, the first axis being the samples; of a scalar its absolute value."""
-    return norm(-1)(tensor.reshape(tensor.shape[0] if tensor.dim() else 1, -1))
-
-
 class DebugContext(taps.TapListener):
     """Where `spy_save` saves to; contexts nest, and the innermost one counts."""
 
     def __init__(
-        self, saver: TensorSaver, prefix: str = "", module_path_override: str | None = None
+        self, saver: Any, prefix: str = "", module_path_override: str | None = None
     ) -> None:
         self.saver = self.debugger = saver
         self.prefix, self.module_path_override = prefix, module_path_override
 
     def __enter__(self) -> DebugContext:
-        self.thread = threading.get_ident()
-        self._end = taps.listen(self, torch.compiler.is_compiling, self.saver.module_paths)
+        self._end = taps.listen(self, is_compiling, getattr(self.saver, "module_paths", {}))
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -141,10 +143,14 @@ class DebugContext(taps.TapListener):
 
     def tapped(self, name: str, value: Any, module: Any, reduce: Any, frame: Any) -> None:
         """Save a value that was tapped, if this is the context it belongs to."""
-        if get_debug_context() is not self:
-            return
+        if get_debug_context() is self:
+            self._save(name, value, module)
+
+    def _save(self, name: str, tensor: Any, module: Any = None) -> None:
         path = self.module_path_override
-        if path is None:
+        if path is None and isinstance(module, str):
+            path = module or "unknown"  # of a module in compiled code
+        elif path is None:
             path = "manual" if module is None else self.saver.get_module_path(module)
         if path == "unknown":
             logger.warning(
@@ -152,7 +158,7 @@ class DebugContext(taps.TapListener):
                 "of one it met. Skipping save of %r", type(module).__name__, name,
             )  # fmt: skip
         else:
-            self.saver.save(".".join(filter(None, (self.prefix, path, name))), value)
+            self.saver.save(".".join(filter(None, (self.prefix, path, name))), tensor)
 
     def missed(self, name: str) -> None:
         """A tap in compiled code was given something that is no tensor."""
@@ -160,10 +166,8 @@ class DebugContext(taps.TapListener):
 
 
 def get_debug_context() -> DebugContext | None:
-    """The innermost context of this thread; in a thread without one, the innermost of all."""
-    found = [context for context in taps.listeners() if isinstance(context, DebugContext)]
-    own = [context for context in found if context.thread == threading.get_ident()]
-    return next(reversed(own or found), None)
+    """The innermost context of this thread or task; without one, the innermost of all."""
+    return taps.innermost(DebugContext)  # type: ignore[type-abstract]
 
 
 def spy_save(name: str, tensor: Any, module: nn.Module | None = None) -> None:

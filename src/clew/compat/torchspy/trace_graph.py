@@ -32,9 +32,9 @@ def squash_numeric_indices(tree: Node) -> Node:
     return tree
 
 
-def save_tree_json(tree: Node, path: str | Path) -> None:
+def save_tree_json(tree: Node, json_path: str | Path) -> None:
     """Write the tree as JSON."""
-    Path(path).write_text(json.dumps(tree.to_dict(), indent=2), encoding="utf-8")
+    Path(json_path).write_text(json.dumps(tree.to_dict(), indent=2), encoding="utf-8")
 
 
 def render_graph(

@@ -1,4 +1,4 @@
-"""A folder of `.pt` files that a program writes as it runs, one for each time that a name comes.
+"""`.pt` files that a program writes as it runs, one for each time that a name comes.
 
 In come values and their names, out go files for `torch.load(path, weights_only=True)`. What cannot
 be written is logged and never raised: whoever writes here is in the middle of something else.
@@ -6,41 +6,43 @@ be written is logged and never raised: whoever writes here is in the middle of s
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import logging
 import os
+import re
+import shutil
 from collections import defaultdict
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from weakref import WeakValueDictionary
 
+from clew.callbacks import norm
 from clew.store.as_torch import save_parts
-from clew.store.save import numbered
-from clew.views.export.hdf5 import file_name
 
-# Who writes into a folder, by the folder; the first one of several.
-_writers: WeakValueDictionary[Path, TensorFiles] = WeakValueDictionary()
+# What cannot be in a file's name here, and what would read as if it had been such.
+_CODED = re.compile(r'[/\\:*?"<>|\x00-\x1f%]' if os.name == "nt" else r"[/\0]|%(?=2F|00|25)")
+# In bytes: most file systems take 255, of which `.call{n}.pt` needs some.
+_LONGEST = 230
 
 
 class TensorFiles:
     """Files `{name}.call{n}.pt` in a folder; `counts` says how often each name came.
 
-    A folder that has such files from before is left as it is, and one beside it is taken. Several
-    that write into one folder at a time count together, so none replaces the files of another.
+    A name has always what came last. A file of that name that is not from here, but from an earlier
+    run or from somebody else, is moved to a folder beside: `{folder}-earlier`.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], log: logging.Logger) -> None:
-        wanted, self._log = Path(folder), log
-        self.folder = next(f for f in numbered(wanted) if not any(f.glob("*.call*.pt")))
-        if self.folder != wanted:
-            log.warning("%s has saved tensors already; saving to %s", wanted, self.folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._first = _writers.setdefault(self.folder.resolve(), self)
-        self.counts: defaultdict[str, int]
-        self.counts = defaultdict(int) if self._first is self else self._first.counts
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self.counts: defaultdict[str, int] = defaultdict(int)
+        self._own: set[str] = set()
+        self._aside: dict[Path, Path] = {}
 
     def save(
         self,
+        folder: Path,
         name: str,
         value: Any,
         number: int | None = None,
@@ -50,12 +52,69 @@ class TensorFiles:
 
         A `number` of one's own is not counted, and replaces what has it.
         """
-        name = file_name(name)
         if number is None:
             number = self.counts[name]
             self.counts[name] += 1
-        file = f"{name}.call{number}.pt"
+        file = f"{_file_name(folder, name)}.call{number}.pt"
         try:
-            save_parts(value, self.folder / file, reduce)
+            self._make_way(folder, file)
+            save_parts(value, folder / file, reduce)
         except Exception as error:
             self._log.warning("Could not save %s: %s: %s", file, type(error).__name__, error)
+
+    def _make_way(self, folder: Path, file: str) -> None:
+        """Move a file that is not from here."""
+        path = folder / file
+        if str(path) in self._own:
+            return
+        if path.exists():
+            if folder not in self._aside:
+                self._aside[folder] = _new_beside(folder)
+                self._log.warning(
+                    "%s has tensors from before; those whose names come again are moved to %s",
+                    folder, self._aside[folder],
+                )  # fmt: skip
+            target = self._aside[folder] / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(path, target)
+        self._own.add(str(path))
+
+
+def sample_norms(tensor: Any) -> Any:
+    """One norm per sample, the first axis being the samples; of a scalar its absolute value."""
+    return norm(-1)(tensor.reshape(tensor.shape[0] if tensor.dim() else 1, -1))
+
+
+def _new_beside(folder: Path) -> Path:
+    """A folder that was not there: `x-earlier`, `x-earlier-2`, beside `x`."""
+    for number in itertools.count(1):
+        name = f"{os.path.abspath(folder)}-earlier" + (f"-{number}" if number > 1 else "")
+        try:
+            os.mkdir(name)
+            break
+        except FileExistsError:
+            continue
+    return Path(name)
+
+
+def _file_name(folder: Path, name: str) -> str:
+    """The name as that of a file in the folder, or in one in there that is named before a `/`."""
+    above, _, last = name.rpartition("/")
+    is_inside = above and not name.startswith("/") and ".." not in above.split("/")
+    if is_inside and (folder / above).is_dir():
+        return f"{above}/{_as_file(last)}"
+    return _as_file(name)
+
+
+@lru_cache
+def _as_file(name: str) -> str:
+    """The name with what a file's name cannot have as `%XX`; one that is too long ends in a digest.
+
+    Two names never become one.
+    """
+    text = _CODED.sub(lambda found: f"%{ord(found[0]):02X}", name)
+    data = text.encode("utf-8", "backslashreplace")
+    if len(data) <= _LONGEST:
+        return data.decode()
+    digest = hashlib.sha256(data).hexdigest()[:16]
+    return f"{data[: _LONGEST - 17].decode('utf-8', 'ignore')}~{digest}"
