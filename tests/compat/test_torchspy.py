@@ -567,7 +567,7 @@ def test_the_tree_has_names_and_indices() -> None:
     layers = tree.children["layers"]
     assert set(layers.children) == {"conv", "attn"}
     assert layers.indices == {str(n) for n in range(12)}
-    assert layers.count == 24
+    assert (layers.count, tree.children["head"].count) == (12, 1)
     assert (layers.first_seen, tree.children["head"].first_seen) == (0, 24)
     assert layers.parents == [tree]
     assert squash_numeric_indices(tree) is tree

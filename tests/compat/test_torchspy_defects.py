@@ -7,6 +7,7 @@ import copy
 import gc
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -491,8 +492,12 @@ def test_defect_layers_that_differ_are_not_merged() -> None:
 def test_defect_pruning_leaves_more_than_one_box() -> None:
     names = ("self_attn", "linear1", "norm1")
     paths = [f"layers.{n}.{name}" for n in range(12) for name in names]
-    pruned = construct_graph(build_tree([*paths, "root"]))
-    assert str(pruned).splitlines()[1:] == ["(root)", "layers.0 … 11  ×12  ← (root)"]
+    # Without its leaves it would be one box, with or without the model's own.
+    for lines, top in ((paths, []), ([*paths, "root"], ["(root)"])):
+        found = re.findall(r'label="([^"]*)" style', construct_graph(build_tree(lines)).source)
+        assert found == [*top, "layers.0 … 11 ×12", *names]
+    found = labels([*paths, "head.out", "root"], prune_leaves_flag=True)
+    assert re.findall(r'label="([^"]*)" style', found) == ["(root)", "layers.0 … 11 ×12", "head"]
 
 
 def test_defect_numbered_modules_at_the_top_are_squashed() -> None:

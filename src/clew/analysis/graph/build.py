@@ -69,6 +69,8 @@ def build(
     maker = BoxMaker(folds, Wanted(options.depth, ops, options.prune))
     maker.add(_in_step(reader, top_rows(folds) if roots is None else roots, options.step))
     boxes = maker.boxes
+    if options.edges == TREE:
+        boxes.nodes = _without_repeats(boxes.nodes)
     edges, outside = _edges(folds, boxes, options)
     rows = _rows(boxes)
     nodes = boxes.nodes
@@ -98,6 +100,19 @@ def _in_step(reader: Reader, rows: list[int], step: int | None) -> list[int]:
     return found
 
 
+def _without_repeats(nodes: dict[str, Node]) -> dict[str, Node]:
+    """The nodes with the count of the repeat around them; a repeat is nothing that contains."""
+    left: dict[str, Node] = {}
+    repeats: dict[str, Node] = {}
+    for node in nodes.values():
+        around = repeats.get(node.parent or "")
+        if around is not None:
+            count, exact = node.count * around.count, node.exact and around.exact
+            node = replace(node, parent=around.parent, count=count, exact=exact)
+        (repeats if node.kind == REPEAT else left)[node.id] = node
+    return left
+
+
 def _edges(folds: Folds, boxes: Boxes, options: Options) -> tuple[list[Edge], list[Node]]:
     """The edges of the wanted sort, and the nodes that stand for the world outside."""
     if options.edges == TREE:
@@ -116,7 +131,11 @@ def _rows(boxes: Boxes) -> dict[str, list[int]]:
     like: dict[int, list[int]] = {}
     for row, first in boxes.like.items():
         like.setdefault(first, []).append(row)
-    return {name: sorted({row, *like.get(row, ())}) for name, row in boxes.row_of.items()}
+    return {
+        name: sorted({row, *like.get(row, ())})
+        for name, row in boxes.row_of.items()
+        if name in boxes.nodes
+    }
 
 
 def _summed(repeat: Node, nodes: dict[str, Node]) -> Node:

@@ -1,26 +1,24 @@
 """The names in a list of calls as a tree: `layers.0.attn` and `layers.1.attn` are one name, twice.
 
 In come module paths, in the order of the calls; out comes a tree of `Name`s, for whoever wants to
-know what was called and how often without looking at each call.
+know what was called and how often without looking at each call. A picture of it is made in
+`name_graph`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
-
-# The last of several names, with the numbers behind it.
-_LAST_NAME = re.compile(r"\.(?!\d+(?:\.|$))[^.]+(?:\.\d+)*$")
 
 
 @dataclass(eq=False)
 class Name:
     """One name in the tree.
 
-    `indices` are the numbers that stood behind it (`layers.0`), `count` says in how many paths it
-    is, `first_seen` in which one first. The root of a tree has the `paths` it was made of.
+    `indices` are the numbers that stood behind it (`layers.0`), `count` says how many modules they
+    tell apart, `first_seen` in which path it is first. `places` are the paths of the modules of
+    this name, each with that of the module around it; a tree made by hand has none.
     """
 
     name: str
@@ -29,13 +27,13 @@ class Name:
     first_seen: int = 0
     parents: list[Name] = field(default_factory=list)
     indices: set[str] = field(default_factory=set)
-    paths: list[str] = field(default_factory=list)
+    places: dict[str, str] = field(default_factory=dict, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """The tree from here on as plain data."""
+        """The tree from here on as plain data; `count` is that of the indices."""
         return {
             "name": self.name,
-            "count": self.count,
+            "count": len(self.indices),
             "indices": sorted(self.indices, key=int),
             "children": [child.to_dict() for child in self.children.values()],
         }
@@ -48,20 +46,40 @@ def name_tree(paths: Iterable[str]) -> Name:
     >>> [(name, found.count) for name, found in tree.children.items()]
     [('layers', 2), ('head', 1)]
     """
-    root = Name("root", paths=list(paths))
-    for number, path in enumerate(root.paths):
-        at = root
-        for part in path.split("."):
-            if part.isdigit() and at is not root:
-                at.indices.add(part)
-                continue
-            if part not in at.children:
-                at.children[part] = Name(part, count=0, first_seen=number, parents=[at])
-            at = at.children[part]
-            at.count += 1
+    root = Name("root")
+    for number, path in enumerate(paths):
+        at, above = root, ""
+        for name, *indices in _names(path):
+            if name not in at.children:
+                at.children[name] = Name(name, first_seen=number, parents=[at])
+            at = at.children[name]
+            at.indices.update(indices)
+            at.count = max(1, len(at.indices))
+            place = ".".join([above, name, *indices] if above else [name, *indices])
+            at.places.setdefault(place, above)
+            above = place
     return root
 
 
+def _names(path: str) -> Iterator[list[str]]:
+    """The names in a path, each with the numbers behind it."""
+    found: list[str] = []
+    for part in path.split("."):
+        if found and not part.isdigit():
+            yield found
+            found = []
+        found.append(part)
+    yield found
+
+
 def without_leaves(tree: Name) -> Name:
-    """The tree of the same paths without the last name of each; a path of one name stays."""
-    return name_tree(_LAST_NAME.sub("", path) for path in tree.paths)
+    """The tree without names that have none below them; those at the top stay."""
+    return _copied(tree, None, tree.children)
+
+
+def _copied(tree: Name, above: Name | None, below: dict[str, Name]) -> Name:
+    copy = replace(tree, children={}, parents=[] if above is None else [above])
+    for key, child in below.items():
+        inner = {name: found for name, found in child.children.items() if found.children}
+        copy.children[key] = _copied(child, copy, inner)
+    return copy

@@ -7,12 +7,11 @@ needs neither Graphviz nor its Python package.
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
-from clew.analysis.graph.calls import read_calls
+from clew.analysis.graph.name_graph import name_graph
 from clew.analysis.graph.names import Name, name_tree, without_leaves
-from clew.views.graph.view import GraphView, graph_view
+from clew.views.graph.view import GraphView
 
 Node = Name
 build_tree = name_tree
@@ -43,12 +42,8 @@ def render_graph(
     figheight: float | None = None,
 ) -> GraphView:  # fmt: skip
     """The tree as a picture from top to bottom; repeated layers say how often they are there."""
-    shown = prune_leaves(tree) if prune_leaves_flag else tree
-    return graph_view(
-        read_calls(dict.fromkeys(shown.paths)), depth=sys.maxsize, fold=show_repetition,
-        squash="name" if squash_name else None, edges="tree", dpi=dpi, width=figwidth,
-        height=figheight,
-    )  # fmt: skip
+    graph = name_graph(tree, prune=prune_leaves_flag, fold=show_repetition, squash=squash_name)
+    return GraphView(graph, dpi=dpi, width=figwidth, height=figheight)
 
 
 # It is not told of sizes, which are then those that are usual.
