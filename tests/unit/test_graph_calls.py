@@ -112,3 +112,15 @@ def test_every_call_is_there_whatever_the_list(lines: list[str]) -> None:
         assert not above or called[row].startswith(above + ".")
     view = graph_view(reader, edges="calls")
     assert view.svg().count("data-node") == len(view.model.nodes)
+
+
+def test_in_a_tree_a_loop_is_no_box_but_a_count() -> None:
+    lines = [line for n in range(3) for line in (f"left.{n}.fc", f"left.{n}", f"right.{n}")]
+    found = graph("\n".join([*lines, "root"]), edges="tree")
+    assert shape(found) == ["(root)", "left.0 … 2 ×3", "fc", "right.0 … 2 ×3"]
+    assert links(found) == [
+        ("(root)", "left.0 … 2", "inside"), ("left.0 … 2", "fc", "inside"),
+        ("(root)", "right.0 … 2", "inside"),
+    ]  # fmt: skip
+    svg = graph_view(read_calls([*lines, "root"]), edges="tree").svg()
+    assert svg.count("data-node") == 4
