@@ -218,6 +218,7 @@ def _labelled(reader: Reader, address: Address) -> tuple[Any, list[str]]:
         return np.zeros(0, dtype=np.int64), []
     wanted = [n for n, label in enumerate(c.labels) if is_named(address, label)]
     rows = np.flatnonzero(np.isin(c.kind, (VARIABLE, TAP, GRADIENT)) & np.isin(c.subject, wanted))
+    rows = rows[reader.phase[rows] != RECOMPUTE]
     if address.call is not None:
         rows = rows[reader.call_index[rows] == address.call]
     return rows, _label_names(reader)

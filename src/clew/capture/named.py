@@ -22,7 +22,7 @@ from clew.capture.recording import Recording, Where
 from clew.capture.steps import Steps
 from clew.capture.structure import describe
 from clew.capture.taps import current_prefix, listen
-from clew.capture.torch_compat import is_compiled, is_compiling
+from clew.capture.torch_compat import is_compiled, is_compiling, is_recomputing
 from clew.events.labels import OP_STEM, is_made_of, is_named, role_of
 from clew.events.model import Gap
 from clew.events.records import PREFIX, RECOMPUTE, SAVED, TAP, VARIABLE, Label
@@ -227,7 +227,7 @@ class Named:
             self.collect(label, treated.treatment, value)
 
     def _is_due(self, treated: Treated) -> bool:
-        if self._recording.lane().stack[-1][NODE].phase == RECOMPUTE:
+        if is_recomputing():
             return False
         due = treated.treatment.is_due(self._steps, self._training)
         treated.was_due = treated.was_due or due

@@ -12,7 +12,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -110,6 +110,16 @@ StopRecomputation: type[BaseException] = checkpoint._StopRecomputationError
 # The number the next autograd node of this thread will get, and the node now running backward.
 next_autograd_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node
+
+
+def is_recomputing() -> bool:
+    """Whether a checkpoint computes again, in a backward pass, what it has not kept."""
+    if current_autograd_node() is None:
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code not in MACHINERY.phases:
+        frame = frame.f_back
+    return frame is not None and MACHINERY.phases[frame.f_code] == RECOMPUTE
 
 
 def hide_from_dynamo(code: CodeType) -> None:

@@ -29,6 +29,7 @@ from clew.events.records import (
     OP,
     PHASES,
     PREFIX,
+    RECOMPUTE,
     STEP,
     Unseen,
 )
@@ -151,7 +152,10 @@ class Reader:
 
     @cached_property
     def call_index(self) -> Ints:
-        """The index of each event among those of the same address."""
+        """The index of each event among those of the same address.
+
+        Named values that a checkpoint computes again are counted apart, as the calls are.
+        """
         c = self.columns
         result: Ints = c.number.copy()
         ops, labels = c.kind == OP, np.isin(c.kind, LABELLED)
@@ -164,6 +168,7 @@ class Reader:
         alike = np.full(len(c.id), -1, dtype=np.int64)
         alike[ops] = np.array(first_op, dtype=np.int64)[c.subject[ops]]
         alike[labels] = np.array(first_label, dtype=np.int64)[c.subject[labels]]
+        alike[labels & (self.phase == RECOMPUTE)] += len(keys)
         counted = np.flatnonzero(alike >= 0)
         names = alike[counted]
         order = np.argsort(names, kind="stable")
