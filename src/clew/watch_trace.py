@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import functools
 import hashlib
+import math
 import multiprocessing
 import os
 import shutil
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from clew.events.settings import Limits
 from clew.session import Gaps, recorded_columns, surroundings
-from clew.store.memory import MemoryStore
+from clew.store.memory import MemoryStore, UnkeptStore
 from clew.store.reader import Reader
 from clew.traces import Trace
 
@@ -29,9 +30,12 @@ if TYPE_CHECKING:
 
 
 class WatchTrace(Trace):
-    """Variables that a watch has recorded; grows for as long as the watch is used."""
+    """Variables that a watch has recorded; grows for as long as the watch is used.
 
-    def __init__(self, keys: list[str]) -> None:
+    Without `keeps` they are only told, and the trace stays empty.
+    """
+
+    def __init__(self, keys: list[str], keeps: bool = True) -> None:
         super().__init__([])
         from clew.capture.budget import Budget
         from clew.capture.handover import WorkerSink
@@ -43,13 +47,13 @@ class WatchTrace(Trace):
         self.gaps = Gaps("watch", "a value")
         self._knows_torch = False
         self._crash: str | None = None
-        self._store = MemoryStore()
-        self._keys = keys
+        self._store = MemoryStore() if keeps else UnkeptStore()
+        self._keys = keys if keeps else []
         self._inboxes: dict[str, Inbox] = {}
         # In a child process everything goes to the parent.
         self.sink: WorkerSink | None = None
-        if keys and is_child():
-            place = folder_of(keys[0], _parent_process())
+        if self._keys and is_child():
+            place = folder_of(self._keys[0], _parent_process())
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.sink = WorkerSink(place, own_worker() or f"process {os.getpid()}")
         self.recording: Recording = Recording(
@@ -57,6 +61,7 @@ class WatchTrace(Trace):
             time.perf_counter_ns,
             NoTensors,
             Budget(Limits(), self.gaps.add),
+            batch=math.inf if keeps else UnkeptStore.BATCH,
         )
         self.recording.on_fault = self.gaps.fault
 

@@ -98,12 +98,12 @@ def watch_calls(output: Output, *names: str, lines: bool = False, stack: bool = 
     """Tell an output of another form each call of a function, with its arguments and result.
 
     In what the function calls, only the variables that are named and, with `lines`, the lines are
-    followed.
+    followed. Nothing is kept of what was told, unless a `clew.trace` records it.
     """
     wishes = Wishes(names) if names else NoWishes()
     depth = None if names or lines else 0
     wants = Wants(wishes, lines=lines, stack=stack, depth=depth, decorated=True)
-    return Watch(wants, (), output)
+    return Watch(wants, (), output, keeps=False)
 
 
 def seen(value: object) -> Seen:
@@ -139,8 +139,11 @@ def _learn_tensors() -> None:
 class Watch:
     """Variables that are watched; `with` it, or decorate a function with it."""
 
-    def __init__(self, wants: Wants, scope: tuple[str, ...], output: Output | None) -> None:
+    def __init__(
+        self, wants: Wants, scope: tuple[str, ...], output: Output | None, keeps: bool = True
+    ) -> None:
         self._wants = wants
+        self._keeps = keeps
         self._scope = scope
         self._output = output
         self._own: WatchTrace | None = None
@@ -336,7 +339,7 @@ class Watch:
 
     def _own_trace(self) -> WatchTrace:
         if self._own is None or self._own.is_foreign:
-            self._own = WatchTrace(self._keys)
+            self._own = WatchTrace(self._keys, self._keeps)
         self._own.learn_torch()
         return self._own
 

@@ -602,14 +602,17 @@ def test_checklist_indent_stack_and_source_helpers(lines: Any) -> None:
     assert re.fullmatch(rf"├─ \[{FILE}:\d+\] return get_call_stack\(\)", shown[1])
 
 
-def test_what_was_told_is_also_a_trace() -> None:
+def test_what_is_told_is_kept_by_a_trace_around_it() -> None:
     @var_tracker("x")
     def run() -> Tensor:
         x = torch.ones(3)
         return x
 
     run()
-    [event] = [e for e in run.watch.trace.variables if e.name == "x"]  # type: ignore[attr-defined]
+    assert len(run.watch.trace.variables) == 0  # type: ignore[attr-defined]
+    with clew.trace() as trace:
+        run()
+    [event] = [e for e in trace.variables if e.name == "x"]
     assert event.outputs[""].shape == (3,)
 
 

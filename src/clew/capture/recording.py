@@ -76,6 +76,7 @@ class Recording:
         table: Callable[[ModuleTable], Any],
         budget: Budget,
         most_events: float = math.inf,
+        batch: float = math.inf,
     ) -> None:
         self.sink = sink
         # What marks exceptions as recorded here; apart, so that they keep nothing else alive.
@@ -90,7 +91,7 @@ class Recording:
         # Called when the most events there may be are there.
         self.on_halt: Callable[[], None] = lambda: None
         # Records go to the sink whenever an event id has all of these bits.
-        self.batch_bits = _batch_bits(most_events)
+        self.batch_bits = _batch_bits(min(most_events, batch))
         self.clock = clock
         self.ids = itertools.count()
         self.events: list[Any] = []
@@ -374,9 +375,9 @@ class Recording:
         return [*self.tensors.sweep(), *open_calls]
 
 
-def _batch_bits(most_events: float) -> int:
-    """The low bits of the last id of a batch; small batches where few events are wanted."""
+def _batch_bits(most: float) -> int:
+    """The low bits of the last id of a batch of at most so many events."""
     size = _BATCH
-    while size > max(most_events, 1):
+    while size > max(most, 1):
         size >>= 1
     return size - 1

@@ -108,7 +108,7 @@ class Tracer:
         _print(_RULE, f"{Color.BOLD}● TRACING {self.name} STARTED{Color.END}", _RULE)
         self._model, self._modules = weakref.ref(model), weakref.WeakSet(model.modules())
         self._thread, self._here = threading.get_ident(), _Here()
-        self._tracer = _trace(model, live=self).start()
+        self._tracer = _trace(model, live=self, out=False).start()
 
     def stop(self) -> None:
         """Stop printing."""

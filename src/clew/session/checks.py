@@ -19,6 +19,13 @@ NOTHING_RAN = Gap(
     "run the model or the ops inside the block, on this thread",
 )
 
+NOTHING_KEPT = Gap(
+    "events",
+    "",
+    "out=False keeps none of them",
+    "leave out= away to keep them in memory, or name a folder",
+)
+
 
 def models_that_never_ran(
     given: dict[str, tuple[str, list[ModuleName]]],

@@ -22,6 +22,7 @@ from clew.events.model import Gap
 from clew.events.outputs import Hdf5
 from clew.events.records import Sink, Step
 from clew.session.checks import (
+    NOTHING_KEPT,
     NOTHING_RAN,
     addresses_without_match,
     models_that_never_ran,
@@ -37,7 +38,7 @@ from clew.session.surroundings import (
     source_text,
     surroundings,
 )
-from clew.store.memory import MemoryStore
+from clew.store.memory import MemoryStore, UnkeptStore
 from clew.store.reader import Reader
 from clew.store.remote import is_url
 
@@ -108,7 +109,8 @@ class Session:
         budget = Budget(settings.limits, self.gaps.add)
         if self._writer is not None:
             budget.is_behind = self._writer.is_behind
-        recording = Recording(sink, time.perf_counter_ns, TensorTable, budget, most_events)
+        batch = UnkeptStore.BATCH if settings.out is False else math.inf
+        recording = Recording(sink, time.perf_counter_ns, TensorTable, budget, most_events, batch)
         recording.on_halt = self._halted
         recording.on_fault = self.gaps.fault
         recording.on_gap = self.gaps.add
@@ -319,6 +321,8 @@ class Session:
             columns = self._columns() if self.disk is None else self.disk.read()
             # What went wrong since, the writing itself too, is not in the files.
             columns.gaps += [gap for gap in self.gaps if gap not in columns.gaps]
+            if self._settings.out is False:
+                columns.gaps.append(NOTHING_KEPT)
             self._reader, self._gaps_read = Reader(columns), len(self.gaps)
         return self._reader
 
@@ -327,7 +331,9 @@ class Session:
         if isinstance(settings.out, Hdf5):
             self.store = self._writer = self._open_hdf5(settings.out, settings.exist)
             return self.store
-        if settings.out is not None:
+        if settings.out is False:
+            self.store = UnkeptStore()
+        elif settings.out is not None:
             self.disk = self._writer = self._open_disk(settings.out, settings.exist)
             return self.disk
         return self.store

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from clew.address import Address, parse
 from clew.callbacks import Callbacks
@@ -41,7 +41,7 @@ class Settings:
     gather: int | None
     live: Listener | None
     compiled: str
-    out: str | os.PathLike[str] | Hdf5 | None
+    out: str | os.PathLike[str] | Hdf5 | Literal[False] | None
     exist: str
     schedule: Schedule | None
     limits: Limits
@@ -82,7 +82,9 @@ def settings_of(
         if given not in allowed:
             options = ", ".join(repr(option) for option in allowed)
             raise ClewError(f"{what}={given!r} is not one of {options}")
-    _check("out", out, (str, os.PathLike, Hdf5), "a path, a URL or clew.Hdf5(...)")
+    if out is not False:
+        wanted = "a path, a URL or clew.Hdf5(...), False to keep nothing"
+        _check("out", out, (str, os.PathLike, Hdf5), wanted)
     _check("limits", limits, (Limits,), "clew.Limits(...)")
     if schedule is not None and not callable(schedule):
         raise ClewError(f"schedule={schedule!r}: give clew.schedule(...), or None")

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from clew.callbacks import Callbacks
 from clew.errors import ClewError, MissingDependency, TraceStateError
@@ -76,7 +76,7 @@ def trace(
     gather: int | None = None,
     live: bool | Listener = False,
     compiled: str = "opaque",
-    out: str | os.PathLike[str] | Hdf5 | None = None,
+    out: str | os.PathLike[str] | Hdf5 | Literal[False] | None = None,
     exist: str = "new",
     schedule: Schedule | None = None,
     limits: Limits | None = None,
@@ -95,7 +95,8 @@ def trace(
     `live` prints each event as it happens, or tells a `clew.events.live.Listener` of it.
     `compiled="eager"` opens compiled regions up.
     `out` streams the trace to a folder while the program runs; a folder that is taken is left
-    alone and the run gets one of its own, unless `exist="replace"`. `schedule` records only some
+    alone and the run gets one of its own, unless `exist="replace"`. `out=False` keeps nothing, so
+    that memory stays flat however long `live` or `callbacks` are told. `schedule` records only some
     steps, `limits` says where to hold back. `redact` leaves source text out.
 
     >>> import torch, clew

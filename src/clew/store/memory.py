@@ -83,6 +83,20 @@ class MemoryStore:
         return Part({name: columns[0] for name, columns in self._columns.items()}, {})
 
 
+class UnkeptStore(MemoryStore):
+    """A sink that keeps nothing, for what is told as it happens and read by nobody."""
+
+    # Handed over at a time: few, as they are only waiting to be forgotten.
+    BATCH = 256
+
+    def extend(self, batch: Batch) -> None:
+        """Let a batch of records go."""
+
+    def arrays(self, open_calls: list[Any]) -> dict[str, Ints]:
+        """Every column, all of them empty."""
+        return super().arrays([])
+
+
 def _append(pieces: list[Ints], column: Ints) -> None:
     """Add a piece of a column; small ones become one, as an array of few rows is mostly itself."""
     while pieces and len(pieces[-1]) <= len(column) < _SMALL:
