@@ -64,6 +64,7 @@ class WatchTrace(Trace):
             batch=math.inf if keeps else UnkeptStore.BATCH,
         )
         self.recording.on_fault = self.gaps.fault
+        self.recording.on_gap = self.gaps.tell
 
     @property
     def is_foreign(self) -> bool:

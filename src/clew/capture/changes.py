@@ -2,35 +2,50 @@
 
 In come live values, out come `Look`s: identity, facts and, where those cannot tell, a checksum of
 the content. Equal looks are an unchanged value. NaN equals itself, no tolerance hides anything.
+Containers are looked at whole, up to a bound that a look tells of.
 Must not import torch: `capture.values`, which knows tensors, says how to look at them.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import marshal
 import struct
-from collections.abc import Callable
+from array import array
+from collections import UserDict, deque
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from clew.capture import structure
 from clew.events.digest import checksum
+from clew.events.model import Gap
+from clew.events.records import Opaque
 from clew.events.statistics import Numbers
 
 _MOST_LEAVES = 1000
+# Of one container: bytes of plain data, as much as takes some ten milliseconds, and what an item
+# counts as that is no plain data and has to be looked at by itself.
+_MOST_BYTES = 1 << 24
+_BYTES_OF_A_LOOK = 1 << 10
+_ITEMS_AT_ONCE = 1024
 
 
 class Look(NamedTuple):
     """What a value looked like.
 
     `kind` is its class, `facts` those of FACTS that it has, `memory` what tells its object and
-    version apart from others, `content` a hash, or the value itself.
+    version apart from others, `content` a hash, or the value itself. One that is `cut` was too
+    large to be looked at whole.
     """
 
     kind: str
     facts: tuple[Any, ...]
     memory: Any
     content: Any
+    cut: bool = False
 
     @property
     def same(self) -> tuple[Any, ...]:
@@ -59,7 +74,20 @@ def look(value: Any) -> Look:
         return Look(type(value).__name__, (value.shape, value.dtype), 0, value.tobytes())
     if type(value) in structure.CONSTANTS:
         return Look(type(value).__name__, (), 0, _exact(value))
-    return _container_look(value)
+    if isinstance(value, (bytearray, array)):
+        return Look(type(value).__name__, (len(value),), id(value), checksum(value))
+    is_large = _length(value) > _MOST_LEAVES or isinstance(value, deque)
+    return _whole_look(value) if is_large else _container_look(value)
+
+
+def not_all_seen(where: str) -> Gap:
+    """What to say of a variable whose looks are cut."""
+    return Gap(
+        "changes of a variable",
+        where,
+        "it is too large to be looked at whole, so changes beyond its beginning are not seen",
+        "name a part of it, or keep it in an array",
+    )
 
 
 def _exact(value: Any) -> Any:
@@ -74,16 +102,16 @@ def _exact(value: Any) -> Any:
 def _container_look(value: Any) -> Look:
     """Containers by their leaves, anything else by its identity."""
     leaves: list[Look] = []
-    room = [_MOST_LEAVES]
 
     def leaf(item: Any) -> Any:
-        if room[0] > 0:
-            room[0] -= 1
+        if len(leaves) < _MOST_LEAVES:
             leaves.append(look(item) if item is not value else Look(type(item).__name__, (), 0, 0))
         return type(item).__name__
 
     described = structure.describe(value, leaf, 0, leaf)
     if isinstance(described, (list, dict)):
+        if len(leaves) == _MOST_LEAVES or _is_cut(described):
+            return _whole_look(value)
         contents = tuple(item.same for item in leaves)
         return Look(type(value).__name__, (_keys(described),), id(value), contents)
     if isinstance(value, (set, frozenset)) and all(type(v) in structure.CONSTANTS for v in value):
@@ -95,6 +123,71 @@ def _keys(described: Any) -> Any:
     if isinstance(described, dict):
         return tuple((key, _keys(item)) for key, item in described.items())
     return tuple(map(_keys, described)) if isinstance(described, list) else None
+
+
+def _is_cut(described: Any) -> bool:
+    """Whether a container lies deeper, or has more items, than is described."""
+    if isinstance(described, Opaque):
+        return True
+    if not isinstance(described, (list, dict)):
+        return False
+    inside = described.values() if isinstance(described, dict) else described
+    return len(described) >= _MOST_LEAVES or any(map(_is_cut, inside))
+
+
+def _whole_look(value: Any) -> Look:
+    """A container by a hash of everything in it."""
+    room = [_MOST_BYTES]
+    try:
+        content: Any = _hash(value, room, set())
+    except RuntimeError:  # too deep, or written to by another thread
+        content, room = id(value), [-1]
+    return Look(type(value).__name__, (_length(value),), id(value), content, room[0] < 0)
+
+
+def _hash(value: Any, room: list[int], around: set[int]) -> int:
+    """A hash of a value and all that is in it, as far as there is room; `around` contains it."""
+    items = _items(value)
+    if items is None:
+        room[0] -= _BYTES_OF_A_LOOK
+        return hash(look(value).same)
+    if id(value) in around:
+        return 0
+    around.add(id(value))
+    found: list[int] = []
+    while room[0] >= 0 and (part := list(islice(items, _ITEMS_AT_ONCE))):
+        try:
+            # Plain data at once; references would depend on who else has the objects.
+            plain = marshal.dumps(part, 2)
+        except ValueError:
+            found += [_hash(item, room, around) for item in part]
+        else:
+            room[0] -= len(plain)
+            found.append(checksum(plain))
+    around.discard(id(value))
+    return hash((type(value).__name__, *found))
+
+
+def _own(value: Any) -> type | None:
+    """The container of Python's own that a value is, whatever its class makes of it."""
+    return next((cls for cls in (dict, list, tuple, deque) if isinstance(value, cls)), None)
+
+
+def _length(value: Any) -> int:
+    value = value.data if isinstance(value, UserDict) else value
+    cls: Any = _own(value)
+    return 0 if cls is None else cls.__len__(value)
+
+
+def _items(value: Any) -> Iterator[Any] | None:
+    """What is in a container, None for what is none; no code of the program runs."""
+    value = value.data if isinstance(value, UserDict) else value
+    cls: Any = _own(value)
+    if cls is not None:
+        return iter(dict.items(value)) if cls is dict else cls.__iter__(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return structure.fields_of(value)
+    return None
 
 
 def array_hash(array: Numbers) -> int:

@@ -68,7 +68,7 @@ def describe(
             head = base.__getitem__(value, slice(_MOST_ITEMS))
             return [describe(v, record, depth + 1, leaf) for v in head]
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        items = list(_fields(value))
+        items = list(fields_of(value))
     elif isinstance(value, UserDict):
         items = list(value.data.items())
     elif isinstance(value, np.ndarray):
@@ -92,7 +92,7 @@ def tensors_in(value: Any) -> Iterator[tuple[str, Any]]:
     return walk(describe(value, lambda tensor: tensor), "")
 
 
-def _fields(value: Any) -> Iterator[tuple[str, Any]]:
+def fields_of(value: Any) -> Iterator[tuple[str, Any]]:
     """Fields of a dataclass as they are stored, in its dict or its slots; no property is called."""
     held = getattr(value, "__dict__", {})
     for field in dataclasses.fields(value):

@@ -16,7 +16,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from clew.address import Address, Segment, compile_pattern, segment_matches
-from clew.capture.changes import Look, look
+from clew.capture.changes import Look, look, not_all_seen
 from clew.capture.frames import Installed, Site, Target, hooks, instrument
 from clew.capture.frames.functions import Found, methods, missing, resolve, variables
 from clew.capture.frames.paths import follow
@@ -316,6 +316,8 @@ class Plan:
                 continue
             call.told.add(stem)
             now = look(found)
+            if now.cut:
+                self._source._on_gap(not_all_seen(stem))
             before = call.looks.get(stem)
             if not always and before is not None and before.same == now.same:
                 continue

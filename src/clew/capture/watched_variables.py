@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from clew.capture.changes import look
+from clew.capture.changes import look, not_all_seen
 from clew.capture.describing import Describer, glimpse, is_equal
 from clew.capture.frames import Site
 from clew.capture.frames.bytecode import read_locals
@@ -160,6 +160,8 @@ class WatchedVariables:
         for inside, found in places:
             variable = join_names(name, inside) if inside else name
             now = look(found)
+            if now.cut:
+                self.recording.on_gap(not_all_seen(call.function.stem(variable)))
             told = call.told.get(variable)
             same = told is not None and told[0].same == now.same
             if told is not None and same and (self._wants.on_change or not always):
