@@ -647,3 +647,24 @@ def test_functions_that_do_not_get_their_module_in_compiled_code(layers: int) ->
     else:
         assert len(told) == 1
         assert "does not tell whose a static method is" in told[0]
+
+
+def test_models_whose_code_was_made_are_followed_by_name() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x) * 2
+
+    x = torch.rand(1, 2)
+    exported = torch.export.export(Scaled(), (x,)).module()
+    for model in (torch.fx.symbolic_trace(Scaled()), exported):
+        with clew.trace(model, capture=["forward", "forward.x", "**.forward.linear"]) as t:
+            y = model(x)
+        assert torch.equal(t["forward"].one.outputs[""].tensor(), y)
+        assert torch.equal(t["forward.x#0"].one.outputs[""].tensor(), x)
+        # Not by a pattern, which the code of torch.compile would match as well.
+        [gap] = [gap for gap in t.coverage if gap.what == "an address to capture"]
+        assert gap.where == "**.forward.linear"

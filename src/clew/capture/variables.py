@@ -127,16 +127,17 @@ class VariableSource:
                 continue
             for name, rest in address.splits():
                 if rest and compile_pattern(name)(path):
-                    self._follow_methods(address, path, module, rest)
+                    self._follow_methods(address, path, module, rest, name == path)
 
     def _follow_methods(
-        self, address: Address, path: str, module: Any, rest: tuple[Segment, ...]
+        self, address: Address, path: str, module: Any, rest: tuple[Segment, ...], is_named: bool
     ) -> None:
         for match in methods(module, rest):
             file = match.function.__code__.co_filename
             # What calls modules, and has every module as its `self`, is no part of the program.
             calls = MACHINERY.call_frame is not None and file == MACHINERY.call_frame.co_filename
-            if calls or file.startswith(MACHINERY.generated):
+            # What a compiler made is meant by its name alone, as a model of torch.fx is.
+            if calls or (file.startswith(MACHINERY.generated) and not is_named):
                 continue
             if not match.rest or _has_variable(match):
                 self._plan(match, address, {id(module): path})
