@@ -70,3 +70,20 @@ def test_what_can_be_read_once_is_refused_and_not_touched() -> None:
     assert list(numbers) == [0, 1, 2]
     with pytest.raises(TypeError, match="list cannot be copied: .*lock"):
         copied([threading.Lock()])
+
+
+def test_under_torch_func_what_is_wrapped_is_copied() -> None:
+    copies: list[Tensor] = []
+    constant = torch.ones(2)
+
+    def work(x: Tensor) -> Tensor:
+        copies.extend(copied([x * 2, constant]))
+        return x.sum()
+
+    torch.func.vmap(torch.func.grad(work))(torch.ones(3, 2))
+    torch.func.grad(work)(torch.ones(2))
+    # Usable, now that the transformation is over; of vmap the whole batch.
+    assert [(copy + 1).tolist() for copy in copies] == [
+        [[3, 3]] * 3, [2, 2], [3, 3], [2, 2],
+    ]  # fmt: skip
+    assert [type(copy) for copy in copies] == [Tensor] * 4

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from clew.capture.torch_compat import cpu_copy
+
 _CONSTANTS = frozenset((bool, int, float, complex, str, bytes, type(None)))
 _SHARED = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType, nn.Module)
 
@@ -29,7 +31,7 @@ def copied(value: Any) -> Any:
     if type(value) in _CONSTANTS:
         return value
     if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
+        return cpu_copy(value)
     if type(value) is np.ndarray:
         return value.copy()
     file = io.BytesIO()

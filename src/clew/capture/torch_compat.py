@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.nn.modules.module as nn_module
 from torch._C import _len_torch_dispatch_stack
+from torch._functorch import pyfunctorch
 from torch.autograd.graph import _engine_run_backward
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import (
@@ -235,6 +236,21 @@ def own_store(name: str) -> tuple[Any, float]:
 is_transformed: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 # Whether a tensor stands for zeros without having them, as autograd makes them.
 is_zero_tensor: Callable[[torch.Tensor], bool] = torch.Tensor._is_zerotensor
+
+
+def cpu_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a tensor on the CPU, without history.
+
+    Of a wrapper that `torch.func` made, a copy of what it wraps, with all dimensions: the wrapper
+    is of no use once the transformation is over. Seen on 2.6 to 2.13.
+    """
+    functorch = torch._C._functorch
+    if functorch.peek_interpreter_stack() is None:
+        return tensor.detach().to("cpu", copy=True)
+    while is_transformed(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    with pyfunctorch.temporarily_clear_interpreter_stack():
+        return tensor.detach().to("cpu", copy=True)
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
