@@ -664,7 +664,9 @@ def test_models_whose_code_was_made_are_followed_by_name() -> None:
         with clew.trace(model, capture=["forward", "forward.x", "**.forward.linear"]) as t:
             y = model(x)
         assert torch.equal(t["forward"].one.outputs[""].tensor(), y)
-        assert torch.equal(t["forward.x#0"].one.outputs[""].tensor(), x)
+        # Once: that the code lets go of it afterwards is not the program's doing.
+        bound = [event.outputs[""].tensor() for event in t["forward.x"]]
+        assert all(torch.equal(value, x) for value in bound)
         # Not by a pattern, which the code of torch.compile would match as well.
         [gap] = [gap for gap in t.coverage if gap.what == "an address to capture"]
         assert gap.where == "**.forward.linear"

@@ -181,6 +181,7 @@ class Plan:
         self._source = source
         self._recording = source._recording
         self._function = function
+        self._is_made = function.__code__.co_filename.startswith(MACHINERY.generated)
         self._inner = inner
         self._installed: Installed | None = None
         self._calls: dict[int, _Call] = {}
@@ -281,6 +282,8 @@ class Plan:
                     self._record(wanted, owner, name, value, always, call, where)
 
     def _seen(self, site: Site, name: str, value: object, owner: object, always: bool) -> None:
+        if value is None and self._is_made:
+            return  # how torch.fx lets go of a value
         try:
             frame = _user_frame()
             call = self._calls.setdefault(id(frame), _Call())
