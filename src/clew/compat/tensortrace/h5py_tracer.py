@@ -72,9 +72,8 @@ class ModelTracerH5PY(ModelTracer):
     ) -> None:  # fmt: skip
         self.saver = H5PYSaverCallback(dataset_file, **saving)
         self.datasets = self.saver.datasets
-        how: Any = {"eval_only": eval_only, "train_only": train_only}
-        how["post_gather_callbacks"] = [self.saver]
-        super().__init__(model, variables, trace_interval, saving_interval, **how)
+        modes, write = (eval_only, train_only), ((), (), [self.saver], ())
+        super().__init__(model, variables, trace_interval, saving_interval, *write, *modes)
 
 
 class H5PYTracedModel(TracedModel):

@@ -15,18 +15,14 @@ from clew.session.surroundings import rank_and_size
 
 
 def stack_tensors(name: str, results: Any, *lists: Any) -> None:
-    """Stack values of one shape along a new first dimension; the README's other lists likewise.
-
-    None among the values is left out, with its iteration and rank.
-    """
+    """Stack values of one shape along a new first dimension; None is left out, with its facts."""
     _stack(stack, results, lists)
 
 
 def stack_padded_tensors(name: str, results: Any, *lists: Any) -> None:
-    """Stack values of any shapes: aligned at their last dimensions, zeros at the end of each.
+    """Stack values of any shapes, aligned at their last dimensions, with zeros at the ends.
 
-    Where the README's other lists are filled up, the iteration is 0 and the rank -1.
-    """
+    The README's other lists are filled up with iteration 0 and rank -1."""
     _stack(stack_padded, results, lists)
 
 
@@ -41,10 +37,7 @@ def _stack(how: Callable[..., Any], results: Any, lists: tuple[Any, ...]) -> Non
 
 
 class ModelTracer(Collecting):
-    """Traces variables of a model in a `with` block.
-
-    `variables` is a `Variable`, several, or paths; the other settings go with paths.
-    """
+    """Traces variables of a model: a `Variable`, several, or paths, which the settings go with."""
 
     def __init__(
         self, model: nn.Module, variables: Any, trace_interval: int = 1,
@@ -100,9 +93,7 @@ class TracedModel(nn.Module):
             return self.model(*args, **kwargs)
 
 
-def trace_model(
-    model: nn.Module, variables: Any, *args: Any, **kwargs: Any
-) -> tuple[Any, ModelTracer]:
-    """One pass of a model: its result, and the tracer that has the values."""
+def trace_model(model: nn.Module, variables: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    """One pass of a model: its result, and the `ModelTracer` that has the values."""
     with ModelTracer(model, variables) as tracer:
         return model(*args, **kwargs), tracer
