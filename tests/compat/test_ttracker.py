@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+import warnings
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -619,26 +620,86 @@ def test_what_is_told_is_kept_by_a_trace_around_it() -> None:
 # The defects
 
 
+INF, NAN = math.inf, math.nan
+
+
+def unwarned(make: Callable[[], Tensor]) -> Tensor:
+    """A tensor of a kind that torch warns of."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return make()
+
+
 @pytest.mark.parametrize(
-    "value",
-    [torch.arange(30), torch.ones(30).bool(), torch.ones(0), torch.ones(30) * 1j,
-     torch.ones(4, 5, device="meta"), torch.ones(4, 5).to_sparse(), np.arange(30), np.array([]),
-     np.array(["a", "b"]), np.array([None, 1], dtype=object), torch.ones(3).to(torch.float8_e5m2)],
-    ids=lambda v: f"{type(v).__name__} {v.dtype}",
+    ("value", "numbers"),
+    [
+        (torch.arange(30), "sum=435 | mean=14.5 | min=0 | max=29"),
+        (torch.tensor([True, False]), "sum=1 | mean=0.5 | min=0 | max=1"),
+        (torch.full((3,), 2**60), "sum=3.45876e+18 | mean=1.15292e+18 | min=1.15292e+18 "
+         "| max=1.15292e+18"),
+        (torch.ones(0), ""),
+        (torch.tensor([1 + 2j, 3 - 1j]), ""),
+        (torch.tensor([1 + 2j, complex(NAN, NAN)]), "nan parts=2"),
+        (torch.ones(4, 5, device="meta"), "device=meta"),
+        (torch.eye(4).to_sparse(), "sum=4 | mean=0.25 | layout=sparse_coo"),
+        (torch.zeros(4, 4).to_sparse(), "sum=0 | mean=0 | layout=sparse_coo"),
+        # Two pieces of one element, which is larger than each of them.
+        (unwarned(lambda: torch.sparse_coo_tensor([[0, 0]], [1.0, 2.0], (2,))),
+         "sum=3 | mean=1.5 | layout=sparse_coo"),
+        (unwarned(torch.eye(4).to_sparse_csr),
+         "sum=4 | mean=0.25 | min=0 | max=1 | layout=sparse_csr"),
+        (unwarned(torch.full((2, 2), -3).to_sparse_csr),
+         "sum=-12 | mean=-3 | min=-3 | max=-3 | layout=sparse_csr"),
+        (unwarned(torch.tensor([[0, INF]]).to_sparse_csr),
+         "sum=inf | mean=inf | min=0 | max=inf | inf=1 | layout=sparse_csr"),
+        (torch.tensor([1, INF]), "sum=inf | mean=inf | min=1 | max=inf | inf=1"),
+        (torch.tensor([1, -INF] * 20), "sum=-inf | mean=-inf | min=-inf | max=1 | inf=20"),
+        (torch.tensor([-INF, INF, 3]), "sum=nan | mean=nan | min=-inf | max=inf | inf=2"),
+        (torch.tensor([-INF]), "sum=-inf | mean=-inf | min=-inf | max=-inf | inf=1"),
+        (torch.tensor([1, NAN, INF]), "sum=nan | mean=nan | min=nan | max=nan | nan=1 | inf=1"),
+        (torch.tensor([0.5, 1.5]).to(torch.float8_e5m2), "sum=2 | mean=1 | min=0.5 | max=1.5"),
+        (np.arange(30), "sum=435 | mean=14.5 | min=0 | max=29"),
+        (np.array([1, INF, 2]), "sum=inf | mean=inf | min=1 | max=inf | inf=1"),
+        (np.array([1j]), ""),
+        (np.ma.array([1.0, 2.0, 99.0], mask=[0, 0, 1]), ""),
+        (np.array([]), ""),
+        (np.array(["a", "b"]), ""),
+        (np.array([None, 1], dtype=object), ""),
+    ],
+    ids=lambda v: v if isinstance(v, str) else f"{type(v).__name__} {v.dtype}",
 )  # fmt: skip
-def test_defect_int_bool_empty_and_complex_tensors_crash(value: Any, lines: Any) -> None:
+def test_defect_int_bool_empty_and_complex_tensors_crash(
+    value: Any, numbers: str, lines: Any
+) -> None:
     @var_tracker("x")
     def run(given: Any) -> Any:
         x = given
         return x
 
     assert run(value) is value
-    shown = lines()
-    dtype = str(value.dtype)
-    kinds = [line.partition("@")[0].strip("│ ") for line in shown if f"dtype={dtype}" in line]
-    assert kinds[:2] == ["├─ input [Tensor] given", "├─ [Tensor] x"]
-    assert f"└─ output shape={value.shape}" in shown[-2]
-    assert not any("[WARN]" in line for line in shown)
+    facts = f"shape={value.shape} | dtype={value.dtype}" + f" | {numbers}" * bool(numbers)
+    line = line_of(run, "x = given")
+    assert lines()[1:-1] == [
+        f"├─ input [Tensor] given@0 → {facts}",
+        f"│   ├─ [Tensor] x@{line} → {facts}",
+        f"└─ output {facts}",
+    ]
+
+
+def test_quantised_numbers_are_those_it_means(lines: Any) -> None:
+    plain = torch.tensor([0.5, 2.0])
+    value = unwarned(lambda: torch.quantize_per_tensor(plain, 0.5, 0, torch.qint8))
+    ttracker._log_change("", "x", value, "", 7)
+    assert "sum=2.5 | mean=1.25 | min=0.5 | max=2" in lines()[0]
+
+
+def test_elements_of_sparse_tensors_and_masked_arrays_are_not_taken_for_all(lines: Any) -> None:
+    masked = np.ma.array([1.0, 99.0], mask=[0, 1])
+    ttracker._log_change("", "x", [torch.eye(3).to_sparse(), masked, np.array([5])], "", 7)
+    assert lines()[0].endswith(
+        "len(value): 3 | 0: shape=torch.Size([3, 3]) | dtype=torch.float32 | sum=3 "
+        "| mean=0.333333 | layout=sparse_coo, 1: shape=(2,) | dtype=float64, 2: [5]"
+    )
 
 
 def test_defect_arrays_lists_that_change_shape_and_mixed_sets_crash(lines: Any) -> None:

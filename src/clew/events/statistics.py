@@ -57,20 +57,24 @@ def moments(numbers: Numbers, in_pairs: bool, look: Look = None, fill: Look = No
     """What the numbers come to; `look` is shown them piece by piece, while they are in the cache.
 
     With `in_pairs` they are the parts of complex numbers. `fill` puts the numbers there first,
-    piece by piece too.
+    piece by piece too. Min and max are of what is finite; where there is Inf, and no NaN, `lowest`
+    and `highest` are of all.
     """
     sums = _sums(numbers, look, fill)
     zeros = sums.zeros
     if in_pairs and zeros:
         zeros = int(np.count_nonzero(~numbers.reshape(-1, 2).any(axis=1)))
     nan = infinite = 0
+    ends: Statistics = {}
     if not isfinite(sums.low) or not isfinite(sums.high):
         nan = int(np.count_nonzero(np.isnan(numbers)))
         infinite = int(np.count_nonzero(np.isinf(numbers)))
+        if not nan:
+            ends = {"lowest": sums.low, "highest": sums.high}
         numbers = numbers[np.isfinite(numbers)]
         if not len(numbers):
             nothing = dict.fromkeys(("min", "max", "mean", "std", "norm"), float("nan"))
-            return {**nothing, "nan": nan, "inf": infinite, "zeros": zeros}
+            return {**nothing, "nan": nan, "inf": infinite, "zeros": zeros, **ends}
         sums = _sums(numbers)
     mean, norm = _mean_and_norm(numbers, sums)
     variance = norm * norm / len(numbers) - mean * mean
@@ -78,7 +82,7 @@ def moments(numbers: Numbers, in_pairs: bool, look: Look = None, fill: Look = No
         variance = _variance(numbers, mean)
     return {
         "min": sums.low, "max": sums.high, "mean": mean, "std": max(variance, 0.0) ** 0.5,
-        "norm": norm, "nan": nan, "inf": infinite, "zeros": zeros,
+        "norm": norm, "nan": nan, "inf": infinite, "zeros": zeros, **ends,
     }  # fmt: skip
 
 

@@ -6,9 +6,9 @@ happenings and what values look like, out come lines, indented by how deep their
 
 from __future__ import annotations
 
+import math
 import os
 import threading
-from typing import Any
 
 from clew.events.watched import OTHER, TENSOR, Happening, Seen, WatchedCall
 
@@ -144,7 +144,8 @@ def value_text(value: Seen | None) -> str:
     if value.kind == OTHER:
         text, items = f"len(value): {value.length}", value.items
         for n, (path, item) in enumerate(items[:_FEW_ITEMS]):
-            text += f"{', ' if n else ' | '}{path}: {item.text or value_text(item)}"
+            is_whole = item.text and item.cls != _MASKED and not _is_sparse(item)
+            text += f"{', ' if n else ' | '}{path}: {item.text if is_whole else value_text(item)}"
         return text if len(items) <= _FEW_ITEMS else f"{text}, {len(items) - _FEW_ITEMS} more"
     known = _texts.get(id(value.stats))
     if known is None or known[0][:-1] != value[:-1]:  # in anything but where it is in memory
@@ -162,8 +163,8 @@ _MOST_TEXTS = 64
 def _facts(value: Seen) -> str:
     shape = f"torch.Size({list(value.shape or ())})" if value.kind == TENSOR else value.shape
     text = f"shape={shape} | dtype={_dtype(value)}"
-    if value.stats and "mean" in value.stats:
-        text += _numbers(value.stats, value.dtype)
+    for name, number in numbers(value).items():
+        text += f" | {name}={number if isinstance(number, int) else f'{number:.6g}'}"
     if value.device not in ("cpu", ""):
         text += f" | device={value.device}"
     if value.layout or value.strided:
@@ -171,13 +172,46 @@ def _facts(value: Seen) -> str:
     return f"{text} | requires_grad=True" if value.grad else text
 
 
-def _numbers(stats: dict[str, Any], dtype: str) -> str:
-    mean, low, high = stats["mean"], stats["min"], stats["max"]
-    nan, inf = stats["nan"], stats["inf"]
-    total = mean * (stats["count"] - nan - inf)
-    if "int" in dtype or dtype == "bool":
-        text = f" | sum={round(total)} | mean={mean:.6g} | min={round(low)} | max={round(high)}"
-    else:
-        text = "" if dtype.startswith("complex") else f" | sum={total:.6g}"
-        text += f" | mean={mean:.6g} | min={low:.6g} | max={high:.6g}"
-    return text + f" | nan={nan}" * bool(nan) + f" | inf={inf}" * bool(inf)
+def numbers(value: Seen) -> dict[str, float]:
+    """Sum, mean, min and max of all elements as far as they are known, counts of NaN and Inf.
+
+    Statistics are of finite elements, of the parts of complex numbers, of what a sparse tensor
+    stores, and of masked elements too: what they do not tell of the whole is left out.
+    """
+    stats = value.stats
+    if not stats or value.cls == _MASKED:
+        return {}
+    nan, inf, stored = stats["nan"], stats["inf"], stats["count"]
+    count = math.prod(value.shape or ())
+    is_complex, is_sparse = value.dtype.startswith("complex"), _is_sparse(value)
+    parts = " parts" if is_complex else ""
+    odd = {f"nan{parts}": nan} if nan else {}
+    odd |= {f"inf{parts}": inf} if inf else {}
+    if is_complex or not count or (stored != count and not is_sparse):
+        return odd
+    low, high, mean = (stats.get(name, 0.0) for name in ("min", "max", "mean"))
+    total = mean * (stored - nan - inf)
+    if nan:
+        low = high = total = math.nan
+    elif inf:
+        low, high = stats["lowest"], stats["highest"]
+        total = sum(end for end in (low, high) if math.isinf(end))
+    if is_sparse and stored < count:
+        low, high = min(low, 0.0), max(high, 0.0)
+    found = {"sum": total, "mean": mean if stored == count and not odd else total / count}
+    if not value.layout.startswith(_ADDED_UP):
+        found |= {"min": low, "max": high}
+    if value.dtype == "bool" or value.dtype.startswith(("int", "uint")):
+        found |= {n: round(x) for n, x in found.items() if n != "mean" and abs(x) < _EXACT}
+    return found | odd
+
+
+def _is_sparse(value: Seen) -> bool:
+    return value.layout.startswith("sparse")
+
+
+_MASKED = "MaskedArray"
+# The layout in which an element may be stored in several pieces, each as large as you like.
+_ADDED_UP = "sparse_coo"
+# Whole numbers up to here are exact where statistics are taken.
+_EXACT = 1 << 52
