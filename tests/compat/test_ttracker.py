@@ -167,13 +167,25 @@ def test_readme_accuracy_monitor(lines: Any) -> None:
     model_executable(torch.ones(20, 3))
     shown = lines()
     assert [line.split("@")[0] for line in shown] == [
-        "├─ Linear [Var] input", "├─ Linear [Tensor] output", "├─ ReLU [Var] input",
-        "├─ ReLU [Tensor] output", "├─ Sequential [Var] input", "├─ Sequential [Tensor] output",
+        "Linear [Var] input", "Linear [Tensor] output", "ReLU [Var] input",
+        "ReLU [Tensor] output", "Sequential [Var] input", "Sequential [Tensor] output",
     ]  # fmt: skip
     assert shown[0].endswith(
         "len(value): 1 | 0: shape=torch.Size([20, 3]) | dtype=torch.float32 | sum=60 | mean=1 "
         "| min=1 | max=1"
     )
+
+
+def test_what_comes_before_a_value_is_as_it_is_given(lines: Any) -> None:
+    ttracker._log_change("├─ 输入", "n", 1, "│   ", 2)
+    ttracker._log_change("└─", "n", torch.ones(30), "")
+    ttracker._log_change("", "n", 1, "│   ")
+    assert lines() == [
+        "│   ├─ 输入 [Var] n@2 value: 1",
+        "└─ [Tensor] n@0 → shape=torch.Size([30]) | dtype=torch.float32 | sum=30 | mean=1 "
+        "| min=1 | max=1",
+        "│   [Var] n@0 value: 1",
+    ]
 
 
 # Names
@@ -406,11 +418,11 @@ def test_checklist_hook_style_accuracy_monitor(lines: Any) -> None:
     assert torch.equal(model(x), expected)
     shown = lines()
     assert len(shown) % 2 == 0
-    called = [line.split()[1] for line in shown[::2]]
+    called = [line.split()[0] for line in shown[::2]]
     assert called[-1] == "TransformerEncoder"
     assert called.count("TransformerEncoderLayer") == 2
     result = f"sum={expected.double().sum().item():.3g}"
-    assert shown[-1].startswith("├─ TransformerEncoder [Tensor] output@0 → shape=torch.Size([3, 5,")
+    assert shown[-1].startswith("TransformerEncoder [Tensor] output@0 → shape=torch.Size([3, 5, ")
     assert result[:6] in shown[-1]
     # What one layer gives the next is told of both in the same numbers.
     texts = [line.partition("shape=")[2] for line in shown]
@@ -903,7 +915,7 @@ def test_the_same_numbers_are_told_with_what_else_has_changed(lines: Any) -> Non
     tensor, asks = torch.ones(4, 5), torch.ones(4, 5, requires_grad=True)
     for value in (tensor, tensor, asks, tensor.double(), asks.T):
         ttracker._log_change("", "x", value, "", 7)
-    start, end = "├─ [Tensor] x@7 → shape=torch.Size(", "sum=20 | mean=1 | min=1 | max=1"
+    start, end = "[Tensor] x@7 → shape=torch.Size(", "sum=20 | mean=1 | min=1 | max=1"
     assert lines() == [
         f"{start}[4, 5]) | dtype=torch.float32 | {end}",
         f"{start}[4, 5]) | dtype=torch.float32 | {end}",

@@ -54,7 +54,7 @@ class FactsText:
             return [f"{indent}┌── {header(call)}"]
         if what == "input" and is_shown and now is not None:
             is_told = happening.name != "self" or now.text is not None
-            return [named(indent[4:], "input", happening.name, 0, now)] if is_told else []
+            return [named(indent[4:], "├─ input", happening.name, 0, now)] if is_told else []
         if what in ("change", "delete") or (what == "input" and happening.changes):
             return changed(happening, indent)
         return self._passed(happening) if is_shown else []
@@ -109,17 +109,17 @@ def changed(happening: Happening, indent: str) -> list[str]:
     name, line, before, now = happening.name, happening.line, happening.before, happening.after
     if now is None:
         return [f"{indent}├─ [Var] {name}@{line} deleted"]
-    told = [named(indent, "", name, line, now)]
+    told = [named(indent, "├─", name, line, now)]
     if before is not None and before.dtype and now.dtype not in ("", before.dtype):
         told.insert(0, f"{indent}├─ [WARN] dtype changed: {_dtype(before)} → {_dtype(now)}")
     return told
 
 
 def named(indent: str, prestr: str, name: str, lineno: int, value: Seen) -> str:
+    """A value with its name and what comes before it: `├─ input [Var] n@0 value: 3`."""
     kind, arrow = ("[Var]", "") if value.kind == OTHER else ("[Tensor]", "→ ")
-    return (
-        f"{indent}├─ {prestr}{' ' * bool(prestr)}{kind} {name}@{lineno} {arrow}{value_text(value)}"
-    )
+    start = f"{indent}{prestr} " if prestr else indent
+    return f"{start}{kind} {name}@{lineno} {arrow}{value_text(value)}"
 
 
 def outcome(happening: Happening) -> list[str]:
