@@ -348,7 +348,7 @@ def test_logs_go_where_the_user_sends_them_and_in_their_form(
         own.setLevel(logging.NOTSET)
     logger.setLevel(logging.WARNING)
     log2file("switched off")
-    logger.setLevel(logging.INFO)
+    logger.setLevel(logging.DEBUG)
     assert [record.getMessage() for record in seen] == ["to another handler", "of %s lines"]
     [path] = folder.rglob("*.log")
     said = [line.rpartition(" - ")[2] for line in path.read_text().splitlines()]
@@ -357,6 +357,15 @@ def test_logs_go_where_the_user_sends_them_and_in_their_form(
         "<of another factory>",
     ]  # fmt: skip
     assert len(lines()) == 8
+
+
+def test_every_level_of_the_logger_is_written(folder: Path, lines: Any) -> None:
+    logger.debug("in detail")
+    logger.error("badly")
+    [path] = folder.rglob("*.log")
+    said = [line.partition(" - ")[2] for line in path.read_text().splitlines()]
+    assert said == ["DEBUG - in detail", "ERROR - badly"]
+    assert lines() == []
 
 
 def test_a_line_of_the_file_is_dated_as_logging_dates_a_record(
@@ -455,14 +464,23 @@ def test_checklist_nested_structures_with_small_tensors_printed() -> None:
     assert found == {
         "ids": [0, 1, 2],
         "large": [
-            "shape=torch.Size([26]) | dtype=torch.float32 | sum=26 | mean=1 | min=1 | max=1",
+            {"type": "Tensor", "shape": (26,), "dtype": "torch.float32", "sum": 26, "mean": 1,
+             "min": 1, "max": 1},
             [1.0] * 25,
         ],
         "n": 4,
         "s": [5],
-    }
-    assert extract_tensor_info(torch.arange(3), max_elements=2).startswith("shape=torch.Size([3])")
-    assert extract_tensor_info(torch.ones(2, device="meta")).startswith("shape=torch.Size([2])")
+    }  # fmt: skip
+    assert extract_tensor_info(np.array([1, 2, 6]), max_elements=2) == {
+        "type": "ndarray", "shape": (3,), "dtype": "int64", "sum": 9, "mean": 3, "min": 1, "max": 6,
+    }  # fmt: skip
+    assert extract_tensor_info(torch.ones(2, device="meta")) == {
+        "type": "Tensor", "shape": (2,), "dtype": "torch.float32",
+    }  # fmt: skip
+    large = extract_tensor_info(torch.tensor([NAN, 1] * 20, dtype=torch.complex64))
+    assert large == {
+        "type": "Tensor", "shape": (40,), "dtype": "torch.complex64", "nan parts": 20,
+    }  # fmt: skip
 
 
 def test_checklist_stack_printer(lines: Any) -> None:
@@ -501,6 +519,8 @@ def test_checklist_log_files_for_each_process_and_thread_with_a_tag(
 
 def test_checklist_a_handler_with_a_folder_of_its_own(folder: Path) -> None:
     handler = ThreadFileHandler(folder / "mine")
+    assert Path(handler.base_path) == folder / "mine"
+    assert Path(h4logger().base_path) == Path("logs", "NOTAG")
     own = logging.getLogger("ttracker.test")
     own.addHandler(handler)
     try:
@@ -590,7 +610,9 @@ def test_checklist_tensor_dump(folder: Path) -> None:
 def test_checklist_indent_stack_and_source_helpers(lines: Any) -> None:
     IndentManager.increase()
     assert IndentManager.get_indent() == "│   "
-    IndentManager.decrease()
+    log2file(f"{IndentManager().get_indent()}at any depth")
+    assert lines() == ["│   at any depth"]
+    IndentManager().decrease()
     IndentManager.decrease()
     assert IndentManager.get_indent() == ""
 

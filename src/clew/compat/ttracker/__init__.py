@@ -12,7 +12,6 @@ import inspect
 import linecache
 import logging
 import math
-import operator
 import os
 import sys
 import threading
@@ -24,7 +23,7 @@ from typing import Any, TypeVar
 from clew.compat.ttracker.utils import check_run_count, dlog, dump_data, inlog, safe_mean
 from clew.events.watched import OTHER
 from clew.session import warn
-from clew.views.text.facts import Depth, FactsText, named, place, stack, value_text
+from clew.views.text.facts import Depth, FactsText, as_dict, named, place, stack
 from clew.watch_output import ThreadLog, Written, log_lines, print_lines
 from clew.watching import is_same, seen, watch_calls
 
@@ -36,7 +35,13 @@ __all__ = [
 ]  # fmt: skip
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-IndentManager = Depth()
+
+
+class IndentManager:
+    """How deep the running thread is in the tree, and what its lines begin with."""
+
+    depth = Depth()
+    increase, decrease, get_indent = depth.increase, depth.decrease, depth.get_indent
 
 
 class ThreadFileHandler(ThreadLog):
@@ -46,15 +51,16 @@ class ThreadFileHandler(ThreadLog):
         super().__init__(self._path, lambda why: warn(f"the log files of ttracker end here: {why}"))
         self._folder = base_path
 
+    @property
+    def base_path(self) -> str:
+        return os.fspath(self._folder or f"logs/{os.environ.get('LTAG') or 'NOTAG'}")
+
     def _path(self) -> str:
-        folder = self._folder or os.path.join("logs", os.environ.get("LTAG") or "NOTAG")
-        return os.path.join(folder, f"process_{os.getpid()}_thread_{threading.get_ident()}.log")
+        return f"{self.base_path}/process_{os.getpid()}_thread_{threading.get_ident()}.log"
 
 
-@functools.cache
-def h4logger() -> ThreadFileHandler:
-    """The handler that writes the log files; always the same, so that no line is doubled."""
-    return ThreadFileHandler()
+# The handler that writes the log files; always the same, so that no line is doubled.
+h4logger = functools.cache(ThreadFileHandler)
 
 
 def setup_logger() -> logging.Logger:
@@ -62,7 +68,7 @@ def setup_logger() -> logging.Logger:
     found = logging.getLogger("ttracker")
     found.propagate = False  # lines are printed already
     found.addHandler(h4logger())
-    found.setLevel(found.level or logging.INFO)
+    found.setLevel(found.level or logging.DEBUG)
     return found
 
 
@@ -72,8 +78,7 @@ logger = setup_logger()
 def log2file(*msgs: Any) -> None:
     """Print something and log it."""
     if msgs and logger.isEnabledFor(logging.INFO):
-        lines = [str(msg) for msg in msgs]
-        print_lines(lines)
+        print_lines(lines := [str(msg) for msg in msgs])
         log_lines(logger, logging.INFO, lines)
 
 
@@ -89,7 +94,7 @@ def var_tracker(*track_vars: str) -> Callable[[_F], _F]:
         # One tracker for a function, also where it is decorated twice.
         names = tuple(dict.fromkeys((*getattr(func, "track_vars", ()), *track_vars)))
         own = func.__wrapped__ if hasattr(func, "track_vars") else func
-        tracked = watch_calls(Written(FactsText(IndentManager).lines, log2file), *names)(own)
+        tracked = watch_calls(Written(FactsText(IndentManager.depth).lines, log2file), *names)(own)
         getattr(tracked, "__func__", tracked).track_vars = names
         return tracked
 
@@ -98,7 +103,7 @@ def var_tracker(*track_vars: str) -> Callable[[_F], _F]:
 
 def debug_trace(func: _F) -> _F:
     """Tell each line as it runs, in the function and in what it calls."""
-    tree = FactsText(IndentManager, every_call=True)
+    tree = FactsText(IndentManager.depth, every_call=True)
     return watch_calls(Written(tree.lines, log2file), lines=True)(func)
 
 
@@ -113,21 +118,23 @@ def _log_change(prestr: str, name: str, value: Any, indent: str, lineno: int = 0
 
 
 def extract_tensor_info(data: Any, max_elements: int = 25) -> Any:
-    """Containers with their tensors as lists, and larger ones as text."""
+    """Containers with their tensors as lists, and larger ones as dicts of what they are."""
     if isinstance(data, dict):
         return {key: extract_tensor_info(item, max_elements) for key, item in data.items()}
     if isinstance(data, list | tuple | set | frozenset):
         return [extract_tensor_info(item, max_elements) for item in data]
     found = seen(data)
-    if found.kind != OTHER and math.prod(found.shape or ()) <= max_elements:
+    if found.kind == OTHER:
+        return data
+    if math.prod(found.shape or ()) <= max_elements:
         with contextlib.suppress(Exception):  # without elements, or of a kind Python has none for
             return data.tolist()
-    return data if found.kind == OTHER else value_text(found)
+    return as_dict(found)
 
 
 def is_content_changed(last: Any, current: Any) -> bool:
     """Whether two values differ; NaN is itself, and no difference is too small."""
-    return not is_same(last, current, operator.eq)
+    return not is_same(last, current, lambda one, other: one == other)
 
 
 def get_call_stack() -> str:

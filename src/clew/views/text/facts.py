@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+from typing import Any
 
 from clew.events.watched import OTHER, TENSOR, Happening, Seen, WatchedCall
 
@@ -163,7 +164,7 @@ _MOST_TEXTS = 64
 def _facts(value: Seen) -> str:
     shape = f"torch.Size({list(value.shape or ())})" if value.kind == TENSOR else value.shape
     text = f"shape={shape} | dtype={_dtype(value)}"
-    for name, number in numbers(value).items():
+    for name, number in _numbers(value).items():
         text += f" | {name}={number if isinstance(number, int) else f'{number:.6g}'}"
     if value.device not in ("cpu", ""):
         text += f" | device={value.device}"
@@ -172,7 +173,13 @@ def _facts(value: Seen) -> str:
     return f"{text} | requires_grad=True" if value.grad else text
 
 
-def numbers(value: Seen) -> dict[str, float]:
+def as_dict(value: Seen) -> dict[str, Any]:
+    """The same facts of a tensor or array by their names."""
+    kind = "Tensor" if value.kind == TENSOR else "ndarray"
+    return {"type": kind, "shape": value.shape, "dtype": _dtype(value), **_numbers(value)}
+
+
+def _numbers(value: Seen) -> dict[str, float]:
     """Sum, mean, min and max of all elements as far as they are known, counts of NaN and Inf.
 
     Statistics are of finite elements, of the parts of complex numbers, of what a sparse tensor
