@@ -215,6 +215,10 @@ class Watch:
         """Watch every call of a function, all into the same trace."""
         if isinstance(function, staticmethod | classmethod):
             return type(function)(self(function.__func__))
+        if isinstance(function, functools.partial):
+            whole: Any = functools.partial(self(function.func), *function.args, **function.keywords)
+            whole.__wrapped__, whole.watch = function, self
+            return whole  # type: ignore[no-any-return]
         wrapped = self._wrapped(_followable(function))
         wrapped.watch = self
         if self._wants.decorated and not self._wants.stack:
@@ -401,6 +405,15 @@ def _followable(function: Any) -> Callable[..., Any]:
         raise ClewError(
             f"clew.watch follows functions written in Python, and {name} is built in; "
             "watch the function that calls it"
+        )
+    if not hasattr(function, "__qualname__"):
+        cls = type(function).__name__
+        remedy = f"{cls}.__call__ where the class is written"
+        if hasattr(function, "forward"):  # a module, which has to stay one
+            remedy = f"{cls}.forward, or this one's alone: it.forward = decorator(it.forward)"
+        raise ClewError(
+            f"clew.watch decorates functions, and was given an object of class {cls}; decorate "
+            f"{remedy}"
         )
     return function  # type: ignore[no-any-return]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import math
 import os
@@ -1007,6 +1008,42 @@ def test_defect_debug_trace_skips_own_lines_and_callee_names(lines: Any) -> None
 def test_defect_builtins_end_in_an_attribute_error() -> None:
     with pytest.raises(clew.ClewError, match="sum is built in; watch the function that calls it"):
         auto_diff(sum)
+
+
+def test_a_partial_is_tracked_in_the_function_it_calls(lines: Any) -> None:
+    def add(a: int, b: int, c: int = 0) -> int:
+        total = a + b + c
+        return total
+
+    tracked = var_tracker("total")(auto_diff(functools.partial(add, 1, c=5)))
+    assert tracked(2) == 8
+    assert auto_diff(tracked) is tracked
+    at = line_of(add, "total")
+    assert [line.rpartition("input ")[2] for line in lines()[1:]] == [
+        "[Var] a@0 value: 1", "[Var] b@0 value: 2", "[Var] c@0 value: 5",
+        f"│   ├─ [Var] total@{at} value: 8", "└─ output value: 8", "└─ time 0 s",
+    ]  # fmt: skip
+    with pytest.raises(clew.ClewError, match="max is built in"):
+        auto_diff(functools.partial(max, 1))
+
+
+def test_objects_that_are_called_end_in_an_error_that_says_what_to_decorate(lines: Any) -> None:
+    class Scale:
+        def __call__(self, x: int) -> int:
+            return x
+
+    module = nn.Linear(2, 2)
+    with pytest.raises(clew.ClewError) as error:
+        auto_diff(module)
+    assert str(error.value) == (
+        "clew.watch decorates functions, and was given an object of class Linear; decorate "
+        "Linear.forward, or this one's alone: it.forward = decorator(it.forward)"
+    )
+    module.forward = auto_diff(module.forward)  # type: ignore[method-assign]
+    module(torch.ones(1, 2))
+    assert "function [Linear.forward]" in lines()[0]
+    with pytest.raises(clew.ClewError, match="decorate Scale.__call__ where the class is written$"):
+        auto_diff(Scale())
 
 
 def test_defect_only_the_creation_of_generators_is_logged(lines: Any) -> None:
