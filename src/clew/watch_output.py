@@ -41,15 +41,22 @@ class Output:
 
 
 class Written(Output):
-    """A text of another form: `lines` makes it of what happens, `write` is given its lines."""
+    """A text of another form: `lines` makes it of what happens, `write` is given its lines.
+
+    `ended` is called when all calls of a function are over.
+    """
 
     def __init__(
-        self, lines: Callable[[Happening], list[str]], write: Callable[..., object]
-    ) -> None:
-        self._lines, self._write = lines, write
+        self, lines: Callable[[Happening], list[str]], write: Callable[..., object],
+        ended: Callable[[], object] = lambda: None,
+    ) -> None:  # fmt: skip
+        self._lines, self._write, self._ended = lines, write, ended
 
     def tell(self, happening: Happening) -> None:
         self._write(*self._lines(happening))
+
+    def flush(self) -> None:
+        self._ended()
 
 
 class ThreadFile:

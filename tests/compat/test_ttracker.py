@@ -1079,6 +1079,26 @@ def test_calls_of_itself_are_told(lines: Any) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:Clew could not watch")
+@pytest.mark.parametrize("decorator", [auto_diff, var_tracker("rest"), debug_trace])
+def test_a_full_stack_leaves_no_indent_behind(decorator: Any, lines: Any) -> None:
+    @decorator
+    def endless(n: int) -> int:
+        rest = n
+        return endless(rest + 1) if n else 1
+
+    IndentManager.increase()
+    with pytest.raises(RecursionError):
+        endless(1)
+    assert IndentManager.get_indent() == "│   "
+    IndentManager.decrease()
+    assert any("│   │   │   ┌──" in line for line in lines())
+    assert endless(0) == 1
+    shown = lines()
+    assert shown[0].startswith("┌── ")
+    assert shown[-2:] == ["└─ output value: 1", "└─ time 0 s"]
+
+
 @pytest.mark.parametrize("order", ["tracker first", "tracker last"])
 def test_both_decorators_on_one_function_tell_once(order: str, lines: Any) -> None:
     def run() -> int:

@@ -94,7 +94,8 @@ def var_tracker(*track_vars: str) -> Callable[[_F], _F]:
         # One tracker for a function, also where it is decorated twice.
         names = tuple(dict.fromkeys((*getattr(func, "track_vars", ()), *track_vars)))
         own = func.__wrapped__ if hasattr(func, "track_vars") else func
-        tracked = watch_calls(Written(FactsText(IndentManager.depth).lines, log2file), *names)(own)
+        tree = FactsText(IndentManager.depth)
+        tracked = watch_calls(Written(tree.lines, log2file, tree.ended), *names)(own)
         getattr(tracked, "__func__", tracked).track_vars = names
         return tracked
 
@@ -104,7 +105,7 @@ def var_tracker(*track_vars: str) -> Callable[[_F], _F]:
 def debug_trace(func: _F) -> _F:
     """Tell each line as it runs, in the function and in what it calls."""
     tree = FactsText(IndentManager.depth, every_call=True)
-    return watch_calls(Written(tree.lines, log2file), lines=True)(func)
+    return watch_calls(Written(tree.lines, log2file, tree.ended), lines=True)(func)
 
 
 def fstack(func: _F) -> _F:

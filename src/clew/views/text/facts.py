@@ -19,11 +19,11 @@ _FEW_ITEMS = 8
 class Depth(threading.local):
     """How deep each thread is in the tree."""
 
-    _level = 0
+    level = 0
 
     def increase(self, by: int = 1) -> None:
         """Go deeper."""
-        self._level = max(self._level + by, 0)
+        self.level = max(self.level + by, 0)
 
     def decrease(self) -> None:
         """Go back up; never above the top."""
@@ -31,7 +31,7 @@ class Depth(threading.local):
 
     def get_indent(self) -> str:
         """What a line at this depth begins with."""
-        return "│   " * self._level
+        return "│   " * self.level
 
 
 class FactsText:
@@ -41,6 +41,7 @@ class FactsText:
         self._depth = depth
         self._every_call = every_call
         self._waiting: set[int] = set()  # generators that have let their caller go on
+        self._own = Depth()  # as far as the calls told here have gone
 
     def lines(self, happening: Happening) -> list[str]:
         """The lines that tell what happened."""
@@ -51,7 +52,7 @@ class FactsText:
         if what == "line":
             return [f"{indent}├─ [{place(call.file, happening.line)}] {happening.source}"]
         if what == "enter" and is_shown:
-            self._depth.increase()
+            self._move(1)
             return [f"{indent}┌── {header(call)}"]
         if what == "input" and is_shown and now is not None:
             is_told = happening.name != "self" or now.text is not None
@@ -64,7 +65,7 @@ class FactsText:
         """A call ends, or lets another go on."""
         number, what = happening.call.number, happening.what
         if (number in self._waiting) == (what == "resume"):
-            self._depth.increase(1 if what == "resume" else -1)
+            self._move(1 if what == "resume" else -1)
         self._waiting.discard(number)
         indent = self._depth.get_indent()
         if what == "yield":
@@ -74,6 +75,14 @@ class FactsText:
             return []
         told = [*outcome(happening), f"time {happening.seconds or 0:.4f} s"]
         return [f"{indent}└─ {line}" for line in told]
+
+    def _move(self, by: int) -> None:
+        self._depth.increase(by)
+        self._own.increase(by)
+
+    def ended(self) -> None:
+        """All calls are over, also those that nobody could tell of, as when the stack is full."""
+        self._move(-self._own.level)
 
 
 def place(file: str, line: int) -> str:
