@@ -217,7 +217,7 @@ class Watch:
             return type(function)(self(function.__func__))
         if isinstance(function, functools.partial):
             whole: Any = functools.partial(self(function.func), *function.args, **function.keywords)
-            whole.__wrapped__, whole.watch = function, self
+            whole.__wrapped__ = function  # and nothing that could not be copied with it
             return whole  # type: ignore[no-any-return]
         wrapped = self._wrapped(_followable(function))
         wrapped.watch = self

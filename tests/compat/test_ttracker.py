@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import logging
@@ -1018,6 +1019,7 @@ def test_a_partial_is_tracked_in_the_function_it_calls(lines: Any) -> None:
     tracked = var_tracker("total")(auto_diff(functools.partial(add, 1, c=5)))
     assert tracked(2) == 8
     assert auto_diff(tracked) is tracked
+    assert copy.deepcopy(tracked).keywords == {"c": 5}  # type: ignore[attr-defined]
     at = line_of(add, "total")
     assert [line.rpartition("input ")[2] for line in lines()[1:]] == [
         "[Var] a@0 value: 1", "[Var] b@0 value: 2", "[Var] c@0 value: 5",
