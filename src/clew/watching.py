@@ -296,7 +296,7 @@ class Watch:
                     if source in _running:  # and not left behind by a fork
                         self._rested[key] = source
                     self._crashed(source, error)
-                    self._stop(source)
+                    self._stop(source, called=error is None)
 
     def _told_to_parent(
         self, function: Callable[..., Any], args: tuple[Any, ...]
@@ -355,11 +355,13 @@ class Watch:
         if source.recording is own.recording:
             own.crashed(error)
 
-    def _stop(self, source: WatchSource) -> None:
+    def _stop(self, source: WatchSource, called: bool = False) -> None:
         if source in _running:
             _running.remove(source)
         try:
             source.stop()
+            if called and source.is_unseen() and _is_compiler_used():
+                source.say_compiled()
             source.say_missed()
             if self._own is not None and self._own.sink is not None:
                 self._own.recording.drain()
@@ -371,6 +373,13 @@ class Watch:
     def _tell(self, happening: Happening) -> None:
         if self._output is not None:
             self._output.tell(happening)
+
+
+def _is_compiler_used() -> bool:
+    """Whether torch has compiled anything in this process."""
+    if "torch._dynamo" not in sys.modules:
+        return False
+    return bool(importlib.import_module("clew.capture.torch_compat").compiled_graph_count())
 
 
 def _ignored(gap: Gap) -> bool:

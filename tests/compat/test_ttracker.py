@@ -1081,6 +1081,35 @@ def test_calls_of_itself_are_told(lines: Any) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+@pytest.mark.parametrize("decorator", [auto_diff, var_tracker("y"), debug_trace])
+def test_a_function_that_is_compiled_says_so_once(decorator: Any, lines: Any) -> None:
+    @decorator
+    def double(x: Tensor) -> Tensor:
+        y = x * 2
+        return y
+
+    torch.compiler.reset()
+    compiled = torch.compile(double, backend="eager")
+    with pytest.raises(TypeError):
+        double()
+    assert "compile" not in "".join(lines())
+    assert double(torch.ones(2)).tolist() == [2, 2]
+    assert lines()[-2].startswith("└─ output shape=torch.Size([2])")
+    for _ in range(3):
+        assert compiled(torch.ones(2)).tolist() == [2, 2]
+    said = (
+        "a watched function at double: it was called but its own code did not run, as when "
+        "torch.compile runs other code in its place; run it under "
+        "torch.compiler.set_stance('force_eager') to see inside"
+    )
+    assert lines() == [f"├─ [WARN] {said}"]
+    assert said in [str(gap) for gap in double.watch.trace.coverage]  # type: ignore[attr-defined]
+    with torch.compiler.set_stance("force_eager"):
+        compiled(torch.ones(2))
+    assert lines()[-2].startswith("└─ output shape=torch.Size([2])")
+
+
 @pytest.mark.filterwarnings("ignore:Clew could not watch")
 @pytest.mark.parametrize("decorator", [auto_diff, var_tracker("rest"), debug_trace])
 def test_a_full_stack_leaves_no_indent_behind(decorator: Any, lines: Any) -> None:

@@ -92,6 +92,7 @@ class WatchSource:
     def start_function(self, function: Callable[..., object]) -> None:
         """Follow a function and everything it calls; after a stop, the same one again."""
         self._older = {thread.ident for thread in threading.enumerate()}
+        self._ran.clear()
         if self._rested is not None and self._rested[0] is function:
             self._following = self._rested[1]
             self._following.start(function, self)
@@ -154,6 +155,22 @@ class WatchSource:
         self._calls.clear()
         if following is not None:
             following.stop()
+
+    def is_unseen(self) -> bool:
+        """Whether none of the calls of the function has been seen since it was started."""
+        return not self._roots & self._ran
+
+    def say_compiled(self) -> None:
+        """Report that a compiler had other code run in the place of the function's own."""
+        name = ", ".join(sorted(code.co_name for code in self._roots))
+        missed = {address.text for address in self._wants.names.addresses}
+        if name not in self._said:
+            self._gap(
+                Gap("a watched function", name, "it was called but its own code did not run, as "
+                    "when torch.compile runs other code in its place",
+                    "run it under torch.compiler.set_stance('force_eager') to see inside")
+            )  # fmt: skip
+        self._said |= {name, *missed}
 
     def say_missed(self) -> None:
         """Report the names that no function had."""
