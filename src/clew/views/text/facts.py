@@ -82,7 +82,8 @@ class FactsText:
 
     def ended(self) -> None:
         """All calls are over, also those that nobody could tell of, as when the stack is full."""
-        self._move(-self._own.level)
+        if self._own.level:
+            self._move(-self._own.level)
 
 
 def place(file: str, line: int) -> str:
@@ -172,14 +173,26 @@ _MOST_TEXTS = 64
 
 def _facts(value: Seen) -> str:
     shape = f"torch.Size({list(value.shape or ())})" if value.kind == TENSOR else value.shape
-    text = f"shape={shape} | dtype={_dtype(value)}"
-    for name, number in _numbers(value).items():
-        text += f" | {name}={number if isinstance(number, int) else f'{number:.6g}'}"
+    text = f"shape={shape} | dtype={_dtype(value)}{_numbers_text(value)}"
     if value.device not in ("cpu", ""):
         text += f" | device={value.device}"
     if value.layout or value.strided:
         text += f" | layout={value.layout or 'strided'}"
     return f"{text} | requires_grad=True" if value.grad else text
+
+
+def _numbers_text(value: Seen) -> str:
+    stats = value.stats
+    is_plain = value.dtype in _FLOATS and not value.layout and value.cls != _MASKED
+    if is_plain and stats and stats["count"] and not (stats["nan"] or stats["inf"]):
+        # The usual case at once, as it is in nearly every line.
+        mean, low, high = stats["mean"], stats["min"], stats["max"]
+        total = mean * stats["count"]
+        return f" | sum={total:.6g} | mean={mean:.6g} | min={low:.6g} | max={high:.6g}"
+    text = ""
+    for name, number in _numbers(value).items():
+        text += f" | {name}={number if isinstance(number, int) else f'{number:.6g}'}"
+    return text
 
 
 def as_dict(value: Seen) -> dict[str, Any]:
@@ -226,6 +239,7 @@ def _is_sparse(value: Seen) -> bool:
     return value.layout.startswith("sparse")
 
 
+_FLOATS = ("float32", "float64", "bfloat16", "float16")
 _MASKED = "MaskedArray"
 # The layout in which an element may be stored in several pieces, each as large as you like.
 _ADDED_UP = "sparse_coo"
