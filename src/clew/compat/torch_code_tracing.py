@@ -76,7 +76,7 @@ class TracingMode:
 
     def __enter__(self) -> TracingMode:
         if self._tracer is None:
-            self._tracer = trace(live=self)
+            self._tracer = trace(live=self, out=False)
         # The block is the caller's: lines above it are not part of what is traced.
         self._tracer._start(sys._getframe(1))
         return self
