@@ -74,7 +74,7 @@ FULL = Plan(
     small_tensors=20_000,
     report_events=100_000,
     variables=Effort(rounds=10, seconds=4.0),
-    seed_rounds=5,
+    seed_rounds=12,
     seed_layers=6,
 )
 QUICK = Plan(
