@@ -29,9 +29,11 @@ from clew.address import (
     parse,
     segment_matches,
     split,
+    split_rank,
+    with_rank,
     written,
 )
-from clew.errors import AddressSyntaxError
+from clew.errors import AddressSyntaxError, ClewError
 
 # A loaded machine may take its time; what these tests look for is wrong answers and hanging.
 unhurried = settings(deadline=None, max_examples=300)
@@ -39,7 +41,7 @@ unhurried = settings(deadline=None, max_examples=300)
 
 def parts(address: Address) -> dict[str, Any]:
     """Return what an address says beyond its text, without what it leaves open."""
-    names = ("kind", "path", "function", "line", "call", "role", "field", "segments")
+    names = ("kind", "path", "function", "line", "call", "role", "field", "segments", "rank")
     found = {name: getattr(address, name) for name in names}
     return {name: value for name, value in found.items() if value not in (None, ())}
 
@@ -114,6 +116,29 @@ PATHS: list[tuple[str, dict[str, Any]]] = [
     (r"a['\\\'']", {"path": r"a['\\\'']", "segments": ("a", "\\'")}),
     ("a['']", {"path": "a['']", "segments": ("a", "")}),
     ("a['x.py:f']", {"path": "a['x.py:f']", "segments": ("a", "x.py:f")}),
+    # A rank comes last; '@' before a dot belongs to the name, in quotes to the key.
+    ("layers.0@1", {"path": "layers.0", "rank": 1}),
+    ("layers.0@*", {"path": "layers.0"}),
+    ("layers.*@0", {"path": "layers.*", "rank": 0}),
+    ("fc.weight:grad@*", {"path": "fc.weight", "role": "grad"}),
+    ("fc#2@999999999", {"path": "fc", "call": 2, "rank": 999999999}),
+    ("layers.0#2:in.mask@1", {"path": "layers.0", "call": 2, "role": "in", "field": ("mask",),
+                              "rank": 1}),
+    ("fc:out[0]@1", {"path": "fc", "role": "out", "field": (0,), "rank": 1}),
+    ("forward.x@1", {"path": "forward.x", "rank": 1}),
+    ("x[0]@3", {"path": "x.0", "segments": ("x", 0), "rank": 3}),
+    ("@1", {"path": "", "rank": 1}),
+    ("@*", {"path": ""}),
+    ("#0@1", {"path": "", "call": 0, "rank": 1}),
+    (":in@1", {"path": "", "role": "in", "rank": 1}),
+    ("cache['a@1']", {"path": "cache['a@1']", "segments": ("cache", "a@1")}),
+    ("cache['a@1']@1", {"path": "cache['a@1']", "segments": ("cache", "a@1"), "rank": 1}),
+    ("['x@1']:in@2", {"path": "['x@1']", "segments": ("x@1",), "role": "in", "rank": 2}),
+    ("user@host.fc", {"path": "user@host.fc"}),
+    ("user@1.fc@1", {"path": "user@1.fc", "rank": 1}),
+    ("fc:out.user@1.x", {"path": "fc", "role": "out", "field": ("user@1", "x")}),
+    ("a@1[0].x", {"path": "a@1.0.x", "segments": ("a@1", 0, "x")}),
+    ("x[@a]", {"path": "x[@a]", "segments": ("x[@a]",)}),
     # Index or class.
     ("x[12]", {"path": "x.12", "segments": ("x", 12)}),
     ("x.[12]", {"path": "x.[12]", "segments": ("x", "[12]")}),
@@ -208,6 +233,39 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
     ("line:model.py:57", {"kind": "line", "path": "model.py", "line": 57}),
     ("line:/abs/dir/model.py:57", {"kind": "line", "path": "/abs/dir/model.py", "line": 57}),
     ("line:<ipython-input-1>:3", {"kind": "line", "path": "<ipython-input-1>", "line": 3}),
+    # With ranks; a file may have an '@' anywhere.
+    ("line:model.py:57@2", {"kind": "line", "path": "model.py", "line": 57, "rank": 2}),
+    ("line:me@1/model.py:57@*", {"kind": "line", "path": "me@1/model.py", "line": 57}),
+    (
+        "me@1.py:get_item.video#2@1",
+        {
+            "kind": "function",
+            "path": "me@1.py",
+            "segments": ("get_item", "video"),
+            "call": 2,
+            "rank": 1,
+        },
+    ),
+    (
+        "dataset.py:get_item@1",
+        {
+            "kind": "function",
+            "path": "dataset.py",
+            "function": "get_item",
+            "segments": ("get_item",),
+            "rank": 1,
+        },
+    ),
+    (
+        "op:aten.mm.default#3@0",
+        {
+            "kind": "op",
+            "path": "aten.mm.default",
+            "segments": ("aten", "mm", "default"),
+            "call": 3,
+            "rank": 0,
+        },
+    ),
 ]
 
 
@@ -276,6 +334,43 @@ REFUSED = [
     ("model.py:57", 9, "a function cannot be a number", "write line:model.py:57"),
     ("model.py:", 9, "a name is missing", "write a name"),
     ("model.py:f.x:57", 13, "'57' is not a role", "the roles are"),
+    ("fc@", 2, "no rank after '@'", "write '@1' for rank 1, nothing for every rank"),
+    ("@", 0, "no rank after '@'", "write '@1' for rank 1"),
+    ("fc@#2", 2, "no rank after '@'", "write '@1' for rank 1"),
+    ("fc@-1", 2, "'-1' is not a rank", "write '@1' for rank 1, nothing for every rank"),
+    ("fc@x", 2, "'x' is not a rank", "quote a name that has an '@': ['a@b']"),
+    ("fc@x@1", 2, "'x' is not a rank", "['a@b']"),
+    ("fc@**", 2, "'**' is not a rank", "nothing for every rank"),
+    ("fc@１", 2, "'１' is not a rank", "write '@1'"),
+    ("fc#2@x", 4, "'x' is not a rank", "write '@1'"),
+    ("#2@x", 2, "'x' is not a rank", "write '@1'"),
+    ("fc:in@x", 5, "'x' is not a rank", "write '@1'"),
+    ("fc:out.a@b", 8, "'b' is not a rank", "['a@b']"),
+    ("fc['k']@x", 7, "'x' is not a rank", "write '@1'"),
+    ("line:a.py:5@x", 11, "'x' is not a rank", "write '@1'"),
+    ("fc@1@2", 2, "a second rank", "write one rank, '@1', or nothing"),
+    ("@*@1", 0, "a second rank", "write one rank"),
+    ("fc@1@x", 2, "a second rank", "write one rank"),
+    ("line:a.py:5@1@2", 11, "a second rank", "write one rank"),
+    ("fc@1#2", 2, "the rank comes last", "write fc#2@1"),
+    ("fc@1#2@3", 2, "the rank comes last", "write fc#2@1"),
+    ("fc@1:in", 2, "the rank comes last", "write fc:in@1"),
+    ("fc@*:in", 2, "the rank comes last", "write fc:in@*"),
+    ("fc@1[0]", 2, "the rank comes last", "write fc[0]@1"),
+    ("fc[0]@1.x", 5, "the rank comes last", "write fc[0].x@1"),
+    ("fc:in@1.x", 5, "the rank comes last", "write fc:in.x@1"),
+    ("model.py@1:f.x", 8, "the rank comes last", "write model.py:f.x@1"),
+    ("fc@01", 2, "a rank has no leading zero", "write '@1'"),
+    ("fc@00", 2, "a rank has no leading zero", "write '@0'"),
+    ("fc@1234567890", 2, "the rank is too large", "write a number below 10**9"),
+    # With a rank, the caret still points into the whole text.
+    ("encoder:inn@1", 8, "'inn' is not a role", "write ':in'"),
+    ("a.@1", 2, "a name is missing", "write a name"),
+    ("fc:@1", 3, "no role after ':'", "the roles are"),
+    ("fc @1", 2, "space around it", "remove the space"),
+    ("a['k@1", 1, "the quoted key does not end", "['key']"),
+    ("line:model.py@1", 5, "a file and a line number", "line:model.py:57"),
+    ("model.py:57@1", 9, "a function cannot be a number", "write line:model.py:57"),
 ]
 
 
@@ -301,8 +396,45 @@ def test_the_message_as_it_is_read() -> None:
     )
 
 
+def test_the_message_of_a_rank_as_it_is_read() -> None:
+    with pytest.raises(AddressSyntaxError) as caught:
+        parse("encoder.layers.0@1#2")
+    assert str(caught.value) == (
+        "cannot read the address: the rank comes last\n"
+        "    encoder.layers.0@1#2\n"
+        "                    ^\n"
+        "write encoder.layers.0#2@1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("#0", "#0@1"),
+        ("fc#2:grad", "fc#2:grad@1"),
+        ("", "@1"),
+        ("op:aten.mm.default#3", "op:aten.mm.default#3@1"),
+        ("line:model.py:57", "line:model.py:57@1"),
+        ("cache['a@1']", "cache['a@1']@1"),
+        ("fc@0", "fc@1"),
+        ("fc@*", "fc@1"),
+    ],
+)
+def test_with_rank(address: str, expected: str) -> None:
+    assert with_rank(address, 1) == expected
+    before, after = parse(address), parse(expected)
+    assert parts(after) == {**parts(before), "rank": 1}
+    assert split_rank(expected) == (split_rank(address)[0], 1)
+
+
+@pytest.mark.parametrize("rank", [-1, 10**9])
+def test_a_rank_that_cannot_be_written_is_refused(rank: int) -> None:
+    with pytest.raises(ClewError, match=f"{rank} is not a rank; give a whole number"):
+        with_rank("fc", rank)
+
+
 def test_an_address_is_data() -> None:
-    address = parse("forward.cache['a.b']#1:grad")
+    address = parse("forward.cache['a.b']#1:grad@1")
     assert address == parse(address.text)
     assert hash(address) == hash(parse(address.text))
     assert pickle.loads(pickle.dumps(address)) == copy.deepcopy(address) == address
@@ -325,7 +457,12 @@ def test_splits_offers_every_cut_longest_name_first() -> None:
 names = st.from_regex(r"[A-Za-z_0-9][A-Za-z_0-9<>]{0,6}", fullmatch=True)
 globs = st.sampled_from(["*", "**", "?", "[0-3]", "[!a]", "h*[ab]?", "[12]", "l[a-c]r*", "[-a]"])
 indices = st.integers(0, 10**17)
-keys = st.text(max_size=8)
+keys = st.text(max_size=8) | st.text(alphabet="a@1*#:.", max_size=8)
+ranks = st.none() | st.integers(0, 10**9 - 1)
+
+
+def ranked(text: str, rank: int | None) -> str:
+    return text if rank is None else with_rank(text, rank)
 
 
 @st.composite
@@ -366,47 +503,50 @@ def tails(draw: st.DrawFn) -> tuple[str, int | None, str | None, tuple[Segment, 
 
 
 @unhurried
-@given(segment_lists(min_size=0), tails())
+@given(segment_lists(min_size=0), tails(), ranks)
 def test_a_path_parses_to_its_parts(
     head: tuple[str, tuple[Segment, ...]],
     tail: tuple[str, int | None, str | None, tuple[Segment, ...]],
+    rank: int | None,
 ) -> None:
-    text = head[0] + tail[0]
+    text = ranked(head[0] + tail[0], rank)
     found = parse(text)
     assert found.text == text
     assert (found.kind, found.segments, found.path) == ("path", head[1], join(head[1]))
-    assert (found.call, found.role, found.field) == tail[1:]
+    assert (found.call, found.role, found.field, found.rank) == (*tail[1:], rank)
     assert list(map(type, found.segments)) == list(map(type, head[1]))
 
 
 @unhurried
-@given(st.sampled_from(["d.py", "a/b c/d.py", "/x/*.py"]), names, segment_lists(), tails())
+@given(st.sampled_from(["d.py", "a/b c/d.py", "/x/*.py"]), names, segment_lists(), tails(), ranks)
 def test_a_function_parses_to_its_parts(
     file: str,
     function: str,
     rest: tuple[str, tuple[Segment, ...]],
     tail: tuple[str, int | None, str | None, tuple[Segment, ...]],
+    rank: int | None,
 ) -> None:
     function = "f" + function
-    text = f"{file}:{function}.{rest[0]}{tail[0]}"
+    text = ranked(f"{file}:{function}.{rest[0]}{tail[0]}", rank)
     found = parse(text)
     assert found.text == text
     assert (found.kind, found.path, found.segments) == ("function", file, (function, *rest[1]))
-    assert (found.call, found.role, found.field) == tail[1:]
+    assert (found.call, found.role, found.field, found.rank) == (*tail[1:], rank)
 
 
 @unhurried
-@given(segment_lists(), tails())
+@given(segment_lists(), tails(), ranks)
 def test_an_op_parses_to_its_parts(
     head: tuple[str, tuple[Segment, ...]],
     tail: tuple[str, int | None, str | None, tuple[Segment, ...]],
+    rank: int | None,
 ) -> None:
-    text = f"op:aten.{head[0]}{tail[0]}"
+    text = ranked(f"op:aten.{head[0]}{tail[0]}", rank)
     if "::" in text:
         return
     found = parse(text)
     assert (found.text, found.kind, found.segments) == (text, "op", ("aten", *head[1]))
-    assert (found.call, found.role, found.field) == tail[1:]
+    assert (found.call, found.role, found.field, found.rank) == (*tail[1:], rank)
 
 
 Answer = TypeVar("Answer")
@@ -425,7 +565,7 @@ def attempt(ask: Callable[[], Answer], text: str) -> Answer | None:
     return None
 
 
-awkward = st.text(alphabet="ab0.#:[]'\"*?!-\\/ py\n", max_size=30) | st.text(max_size=30)
+awkward = st.text(alphabet="ab01.#:@[]'\"*?!-\\/ py\n", max_size=30) | st.text(max_size=30)
 
 
 @settings(deadline=None, max_examples=2000)
@@ -437,6 +577,9 @@ awkward = st.text(alphabet="ab0.#:[]'\"*?!-\\/ py\n", max_size=30) | st.text(max
 @example("#" * 20000)
 @example("#1" * 20000 + ".")
 @example(":" * 20000)
+@example("@" * 20000)
+@example("@1" * 20000)
+@example("a@" + "9" * 20000)
 @example("a" * 20000 + ".py:" + "*" * 20000)
 def test_any_text_is_an_address_or_a_syntax_error(text: str) -> None:
     for start in ("", "op:", "line:", "a.py:", "fc:out"):
@@ -445,6 +588,9 @@ def test_any_text_is_an_address_or_a_syntax_error(text: str) -> None:
             continue
         assert address.text == start + text
         assert address.kind in ("path", "op", "line", "function")
+        if address.rank is not None:
+            again = with_rank(split_rank(address.text)[0], address.rank)
+            assert parse(again) == address
         if address.kind in ("path", "op"):
             # What parses can be matched with, and its canonical form says the same.
             matches(address.path, text)
@@ -705,15 +851,32 @@ def test_joined_keys_split_and_match_again(segments: list[Segment]) -> None:
 
 @unhurried
 @given(
-    st.lists(st.text(alphabet="ab1_-:[]*?'\"\\# !é", min_size=1), min_size=1, max_size=3),
+    st.lists(st.text(alphabet="ab1_-:@[]*?'\"\\# !é", min_size=1), min_size=1, max_size=3),
     st.integers(0, 9),
+    ranks,
+    st.sampled_from(["", ":in"]),
 )
-def test_a_name_as_it_is_written_reads_back_as_itself(parts: list[str], call: int) -> None:
+@example(["a", "x@1"], 0, None, "")
+@example(["x@*"], 0, 1, ":in")
+def test_a_name_as_it_is_written_reads_back_as_itself(
+    parts: list[str], call: int, rank: int | None, role: str
+) -> None:
     name = ".".join(parts)
-    address = parse(f"{written(name)}#{call}:in")
-    assert (address.kind, address.call, address.role) == ("path", call, "in")
+    address = parse(ranked(f"{written(name)}#{call}{role}", rank))
+    assert (address.kind, address.call, address.rank) == ("path", call, rank)
+    assert address.role == (role[1:] or None)
     assert matches(address.path, name)
     assert not has_wildcard(address.path)
+
+
+@pytest.mark.parametrize("name", ["x@1", "a.x@1", "x@*", "user@host", "@1", "a.@"])
+def test_a_name_with_an_at_sign_is_quoted_and_reads_back(name: str) -> None:
+    keys = tuple(Key(part) for part in name.split("."))
+    for text in (written(name), join(keys)):
+        assert parse(text).rank is None
+        assert tuple(map(str, parse(text).segments)) == tuple(map(str, keys))
+        assert parse(with_rank(text, 3)).segments == parse(text).segments
+        assert matches(parse(text).path, name)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from clew.address.matching import (
     segment_matches,
 )
 from clew.address.parsing import Address, parse
+from clew.address.ranks import split_rank, with_rank
 from clew.address.roles import ROLES
 from clew.address.segments import Key, Segment, join, written
 from clew.address.spelling import nearest
@@ -37,5 +38,7 @@ __all__ = [
     "parse",
     "segment_matches",
     "split",
+    "split_rank",
+    "with_rank",
     "written",
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import NoReturn
 
+from clew.address.ranks import rank_fault
 from clew.address.roles import ROLES, role_advice, word_at
 from clew.address.segments import QUOTED_KEY, SUBSCRIPT, Segment, class_ranges, unquoted
 from clew.errors import AddressSyntaxError
@@ -47,9 +48,11 @@ class Cursor:
     def __init__(self, text: str, pos: int = 0, in_address: bool = True) -> None:
         self.text = text
         self.pos = pos
-        # In a bare pattern ':' and '#' are letters of the name: there is no call and no role.
+        # In a bare pattern ':', '#' and '@' are letters: there is no call, no role and no rank.
         self.in_address = in_address
+        # Where the segment that was read last has its '#' and its first '@'.
         self.hash_at: int | None = None
+        self.rank_at: int | None = None
 
     def fail(self, what: str, at: int, instead: str) -> NoReturn:
         raise AddressSyntaxError(what, self.text, at, instead)
@@ -74,6 +77,8 @@ class Cursor:
             self.pos += 1
             found.append(self.segment())
             found += self.subscripts()
+        if self.in_address:
+            self.refuse_rank()
         if not self.at_end() and not self.at_tail():
             self.fail("text directly after ']'", self.pos, "write a '.' in between")
         if self.in_address and self.hash_at is not None and not self.at("#"):
@@ -85,9 +90,15 @@ class Cursor:
             )
         return tuple(found)
 
+    def refuse_rank(self) -> None:
+        """Refuse an '@' here or in the segment before: a rank at the very end is read already."""
+        at = self.pos if self.rank_at is None and self.at("@") else self.rank_at
+        if at is not None:
+            self.fail(*rank_fault(self.text, at))
+
     def segment(self) -> Segment:
         """Read one name, glob or quoted key."""
-        start, self.hash_at = self.pos, None
+        start, self.hash_at, self.rank_at = self.pos, None, None
         if quoted := QUOTED_KEY.match(self.text, start):
             self.pos = quoted.end()
             return unquoted(quoted)
@@ -102,6 +113,8 @@ class Cursor:
                 self.fail(f"stray {character}", self.pos, "write a quoted key as ['key']")
             if character == "#":
                 self.hash_at = self.pos
+            if character == "@" and self.rank_at is None:
+                self.rank_at = self.pos
             self.pos += 1
         if self.pos == start:
             self.fail("a name is missing", start, "write a name, or '*' for any")

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clew.address.cursor import Cursor
 from clew.address.matching import compile_file
+from clew.address.ranks import split_rank
 from clew.address.roles import MISTAKEN_ROLES, ROLES, nearest_role, word_at
 from clew.address.segments import Segment, join
 from clew.errors import AddressSyntaxError, ClewError
@@ -19,7 +20,7 @@ from clew.errors import AddressSyntaxError, ClewError
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An address taken apart; `text` is what was written.
+    """An address taken apart; `text` is what was written, `rank` None for every rank.
 
     kind      path                                segments
     path      dotted pattern, "" is the root      its parts: module, method, variable, keys
@@ -37,6 +38,7 @@ class Address:
     role: str | None = None
     field: tuple[Segment, ...] = ()
     segments: tuple[Segment, ...] = ()
+    rank: int | None = None
 
     def __str__(self) -> str:
         return self.text
@@ -54,12 +56,14 @@ def parse(text: str) -> Address:
     file.py:name[#call][:role[.field]]          dataset.py:get_item.video (or a dotted module)
     op:pattern[#call][:role[.field]]            op:aten._softmax*
     line:file:number                            line:model.py:57
+    any of these, then @rank                    encoder.layers.0#2:in@1, @* for every rank
 
     Brackets have three meanings. A quoted string is always a key: `cache['a.b']`. Digits
     directly after a name or another subscript are an index: `cache[0]`. Everything else is a
     class, one character as in glob: `[0-3]`, `[ab]`, `[!x]`, and, after a dot, `.[12].`.
     `#2` at the end or before a role is the third call; before a dot it belongs to the name,
-    as in `MLP#2.fc`. A module that is called `op` or `line` is written `['op']:in`.
+    as in `MLP#2.fc`, and so does an '@'. A last name that has an '@' is quoted: `['x@1']` is not
+    `x@1`, which is `x` on rank 1. A module that is called `op` or `line` is written `['op']:in`.
 
     >>> address = parse("encoder.layers.0:in.mask")
     >>> address.path, address.role, address.field
@@ -70,6 +74,14 @@ def parse(text: str) -> Address:
             f"an address is text such as 'encoder.layers.0', not {text!r}; "
             "events by their number are in .events, .modules and .ops"
         )
+    head, rank = split_rank(text)
+    try:
+        return replace(_parse_without_rank(head), text=text, rank=rank)
+    except AddressSyntaxError as error:
+        raise AddressSyntaxError(error.what, text, error.position, error.instead) from None
+
+
+def _parse_without_rank(text: str) -> Address:
     if text != text.strip():
         at = 0 if text[0].isspace() else len(text.rstrip())
         raise AddressSyntaxError("space around it", text, at, "remove the space")
@@ -92,6 +104,7 @@ def _finish(cursor: Cursor, kind: str, path: str, segments: tuple[Segment, ...])
     call = cursor.call()
     role = cursor.role()
     field = cursor.field(role) if role else ()
+    cursor.refuse_rank()
     if cursor.at("#"):
         cursor.fail("the call index comes before the role", cursor.pos, "write fc#2:out")
     if not cursor.at_end():
@@ -112,6 +125,8 @@ def _parse_op(text: str) -> Address:
 
 def _parse_line(text: str) -> Address:
     file, colon, digits = text.removeprefix("line:").rpartition(":")
+    if number := re.match("[0-9]+(?=@)", digits):
+        Cursor(text, len(text) - len(digits) + number.end()).refuse_rank()
     if not (colon and file and re.fullmatch("[1-9][0-9]{0,17}", digits)):
         raise AddressSyntaxError(
             "a line address is a file and a line number",

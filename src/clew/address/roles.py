@@ -20,7 +20,7 @@ MISTAKEN_ROLES = {
     "buf": "buffer", "buffers": "buffer",
 }  # fmt: skip
 
-_WORD = re.compile(r"[^.\[:#]*")
+_WORD = re.compile(r"[^.\[:#@]*")
 
 
 def word_at(text: str, pos: int) -> str:

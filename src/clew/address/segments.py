@@ -16,8 +16,8 @@ _QUOTED = r"\['(?P<single>[^'\\]*(?:\\.[^'\\]*)*)'\]|\[\"(?P<double>[^\"\\]*(?:\
 SUBSCRIPT = re.compile(rf"\[(?P<index>0|[1-9][0-9]*)\]|{_QUOTED}", re.DOTALL)
 QUOTED_KEY = re.compile(_QUOTED, re.DOTALL)
 # What has a meaning of its own in an address; `#` has one only at its end.
-_SIGN = re.compile(r"[:\[\]*?'\"]|^\s|\s$")
-_PLAIN_KEY = re.compile(r"[^.\[\]*?'\"#:\s]+")
+_SIGN = re.compile(r"[:@\[\]*?'\"]|^\s|\s$")
+_PLAIN_KEY = re.compile(r"[^.\[\]*?'\"#:@\s]+")
 
 
 class Key(str):
