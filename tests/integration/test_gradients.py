@@ -191,3 +191,30 @@ def test_every_step_has_its_gradient_and_update_though_they_are_alike(set_to_non
         series = t.series(f"weight:{role}")
         assert series.steps == [0, 1, 2]
         assert series.stack().tolist() == [[expected]] * 3
+
+
+def test_names_with_signs_of_the_address_language_read_back() -> None:
+    class Signs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.ParameterDict({"a@1": torch.ones(3), "b:c": torch.ones(3)})
+            self.layers = nn.ModuleDict({"x@1": nn.Linear(3, 3)})
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.layers["x@1"](x * self.w["a@1"] * self.w["b:c"])
+            return out
+
+    model = Signs()
+    wanted = ["w.*:grad", "w['a@1']:param", "layers.*:grad"]
+    norm = {"layers['x@1']:in": clew.Callbacks(save="norm")}
+    with clew.trace(model, capture=wanted, callbacks=norm) as t:
+        model(torch.ones(2, 3)).sum().backward()
+    assert list(t.coverage) == []
+    named = [event for event in t.events if event.kind in ("grad", "variable")]
+    assert sorted(event.address for event in named) == [
+        "layers['x@1']#0:grad", "layers['x@1']#0:in",
+        "w['a@1']#0:grad", "w['a@1']#0:param", "w['b:c']#0:grad",
+    ]  # fmt: skip
+    for event in named:
+        if not event.address.endswith(":in"):
+            assert t[event.address].one == event

@@ -421,7 +421,7 @@ def test_a_lazy_model_has_its_parameters_once_it_ran(streamed: bool, tmp_path: P
 
 
 def test_names_with_signs_of_the_address_language_in_them() -> None:
-    names = ("op", "paper:cites", "w*", "[z]", "q#1", "a b")
+    names = ("op", "paper:cites", "w*", "[z]", "q#1", "a b", "x@1")
     model = nn.Sequential()
     for name in names:
         model.add_module(name, nn.Linear(2, 2))

@@ -20,7 +20,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from clew.address import Address, compile_pattern
+from clew.address import Address, compile_pattern, written
 from clew.capture.changes import look
 from clew.capture.named import Named
 from clew.capture.quiet import unseen
@@ -120,7 +120,7 @@ class GradSource:
 
     def follow_call(self, path: str, role: str, value: Any) -> None:
         """Record the gradients of tensors that go into a module call or come out of it."""
-        label = Label(GRADIENT, path, path.rpartition(".")[2], role, path)
+        label = Label(GRADIENT, written(path), path.rpartition(".")[2], role, path)
 
         def follow(place: str, tensor: Tensor) -> None:
             def arrived(gradient: Tensor) -> None:
@@ -158,7 +158,7 @@ class GradSource:
         """Record what a tensor's name and role stand for, if it has changed or is there `again`."""
         owner, _, name = path.rpartition(".")
         kind = GRADIENT if role == "grad" else VARIABLE
-        label = Label(kind, path, name, role, owner)
+        label = Label(kind, written(path), name, role, owner)
         self._recorded.add((path, role))
         try:
             if not self._names.is_due(label):

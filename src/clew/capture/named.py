@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from clew.address import Address, Key, compile_pattern, join, matches_op
+from clew.address import Address, Key, compile_pattern, join, matches_op, written
 from clew.capture.lanes import NAME, NODE, NUMBER, Call
 from clew.capture.names import ModuleEntry
 from clew.capture.quiet import Quiet
@@ -189,7 +189,8 @@ class Named:
             address = treated.address
             if (address.role or "out") == side and address.call in (None, call[NUMBER]):
                 inside = call[0] if entry.wrapper else -1
-                self._value_of(treated, path, path.rpartition(".")[2], path, value, inside, told)
+                last = path.rpartition(".")[2]
+                self._value_of(treated, written(path), last, path, value, inside, told)
 
     def _value_of(
         self, treated: Treated, stem: str, name: str, module: str | None, value: Any, inside: int,
