@@ -7,8 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 import clew
+from clew.errors import NotRecorded
 from tests.processes import answers, run_ranks
 
 MODEL = """
@@ -408,6 +411,77 @@ answer = [fsdp, tp, plain, local, rows]
     assert plain[0] == {"": [[placed], [0, 1], [2, 8]], ":in": [[placed], [0, 1], [2, 8]]}
     assert placed in plain[1]
     assert rows == [0, 0, 16, 16]
+
+
+def forward(x: Tensor, model: nn.Module) -> Tensor:
+    """A function with a variable to watch."""
+    result: Tensor = model(x)
+    return result
+
+
+def recorded_on(
+    rank: int, level: str, monkeypatch: pytest.MonkeyPatch
+) -> tuple[set[str], list[str]]:
+    """What is recorded by name on a rank, and the gaps."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+    # Made before the process knows its rank, as a decorator is.
+    tracer = clew.trace(
+        model, level=level, watch=["result@1"],
+        capture=["0.weight:grad@1", "0.bias:grad@0", "0.bias:param@*", "forward.module@1"],
+        callbacks={"0:in@1": clew.Callbacks(save="norm"), "1@0": clew.Callbacks(save="norm")},
+    )  # fmt: skip
+    monkeypatch.setenv("RANK", str(rank))
+    with tracer as t:
+        forward(torch.ones(2, 3), model).sum().backward()
+    named = (event for event in t.events if event.kind in ("grad", "variable"))
+    return {re.sub("#[0-9]+", "", event.address) for event in named}, list(map(str, t.coverage))
+
+
+@pytest.mark.parametrize("level", ["ops", "values"])
+def test_an_address_of_another_rank_is_left_out(
+    level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    first = {"0.bias:grad", "0.bias:param", "1"}
+    second = {
+        "0.weight:grad", "0.bias:param", "0:in", "forward.module",
+        "test_ranks.py:forward.result", "test_ranks.py:forward.return",
+    }  # fmt: skip
+    assert recorded_on(0, level, monkeypatch) == (first, [])
+    assert recorded_on(1, level, monkeypatch) == (second, [])
+
+
+def test_data_is_kept_on_the_rank_an_address_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+    with clew.trace(model, capture=["0@0", "1@1", "op:addmm:in@0"]) as t:
+        expected = model(torch.ones(2, 3))
+    assert list(t.coverage) == []
+    assert torch.equal(t["1"].output.tensor(), expected)
+    for address in ("0", "op:addmm"):
+        with pytest.raises(NotRecorded):
+            t[address].output.tensor()
+
+
+def test_an_address_of_this_rank_without_match_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    model = nn.Sequential(nn.Linear(3, 4))
+    with clew.trace(model, capture=["fc@1", "fc@0"]) as t:
+        model(torch.ones(2, 3))
+    assert [gap.where for gap in t.coverage] == ["fc@1"]
+
+
+def test_a_gather_takes_no_address_of_one_rank() -> None:
+    for asked in ({"capture": ["fc@1"]}, {"callbacks": {"fc@1": clew.Callbacks()}}):
+        with pytest.raises(clew.ClewError, match="'fc@1' names rank 1, and gather= .* write 'fc'"):
+            clew.trace(gather=2, **asked)  # type: ignore[arg-type]
+    clew.trace(gather=2, capture=["fc@*"])
+
+
+def test_a_watch_of_its_own_takes_no_rank() -> None:
+    with pytest.raises(clew.ClewError, match=r"on every rank, and 'x@1' .*trace\(watch=\['x@1'\]"):
+        clew.watch("x@1")
+    clew.watch("x@*")
 
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "training-runs.md"

@@ -125,6 +125,11 @@ def _parsed(name: str) -> Address:
             f"clew.watch follows variables, and {name!r} names something else; "
             "write a name such as 'video', 'self.cache.k' or 'data.py:load.video'"
         )
+    if address.rank is not None:
+        raise ClewError(
+            f"clew.watch follows variables on every rank, and {name!r} names one; leave the rank "
+            f"out, or write clew.trace(watch=[{name!r}])"
+        )
     return address
 
 

@@ -59,7 +59,8 @@ class Session:
         from clew.capture.live import LiveFeed
         from clew.capture.steps import Steps
 
-        self._settings = settings
+        self._rank, self._size = rank_and_size()
+        self._settings = settings = settings.on_rank(self._rank)
         self._sees_ops = settings.level == "ops"
         self._clock = time.perf_counter_ns()
         self._time = time.time()
@@ -67,7 +68,6 @@ class Session:
         # When the step that runs began, and threads with a call open that began before.
         self._step_began = 0
         self._straddling: set[int] = set()
-        self._rank, self._size = rank_and_size()
         self.gaps = Gaps()
         self._reader: Reader | None = None
         self._gaps_read = 0

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from clew.address import Address, parse
+from clew.address import Address, parse, split_rank
 from clew.callbacks import Callbacks
 from clew.errors import ClewError
 from clew.events.live import Listener
@@ -55,6 +55,16 @@ class Settings:
         found = {address.text: address for address in self.capture}
         return list((found | {text: a for text, (a, _) in self.followed.items()}).values())
 
+    def on_rank(self, rank: int) -> Settings:
+        """Leave out the addresses of other ranks, which have nothing to match in this process."""
+        here = (None, rank)
+        return replace(
+            self,
+            capture=[address for address in self.capture if address.rank in here],
+            followed={t: found for t, found in self.followed.items() if found[0].rank in here},
+            watch=tuple(name for name, of in map(split_rank, self.watch) if of in here),
+        )
+
 
 def settings_of(
     level: str,
@@ -88,13 +98,26 @@ def settings_of(
     _check("limits", limits, (Limits,), "clew.Limits(...)")
     if schedule is not None and not callable(schedule):
         raise ClewError(f"schedule={schedule!r}: give clew.schedule(...), or None")
-    return Settings(
+    settings = Settings(
         level, values,
         [parse(text) for text in _texts("capture", capture, "addresses such as 'layers.0:in'")],
         followed_addresses(callbacks, gather), gather, _listener(live), compiled,
         as_hdf5(out) or out, exist, schedule, limits or Limits(), redact, name,
         _texts("watch", watch, "names of variables"),
     )  # fmt: skip
+    if gather is not None:
+        _check_gathered(settings.addresses)
+    return settings
+
+
+def _check_gathered(addresses: Iterable[Address]) -> None:
+    """Refuse a rank where values are gathered: rank 0 puts together those of every rank."""
+    for address in addresses:
+        if address.rank is not None:
+            raise ClewError(
+                f"{address.text!r} names rank {address.rank}, and gather= brings the values of "
+                f"every rank to rank 0; write {split_rank(address.text)[0]!r}"
+            )
 
 
 def _check(what: str, given: Any, classes: tuple[type, ...], wanted: str) -> None:
