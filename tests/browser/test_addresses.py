@@ -1,17 +1,20 @@
-"""The viewer's matcher of addresses answers as Python's does."""
+"""The viewer's matcher of addresses answers as Python's does, and finds rows by rank."""
 
 from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from clew.address import compile_pattern, matches_file, matches_op
+from clew.address import ROLES, compile_pattern, matches_file, matches_op
 from clew.errors import AddressSyntaxError
+from tests.browser import reports
 
 HERE = Path(__file__).parent
 
@@ -40,12 +43,12 @@ def python(kind: str, pattern: str, name: str) -> bool | None:
         return None
 
 
-def viewer(asked: list[tuple[str, str, str]]) -> list[bool | None]:
+def node(script: str, asked: Any) -> list[Any]:
     node = shutil.which("node")
     if node is None:
         pytest.fail("the tests of the viewer need Node: run `make browser`")
     done = subprocess.run(
-        [node, str(HERE / "match.mjs")],
+        [node, str(HERE / script)],
         input=json.dumps(asked),
         capture_output=True,
         text=True,
@@ -58,7 +61,7 @@ def viewer(asked: list[tuple[str, str, str]]) -> list[bool | None]:
 
 def differences(asked: list[tuple[str, str, str]]) -> list[tuple[object, ...]]:
     wanted = [python(*one) for one in asked]
-    found = viewer(asked)
+    found = node("match.mjs", asked)
     # What Python refuses must find nothing here.
     return [
         (*one, f"Python {a}", f"viewer {b}")
@@ -86,3 +89,33 @@ def test_random_patterns_match_alike() -> None:
     asked = [("path", dotted(pieces), dotted(names)) for _ in range(4000)]
     assert 200 < sum(bool(python(*one)) for one in asked) < 3800
     assert differences(asked) == []
+
+
+def test_the_viewer_knows_every_role() -> None:
+    assert node("match.mjs", [("roles", "", "")]) == [list(ROLES)]
+
+
+HEAD = [[0, "head#0"], [1, "head#0"]]
+# Of a trace of two ranks: the rank and address of each row found.
+RANKED = {
+    "head": HEAD, "head@*": HEAD, "head@0": HEAD[:1], "head@1": HEAD[1:], "head@2": [],
+    "head#0@1": HEAD[1:], "head#1@1": [], "head#0:out@1": HEAD[1:], "head:in[0]@1": HEAD[1:],
+    "head:out.x@0": HEAD[:1], "**.attn@1": [[1, "blocks.0.attn#0"]],
+    "@1": [[1, "#0"]], "#0@1": [[1, "#0"]], "#0@*": [[0, "#0"], [1, "#0"]],
+    "op:aten.embedding@1": [[1, "op:aten.embedding.default#0"]],
+    "op:aten.embedding.default#0@0": [[0, "op:aten.embedding.default#0"]],
+    "line:reports.py:LINE@1": [[1, "embed#0"], [1, "op:aten.embedding.default#0"]],
+    # Any part of a name; what Python refuses.
+    "ead@1": HEAD[1:], "head@01": [], "head@1#0": [], "head@x": [],
+}  # fmt: skip
+
+
+def test_an_address_finds_rows_of_its_rank(tmp_path: Path) -> None:
+    page = Path(str(reports.two_ranks(tmp_path / "run.clew").html(tmp_path / "r.html").path))
+    found = re.search('id="clew-data">([^<]*)<', page.read_text(encoding="utf-8"))
+    assert found is not None
+    before, _, _ = Path(reports.__file__).read_text(encoding="utf-8").partition("self.embed(")
+    line = str(before.count("\n") + 1)
+    addresses = [address.replace("LINE", line) for address in RANKED]
+    rows = node("search.mjs", {"data": found[1], "addresses": addresses})
+    assert dict(zip(RANKED, rows, strict=True)) == RANKED

@@ -1,4 +1,4 @@
-// The address language, as far as a report can answer it: module paths, ops, lines, calls, roles.
+// The address language, as far as a report can answer it: module paths, ops, lines, calls, roles, ranks.
 // `clew/address/` defines it; what it would refuse finds nothing here, with a word why.
 
 import type { Trace } from "./trace.ts";
@@ -125,15 +125,20 @@ export function fileTest(pattern: string): Test {
   return (file) => test?.test(file.replaceAll(".", "\0").replaceAll("/", ".") + ".") ?? false;
 }
 
-const TAIL = /^(?<path>.*?)(?:#(?<call>\d+))?(?::(?<role>in|out|grad|grad_in|param|buffer)(?<field>[.[].*)?)?$/s;
+/** As in `clew/address/roles.py`. */
+export const ROLES = ["in", "out", "grad", "grad_in", "param", "buffer", "update", "state"];
+
+const RANK = "(?:@(?<rank>0|[1-9]\\d{0,8}|\\*))?";
+const TAIL = new RegExp(`^(?<path>.*?)(?:#(?<call>\\d+))?(?::(?<role>${ROLES.join("|")})(?<field>[.[].*?)?)?${RANK}$`, "s");
+const LINE = new RegExp(`^line:(.+):(\\d+)${RANK}$`);
 
 /** Rows that an address, or failing that any text, stands for. */
 export function search(trace: Trace, text: string): Found {
   const wanted = text.trim();
   const nothing: Found = { rows: [], role: null, path: "", problem: "" };
   if (!wanted) return nothing;
-  const line = /^line:(.+):(\d+)$/.exec(wanted);
-  if (line) return { ...nothing, rows: onLine(trace, line[1], Number(line[2])) };
+  const line = LINE.exec(wanted);
+  if (line) return { ...nothing, rows: ofRank(trace, onLine(trace, line[1], Number(line[2])), line[3]) };
   const parts = TAIL.exec(wanted)!.groups!;
   const call = parts.call === undefined ? -1 : Number(parts.call);
   const role = parts.role === "in" || parts.role === "out" ? parts.role : null;
@@ -141,12 +146,26 @@ export function search(trace: Trace, text: string): Found {
   if (wanted.startsWith("op:")) {
     const test = opTest(parts.path.slice(3));
     if (!test) return { ...nothing, problem: "this pattern cannot be read" };
-    return { ...nothing, role, path, rows: ops(trace, test, call) };
+    return { ...nothing, role, path, rows: ofRank(trace, ops(trace, test, call), parts.rank) };
   }
   const test = compile(parts.path);
-  const rows = test ? named(trace, test, parts.path, call, role ? "" : (parts.role ?? "")) : [];
+  const all = test ? named(trace, test, parts.path, call, role ? "" : (parts.role ?? "")) : [];
+  const rows = ofRank(trace, all, parts.rank);
   if (rows.length) return { ...nothing, role, path, rows };
-  return { ...nothing, rows: containing(trace, wanted), problem: test ? "" : "this pattern cannot be read" };
+  return { ...nothing, rows: mentioning(trace, wanted, parts.rank), problem: test ? "" : "this pattern cannot be read" };
+}
+
+/** The rows of one rank; of all if none is said, or `*`. */
+function ofRank(trace: Trace, rows: number[], rank: string | undefined): number[] {
+  if (rank === undefined || rank === "*") return rows;
+  return rows.filter((row) => trace.rank[row] === Number(rank));
+}
+
+/** Rows whose names contain a text; what looks like a rank at its end is one, unless a name has it. */
+function mentioning(trace: Trace, text: string, rank: string | undefined): number[] {
+  const rows = containing(trace, text);
+  const bare = rank === undefined ? "" : text.slice(0, -rank.length - 1);
+  return rows.length || !bare ? rows : ofRank(trace, containing(trace, bare), rank);
 }
 
 function memo(test: Test): Test {
