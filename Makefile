@@ -7,7 +7,7 @@ READY := .venv/.ready
 NODE_READY := viewer/node_modules/.ready
 PIP_INSTALL := $(BIN)/python -m pip install -qq --constraint constraints.txt
 
-.PHONY: setup demo test bench lint viewer viewer-check browser docs clean
+.PHONY: setup demo test bench lint viewer viewer-check browser docs corpus clean
 
 setup: $(READY)
 
@@ -55,6 +55,10 @@ browser: $(NODE_READY)
 
 docs: setup
 	@$(BIN)/python -m pytest -q tests/docs
+
+# Only after a change to its programs or to the format: the traces are committed.
+corpus: setup
+	@$(BIN)/python -m tests.corpus.make
 
 clean:
 	rm -rf .venv .venv-3.* viewer/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
