@@ -7,7 +7,7 @@ READY := .venv/.ready
 NODE_READY := viewer/node_modules/.ready
 PIP_INSTALL := $(BIN)/python -m pip install -qq --constraint constraints.txt
 
-.PHONY: setup demo test bench lint viewer viewer-check browser docs corpus clean
+.PHONY: setup demo test bench lint viewer viewer-check browser docs api corpus clean
 
 setup: $(READY)
 
@@ -59,6 +59,9 @@ docs: setup
 # Only after a change to its programs or to the format: the traces are committed.
 corpus: setup
 	@$(BIN)/python -m tests.corpus.make
+
+api: setup
+	@$(BIN)/python scripts/api.py
 
 clean:
 	rm -rf .venv .venv-3.* viewer/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
