@@ -74,7 +74,7 @@ def _warm_up(model: nn.Module, x: torch.Tensor) -> int:
 
 
 def _column_bytes(trace: clew.Trace) -> int:
-    columns = trace._current_reader().columns
+    columns = trace._current_run().columns
     arrays = (getattr(columns, field.name) for field in dataclasses.fields(columns))
     return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 

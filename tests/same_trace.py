@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from clew.errors import ClewError, NotRecorded
-from clew.events.model import Event, Source, Value
+from clew.events.model import Source
+from clew.run.event import Event
+from clew.run.value import Value
 from clew.traces import Trace
 
 _EVENT = (
-    "id", "parent", "kind", "name", "address", "module", "call", "step", "phase", "rank", "thread",
-    "start", "duration", "error", "reconstructed",
+    "id", "parent_id", "kind", "name", "address", "module", "call", "step", "phase", "rank",
+    "thread", "start", "duration", "error", "reconstructed",
 )  # fmt: skip
 _VALUE = (
     "number", "dtype", "shape", "stride", "device", "layout", "cls", "placements", "local_shape",
@@ -31,10 +33,10 @@ def facts_of(trace: Trace) -> dict[str, Any]:
         "steps": trace.steps,
         "ranks": trace.ranks,
         "modes": trace.modes,
-        "sources": [dict(r.columns.sources) for r in trace._current_readers()],
-        "threads": [list(r.columns.threads) for r in trace._current_readers()],
-        "parameters": [list(r.columns.parameters) for r in trace._current_readers()],
-        "modules": [list(r.columns.modules) for r in trace._current_readers()],
+        "sources": [dict(columns.sources) for columns, _ in trace._current_run().parts],
+        "threads": [list(columns.threads) for columns, _ in trace._current_run().parts],
+        "parameters": [list(columns.parameters) for columns, _ in trace._current_run().parts],
+        "modules": [list(columns.modules) for columns, _ in trace._current_run().parts],
     }
 
 
@@ -97,13 +99,10 @@ def value_facts(value: Value) -> dict[str, Any]:
 
 def data_of(value: Value) -> Any:
     """The bits of a value's data, or why there is none."""
-    kept = value._load.__closure__
-    assert kept is not None
+    kept = value._kept
     try:
-        payload = next(c.cell_contents for c in kept if hasattr(c.cell_contents, "payload")).payload
+        payload = None if kept is None else kept.payload
         return None if payload is None else (payload.dtype, payload.shape, bytes(payload.data))
-    except StopIteration:
-        return None
     except NotRecorded:
         return None
     except ClewError as broken:

@@ -1,4 +1,4 @@
-"""The public `Trace`: one object over reader, analysis and views.
+"""The public `Trace`: one object over run, analyses and views.
 
 It holds no logic of its own; each method asks the room that knows. Must not know capture.
 """
@@ -6,20 +6,22 @@ It holds no logic of its own; each method asks the room that knows. Must not kno
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from clew.analysis.coverage import opaque_kernels
-from clew.analysis.crash import crash_note, failing_event
-from clew.analysis.select import Selection, find, select
+from clew.analysis.crash import first_crash
+from clew.analysis.findings import Finding, findings
+from clew.analysis.nonfinite import NonFinite, nonfinite
+from clew.analysis.selection import Selection, find, names, select
 from clew.analysis.series import Series, series
 from clew.errors import MissingDependency
-from clew.events.model import Crash, Events, Gap, joined
+from clew.events.model import Gap
 from clew.events.records import MODULE, OP, VARIABLE
-from clew.store.reader import Reader
+from clew.run.event import Crash, Events
+from clew.run.run import Run
 from clew.store.remote import is_url
 from clew.views.export.formats import Exported, export
 from clew.views.graph.view import GraphView, graph_view
@@ -27,37 +29,43 @@ from clew.views.html.report import EVENTS, Report, Side, write_report
 from clew.views.notebook import trace_bundle
 from clew.views.text.code import CodeView, code_view
 from clew.views.text.style import Style, counted
-from clew.views.text.table import TableView, table_view
+from clew.views.text.table_view import TableView, table_view
 from clew.views.text.tree import TreeView, tree_view
 
 
 class Trace:
     """What happened in a program, ready to be asked."""
 
-    def __init__(self, readers: list[Reader]) -> None:
-        self._fixed = readers
+    def __init__(self, run: Run | None = None) -> None:
+        self._fixed = run
 
-    def _current_readers(self) -> list[Reader]:
-        """One reader per rank."""
+    def _current_run(self) -> Run:
+        """Give everything recorded so far, of all ranks."""
+        assert self._fixed is not None
         return self._fixed
 
-    def _current_reader(self) -> Reader:
-        """The reader of the first rank, which the views show."""
-        return self._current_readers()[0]
+    def only(
+        self,
+        rank: int | Iterable[int] | None = None,
+        step: int | Iterable[int] | None = None,
+        phase: str | Iterable[str] | None = None,
+    ) -> Trace:
+        """Give the trace of some ranks, steps or phases alone.
 
-    def _events(self, kind: int | None, what: str) -> Events:
-        return joined(
-            [
-                r.events(np.arange(len(r)) if kind is None else r.rows(kind), what)
-                for r in self._current_readers()
-            ],
-            what,
-        )
+        `phase` is `"forward"`, `"backward"`, `"recompute"`, `"optimizer"` or `"data"`; each may be
+        one or several. What is not there is a ClewError that lists what is.
+        """
+        return Trace(self._current_run().only(rank, step, phase))
 
     @property
     def events(self) -> Events:
-        """Every event, in the order in which they began."""
-        return self._events(None, "events")
+        """Every event, rank by rank, in the order in which they began."""
+        run = self._current_run()
+        return run.events(np.arange(len(run)), "events")
+
+    def _events(self, kind: int, what: str) -> Events:
+        run = self._current_run()
+        return run.events(run.rows(kind), what)
 
     @property
     def modules(self) -> Events:
@@ -77,70 +85,95 @@ class Trace:
     @property
     def steps(self) -> list[int]:
         """The numbers of the steps in which something was recorded, in order."""
-        return sorted({step for reader in self._current_readers() for step in reader.steps})
+        return self._current_run().steps
 
     @property
     def modes(self) -> dict[int, str]:
         """`"train"` or `"eval"` for each step in which a model ran, by its `training`."""
-        found: dict[int, str] = {}
-        for reader in self._current_readers():
-            found = reader.columns.modes | found
-        return dict(sorted(found.items()))
+        return dict(self._current_run().modes)
 
     @property
     def ranks(self) -> list[int]:
         """The ranks whose events are here."""
-        return [reader.columns.rank for reader in self._current_readers()]
+        return self._current_run().ranks
 
     @property
     def env(self) -> dict[str, Any]:
         """Where and how the trace was recorded."""
-        return dict(self._current_reader().columns.environment)
+        return dict(self._current_run().environment)
 
     @property
     def coverage(self) -> Sequence[Gap]:
         """Everything that was not seen, with the remedy."""
-        readers = self._current_readers()
-        gaps = (gap for r in readers for gap in (*r.columns.gaps, *opaque_kernels(r)))
-        return tuple(dict.fromkeys(gaps))
+        return self._current_run().coverage
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What to read first, the worst first: crash, NaN and Inf, ranks that differ, coverage.
+
+        Each has `severity` (`"error"`, `"warning"`, `"info"`), `kind`, `text`, `event`, `count`:
+
+            for finding in t.findings:
+                print(finding.severity, finding.text)
+        """
+        return findings(self._current_run())
+
+    def nonfinite(self) -> list[NonFinite]:
+        """Where NaN and Inf come from, first first, as far as values were taken.
+
+        Each has `event`, `value`, `kind`, `inputs` and a `hint` at what to look at. `kind` is
+        `"produced"`, `"input"`, `"parameter"`, `"constant"`, or `"absorbed"` for what reaches no
+        module's output, loss or gradient, such as the -inf of a mask; those come last:
+
+            with clew.trace(model, values="stats") as t:
+                model(x)
+            for found in t.nonfinite():
+                print(found.kind, found.event.source, found.hint)
+        """
+        return nonfinite(self._current_run())
 
     @property
     def crash(self) -> Crash | None:
         """The exception that ended the recorded block, None if it ended well."""
-        for reader in self._current_readers():
-            text = reader.columns.environment.get("crash")
-            if text is not None:
-                event = failing_event(reader)
-                return Crash(text, event, crash_note(reader, event, text))
-        return None
+        return first_crash(self._current_run())
 
     def __getitem__(self, address: str) -> Selection:
-        return select(self._current_readers(), address)
+        """Give the events that an address names: `t["encoder.layers.0"]`, `t["fc:in"]`.
+
+        The address language is that of `capture=`: `layers.*` for several, `layers.0#2` for the
+        third call, `fc.weight:grad`, `op:aten.mm*`, `line:model.py:57`, and `@1` at the end for
+        rank 1 alone. What matches nothing raises with the nearest names that exist.
+        """
+        return select(self._current_run(), address)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        """Give the addresses that IPython offers after `t["`."""
+        return names(self._current_run())
 
     def find(self, pattern: str) -> Selection:
-        """Events whose module path, class, op or variable name matches or contains `pattern`."""
-        return find(self._current_readers(), pattern)
+        """Find events whose module path, class, op, variable or role holds or matches a pattern."""
+        return find(self._current_run(), pattern)
 
     def series(self, address: str, *, mode: str | None = None) -> Series:
         """The values of an address over the run, with their steps and ranks.
 
         `mode` is `"train"` or `"eval"` for the values of such steps alone.
         """
-        return series(self._current_readers(), address, mode)
+        return series(self._current_run(), address, mode)
 
     def tree(
         self, depth: int | None = None, fold: bool = True, rows: int | None = None
     ) -> TreeView:
         """Modules and their source, repeated layers folded; `str()` of it is the text."""
-        return tree_view(self._current_reader(), depth=depth, fold=fold, rows=rows)
+        return tree_view(self._current_run(), depth=depth, fold=fold, rows=rows)
 
     def code(
         self, address: str | None = None, *, succinct: bool = True, color: bool | None = None
     ) -> CodeView:
         """Every source line with the ops it ran and the named values; `str()` of it is the text."""
-        reader = self._current_reader()
-        events = None if address is None else list(self[address])
-        return code_view(reader, events, succinct=succinct, color=color)
+        run = self._current_run()
+        rows = None if address is None else [event.row for event in select(run, address)]
+        return code_view(run, rows, succinct=succinct, color=color)
 
     def graph(
         self,
@@ -164,16 +197,17 @@ class Trace:
 
         All of the run, or the calls that an address names.
         """
-        rows = None if address is None else [event.row for event in self[address]]
+        run = self._current_run()
+        rows = None if address is None else [event.row for event in select(run, address)]
         return graph_view(
-            self._current_reader(), rows, depth=depth, fold=fold, ops=ops, prune=prune,
+            run, rows, depth=depth, fold=fold, ops=ops, prune=prune,
             squash=squash, edges=edges, backward=backward, step=step, direction=direction,
             color=color, show=show, theme=theme, engine=engine,
         )  # fmt: skip
 
     def table(self) -> TableView:
         """One row per event; `str()` of it is the text."""
-        return table_view(self._current_reader())
+        return table_view(self._current_run())
 
     def to_pandas(self) -> Any:
         """The table as a pandas DataFrame."""
@@ -188,20 +222,21 @@ class Trace:
 
         A URL such as `s3://bucket/run.clew` is reached through fsspec.
         """
+        from clew.run.writing import event_rows
         from clew.store.save import save
 
-        columns = [reader.columns for reader in self._current_readers()]
+        columns = self._current_run().recorded()
         if isinstance(path, str) and is_url(path):
             from clew.store.remote_store import save_remote
 
-            return save_remote(columns, path, exist)
-        return save(columns, Path(path), exist)
+            return save_remote(columns, path, exist, event_rows)
+        return save(columns, Path(path), exist, event_rows)
 
     def export(
         self, fmt: str, path: str | os.PathLike[str], *, exist: str = "error", **options: Any
     ) -> Exported:
         """Write the trace for other tools: chrome, csv, dot, hdf5, json, model_explorer …"""
-        return export(self._current_readers(), fmt, Path(path), exist, options)
+        return export(self._current_run(), fmt, Path(path), exist, options)
 
     def html(
         self,
@@ -224,16 +259,17 @@ class Trace:
         """The trace as plain data."""
         return {
             "environment": self.env,
+            "findings": [finding.to_dict() for finding in self.findings],
             "coverage": [str(gap) for gap in self.coverage],
             "events": [event.to_dict() for event in self.events],
         }
 
     def _side(self, name: str) -> Side:
-        return Side(self._current_readers(), self.coverage, name)
+        return Side(self._current_run(), name)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         text = self.tree().text(Style())
-        return trace_bundle(text, self._side(str(self.env.get("name") or "trace")))
+        return trace_bundle(text, self.findings, self._side(str(self.env.get("name") or "trace")))
 
     def __str__(self) -> str:
         return str(self.tree())
@@ -248,7 +284,7 @@ class Trace:
         return True
 
     def __len__(self) -> int:
-        return sum(map(len, self._current_readers()))
+        return len(self._current_run())
 
 
 def load(path: str | os.PathLike[str]) -> Trace:
@@ -261,5 +297,5 @@ def load(path: str | os.PathLike[str]) -> Trace:
     if isinstance(path, str) and is_url(path):
         from clew.store.remote_folder import open_remote
 
-        return Trace(open_remote(path))
-    return Trace(open_folder(Path(path)))
+        return Trace(Run(*open_remote(path)))
+    return Trace(Run(*open_folder(Path(path))))

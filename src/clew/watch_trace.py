@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clew.events.settings import Limits
+from clew.run.live_derived import LiveDerived
+from clew.run.run import Run, run_of
 from clew.session import Gaps, recorded_columns, surroundings
 from clew.store.memory import MemoryStore, UnkeptStore
-from clew.store.reader import Reader
 from clew.traces import Trace
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ class WatchTrace(Trace):
     """
 
     def __init__(self, keys: list[str], keeps: bool = True) -> None:
-        super().__init__([])
+        super().__init__()
+        self._identity = object()
+        self._derived = LiveDerived()
         from clew.capture.budget import Budget
         from clew.capture.handover import WorkerSink
         from clew.capture.plain import NoTensors
@@ -96,7 +99,7 @@ class WatchTrace(Trace):
         except Exception as fault:
             self.gaps.fault(fault, "the exception that ended the call")
 
-    def _current_readers(self) -> list[Reader]:
+    def _current_run(self) -> Run:
         self._merge()
         self.recording.drain()
         environment = {
@@ -105,7 +108,9 @@ class WatchTrace(Trace):
             "values": "stats",
             "crash": self._crash,
         }
-        return [Reader(recorded_columns(self._store, self.recording, {}, self.gaps, environment))]
+        columns = recorded_columns(self._store, self.recording, {}, self.gaps, environment)
+        columns.derived = self._derived.of(columns)
+        return run_of(columns, self._identity)
 
     def _merge(self) -> None:
         """Take over what child processes have recorded since."""

@@ -104,6 +104,45 @@ def nonfinite() -> clew.Trace:
     return t
 
 
+class Bad(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.log(-x.abs() - 1)
+
+
+def nan_from(where: str) -> clew.Trace:
+    """NaN by module calls alone, from the batch, or from a weight."""
+    model = nn.Sequential(nn.Linear(3, 3), Bad() if where == "modules" else nn.Tanh())
+    batch = torch.ones(2, 3)
+    if where == "batch":
+        batch[0, 0] = torch.nan
+    if where == "weight":
+        nn.init.constant_(model[0].weight, torch.nan)
+    level = "modules" if where == "modules" else "ops"
+    with clew.trace(model, level=level, values="stats") as t:
+        model(batch)
+    return t
+
+
+class Masked(nn.Module):
+    """Attention weights with a mask of -inf and buckets of distances that choose log(0) away."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        size = x.shape[1]
+        distance = torch.arange(size).float()
+        bias = torch.where(distance < 2, distance, distance.log())
+        later = torch.ones(size, size).triu(1).bool()
+        scores = (x @ x.mT + bias).masked_fill(later, -torch.inf)
+        return scores.softmax(-1) @ x
+
+
+def masked() -> clew.Trace:
+    """Infinities that are meant."""
+    model = Masked()
+    with clew.trace(model, values="stats") as t:
+        model(torch.ones(1, 4, 3)).sum()
+    return t
+
+
 def two_ranks(folder: Path) -> clew.Trace:
     """The same forward pass on two ranks."""
     before = os.environ.get("RANK")

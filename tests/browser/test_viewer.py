@@ -236,15 +236,50 @@ def test_crashed_run_opens_at_the_crash(page: Page, crashed: Path) -> None:
 
 
 def test_nonfinite_values_are_found_first(page: Page, tmp_path: Path) -> None:
-    page.open(reports.nonfinite().html(tmp_path / "r.html").path)
-    assert "1 op made NaN or Inf" in page.text(".findings")
+    t = reports.nonfinite()
+    page.open(t.html(tmp_path / "r.html").path)
+    (finding,) = t.findings
+    assert page.text("button.finding.bad").startswith(finding.text)
     assert page.text(SELECTED) == "log"
     page.press("Home")
     page.click("button.finding.bad")
-    assert "NaN from log" in page.text(".findings .more")
+    assert "NaN at log" in page.text(".findings .more")
+    assert "log of a value ≤ 0" in page.text(".findings .more")
     page.click(".findings .more button")
     assert page.text(TITLE) == "log"
     assert page.text(".tree .row.selected .stat") == "NaN!"
+    assert "no NaN or Inf" not in page.text(".findings")
+
+
+@pytest.mark.parametrize("where", ["modules", "batch", "weight"])
+def test_nan_is_never_beside_an_all_clear(page: Page, tmp_path: Path, where: str) -> None:
+    t = reports.nan_from(where)
+    page.open(t.html(tmp_path / "r.html").path)
+    assert page.text("button.finding.bad").startswith(t.findings[0].text)
+    assert page.evaluate("document.querySelector('.finding.fine')") is None
+    assert "NaN!" in page.texts(".tree .row .stat")
+
+
+def test_infinities_that_are_meant_raise_no_alarm(page: Page, tmp_path: Path) -> None:
+    """A mask and a log(0) that is chosen away, as in T5: the page opens at the model."""
+    t = reports.masked()
+    assert {found.kind for found in t.nonfinite()} == {"absorbed"}
+    page.open(t.html(tmp_path / "r.html").path)
+    assert page.text(SELECTED) == "Masked"
+    assert page.evaluate("document.querySelectorAll('.finding.bad, .finding.warn').length") == 0
+    assert page.text("button.finding.info").startswith("Inf that reaches no module's output")
+    assert "no NaN or Inf where it matters" in page.text(".finding.fine")
+    assert not {"NaN!", "Inf!"} & set(page.texts(".tree .row .stat"))
+
+
+def test_what_nobody_looked_at_is_not_called_fine(page: Page, tmp_path: Path) -> None:
+    model = reports.Net()
+    for capture in ([], ["head"]):
+        with clew.trace(model, capture=capture) as t:
+            model(reports.TOKENS)
+        page.open(t.html(tmp_path / f"{len(capture)}.html").path)
+        assert "NaN and Inf not checked" in page.text(".finding.info")
+        assert "no NaN" not in page.text(".finding.fine")
 
 
 def test_gaps_are_listed_with_their_remedies(page: Page, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 import clew
-from clew.analysis.graph.calls import read_calls
+from clew.analysis.graph.call_list import read_calls
 from clew.compat.torchspy import (
     CallTracer,
     DebugContext,
@@ -109,7 +109,7 @@ def test_defect_calls_have_a_number_a_parent_a_time_and_a_thread(tmp_path: Path)
     first, second = trace["left"]
     assert (first.call, second.call) == (0, 1)
     assert first.start < first.start + first.duration <= second.start
-    assert first.parent == second.parent == trace[""].one.id
+    assert first.parent_id == second.parent_id == trace[""].one.id
     assert first.thread == "MainThread"
 
 

@@ -605,8 +605,29 @@ def unnamed(out: Path) -> None:
             x.sum()
 
 
+class Doubling(nn.Module):
+    """Calls a function that another module calls too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return doubled(x)
+
+
+def doubled(x: Tensor) -> Tensor:
+    twice = x * 2
+    return twice
+
+
+def two_callers(out: Path) -> None:
+    """A variable of a function that two modules call, and its data."""
+    model = nn.Sequential(Doubling(), nn.Tanh(), Doubling())
+    with clew.trace(model, capture=["programs.py:doubled.twice"], out=out) as t:
+        for step in range(2):
+            model(torch.full((2, 3), float(step + 1)))
+            t.step()
+
+
 PROGRAMS: tuple[Program, ...] = (
     compiled, gathered, equal_ranks, unequal_ranks, missing_rank, steps, killed,
     autograd_function, checkpoint, gradients, fused, shared, threads, deep, workers, crash,
-    nan_op, nan_batch, nan_weight, nan_modules, masks, taps, full, unnamed,
+    nan_op, nan_batch, nan_weight, nan_modules, masks, taps, full, unnamed, two_callers,
 )  # fmt: skip

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import clew
 from clew.events.records import MODULE
-from clew.store.reader import Reader
+from clew.run.run import Run, run_of
 
 
 class Block(nn.Module):
@@ -215,10 +215,10 @@ def named() -> clew.Trace:
     return t
 
 
-def read(t: clew.Trace) -> Reader:
-    """A reader of a trace in which every beginning and every end takes one tick of 10 µs."""
-    columns = t._current_reader().columns
-    parents = t._current_reader().parent_row.tolist()
+def read(t: clew.Trace) -> Run:
+    """A run of a trace in which every beginning and every end takes one tick of 10 µs."""
+    columns = t._current_run().parts[0][0]
+    parents = t._current_run().parent_row.tolist()
     start, end = columns.start.copy(), columns.end.copy()
     tick, stack = 0, [-1]
     for row, parent in enumerate(parents):
@@ -232,7 +232,7 @@ def read(t: clew.Trace) -> Reader:
     while len(stack) > 1:
         end[stack.pop()] = tick = tick + 1
     end[columns.end < 0] = -1
-    environment = {**columns.environment, "clock": 0}
+    environment = {**columns.environment, "clock": 0, "time": 0.0}
     times = {"start": start * 10_000, "end": end * 10_000}
     times["end"][columns.end < 0] = -1
-    return Reader(dataclasses.replace(columns, environment=environment, **times))
+    return run_of(dataclasses.replace(columns, environment=environment, **times))

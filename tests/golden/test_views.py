@@ -8,7 +8,7 @@ import pytest
 
 from clew.views.text.code import code_view
 from clew.views.text.style import Style
-from clew.views.text.table import table_view
+from clew.views.text.table_view import table_view
 from clew.views.text.tree import tree_view
 from tests.golden import programs
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
+import h5py
 import pytest
 import torch
 from torch import Tensor, nn
 
 import clew
+from clew.cli.main import main
 from clew.errors import AddressSyntaxError, NoMatch, TraceStateError
 from tests.outcomes import PassingMode, clean_up, differing, faults, installed
 
@@ -41,7 +44,7 @@ def nothing_left_behind() -> Iterator[None]:
         ({"capture": ["fc", 3]}, r"capture=\['fc', 3\]: give addresses"),
         ({"watch": 3}, r"watch=3: give names of variables"),
         ({"limits": 3}, r"limits=3: give clew.Limits\(...\), or None"),
-        ({"out": 3}, r"out=3: give a path, a URL or clew.Hdf5"),
+        ({"out": 3}, r"out=3: give a path or a URL, False to keep nothing"),
         ({"schedule": 3}, r"schedule=3: give clew.schedule\(...\), or None"),
         ({"live": "x"}, r"live='x': give True, False, or a listener with begins and ends"),
         ({"model": {3: nn.Linear(2, 2)}}, r"dict of name to nn.Module"),
@@ -50,6 +53,29 @@ def nothing_left_behind() -> Iterator[None]:
 def test_an_option_that_does_not_exist(options: dict[str, Any], message: str) -> None:
     with pytest.raises(clew.ClewError, match=message):
         clew.trace(**options)
+
+
+@pytest.mark.parametrize(
+    "out",
+    ["run.h5", Path("run.h5"), clew.Hdf5("run.h5", compression="gzip")],
+    ids=["text", "path", "Hdf5"],
+)
+def test_hdf5_is_exported_from_a_folder(
+    out: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(clew.ClewError) as refused:
+        clew.trace(out=out)
+    assert str(refused.value) == (
+        "out='run.h5': a running trace is written to a folder, out='run.clew'; "
+        "`clew export run.clew hdf5 run.h5` makes the HDF5 file, while it runs or later"
+    )
+    with clew.trace(values="full", out="run.clew") as t:
+        torch.ones(3) + 1
+        t.flush()
+        assert main(["export", "run.clew", "hdf5", "run.h5"]) == 0
+    with h5py.File("run.h5") as file:
+        assert file["op:aten.add.Tensor"]["values"][:].tolist() == [[2, 2, 2]]
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ def test_a_pattern_of_methods_leaves_what_calls_modules_alone() -> None:
         model(torch.ones(1, 3))
     assert len(t.series("layers.0.forward.input")) == 1
     root, *layers = t.modules
-    assert [event.parent for event in layers] == [root.id, root.id]
+    assert [event.parent_id for event in layers] == [root.id, root.id]
 
 
 class Masked(nn.Module):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import clew
-from clew.events.model import Value
+from clew.run.value import Value
 
 
 def inputs(trace: clew.Trace, name: str) -> list[Value]:

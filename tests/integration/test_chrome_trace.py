@@ -83,9 +83,32 @@ def test_times_are_microseconds(exported: Any) -> None:
             assert shown["dur"] == pytest.approx(event.duration * 1e6, abs=0.01)
 
 
-def test_the_crash_is_marked_where_it_happened(exported: Any) -> None:
-    failed = [e for e in exported[1] if "error" in e.get("args", {}) and e["pid"] == 2]
-    assert any("mat1 and mat2" in e["args"]["error"] for e in failed)
+def calls_of(trace: clew.Trace, rank: int) -> list[Any]:
+    return [e for e in trace.events if e.kind in ("module", "op") and e.rank == rank]
+
+
+def test_the_crash_is_marked_where_it_happened_and_nowhere_else(exported: Any) -> None:
+    trace, events = exported
+    for rank in range(RANKS):
+        shown = [e for e in events if e["ph"] == "X" and e["cat"] != "step" and e["pid"] == rank]
+        errors = [e["args"].get("error") for e in shown]
+        assert errors == [event.error for event in calls_of(trace, rank)]
+        failed = [e["name"] for e in shown if "error" in e["args"]]
+        assert len(failed) == 3  # the model, its first layer, the op
+        assert all("mat1 and mat2" in error for error in errors if error is not None)
+
+
+def test_each_call_says_what_it_is(exported: Any) -> None:
+    trace, events = exported
+    for rank in range(RANKS):
+        shown = [e for e in events if e["ph"] == "X" and e["cat"] != "step" and e["pid"] == rank]
+        for args, event in zip((e["args"] for e in shown), calls_of(trace, rank), strict=True):
+            facts = ("module", "call", "phase", "step", "rank")
+            assert [args[name] for name in facts] == [getattr(event, name) for name in facts]
+            for value in event.outputs.values():
+                assert value.look in args["out"]
+            for value in event.inputs.values():
+                assert value.look in args["in"]
 
 
 def test_files_go_by_their_short_names(exported: Any) -> None:

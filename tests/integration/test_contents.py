@@ -35,7 +35,7 @@ def bytes_on_disk(path: Path) -> int:
 
 
 def arrays_in_memory(t: clew.Trace) -> list[Any]:
-    kept = t._current_reader().columns.kept
+    kept = t._current_run().columns.kept
     return [np.frombuffer(k.payload.data, np.uint8) for k in kept.values() if k.payload is not None]
 
 

@@ -408,7 +408,7 @@ def test_a_value_is_read_by_its_own_bytes(tmp_path: Path) -> None:
 
 def test_sources_can_be_left_out(tmp_path: Path) -> None:
     t = record(training(), redact=True, out=tmp_path / "run.clew")
-    assert clew.load(t.path)._current_reader().columns.sources == {}
+    assert clew.load(t.path)._current_run().columns.sources == {}
     text = b"".join(p.read_bytes() for p in tmp_path.glob("**/*") if p.is_file())
     assert b"optimizer.zero_grad()" not in text
 
@@ -449,8 +449,8 @@ def test_replace_replaces_a_trace_and_nothing_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fact", "message"),
     [
-        ({"version": 99}, "format version '99', this Clew reads 2 to 3; upgrade Clew"),
-        ({"version": 1}, "format version 1, this Clew reads 2 to 3; open it with the Clew that"),
+        ({"version": 99}, "format version '99', this Clew reads 2 to 4; upgrade Clew"),
+        ({"version": 1}, "format version 1, this Clew reads 2 to 4; open it with the Clew that"),
         ({"version": 0}, "format version 0,"),
         ({"version": -1}, "format version -1,"),
         ({"version": "2"}, "format version '2',"),
@@ -468,7 +468,7 @@ def test_a_format_it_does_not_know_is_refused(
 ) -> None:
     path = record(arguments).save(tmp_path / "run.clew")
     manifest = json.loads((path / "manifest.json").read_text())
-    assert (manifest["version"], manifest["checksum"]) == (3, "xxh3")
+    assert (manifest["version"], manifest["checksum"]) == (4, "xxh3")
     (path / "manifest.json").write_text(json.dumps(manifest | fact))
     with pytest.raises(clew.ClewError, match=re.escape(message)):
         clew.load(path)

@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from torch.utils.checkpoint import checkpoint
 
 import clew
 from clew.errors import ClewError, MissingDependency, NotRecorded
+from clew.store.kept import KeptOnDisk
 from clew.views.export.formats import FORMATS
 from clew.views.export.hdf5 import escaped
 from clew.views.export.text import as_json
@@ -558,6 +560,94 @@ def test_damaged_data_is_left_out_and_said(tmp_path: Path, monkeypatch: pytest.M
     assert done.left_out
     assert all("rank 1" in text and "damaged" in text for text in done.left_out)
     assert ":out.big" in hdf5_groups(tmp_path / "x.h5")
+
+
+@pytest.fixture
+def fetches(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+    """How often the data of each value was read and checked."""
+    found: Counter[int] = Counter()
+    fetch = KeptOnDisk._fetch
+
+    def counting(self: KeptOnDisk, number: int, row: int) -> bytes:
+        found[number] += 1
+        return fetch(self, number, row)
+
+    monkeypatch.setattr(KeptOnDisk, "_fetch", counting)
+    return found
+
+
+@pytest.mark.parametrize("ragged", ["auto", "pad", "apart"])
+@pytest.mark.parametrize("fmt", READERS)
+def test_each_value_is_read_once(
+    fmt: str, ragged: str, tmp_path: Path, fetches: Counter[int]
+) -> None:
+    with clew.trace(level="values", out=tmp_path / "run.clew") as t:
+        for step in range(10):
+            clew.tap("even", torch.full((2, 3000), step))
+            clew.tap("uneven", torch.full((2, 3 + step % 2), float(step)))
+            t.step()
+    trace = clew.load(tmp_path / "run.clew")
+    done = trace.export(fmt, tmp_path / "x", ragged=ragged)
+    assert done.contents.count == 20
+    assert sorted(fetches.values()) == [1] * 20
+
+
+@pytest.mark.parametrize("fmt", READERS)
+def test_values_in_parts_are_described_without_being_read(fmt: str, tmp_path: Path) -> None:
+    sparse = torch.eye(4, dtype=torch.bfloat16).to_sparse()
+    rows = torch.eye(4, dtype=torch.float64).to_sparse_csr()
+    with clew.trace(level="values") as t:
+        clew.tap("sparse", sparse)
+        clew.tap("rows", rows)
+    done = t.export(fmt, tmp_path / "x")
+    assert done.left_out == ()
+    found = READERS[fmt](tmp_path / "x")
+    assert_identical(found["sparse"]["values"][0], np.eye(4, dtype=np.float32))
+    assert_identical(found["rows"]["values"][0], np.eye(4))
+
+
+def spoiled(folder: Path, wanted: Callable[[int], bool]) -> clew.Trace:
+    """A trace of six large values of one address, some of whose bytes were changed on disk."""
+    with clew.trace(level="values", out=folder) as t:
+        for step in range(6):
+            clew.tap("x", torch.full((3000 + 1000 * (step == 1),), step))
+            t.step()
+    shard = next(folder.glob("rank=*/shard-*.safetensors"))
+    data = bytearray(shard.read_bytes())
+    for step in range(6):
+        if wanted(step):
+            value = np.full(3000 + 1000 * (step == 1), step).tobytes()
+            data[data.index(value) + 8] ^= 255
+    shard.write_bytes(data)
+    return clew.load(folder)
+
+
+@pytest.mark.parametrize("ragged", ["auto", "apart"])
+@pytest.mark.parametrize("fmt", READERS)
+def test_damage_found_while_writing_leaves_the_sound_values(
+    fmt: str, ragged: str, tmp_path: Path
+) -> None:
+    trace = spoiled(tmp_path / "run.clew", lambda step: step in (1, 4))
+    done = trace.export(fmt, tmp_path / "x", ragged=ragged)
+    assert [text.split(":")[0] for text in done.left_out] == [
+        "x, rank 0, call 1", "x, rank 0, call 4"
+    ]  # fmt: skip
+    assert all("damaged" in text for text in done.left_out)
+    assert done.contents.count == 4
+    group = READERS[fmt](tmp_path / "x")["x"]
+    assert list(group["steps"]) == [0, 2, 3, 5]
+    # The one value of another size is gone, and so is what made the values ragged.
+    assert "lengths" not in group
+    assert [int(value[-1]) for value in rows(group)] == [0, 2, 3, 5]
+
+
+@pytest.mark.parametrize("fmt", READERS)
+def test_an_address_of_which_nothing_is_sound_is_left_out(fmt: str, tmp_path: Path) -> None:
+    trace = spoiled(tmp_path / "run.clew", lambda step: True)
+    done = trace.export(fmt, tmp_path / "x")
+    assert len(done.left_out) == 6
+    assert done.contents.count == done.contents.addresses == 0
+    assert READERS[fmt](tmp_path / "x") == {}
 
 
 def test_a_trace_in_memory_exports_the_same(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def traced(model: nn.Module, *inputs: Any, **options: Any) -> clew.Trace:
 
 
 def graph(t: clew.Trace, **options: Any) -> Graph:
-    return build(t._current_reader(), Options(**options))
+    return build(t._current_run(), Options(**options))
 
 
 def links(found: Graph, *kinds: str) -> set[tuple[str, str]]:
@@ -268,6 +268,98 @@ def test_the_graph_of_one_part_and_of_one_step() -> None:
         t.graph(step=9)
 
 
+def averaged_training(steps: int, marked: bool) -> clew.Trace:
+    """Train with Adam and keep averages of the weights, of which each has a `lerp_` of its own."""
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(8)))
+    average = [parameter.detach().clone() for parameter in model.parameters()]
+    optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+    x = torch.ones(2, 4)
+    with clew.trace(model) as t:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+            with torch.no_grad():
+                for mean, parameter in zip(average, model.parameters(), strict=True):
+                    mean.lerp_(parameter, 0.1)
+            if marked:
+                t.step()
+    return t
+
+
+@pytest.mark.parametrize(
+    ("marked", "part"), [(True, "step 0 of 4"), (False, "first forward")], ids=["steps", "no steps"]
+)
+def test_of_a_training_run_one_forward_is_drawn(marked: bool, part: str) -> None:
+    view = averaged_training(4, marked).graph()
+    drawn = [n.name for n in view.model.boxes if n.kind not in ("input", "output")]
+    assert drawn == ["0 … 7", "pow", "mean"]
+    assert [n.count for n in view.model.boxes if n.name == "0 … 7"] == [8]
+    assert view.model.part == part
+    assert str(view).startswith(f"Sequential, {part}: ")
+    assert view.to_dict()["part"] == part
+    assert part in view.svg()
+    assert f'label="{part}"' in view.dot()
+    assert view.mermaid().startswith(f'---\ntitle: "Sequential, {part}"\n---\n')
+
+
+def test_a_step_that_is_asked_for_has_all_its_forwards() -> None:
+    model = nn.Linear(4, 4)
+    with clew.trace(model) as t:
+        for _ in range(2):
+            for _ in range(3):
+                model(torch.ones(2, 4)).sum().backward()
+            t.step()
+    assert len(t.graph(fold=False).model.tops) == len(["input", "Linear", "sum"])
+    assert t.graph().model.part == "first forward, step 0 of 2"
+    asked = t.graph(step=1, fold=False)
+    assert [n.name for n in asked.model.nodes].count("sum") == 3
+    assert asked.model.part == ""
+
+
+def test_the_first_step_with_a_forward_is_drawn() -> None:
+    model = nn.Linear(4, 4)
+    with clew.trace(model) as t:
+        torch.ones(3) + 1
+        t.step()
+        model(torch.ones(2, 4))
+        t.step()
+        model(torch.ones(2, 4))
+    view = t.graph()
+    assert view.model.part == "step 1 of 3"
+    assert "Linear" in {n.name for n in view.model.nodes}
+
+
+def test_a_run_without_calls_or_with_a_single_forward_is_drawn_whole() -> None:
+    with clew.trace() as t:
+        (torch.ones(3) + 1).exp()
+    assert {"add", "exp"} <= {n.name for n in t.graph().model.nodes}
+    assert t.graph().model.part == ""
+    whole = traced(Residual(), torch.ones(2, 4)).graph()
+    assert whole.model.part == ""
+    assert whole.mermaid().startswith("flowchart")
+
+
+def test_unequal_ranks_are_drawn_from_their_own_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank, layers in enumerate((3, 9)):
+        monkeypatch.setenv("RANK", str(rank))
+        model = nn.Sequential(*(nn.Linear(4 + rank, 4 + rank) for _ in range(layers)))
+        with clew.trace(model, out=tmp_path / "run.clew"):
+            model(torch.ones(2, 4 + rank))
+    t = clew.load(tmp_path / "run.clew")
+    assert t.graph().model.part == "rank 0 of 2"
+    assert "0 … 2" in {n.name for n in t.graph().model.nodes}
+    for address, rank in (("8", 1), ("1", 0), ("1@1", 1)):
+        view = t.graph(address)
+        (call,) = (n for n in view.model.nodes if n.kind == "call")
+        assert call.path == address[0]
+        assert call.inputs == (f"f32[2,{4 + rank}]",)
+        assert call.events == tuple(e.id for e in t[address] if e.rank == rank)
+        assert view.model.part == f"rank {rank} of 2"
+
+
 def test_a_saved_trace_has_the_same_graph(tmp_path: Path) -> None:
     t = programs.training()
     saved = clew.load(t.save(tmp_path / "run.clew"))
@@ -279,7 +371,7 @@ def test_json_is_the_model(tmp_path: Path) -> None:
     text = view.json(tmp_path / "g.json")
     assert json.loads((tmp_path / "g.json").read_text()) == json.loads(text)
     data = json.loads(text)
-    assert set(data) == {"schema", "title", "nodes", "edges"}
+    assert set(data) == {"schema", "title", "part", "nodes", "edges"}
     ids = [node["id"] for node in data["nodes"]]
     assert len(set(ids)) == len(ids)
     children = {child for node in data["nodes"] for child in node["children"]}

@@ -44,7 +44,7 @@ def run(*args: object, code: int = 0) -> tuple[str, str]:
 
 def test_without_a_file_the_boxes_are_listed(run_folder: Path) -> None:
     text, _ = run(run_folder, "--depth", 1)
-    assert text.splitlines()[0].startswith("Stack: ")
+    assert text.splitlines()[0].startswith("Stack, step 0 of 3: ")
     assert "  blocks.0 … 5  ×6  Block  ← input f32[2,4]" in text
     data = json.loads(run(run_folder, "--depth", 1, "--json")[0])
     assert {node["name"] for node in data["nodes"]} >= {"blocks.0 … 5", "head", "input"}
@@ -62,7 +62,8 @@ def test_the_ending_says_what_is_written(name: str, run_folder: Path, tmp_path: 
 def test_options_reach_the_graph(run_folder: Path, tmp_path: Path) -> None:
     assert "relu" not in run(run_folder, "--ops", "none")[0]
     assert "gradients ←" in run(run_folder, "--backward")[0]
-    assert "×3" not in run(run_folder, "--step", "1")[0]
+    assert "×3" in run(run_folder, "")[0]
+    assert "×3" not in run(run_folder, "", "--step", "1")[0]
     assert "×6" not in run(run_folder, "--no-fold", "--depth", "1")[0]
     assert "norm" not in run(run_folder, "--prune", "LayerNorm", "--prune", "Linear")[0]
     assert "norm" not in run(run_folder, "--prune")[0]
@@ -247,7 +248,7 @@ def test_no_drawing_says_where_on_the_machine_a_program_lies(
     stdlib, packages = (sysconfig.get_paths()[name] for name in ("stdlib", "purelib"))
     torch_folder = os.path.dirname(os.path.dirname(torch.__file__))
     # They are in the trace, so they could be said.
-    files = {place.file for place in t._current_reader().columns.places}
+    files = {place.file for place in t._current_run().columns.places}
     assert any(file.startswith(stdlib) for file in files)
     assert any(file.startswith(torch_folder) for file in files)
     for name, text in drawings(t, tmp_path).items():

@@ -31,7 +31,7 @@ def calls(trace: clew.Trace) -> list[str]:
     depth: dict[int | None, int] = {None: -1}
     lines = []
     for event in trace.modules:
-        depth[event.id] = depth[event.parent] + 1
+        depth[event.id] = depth[event.parent_id] + 1
         lines.append("  " * depth[event.id] + event.address)
     return lines
 
@@ -62,7 +62,7 @@ def test_times_nest_too() -> None:
     assert second.start + second.duration <= root.start + root.duration
     for op in t.ops:
         if op.parent is not None:
-            (call,) = (event for event in t.modules if event.id == op.parent)
+            (call,) = (event for event in t.modules if event.id == op.parent_id)
             assert call.start <= op.start
             assert op.start + op.duration <= call.start + call.duration
 
@@ -75,7 +75,7 @@ def test_a_module_called_often_is_counted(level: str) -> None:
         model(ONE)
     assert [event.call for event in t["fc"]] == [0, 1, 2, 3, 4, 5]
     assert t["fc#4"].one.call == 4
-    assert t["fc#4"].one.parent == t["#1"].one.id
+    assert t["fc#4"].one.parent_id == t["#1"].one.id
     assert [event.call for event in t[""]] == [0, 1]
 
 
@@ -111,7 +111,7 @@ def test_a_shared_module_goes_by_the_name_its_caller_has_for_it() -> None:
     with clew.trace(model) as t:
         model(ONE)
     assert t["tail.0"][2].module == "tail.0"
-    assert t["tail.0"][2].parent == t["tail"].one.id
+    assert t["tail.0"][2].parent_id == t["tail"].one.id
 
 
 def test_a_shared_module_is_matched_once_by_a_pattern() -> None:
@@ -179,7 +179,7 @@ def test_direct_calls_in_a_loop_are_told_apart() -> None:
         model(ONE)
         model(ONE)
     assert [event.call for event in t["fc"]] == [0, 1, 2, 3, 4, 5]
-    assert [len([op for op in t.ops if op.parent == event.id]) for event in t["fc"]] == [2] * 6
+    assert [len([op for op in t.ops if op.parent_id == event.id]) for event in t["fc"]] == [2] * 6
 
 
 def test_direct_calls_nest_with_hooked_ones() -> None:
@@ -284,7 +284,7 @@ def test_a_throw_away_module_is_named_by_its_class() -> None:
         for _ in range(2):
             model(ONE)
     assert [event.module for event in t.modules] == ["", "Softmax", "ReLU", "", "Softmax", "ReLU"]
-    assert t["Softmax#1"].one.parent == t["#1"].one.id
+    assert t["Softmax#1"].one.parent_id == t["#1"].one.id
 
 
 def test_many_modules_that_die_do_not_get_mixed_up() -> None:
@@ -802,7 +802,7 @@ def test_after_a_recomputation_events_are_in_their_place(reentrant: bool) -> Non
     assert last.parent is None
     (plus,) = (op for op in t.ops if op.name == "aten.add.Tensor" and op.phase == "forward")
     assert (plus.module, plus.parent) == (None, None)
-    assert [event.parent for event in t["*#1"]] == [last.id] * 3
+    assert [event.parent_id for event in t["*#1"]] == [last.id] * 3
 
 
 # Real models

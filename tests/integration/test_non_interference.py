@@ -678,7 +678,7 @@ def test_pdb_in_a_direct_call_leaves_it_one_call(commands: str, before: bool) ->
     assert "x = x * 2" in shown.getvalue()
     assert [call.address for call in t.modules] == ["#0", "#1"]
     first, second = t.modules
-    assert [op.parent for op in t.ops] == [first.id] * 6 + [second.id] * 6
+    assert [op.parent_id for op in t.ops] == [first.id] * 6 + [second.id] * 6
 
 
 def test_a_direct_call_in_traces_in_each_other() -> None:
@@ -692,8 +692,8 @@ def test_a_direct_call_in_traces_in_each_other() -> None:
         one.exp()
         with clew.trace(model) as inner:
             model.forward(one)
-    assert [op.parent for op in inner.ops] == [inner.modules[0].id] * 2
-    assert [op.parent for op in outer.ops] == [None, *[outer.modules[0].id] * 2]
+    assert [op.parent_id for op in inner.ops] == [inner.modules[0].id] * 2
+    assert [op.parent_id for op in outer.ops] == [None, *[outer.modules[0].id] * 2]
 
 
 # Nothing is kept alive

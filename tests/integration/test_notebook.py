@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import threading
+import xml.etree.ElementTree as ET
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ import torch
 from torch import nn
 
 import clew
-from clew.events.looks import numbers_text, stats_of
+from clew.events.tensor_text import numbers_text, stats_of
 from clew.views import notebook
 
 
@@ -74,6 +77,75 @@ def test_long_selection_says_what_is_left_out() -> None:
     bundle = t[""]._repr_mimebundle_()
     assert bundle["text/plain"].splitlines()[-1] == "  ... 10 more; take a part with [30:]"
     assert "… 10 more" in bundle["text/html"]
+
+
+class Odd(nn.Module):
+    """A model whose class, error and source hold what HTML would take for tags."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] > 3:
+            raise RuntimeError("<b>bad & worse</b>")
+        return x * 2
+
+
+Odd.__name__ = "Odd<i>"
+
+
+def static_html(thing: Any) -> str:
+    """What a notebook shows of something: the same by either way, without scripts or raw text."""
+    page = thing._repr_html_()
+    assert page == thing._repr_mimebundle_()["text/html"]
+    assert "<script" not in page
+    assert "javascript:" not in page
+    ET.fromstring(f"<div>{page.replace('&nbsp;', ' ')}</div>")
+    for raw in ("<b>bad", "Odd<i>"):
+        assert raw not in page
+    return str(page)
+
+
+def two_steps_and_a_crash(t: Any, model: nn.Module) -> None:
+    for step in range(2):
+        model(torch.full((2, 3), float(step)))
+        t.step()
+    model(torch.ones(4))
+
+
+def test_everything_shown_as_html_is_static_and_escaped() -> None:
+    model = Odd()
+    with pytest.raises(RuntimeError), clew.trace(model, values="stats") as t:
+        two_steps_and_a_crash(t, model)
+    tree, code = static_html(t.tree()), static_html(t.code())
+    assert tree.startswith("<pre")
+    assert "Odd&lt;i&gt;" in tree
+    assert "x * 2" in code
+    table = static_html(t.table())
+    assert table.count("<tr>") == 1 + len(t.events)
+    assert "&lt;b&gt;bad &amp; worse&lt;/b&gt;" in table
+    series = static_html(t.series("op:aten.mul.Tensor"))
+    assert series.count("<tr>") == 3
+    assert "<td" in series
+    assert "0 ± 0" in series
+    assert "2 ± 0" in series
+    assert "f32[2,3]" in series
+    crash = static_html(t.crash)
+    assert "RuntimeError: &lt;b&gt;bad &amp; worse&lt;/b&gt;" in crash
+    assert t.crash is not None
+    assert html.escape(repr(t.crash.event)) in crash
+    assert html.escape(t.crash.note.splitlines()[1]) in crash
+    selection = static_html(t["op:aten.mul.Tensor"])
+    assert selection.count("<tr>") == 3
+
+
+def test_a_long_table_and_a_long_series_say_what_is_left_out() -> None:
+    model = nn.Linear(2, 2)
+    with clew.trace(model, values="stats") as t:
+        for _ in range(40):
+            model(torch.ones(1, 2))
+            t.step()
+    assert static_html(t.table()).count("<tr>") == 41
+    left_out = len(t.events) - 40
+    assert f"… {left_out:,} rows in the middle; t.to_pandas() has all" in static_html(t.table())
+    assert "… 10 more; series.stack() has the data" in static_html(t.series(""))
 
 
 def test_value_is_a_line_and_a_histogram(trace: clew.Trace) -> None:

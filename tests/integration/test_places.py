@@ -132,7 +132,7 @@ def test_the_program_goes_on_where_a_trace_cannot_be_written(tmp_path: Path) -> 
         tmp_path / "fixed",
         """
 said = []
-for name, exist in (("run.clew", "new"), ("run.clew", "replace"), ("run.h5", "new")):
+for name, exist in (("run.clew", "new"), ("run.clew", "replace")):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with clew.trace(values="full", out=folder / name, exist=exist) as t:
@@ -160,7 +160,7 @@ print(json.dumps({"said": said, "message": message}))
 @pytest.mark.parametrize("when", ["before anything was written", "later"])
 def test_a_folder_that_is_removed_while_it_is_written(when: str, tmp_path: Path) -> None:
     done = []
-    with pytest.warns(clew.errors.ClewWarning, match="writing failed") as warned:
+    with pytest.warns(clew.ClewWarning, match="writing failed") as warned:
         with clew.trace(values="full", out=tmp_path / "run.clew") as t:
             if when == "later":
                 torch.ones(20_000)
@@ -288,15 +288,15 @@ def test_the_program_waits_for_a_writer_too_far_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held, reached = threading.Event(), threading.Event()
-    write = disk.TraceFiles.write
+    write = disk.TraceFiles.write_events
     monkeypatch.setattr(disk, "_QUEUE", 2)
 
-    def slow(self: Any, *args: Any) -> None:
+    def slow(self: Any, *args: Any, **options: Any) -> None:
         reached.set()
         assert held.wait(30)
-        write(self, *args)
+        write(self, *args, **options)
 
-    monkeypatch.setattr(disk.TraceFiles, "write", slow)
+    monkeypatch.setattr(disk.TraceFiles, "write_events", slow)
     done: list[int] = []
 
     def program() -> None:

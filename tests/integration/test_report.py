@@ -102,7 +102,7 @@ def test_report_holds_what_the_trace_holds(trace: clew.Trace, tmp_path: Path) ->
     back = opened.column("0.parent").astype(int)
     ids = [event.id for event in trace.events]
     parents = [ids[row - n] if n else None for row, n in enumerate(back)]
-    assert parents == [event.parent for event in trace.events]
+    assert parents == [event.parent_id for event in trace.events]
     starts = [event.start for event in trace.events]
     np.testing.assert_allclose(opened.column("0.start") / 1e9, starts, atol=1e-9)
     spent = [event.duration for event in trace.events]
@@ -205,10 +205,37 @@ def test_a_crash_past_the_limit_is_kept(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), clew.trace(model) as t:
         run()
     opened = Opened(t.html(tmp_path / "r.html", events=10).path.read_text())
-    (crash,) = opened.trace["crashes"]
+    crash = opened.trace["findings"][0]
+    assert (crash["severity"], crash["kind"]) == ("error", "crash")
     assert "shapes cannot be multiplied" in crash["text"]
     name = opened.trace["strings"][opened.column("0.name")[crash["row"]]]
     assert name == "aten.addmm.default"
+
+
+def test_the_page_has_the_findings_of_the_trace(tmp_path: Path) -> None:
+    with clew.trace(values="stats") as t:
+        torch.where(torch.arange(2.0) > 0, torch.arange(2.0).log(), torch.zeros(2)).sum()
+        (torch.ones(2) - 3).log().sum()
+    opened = Opened(t.html(tmp_path / "r.html").path.read_text())
+    shown = [(f["severity"], f["kind"], f["text"], f["row"]) for f in opened.trace["findings"]]
+    assert shown == [
+        (f.severity, f.kind, f.text, -1 if f.event is None else f.event.row) for f in t.findings
+    ]
+    assert [severity for severity, *_ in shown] == ["error", "info"]
+    assert opened.trace["all_clear"] == []
+    # The absorbed log(0) is not marked, the other logarithm and its sum are.
+    names = [t.events[int(row)].name for row in opened.column("0.nonfinite").nonzero()[0]]
+    assert names == ["aten.log.default", "aten.sum.default"]
+    assert [origin["kind"] for origin in opened.trace["origins"]] == ["produced", "absorbed"]
+
+
+def test_a_finding_past_the_limit_is_kept(tmp_path: Path) -> None:
+    with clew.trace(values="stats") as t:
+        for number in range(40):
+            torch.full((2,), 20.0 - number).log()
+    opened = Opened(t.html(tmp_path / "r.html", events=10).path.read_text())
+    name = opened.trace["strings"][opened.column("0.name")[opened.trace["findings"][0]["row"]]]
+    assert (opened.trace["rows"] < 80, name) == (True, "aten.log.default")
 
 
 def test_a_page_may_hold_two_traces(trace: clew.Trace) -> None:

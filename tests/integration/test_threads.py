@@ -75,7 +75,7 @@ def test_every_module_call_on_another_thread_has_its_ops() -> None:
 
     with clew.trace(model) as t:
         in_thread(work, "worker")
-    assert [[op.name for op in t.ops if op.parent == call.id] for call in t.modules] == [
+    assert [[op.name for op in t.ops if op.parent_id == call.id] for call in t.modules] == [
         ["aten.t.default", "aten.addmm.default"]
     ] * 3
     assert {event.thread for event in t.events} == {"worker"}
@@ -309,7 +309,7 @@ def test_many_threads_at_once(rounds: int) -> None:
         mine = [e for e in t.events if e.thread == f"worker {number}"]
         assert len([e for e in mine if e.kind == "module"]) == 2 * rounds
         for event in mine:
-            assert event.parent is None or calls[event.parent].thread == event.thread
+            assert event.parent is None or calls[event.parent_id].thread == event.thread
         for root in (e for e in mine if e.module == "" and e.kind == "module"):
             assert root.inputs["0"].shape == (number + 1, 2)
             assert root.inputs["0"].array().tolist() == [[number, number]] * (number + 1)

@@ -123,7 +123,7 @@ def test_a_trace_that_keeps_nothing_says_so() -> None:
     assert [gap.why for gap in trace.coverage] == ["out=False keeps none of them"]
     assert trace.path is None
     assert repr(trace) == "<Trace of nothing>"
-    with pytest.raises(clew.ClewError, match="give a path, a URL or clew.Hdf5"):
+    with pytest.raises(clew.ClewError, match="give a path or a URL, False to keep nothing"):
         clew.trace(out=True)  # type: ignore[arg-type]
 
 

@@ -646,7 +646,7 @@ def test_a_view_of_what_is_kept_is_not_copied_again() -> None:
     arrays = [v.array() for v in t["op:aten.view.default"].values]
     assert [a.shape for a in arrays] == [(300, 400), (400, 300)]
     assert (t["op:aten.t.default"].values[0].array() == arrays[1].T).all()
-    kept = t._current_reader().columns.kept
+    kept = t._current_run().columns.kept
     made, three, four = (kept[v.number].payload for v in [
         *t["op:aten.arange.default"].values, *t["op:aten.view.default"].values])  # fmt: skip
     assert made.data is three.data is four.data

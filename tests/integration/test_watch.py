@@ -17,8 +17,8 @@ import pytest
 import torch
 
 import clew
-from clew.events.looks import tensor_text as facts
-from clew.events.model import Event
+from clew.events.tensor_text import tensor_text as facts
+from clew.run.event import Event
 
 
 def texts(stream: io.StringIO) -> list[str]:

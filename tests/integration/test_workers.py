@@ -13,8 +13,8 @@ import torch
 from torch.utils.data import DataLoader, Subset
 
 import clew
-from clew.events.looks import tensor_text
-from clew.events.model import Event
+from clew.events.tensor_text import tensor_text
+from clew.run.event import Event
 from tests.datasets import Stream, Videos, WatchedVideos, plain, seeded
 
 METHODS = ["fork", pytest.param("spawn", marks=pytest.mark.slow)]

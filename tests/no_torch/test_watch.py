@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import clew
-from clew.events.looks import tensor_text as facts
+from clew.events.tensor_text import tensor_text as facts
 
 HIDE_TORCH = "import sys; sys.modules['torch'] = None\n"
 

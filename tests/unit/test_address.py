@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import pickle
 import random
+import re
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from functools import partial
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from clew.address import (
@@ -862,6 +863,8 @@ def test_a_name_as_it_is_written_reads_back_as_itself(
     parts: list[str], call: int, rank: int | None, role: str
 ) -> None:
     name = ".".join(parts)
+    # Two names that read as one quoted key when a dot joins them cannot be told from it.
+    assume(not re.search(r"""\[(['"]).*\.""", name))
     address = parse(ranked(f"{written(name)}#{call}{role}", rank))
     assert (address.kind, address.call, address.rank) == ("path", call, rank)
     assert address.role == (role[1:] or None)

@@ -17,7 +17,7 @@ from tests.golden import programs
 
 
 def folds_of(t: clew.Trace, **options: bool) -> Folds:
-    return Folds(t._current_reader(), **options)
+    return Folds(t._current_run(), **options)
 
 
 def inside_root(t: clew.Trace, **options: bool) -> list[Item]:
@@ -151,7 +151,7 @@ def test_ops_between_layers_fold_along_and_constants_may_count_up() -> None:
     assert shape(t, items)[0].startswith("5 × layers.0 op op op")
 
 
-def test_the_last_turn_may_lack_the_ops_between() -> None:
+def test_a_turn_that_lacks_the_ops_between_is_not_one_of_the_repeat() -> None:
     class Between(Layers):
         def forward(self, x: Tensor) -> Tensor:
             for number, layer in enumerate(self.layers):
@@ -161,9 +161,21 @@ def test_the_last_turn_may_lack_the_ops_between() -> None:
             return x
 
     t = traced(Between([programs.Block() for _ in range(5)]), torch.ones(2, 4))
-    (repeat,) = inside_root(t)
+    repeat, last = inside_root(t)
     assert isinstance(repeat, Repeat)
-    assert [len(run) for run in repeat.runs] == [2, 2, 2, 2, 1]
+    assert [len(run) for run in repeat.runs] == [2, 2, 2, 2]
+    assert shape(t, [last]) == ["layers.4"]
+
+
+def test_two_turns_fold_if_ops_come_before_each() -> None:
+    class Before(Layers):
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = layer(x * 2)
+            return x.exp()
+
+    t = traced(Before([programs.Block() for _ in range(2)]), torch.ones(2, 4))
+    assert shape(t, inside_root(t)) == ["2 × op layers.0", "op"]
 
 
 def test_a_turn_begins_with_the_ops_before_the_call_if_that_makes_all_alike() -> None:

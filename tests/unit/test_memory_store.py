@@ -314,7 +314,7 @@ def test_open_calls_are_shown_and_come_again_when_they_end(records: Records) -> 
     assert len(after["refs"]) == 2
 
 
-def test_steps_count_for_all_that_began_after_them(records: Records) -> None:
+def test_events_come_in_the_order_in_which_they_began(records: Records) -> None:
     records.event(0, ADD)
     records.event(2, Step(1))
     records.event(3, ADD, parent=1)
@@ -322,7 +322,7 @@ def test_steps_count_for_all_that_began_after_them(records: Records) -> None:
     records.event(4, Step(2))
     records.event(5, ADD)
     columns = stored(records.batch())
-    assert columns.step.tolist() == [0, 0, 1, 1, 2, 2]
+    assert columns.id.tolist() == [0, 1, 2, 3, 4, 5]
     assert columns.kind.tolist() == [OP, MODULE, STEP, OP, STEP, OP]
 
 

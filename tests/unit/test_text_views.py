@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import clew
 from clew.events.live import Happening, LiveValue
 from clew.events.model import Gap, Source
-from clew.views.text.calls import CallTexts
+from clew.views.text.call_texts import CallTexts
 from clew.views.text.live import LivePrinter
 from clew.views.text.style import Style
 from clew.views.text.tree import tree_view
@@ -50,22 +50,23 @@ def test_the_default_tree_fits_a_screen_and_says_what_it_left_out() -> None:
     text = str(trace_of(distinct(25), torch.ones(1, 1)))
     lines = text.splitlines()
     assert len(lines) <= 60
-    assert lines[-1] == "… 50 lines below depth 1 left out; t.tree(depth=2) shows all"
+    assert lines[-2] == "… 50 lines below depth 1 left out; t.tree(depth=2) shows all"
+    assert lines[-1].startswith("NaN and Inf not checked")
 
 
 def test_a_tree_too_long_at_any_depth_is_cut_and_says_so() -> None:
     t = trace_of(distinct(100), torch.ones(1, 1))
     lines = str(t).splitlines()
     assert len(lines) <= 60
-    assert re.fullmatch(r"… \d+ more lines left out; t.tree\(depth=2\) shows all", lines[-1])
-    assert len(str(t.tree(depth=2)).splitlines()) == 303
+    assert re.fullmatch(r"… \d+ more lines left out; t.tree\(depth=2\) shows all", lines[-2])
+    assert len(str(t.tree(depth=2)).splitlines()) == 304
 
 
 @pytest.mark.parametrize("rows", [5, 10, 30])
 def test_rows_is_never_exceeded(rows: int) -> None:
     lines = str(trace_of(distinct(40), torch.ones(1, 1)).tree(rows=rows)).splitlines()
     assert len(lines) <= rows
-    assert "left out" in lines[-1]
+    assert "left out" in lines[-2]
 
 
 def test_depth_shows_modules_down_to_it() -> None:
@@ -143,9 +144,9 @@ def test_shared_parameters_count_once() -> None:
 def test_what_was_not_seen_is_counted_and_named() -> None:
     t = programs.stack()
     gaps = [Gap(f"thing {i}", "", "it hid", "look there") for i in range(5)]
-    t._current_reader().columns.gaps.extend(gaps)
+    t._current_run().columns.gaps.extend(gaps)
     tail = str(t).splitlines()[-4:]
-    assert tail[0] == "not seen: 5 things, t.coverage lists them"
+    assert tail[0] == "! not seen: 5 things, t.coverage lists them"
     assert tail[1] == "  thing 0: it hid; look there"
 
 
@@ -177,15 +178,15 @@ def test_a_second_thread_has_its_own_heading() -> None:
 
 def test_the_tree_as_data() -> None:
     data = programs.stack(width=16).tree().to_dict()
-    (root,) = data["forward"]
+    (root,) = data["children"]
     assert [(c["name"], c["count"], c["same_as"]) for c in root["children"]] == [
         ("blocks.0 … blocks.2", 3, None),
         ("blocks.3", 1, None),
         ("blocks.4 … blocks.5", 2, "blocks.0"),
         ("head", 1, None),
     ]
-    names = [child["name"] for child in root["children"][0]["children"]]
-    assert names[2] == ["aten.relu.default", "aten.detach.default"]
+    inside = root["children"][0]["children"]
+    assert inside[2]["op_counts"] == {"aten.relu.default": 3, "aten.detach.default": 3}
 
 
 def widest(text: str) -> int:
@@ -245,7 +246,7 @@ def test_a_class_with_a_short_name_is_shown_in_the_widest_line_too() -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_nothing_is_cut_when_not_a_terminal(width: int) -> None:
-    view = tree_view(programs.crash()._current_reader())
+    view = tree_view(programs.crash()._current_run())
     text = view.text(Style(width=width)).replace("blocks.0 … blocks.2", "")
     assert "…" not in text
     assert "norm  LayerNorm" in text
@@ -332,9 +333,15 @@ def test_a_line_without_source_still_says_where() -> None:
 
 
 def test_code_as_data() -> None:
-    lines = programs.loops().code().to_dict()["lines"]
-    assert [line["depth"] for line in lines[:4]] == [0, 1, 2, 2]
-    assert lines[2]["text"] == "# mul.Tensor(f32[2], 2) -> f32[2]"
+    (outer,) = programs.loops().code().to_dict()["nodes"]
+    first, second, *_ = outer["children"]
+    assert [line["kind"] for line in (outer, first, second)] == ["line"] * 3
+    assert (outer["text"], outer["module"]) == ("doubled(x, 3)", None)
+    assert (first["line"], first["function"], first["run"], first["runs"]) == (90, "doubled", 1, 3)
+    assert (second["line"], second["run"], second["runs"]) == (90, 2, 3)
+    op, _ = first["children"]
+    assert (op["op"], op["inputs"], op["outputs"]) == ("aten.mul.Tensor", "f32[2], 2", "f32[2]")
+    assert [value["shape"] for value in op["input_values"] + op["output_values"]] == [[2], [2]]
 
 
 # Named values
@@ -387,10 +394,10 @@ def test_named_values_without_ops() -> None:
 
 
 def test_the_tree_lists_named_values_and_counts_the_rest() -> None:
-    assert programs.named().tree().to_dict()["named"][0] == {
-        "name": "0.proj.bias:param", "mark": "×2", "looks": "f32[4]",
-        "source": "programs.py:210–213",
-    }  # fmt: skip
+    first = programs.named().tree().to_dict()["named"][0]
+    assert (first["name"], first["count"]) == ("0.proj.bias:param", 2)
+    assert first["outputs"] == [{"path": "", "tensor": "f32[4]"}]
+    assert (first["source"]["line"], first["source"]["last_line"]) == (210, 213)
     with clew.trace() as t:
         for number in range(12):
             clew.tap(f"tap{'x' * number}", np.zeros(number))
@@ -437,7 +444,7 @@ def test_ops_as_text(run: object, text: str) -> None:
     x = torch.ones(2, 3)
     with clew.trace() as t:
         run(x)  # type: ignore[operator]
-    reader = t._current_reader()
+    reader = t._current_run()
     assert CallTexts(reader).op(len(reader) - 1) == text
 
 
@@ -448,17 +455,21 @@ def test_the_table_has_every_column_of_every_event() -> None:
     t = programs.training(steps=2)
     columns = t.table().columns()
     assert list(columns) == [
-        "id", "parent", "kind", "name", "module", "call", "step", "phase", "rank", "thread",
-        "file", "line", "function", "inputs", "outputs", "start", "duration", "error",
+        "id", "parent", "kind", "name", "address", "module", "call", "step", "phase", "rank",
+        "thread", "file", "line", "function", "inputs", "outputs", "start", "duration", "error",
+        "min", "max", "nan", "inf",
     ]  # fmt: skip
     assert {len(column) for column in columns.values()} == {len(t)}
     for event, *row in zip(t.events, *columns.values(), strict=True):
         cells = dict(zip(columns, row, strict=True))
         source = event.source
         assert cells["id"] == event.id
-        assert cells["parent"] == event.parent
+        assert cells["parent"] == event.parent_id
         assert (cells["kind"], cells["name"]) == (event.kind, event.name)
-        assert (cells["module"], cells["call"]) == (event.module, event.call)
+        assert cells["address"] == event.address
+        assert cells["module"] == event.module
+        # A step mark is no call.
+        assert cells["call"] == (None if event.kind == "step" else event.call)
         assert (cells["step"], cells["phase"]) == (event.step, event.phase)
         assert cells["line"] == (None if source is None else source.line)
         assert cells["file"] == (None if source is None else source.file)

@@ -22,14 +22,20 @@ export interface TraceHead {
   phases: string[];
   environment: Record<string, any>;
   redacted: boolean;
-  crashes: Crash[];
-  nonfinite: { known: boolean; total: number; first: { row: number; kind: string }[] };
+  findings: Finding[];
+  /** What was looked for and not found, in a few words each. */
+  all_clear: string[];
+  /** Where NaN and Inf come from. */
+  origins: { kind: string; severity: string; what: string; hint: string; row: number }[];
   gaps: { total: number; first: [what: string, where: string, why: string, remedy: string][] };
   left_out: string[];
 }
 
-export interface Crash {
+/** What to know first, as `t.findings` lists it; the row is -1 where there is none to go to. */
+export interface Finding {
+  severity: "error" | "warning" | "info";
+  kind: string;
   text: string;
+  count: number;
   row: number;
-  rank: number;
 }

@@ -71,7 +71,7 @@ function summary(trace: Trace): string {
   ].filter(Boolean).join(" · ");
 }
 
-/** What the address of the page asks for; failing that the crash, then the first call. */
+/** What the address of the page asks for; failing that the first error, then the first call. */
 function begin(view: View, searchBox: SearchBox): void {
   let writing = false;
   const follow = () => {
@@ -104,9 +104,7 @@ function begin(view: View, searchBox: SearchBox): void {
   });
   on(window, "hashchange", () => { if (!writing) follow(); });
   if (follow()) return;
-  const crash = view.trace.head.crashes.find((c) => c.row >= 0);
-  const bad = view.trace.head.nonfinite.first.find((f) => f.row >= 0);
-  const start = crash ?? bad;
+  const start = view.trace.head.findings.find((finding) => finding.severity === "error" && finding.row >= 0);
   if (start) return view.choose(start.row, "findings");
   for (let row = 0; row < view.trace.rows; row++) if (view.trace.isModule(row)) return view.choose(row, "start");
   if (view.trace.rows) view.choose(0, "start");

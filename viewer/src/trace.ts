@@ -172,11 +172,10 @@ export class Trace {
     return this.c("error")[row] > 0;
   }
 
+  /** The address that names one event of its rank: a stem, the call if the stem ends in `#`, a role. */
   address(row: number): string {
-    if (this.isModule(row)) return `${this.module(row)}#${this.call(row)}`;
-    if (this.isOp(row)) return `op:${this.eventName(row)}#${this.call(row)}`;
-    const id = this.c("address")[row];
-    return id ? this.strings[id - 1] : this.eventName(row);
+    const stem = this.strings[this.c("stem")[row]];
+    return stem.endsWith("#") ? stem + this.call(row) + this.strings[this.c("role")[row]] : stem;
   }
 
   /** What a row is called in a list: a module's name within its parent, a short op name. */
@@ -255,19 +254,9 @@ export class Trace {
     return this.c("preview")[value] - 1;
   }
 
-  /** Whether any result of a row is known to have NaN or Inf. */
+  /** `NaN` or `Inf` where a result of a row holds one that a finding warns of. */
   nonfinite(row: number): string {
-    if (!this.hasStats || (this.isOp(row) && /\bempty/.test(this.eventName(row).replaceAll("_", " ")))) return "";
-    const leaves = this.leaves(row);
-    // The -inf of a mask is meant.
-    if (leaves.some((leaf) => /^-?inf$/.test(leaf.constant ?? ""))) return "";
-    for (const { role, value } of leaves) {
-      const at = role === "out" && value >= 0 ? this.c("stat")[value] - 1 : -1;
-      if (at < 0) continue;
-      if (this.c("stat.nan")[at]) return "NaN";
-      if (this.c("stat.inf")[at]) return "Inf";
-    }
-    return "";
+    return ["", "NaN", "Inf"][this.c("nonfinite")[row]];
   }
 
   /** Result of a row in a few characters. */

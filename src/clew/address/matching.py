@@ -87,6 +87,8 @@ def matches_file(pattern: str, file: str) -> bool:
     >>> matches_file("models/*.py", "/home/me/models/vit.py")
     True
     """
+    if file == pattern:
+        return True  # a notebook cell, `In[2]`, has brackets that stand for themselves
     subject = file.replace(".", "\0").replace("/", ".") + "."
     return compile_file(pattern).fullmatch(subject) is not None
 

@@ -1,1 +1,1 @@
-"""Analysis: plain functions from a `Reader` to answers. Knows nothing of capture or of views."""
+"""Analysis: plain functions from a `Run` to answers. Knows nothing of capture or of views."""

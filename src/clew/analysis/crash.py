@@ -1,37 +1,46 @@
 """Why it crashed: the innermost event that failed, in words.
 
-In comes a `Reader`, out come the failing event and a note for the traceback.
+In comes a `Run`, out come the failing event and a note for the traceback.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from clew.events.model import Event
 from clew.events.records import MODULE
-from clew.store.reader import Reader
+from clew.run.event import Crash, Event
+from clew.run.run import Run
 
 
-def failing_event(reader: Reader) -> Event | None:
-    """The innermost event that ended in the exception that came last."""
-    c = reader.columns
-    failed = np.flatnonzero(c.error >= 0)
+def first_crash(run: Run) -> Crash | None:
+    """Give the exception that ended the first rank which one did, None if all ended well."""
+    for rank, text in run.crashes.items():
+        event = failing_event(run, rank)
+        return Crash(text, event, crash_note(run, event, text))
+    return None
+
+
+def failing_event(run: Run, rank: int | None = None) -> Event | None:
+    """Give the innermost event of a rank, or of all, that ended in the exception that came last."""
+    c = run.columns
+    mine = c.error >= 0
+    failed = np.flatnonzero(mine if rank is None else mine & (run.process == rank))
     if not len(failed):
         return None
     last = int(failed[np.argmax(c.end[failed])])
     text = int(c.error[last])
     inner = [int(r) for r in failed if c.error[r] == text and c.kind[r] != MODULE]
-    return reader.event(inner[-1] if inner else last)
+    return run.event(inner[-1] if inner else last)
 
 
-def crash_note(reader: Reader, event: Event | None, text: str) -> str:
-    """What to add to a traceback: the op, the module, the line, the arguments."""
+def crash_note(run: Run, event: Event | None, text: str) -> str:
+    """Write what to add to a traceback: the op, the module, the line, the arguments."""
     if event is None:
         return f"clew: {text}"
     lines = [f"clew: {event.name if event.kind == 'op' else 'raised'}"]
     if event.module is not None:
         lines[0] += f" in {event.module or 'the root module'}"
-    elif reader.columns.environment.get("level") != "values":  # which has no calls
+    elif run.level != "values":  # which has no calls
         lines[0] += " outside any module"
     if event.source is not None:
         lines.append(f"  at {event.source}: {event.source.text}")

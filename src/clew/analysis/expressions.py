@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from clew.events.live import Happening, LiveValue, values_in
 from clew.events.model import Source
+from clew.events.notebook_cells import file_of
 
 _PRODUCTS = ("mm", "bmm", "mv", "dot")
 _VIEWS = ("view", "unsafe_view")
@@ -147,7 +148,7 @@ class Wording(threading.local):
 @lru_cache(maxsize=4096)
 def expression_at(source: Source) -> Expression | None:
     """The expression at a place; None where Python does not tell columns, or there is no source."""
-    found = linecache.getlines(source.file)[source.line - 1 : source.end_line]
+    found = linecache.getlines(file_of(source.file))[source.line - 1 : source.end_line]
     if not found or source.end_col == 0:
         return None
     statement, lines = "".join(found).strip(), [line.encode() for line in found]

@@ -2,7 +2,8 @@
 
 In come the rows of siblings in order, out come rows and `Repeat`s. Calls repeat when they have
 the same structure and wiring (`analysis.structure`) and their names are the same or differ only
-in an index that counts up. Ops between the calls repeat along with them.
+in an index that counts up. Ops between the calls repeat along with them; a run that lacks one is
+no run of the repeat, so that the count of anything in a repeat is that of one run times the runs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from clew.analysis.structure import Structure
 from clew.events.columns import Ints
 from clew.events.records import MODULE
-from clew.store.reader import Reader
+from clew.run.run import Run
 
 # How far apart two calls of one loop may be, in siblings, and how many later calls are tried.
 _LONGEST_PERIOD = 512
@@ -28,7 +29,7 @@ _TRIES = 4
 class Repeat:
     """Siblings that run several times over: the first run, and the rows of every run.
 
-    The last run may lack ops at its end. `exact` is False where sizes differ between the runs.
+    Every run has as many rows. `exact` is False where sizes differ between the runs.
     """
 
     items: tuple[Item, ...]
@@ -78,22 +79,34 @@ class Folds:
     Without `sizes`, calls of one module in a loop are folded even if sizes differ.
     """
 
-    def __init__(self, reader: Reader, fold: bool = True, sizes: bool = True) -> None:
-        self._reader = reader
+    def __init__(self, run: Run, fold: bool = True, sizes: bool = True) -> None:
+        self._run = run
         self.folding = fold
         self._sizes = sizes
         self._inside: dict[int, list[Item]] = {}
         # Kept with the repeats themselves, so that their ids stay their own.
-        self._twins: dict[int, tuple[Repeat, list[Ints]]] = {}
+        self._spans: dict[int, tuple[Repeat, Ints]] = {}
+
+    @property
+    def ignores_sizes(self) -> bool:
+        """Whether calls of one module are folded even if sizes differ."""
+        return not self._sizes
+
+    def without_sizes(self) -> Folds:
+        """Give folds of the same run in which sizes make no difference."""
+        folds = Folds(self._run, self.folding, sizes=False)
+        folds.structure = self.structure
+        return folds
 
     @cached_property
     def structure(self) -> Structure:
         """Signatures of all events."""
-        return Structure(self._reader)
+        return Structure(self._run)
 
     @cached_property
-    def _sizeless(self) -> Structure:
-        return Structure(self._reader, sizes=False)
+    def sizeless(self) -> Structure:
+        """Signatures of all events in which sizes of tensors make no difference."""
+        return Structure(self._run, sizes=False)
 
     def inside(self, row: int) -> list[Item]:
         """What ran directly in a module call."""
@@ -114,28 +127,26 @@ class Folds:
         if self._sizes:
             return exact
         # Turns of one loop may alternate between a few sizes, which then repeat exactly.
-        loops = _folded(self._sizeless, items, given, self.structure)
+        loops = _folded(self.sizeless, items, given, self.structure)
         loops = _folded(self.structure, loops, given)
-        return min(_folded(self._sizeless, exact, given, self.structure), loops, key=len)
+        return min(_folded(self.sizeless, exact, given, self.structure), loops, key=len)
 
     def twins(self, rows: list[int], within: tuple[Repeat, ...]) -> list[int]:
-        """Rows of a first run with their like in all runs, of repeats given outermost first."""
+        """Give rows of a first run with their like in all runs, of repeats outermost first."""
+        found = np.array(rows, dtype=np.int64)
         for repeat in reversed(within):
             spans = self.spans(repeat)
-            at = np.searchsorted(spans[0], rows)
-            rows = [int(span[i]) for span in spans for i in at if i < len(span)]
-        return rows
+            found = spans[:, np.searchsorted(spans[0], found)].ravel()
+        like: list[int] = found.tolist()
+        return like
 
-    def spans(self, repeat: Repeat) -> list[Ints]:
-        """All events of each run, the same event at the same position."""
-        if id(repeat) not in self._twins:
+    def spans(self, repeat: Repeat) -> Ints:
+        """Give all events of each run, a run in each row, the same event in the same column."""
+        if id(repeat) not in self._spans:
             subtree = self.structure.subtree
-            spans = [
-                np.array([row for top in run for row in subtree(top)], dtype=np.int64)
-                for run in repeat.runs
-            ]
-            self._twins[id(repeat)] = repeat, spans
-        return self._twins[id(repeat)][1]
+            spans = [[row for top in run for row in subtree(top)] for run in repeat.runs]
+            self._spans[id(repeat)] = repeat, np.array(spans, dtype=np.int64)
+        return self._spans[id(repeat)][1]
 
 
 def _folded(
@@ -177,13 +188,12 @@ class _Pass:
         self._later = self._later_calls()
 
     def folded(self) -> list[Item]:
-        """The items, with a `Repeat` in the place of each stretch that repeats."""
+        """Give the items, with a `Repeat` in the place of each stretch that repeats."""
         result: list[Item] = []
         at = free = 0
         while at < len(self._items):
-            runs = self._repeat(at) if self._is_call[at] else []
+            start, runs = self._repeat(at, free) if self._is_call[at] else (at, [])
             if runs:
-                start, runs = self._rotated(at, free, runs)
                 del result[len(result) - (at - start) :]
                 rows = tuple(tuple(_rows(run)) for run in runs)
                 first = _folded(self._structure, runs[0], self._given, self._strict)
@@ -193,19 +203,6 @@ class _Pass:
                 result.append(self._items[at])
                 at += 1
         return result
-
-    def _rotated(self, at: int, free: int, runs: list[list[Item]]) -> tuple[int, list[list[Item]]]:
-        """Runs that begin with the ops before their first call, if that makes the last one whole.
-
-        `free` is the first position that is not yet part of a repeat.
-        """
-        missing = len(runs[0]) - len(runs[-1])
-        start = at - missing
-        if missing and start >= free and not any(self._is_call[start:at]):
-            whole = self._runs(start, len(runs[0]))
-            if [len(run) for run in whole] == [len(runs[0])] * len(runs):
-                return start, whole
-        return at, runs
 
     def _key(self, item: Item) -> object:
         if isinstance(item, Repeat):
@@ -226,36 +223,55 @@ class _Pass:
                 last[self._keys[at]] = at
         return later
 
-    def _repeat(self, at: int) -> list[list[Item]]:
-        """The runs from a position on that cover most, none if nothing repeats there."""
+    def _repeat(self, at: int, free: int) -> tuple[int, list[list[Item]]]:
+        """Give where the runs with the call at a position begin, and those that cover most.
+
+        There are none if nothing repeats there. `free` is the first position that is not yet part
+        of a repeat.
+        """
         best: list[list[Item]] = []
-        covered = 0
-        other = at
+        start = other = at
         for _ in range(_TRIES):
             other = self._later[other]
             if other < 0 or other - at > _LONGEST_PERIOD:
                 break
-            runs = self._runs(at, other - at)
-            length = sum(map(len, runs))
-            if len(runs) > 1 and length > covered:
-                best, covered = runs, length
-        return best if best and self._worth_it(best) else []
+            begin, runs = self._whole_runs(at, free, other - at)
+            if len(runs) > 1 and sum(map(len, runs)) > sum(map(len, best)):
+                start, best = begin, runs
+        return (start, best) if best and self._worth_it(best) else (at, [])
 
-    def _runs(self, start: int, period: int) -> list[list[Item]]:
-        """Stretches of one length, from a position on, for as long as they are the same."""
+    def _whole_runs(self, at: int, free: int, period: int) -> tuple[int, list[list[Item]]]:
+        """Give runs that begin with a call, or with the ops before it if that makes more of them.
+
+        Ops that stand before each call of a loop, the first included, would else be lacking after
+        the last call.
+        """
+        runs, lacking = self._runs(at, period)
+        start = at - lacking
+        if lacking and start >= free and not any(self._is_call[start:at]):
+            turned, _ = self._runs(start, period)
+            if len(turned) > len(runs):
+                return start, turned
+        return at, runs
+
+    def _runs(self, start: int, period: int) -> tuple[list[list[Item]], int]:
+        """Give stretches of one length, from a position on, for as long as they are the same.
+
+        The second answer is how many ops the next stretch lacks that has all the calls, else 0.
+        """
         runs = [self._items[start : start + period]]
         wiring = self._wiring(runs[0])
         calls = sum(self._is_call[start : start + period])
         at = start + period
         while True:
             length = self._common(start, at, period)
-            complete = sum(self._is_call[at : at + length]) == calls
-            run = self._items[at : at + length]
-            if not complete or not self._is_like(runs, run, wiring):
-                return runs
-            runs.append(run)
             if length < period:
-                return runs
+                has_calls = sum(self._is_call[at : at + length]) == calls
+                return runs, period - length if has_calls else 0
+            run = self._items[at : at + period]
+            if not self._is_like(runs, run, wiring):
+                return runs, 0
+            runs.append(run)
             at += period
 
     def _common(self, start: int, at: int, period: int) -> int:
@@ -274,8 +290,7 @@ class _Pass:
 
     def _is_like(self, runs: list[list[Item]], run: list[Item], wiring: Ints) -> bool:
         """Whether one more run goes on counting up and is wired as the first."""
-        own = self._wiring(run)
-        return np.array_equal(wiring[: len(own)], own) and self._counts_up(
+        return np.array_equal(wiring, self._wiring(run)) and self._counts_up(
             _rows(runs[0]), _rows(runs[1] if len(runs) > 1 else run), _rows(run), len(runs)
         )
 
@@ -286,7 +301,7 @@ class _Pass:
         """
         indices = self._structure.indices
         strides: set[int] = set()
-        for a, b, c in zip(zeroth, first, nth, strict=False):
+        for a, b, c in zip(zeroth, first, nth, strict=True):
             if a in self._given:
                 continue
             steps = [y - x for x, y in zip(indices(a), indices(b), strict=True)]
@@ -304,10 +319,7 @@ class _Pass:
             return True
         key = self._strict.key
         first = [key(row) for row in runs[0] if row not in self._given]
-        return all(
-            first[: len(run)] == [key(row) for row in run if row not in self._given]
-            for run in runs[1:]
-        )
+        return all(first == [key(row) for row in run if row not in self._given] for run in runs[1:])
 
     def _worth_it(self, runs: list[list[Item]]) -> bool:
         """Whether folding saves at least two lines."""

@@ -15,13 +15,15 @@ import numpy as np
 
 from clew import callbacks
 from clew.address import Address, parse
-from clew.analysis.select import Selection, select
+from clew.analysis.selection import Selection, select
 from clew.errors import ClewError, NoMatch, NotRecorded
-from clew.events.display import Shown
 from clew.events.labels import is_made_of
-from clew.events.model import Event, Source, Value
+from clew.events.model import Source
+from clew.events.notebook_port import Shown
 from clew.events.records import COPIED, ENDED, GATHERED, MODES, REDUCED, SAVED, Label
-from clew.store.reader import Reader
+from clew.run.event import Event
+from clew.run.run import Run
+from clew.run.value import Value
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -105,7 +107,7 @@ class Series(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One value of a series, with the event and the reader it is from.
+    """One value of a series, with the event it is from.
 
     `path` is where it is in the event's inputs or outputs.
     """
@@ -114,19 +116,21 @@ class Entry:
     value: Value
     event: Event
     rank: int | None
-    reader: Reader
 
 
-def series(readers: list[Reader], text: str, mode: str | None) -> Series:
-    """The values of an address as a series, only those of `mode` if one is given."""
+def series(run: Run, text: str, mode: str | None) -> Series:
+    """Give the values of an address as a series, only those of `mode` if one is given."""
     if mode not in (None, *MODES):
         raise ClewError(f"mode={mode!r} is not one of {', '.join(map(repr, MODES))}, None")
-    counted = {reader.columns.rank: _counted(reader.columns.modes) for reader in readers}
-    found = entries(readers, text)
+    counted = {
+        rank: _counted(columns.modes)
+        for rank, (columns, _) in zip(run.ranks, run.parts, strict=True)
+    }
+    found = entries(run, text)
 
     def step_of(entry: Entry) -> tuple[str | None, int | None]:
         # Of a copy from a rank that is not here, the rank it was gathered on knows.
-        of = counted.get(entry.event.rank, counted[entry.reader.columns.rank])
+        of = counted.get(entry.event.rank, counted[int(run.process[entry.event.row])])
         return of.get(entry.event.step, (None, None))
 
     if mode is not None:
@@ -142,15 +146,15 @@ def series(readers: list[Reader], text: str, mode: str | None) -> Series:
     )
 
 
-def entries(readers: list[Reader], text: str) -> list[Entry]:
-    """The values an address stands for, rank by rank."""
+def entries(run: Run, text: str) -> list[Entry]:
+    """Give the values an address stands for, rank by rank."""
     address = parse(text)
-    made = {stage: _made(readers, address, stage) for stage in (ENDED, REDUCED, COPIED, SAVED)}
+    made = {stage: _made(run, address, stage) for stage in (ENDED, REDUCED, COPIED, SAVED)}
     found = made[ENDED] or made[REDUCED]
     if not found:
         found = made[SAVED]
         try:
-            found = found or _selected(readers, select(readers, text))
+            found = found or _selected(select(run, text))
         except (NoMatch, NotRecorded):
             if not made[COPIED]:
                 raise
@@ -159,36 +163,31 @@ def entries(readers: list[Reader], text: str) -> list[Entry]:
     return sorted(found, key=lambda entry: -1 if entry.rank is None else entry.rank)
 
 
-def _selected(readers: list[Reader], selection: Selection) -> list[Entry]:
-    by_rank = {reader.columns.rank: reader for reader in readers}
+def _selected(selection: Selection) -> list[Entry]:
     return [
-        Entry(path, value, event, event.rank, by_rank[event.rank])
+        Entry(path, value, event, event.rank)
         for event in selection
         for path, value in selection.items_of(event)
     ]
 
 
-def _made(readers: list[Reader], address: Address, stage: str) -> list[Entry]:
-    """What callbacks or a gather have made of the values of an address."""
+def _made(run: Run, address: Address, stage: str) -> list[Entry]:
+    """Give what callbacks or a gather have made of the values of an address."""
+    c = run.columns
+    labels: dict[int, Label] = {
+        n: label
+        for n, label in enumerate(c.labels)
+        if label.stage == stage and is_made_of(address, label)
+    }
+    kinds = {label.kind for label in labels.values()}
+    rows = np.flatnonzero(np.isin(c.kind, list(kinds)) & np.isin(c.subject, list(labels)))
     found = []
-    for reader in readers:
-        c = reader.columns
-        labels: dict[int, Label] = {
-            n: label
-            for n, label in enumerate(c.labels)
-            if label.stage == stage and is_made_of(address, label)
-        }
-        if not labels:
-            continue
-        kinds = {label.kind for label in labels.values()}
-        rows = np.flatnonzero(np.isin(c.kind, list(kinds)) & np.isin(c.subject, list(labels)))
-        for row in rows.tolist():
-            label = labels[int(c.subject[row])]
-            event = reader.event(row)
-            if address.call in (None, event.call):
-                rank = label.rank if label.kind == GATHERED else c.rank
-                outputs = event.outputs.items()
-                found += [Entry(path, value, event, rank, reader) for path, value in outputs]
+    for row in rows.tolist():
+        label = labels[int(c.subject[row])]
+        event = run.event(row)
+        rank = label.rank if label.kind == GATHERED else event.rank
+        if address.call in (None, event.call) and address.rank in (None, rank):
+            found += [Entry(path, value, event, rank) for path, value in event.outputs.items()]
     return found
 
 

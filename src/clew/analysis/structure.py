@@ -1,6 +1,6 @@
 """What makes two calls the same: signatures of events, and the wiring between them.
 
-In comes a `Reader`, out comes one number per event: two module calls have the same number when
+In comes a `Run`, out comes one number per event: two module calls have the same number when
 their classes, the names of the modules inside, the ops with their constants, the shapes and
 dtypes all agree. Wiring, which value goes where, is compared on top of that. Without `sizes`,
 calls of one module agree whatever the sizes of their tensors, as those of a decoder that sees one
@@ -16,7 +16,7 @@ import numpy as np
 
 from clew.events.columns import Ints, Leaf, Meta, Template, Tensor
 from clew.events.records import GRADIENT, MODULE, OP, TAP, VARIABLE
-from clew.store.reader import Reader
+from clew.run.run import Run
 
 _DIGITS = re.compile(r"\d+")
 
@@ -24,20 +24,20 @@ _DIGITS = re.compile(r"\d+")
 class Structure:
     """The calls of a trace as a forest, with what is needed to compare them."""
 
-    def __init__(self, reader: Reader, sizes: bool = True) -> None:
-        self.reader = reader
+    def __init__(self, run: Run, sizes: bool = True) -> None:
+        self.run = run
         self._sizes = sizes
-        c = reader.columns
+        c = run.columns
         self.kind: list[int] = c.kind.tolist()
         self.subject: list[int] = c.subject.tolist()
-        self.parent: list[int] = reader.parent_row.tolist()
+        self.parent: list[int] = run.parent_row.tolist()
         self.kids: dict[int, list[int]] = {}
         for row, parent in enumerate(self.parent):
             self.kids.setdefault(parent, []).append(row)
         self._numbers: dict[Any, int] = {}
         looks = np.array([self._number(_look(meta, sizes)) for meta in c.metas], dtype=np.int64)
         self._templates = [_Shape(t) for t in c.templates]
-        self._owned = _owned_parameters(reader)
+        self._owned = _owned_parameters(run)
         # Rows of `refs` that belong to each event, events in order.
         counts = np.array([t.tensors for t in self._templates], dtype=np.int64)[c.template]
         first = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
@@ -45,13 +45,15 @@ class Structure:
         self.first: list[int] = first.tolist()
         self.values: Ints = c.refs[at]
         self._looks_of_values: Ints = looks[c.meta[self.values]]
-        self.signature: list[int] = [0] * len(reader)
-        self.size: list[int] = [1] * len(reader)
+        self.signature: list[int] = [0] * len(run)
+        self.size: list[int] = [1] * len(run)
+        # Whether the rows inside an event, and inside each of those, follow it without a gap.
+        self._is_whole: list[bool] = [True] * len(run)
         self._sign()
 
     def name(self, row: int) -> str:
         """The path of a module call relative to the module that calls it."""
-        modules = self.reader.columns.modules
+        modules = self.run.columns.modules
         path = modules[self.subject[row]].path
         parent = self.parent[row]
         if parent < 0 or self.kind[parent] != MODULE:
@@ -76,10 +78,12 @@ class Structure:
             return []
         if self.kind[row] == MODULE:
             return [int(digits) for digits in _DIGITS.findall(self.name(row))]
-        return self._templates[int(self.reader.columns.template[row])].indices
+        return self._templates[int(self.run.columns.template[row])].indices
 
     def subtree(self, row: int) -> list[int]:
         """An event and everything inside it, in order."""
+        if self._is_whole[row]:
+            return list(range(row, row + self.size[row]))
         rows = [row]
         if self.kids.get(row):
             pending = self.kids[row][::-1]
@@ -105,8 +109,26 @@ class Structure:
         """Whether two calls of the same structure are wired the same inside."""
         return np.array_equal(self.wiring(self.subtree(row)), self.wiring(self.subtree(other)))
 
+    def looks(self, rows: Ints) -> tuple[Ints, Ints]:
+        """Give how many tensors each of some events has, and what all of those look like."""
+        first = np.asarray(self.first, dtype=np.int64)
+        counts = first[rows + 1] - first[rows]
+        starts = np.cumsum(counts) - counts
+        at = np.repeat(first[rows] - starts, counts) + np.arange(int(counts.sum()))
+        return counts, self._looks_of_values[at]
+
+    def likeness(self, row: int) -> tuple[int | str, bytes]:
+        """Give what an op, or a call of some class, and its like have in common.
+
+        Constants and what ran in a call make no difference.
+        """
+        subject = self.subject[row]
+        is_call = self.kind[row] == MODULE
+        return self.run.columns.modules[subject].cls if is_call else subject, self._tensors(row)
+
     def _sign(self) -> None:
         parent, kind = self.parent, self.kind
+        is_whole, last = self._is_whole, list(range(len(kind)))
         for row in range(len(kind) - 1, -1, -1):
             if kind[row] == MODULE:
                 self.signature[row] = self._number(self._module(row))
@@ -114,11 +136,15 @@ class Structure:
                 self.signature[row] = self._number(self._op(row, loose=False))
             else:
                 self.signature[row] = self._number(self._other(row))
-            if parent[row] >= 0:
-                self.size[parent[row]] += self.size[row]
+            is_whole[row] = is_whole[row] and last[row] - row + 1 == self.size[row]
+            above = parent[row]
+            if above >= 0:
+                self.size[above] += self.size[row]
+                last[above] = max(last[above], last[row])
+                is_whole[above] = is_whole[above] and is_whole[row]
 
     def _module(self, row: int) -> tuple[Any, ...]:
-        c = self.reader.columns
+        c = self.run.columns
         module = c.modules[self.subject[row]]
         inside = self.kids.get(row, ())
         template = self._templates[int(c.template[row])]
@@ -130,7 +156,7 @@ class Structure:
             self._tensors(row),
             int(c.error[row]),
             int(c.end[row]) < 0,
-            int(self.reader.phase[row]),
+            int(self.run.phase[row]),
             tuple(
                 (self.name(kid) if self.kind[kid] == MODULE else "", self.signature[kid])
                 for kid in inside
@@ -138,19 +164,19 @@ class Structure:
         )
 
     def _op(self, row: int, loose: bool) -> tuple[Any, ...]:
-        c = self.reader.columns
+        c = self.run.columns
         number = int(c.template[row])
         template = number if self._sizes and not loose else self._templates[number].loose
         return (
             self.subject[row], template, self._tensors(row), int(c.error[row]),
-            int(self.reader.phase[row]),
+            int(self.run.phase[row]),
         )  # fmt: skip
 
     def _other(self, row: int) -> tuple[Any, ...]:
         """What a named value is compared by; other events are like none."""
         if self.kind[row] not in (VARIABLE, TAP, GRADIENT):
             return "event", row
-        label = self.reader.columns.labels[self.subject[row]]
+        label = self.run.columns.labels[self.subject[row]]
         return "named", label.kind, label.name, label.role, self._tensors(row)
 
     def _tensors(self, row: int) -> bytes:
@@ -193,9 +219,9 @@ def _look(meta: Meta, sizes: bool) -> tuple[Any, ...]:
     return "meta", meta.dtype, shape, meta.device, meta.layout, meta.cls, meta.placements
 
 
-def _owned_parameters(reader: Reader) -> dict[int, tuple[tuple[str, int], ...]]:
+def _owned_parameters(run: Run) -> dict[int, tuple[tuple[str, int], ...]]:
     """For each module its own parameters: name and number of elements."""
-    c = reader.columns
+    c = run.columns
     owned: dict[int, list[tuple[str, int]]] = {}
     for path, owner, size in c.parameters:
         owned.setdefault(c.modules[owner].number, []).append((path.rpartition(".")[2], size))

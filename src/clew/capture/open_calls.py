@@ -14,6 +14,7 @@ from types import FrameType
 from clew.capture.changes import Look
 from clew.capture.scope import is_library
 from clew.capture.wishes import TOP_LEVEL, Function, join_names
+from clew.events.notebook_cells import shown_file
 from clew.events.watched import Seen, WatchedCall
 
 # Ours, between the program's frame and a probe.
@@ -61,7 +62,7 @@ def chain_of(frame: FrameType | None, whole: bool) -> Iterator[str]:
         if not ours and (whole or not is_library(code.co_filename)):
             count += 1
             name = "" if top else f" {code.co_name}"
-            yield f"{os.path.basename(code.co_filename)}:{frame.f_lineno}{name}"
+            yield f"{os.path.basename(shown_file(code.co_filename))}:{frame.f_lineno}{name}"
             if top and not whole:
                 return  # whoever runs the program
         frame = frame.f_back

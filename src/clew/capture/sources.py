@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 from clew.events.columns import Place
 from clew.events.model import Source
+from clew.events.notebook_cells import file_of, shown_file
 from clew.events.records import FORWARD, OPTIMIZER
 
 _CLEAR_SNAPSHOT = sys.version_info < (3, 13)
@@ -75,7 +76,7 @@ class StackNode:
         self.lasti = lasti
         self.phase = phase
         self.thread = thread
-        # File, function and position, once the code is let go.
+        # File, function and position, of a notebook cell, or once the code is let go.
         self.site: Position | None = None
         # The program's own lines down to here, once somebody asked for them.
         self.lines: tuple[Source, ...] | None = None
@@ -112,6 +113,10 @@ class StackTree:
             phase = MACHINERY.phases.get(code, parent.phase) if phase is None else phase
             node = self._add(parent, code, lasti, phase, parent.thread)
             parent.kids[key] = node
+            file = shown_file(code.co_filename)
+            if file != code.co_filename:
+                # Now, as the same cell run again has the same file and another number.
+                node.site = (file, *_site_in_file(code, lasti))
             if MACHINERY.is_compiled(code) or code.co_filename.startswith(MACHINERY.generated):
                 self._made.append(code)
         return node
@@ -161,7 +166,7 @@ class StackTree:
         gone = set(map(id, codes))
         for node in self.nodes:
             if id(node.code) in gone:
-                node.site = _site(node)
+                node.site = node.site or _site(node)
                 node.code = None
             # A list, as other threads may add to it.
             kids = list(node.kids.items())
@@ -229,7 +234,8 @@ _WITH_OPCODES = {"BEFORE_WITH", "SETUP_WITH", "LOAD_SPECIAL"}
 
 def position_of(code: CodeType, line: int) -> Position:
     """A line of a function as a position."""
-    return code.co_filename, getattr(code, "co_qualname", code.co_name), line, line, 0, 0
+    file = shown_file(code.co_filename)
+    return file, getattr(code, "co_qualname", code.co_name), line, line, 0, 0
 
 
 def places_of(nodes: list[StackNode]) -> list[Place]:
@@ -249,7 +255,7 @@ def lines_of(node: StackNode) -> tuple[Source, ...]:
     for one in reversed(below):
         place = _place(one, -1)
         if place.line > 0 and not place.library:
-            text = linecache.getline(place.file, place.line).strip()
+            text = linecache.getline(file_of(place.file), place.line).strip()
             columns = place.line, place.end_line, place.col, place.end_col
             lines = (*lines, Source(place.file, *columns, place.function, text))
         one.lines = lines
@@ -266,10 +272,11 @@ def _place(node: StackNode, parent: int) -> Place:
 
 def _site(node: StackNode) -> Position | None:
     code = node.code
-    if code is None:
-        return None
-    function = getattr(code, "co_qualname", code.co_name)
-    return code.co_filename, function, *_position(code, node.lasti)
+    return None if code is None else (code.co_filename, *_site_in_file(code, node.lasti))
+
+
+def _site_in_file(code: CodeType, lasti: int) -> tuple[str, int, int, int, int]:
+    return getattr(code, "co_qualname", code.co_name), *_position(code, lasti)
 
 
 def _position(code: CodeType, lasti: int) -> tuple[int, int, int, int]:

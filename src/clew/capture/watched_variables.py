@@ -24,6 +24,7 @@ from clew.capture.seen import differences, holds_arrays, is_array
 from clew.capture.sources import position_of
 from clew.capture.told_once import ToldOnce
 from clew.capture.wishes import RETURN, Wishes, join_names
+from clew.events.notebook_cells import file_of
 from clew.events.records import VARIABLE, Label
 from clew.events.watched import OTHER, Happening, Seen, What
 
@@ -232,7 +233,8 @@ class WatchedVariables:
             return
         try:
             is_shown = what in ("line", "change")
-            source = linecache.getline(call.info.file, line, None).strip() if is_shown else ""
+            file = file_of(call.info.file)
+            source = linecache.getline(file, line, None).strip() if is_shown else ""
             self.tell(
                 Happening(what, call.info, line, name, alias, before, after, changes, source,
                           seconds, text)

@@ -26,6 +26,7 @@ from clew.capture.scope import Scope, is_library
 from clew.capture.watched_variables import Wants, WatchedVariables
 from clew.capture.wishes import RETURN, TOP_LEVEL, Function, parts_of
 from clew.events.model import Gap
+from clew.events.notebook_cells import shown_file
 from clew.events.watched import Happening, WatchedCall
 
 _GENERATOR_ENDS = (GeneratorExit, StopIteration, StopAsyncIteration)
@@ -142,7 +143,7 @@ class WatchSource:
         self._calls.clear()
         self._variables.clear()
         for code, line in following.spent:
-            where = f"{os.path.basename(code.co_filename)}:{line}"
+            where = f"{os.path.basename(shown_file(code.co_filename))}:{line}"
             self._gap(
                 Gap("a watched line", where, f"it ran more than {self._wants.budget:,} times and "
                     "was not followed further", "raise it with clew.watch(..., budget=...)")
@@ -311,7 +312,7 @@ class WatchSource:
             parent=None if parent is None or parent.quiet else parent.info.number,
             depth=0 if parent is None else parent.info.depth + (not parent.quiet),
             function=name_of(where),
-            file=code.co_filename,
+            file=shown_file(code.co_filename),
             line=(frame.f_lineno or 0) if not begun else code.co_firstlineno,
             chain=self._chain(frame) if alone and where.parts != TOP_LEVEL else (),
             begun=begun,

@@ -8,10 +8,12 @@ from typing import Any
 from clew.cli.output import emit, within
 from clew.cli.reading import add_command, add_rank, open_trace, positive
 
+# Of what `--json` prints. It counts up when a reader of the version before would misread it.
+
 
 def add_parser(commands: Any) -> None:
     """Add the command to the command line."""
-    more = "Shows the first rank unless --rank says otherwise."
+    more = "Shows every rank, those that read the same once, unless --rank says otherwise."
     parser = add_command(
         commands, "code", run, "show source lines with the ops they ran and their shapes", more
     )
@@ -26,7 +28,10 @@ def run(args: argparse.Namespace) -> int:
     code = open_trace(args).code(args.address, succinct=not args.all)
 
     def text() -> str:
-        lines = str(code).splitlines()
+        # Here, so that other commands start without NumPy.
+        from clew.views.text.style import style_for
+
+        lines = code.text(style_for(shell=True)).splitlines()
         return "\n".join(within(lines, args.rows, f"--rows {len(lines)}"))
 
     emit(args, code.to_dict, text)

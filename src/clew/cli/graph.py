@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from clew.cli.output import emit
 from clew.cli.reading import add_command, add_rank, open_trace, positive
 from clew.errors import ClewError
-from clew.views.graph.choices import COLORS, DIRECTIONS, ENGINES, SUFFIXES, THEMES
+from clew.views.graph.options import COLORS, DIRECTIONS, ENGINES, SUFFIXES, THEMES
 
 if TYPE_CHECKING:
     from clew.views.graph.view import GraphView

@@ -1,4 +1,4 @@
-"""`clew info`: what a trace is: environment, ranks, steps, counts, crash, coverage."""
+"""`clew info`: what to know first about a trace, then what it is: environment, ranks, counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from clew.cli.output import emit, within
 from clew.cli.reading import add_command, positive
 
 if TYPE_CHECKING:
-    from clew.store.reader import Reader
     from clew.traces import Trace
 
 _ROWS = 40
@@ -24,7 +23,7 @@ _BRIEF = ("clew", "python", "torch", "platform")
 
 def add_parser(commands: Any) -> None:
     """Add the command to the command line."""
-    more = "Exits with 0 also after a crash or with gaps in the coverage: they are part of it."
+    more = "Exits with 0 whatever it finds: a crash, NaN and gaps in the coverage are part of it."
     parser = add_command(commands, "info", run, "say what a trace holds", more)
     parser.add_argument(
         "--rows", type=positive, metavar="N", default=_ROWS, help=f"at most so many lines ({_ROWS})"
@@ -36,21 +35,24 @@ def run(args: argparse.Namespace) -> int:
     facts = _facts(args.trace, clew.load(args.trace))
 
     def text() -> str:
+        from clew.views.text.style import style_for
+
         lines = _lines(facts)
-        return "\n".join(within(lines, args.rows, f"--rows {len(lines)}"))
+        return style_for().finish("\n".join(within(lines, args.rows, f"--rows {len(lines)}")))
 
     emit(args, lambda: facts, text)
     return 0
 
 
 def _facts(path: str, trace: Trace) -> dict[str, Any]:
-    ranks = [_rank_facts(reader) for reader in trace._current_readers()]
+    ranks = [_rank_facts(trace.only(rank=rank)) for rank in trace.ranks]
     kinds: Counter[str] = Counter()
     for rank in ranks:
         kinds.update(rank["kinds"])
     manifest, files = _contents(path)
     return {
         "path": path,
+        "findings": [finding.to_dict() for finding in trace.findings],
         "environment": trace.env,
         "world_size": manifest.get("world_size"),
         "ranks": ranks,
@@ -62,23 +64,18 @@ def _facts(path: str, trace: Trace) -> dict[str, Any]:
         "bytes": sum(files.values()),
         "unsealed": sorted(name for name in files if name.endswith((".arrows", ".open"))),
         "crash": _crash(trace),
-        "coverage": [
-            {"what": gap.what, "where": gap.where, "why": gap.why, "remedy": gap.remedy}
-            for gap in trace.coverage
-        ],
+        "coverage": [gap.to_dict() for gap in trace.coverage],
     }
 
 
-def _rank_facts(reader: Reader) -> dict[str, Any]:
-    from clew.events.records import KINDS
-
-    kinds = Counter(reader.columns.kind.tolist())
+def _rank_facts(trace: Trace) -> dict[str, Any]:
+    """Give what one rank holds."""
     return {
-        "rank": reader.columns.rank,
-        "events": len(reader),
-        "kinds": {KINDS[kind]: count for kind, count in sorted(kinds.items())},
-        "steps": reader.steps,
-        "crash": reader.columns.environment.get("crash"),
+        "rank": trace.ranks[0],
+        "events": len(trace),
+        "kinds": trace._current_run().kinds,
+        "steps": trace.steps,
+        "crash": trace.env.get("crash"),
     }
 
 
@@ -122,6 +119,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     kinds = ", ".join(counted(n, _NOUNS.get(kind, kind)) for kind, n in facts["kinds"].items())
     lines = [
         str(facts["path"]) + (f"  ({env['name']})" if env.get("name") else ""),
+        *_finding_lines(facts["findings"]),
         f"recorded  {_time(env)}, level={env.get('level')!r}, values={env.get('values')!r}",
         "with      " + ", ".join(f"{name} {env[name]}" for name in _BRIEF if env.get(name)),
         f"ranks     {_ranks(facts)}",
@@ -146,6 +144,15 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _finding_lines(findings: list[dict[str, Any]]) -> list[str]:
+    from clew.views.text.finding_lines import signed
+
+    if not findings:
+        return ["findings  none: no crash, no NaN or Inf, nothing missed"]
+    lines = [signed(found["severity"], found["text"]) for found in findings]
+    return [f"findings  {len(lines)}", *(f"  {line}" for line in lines)]
+
+
 _NOUNS = {"module": "module call", "step": "step mark"}
 
 
@@ -153,7 +160,8 @@ def _crash_lines(facts: dict[str, Any]) -> list[str]:
     crash = facts["crash"]
     if crash is None:
         return ["crash     none"]
-    where = f" (rank {crash['rank']})" if len(facts["ranks"]) > 1 else ""
+    several = len(facts["ranks"]) > 1 and crash["rank"] is not None
+    where = f" (rank {crash['rank']})" if several else ""
     first, *rest = str(crash["exception"]).splitlines() or [""]
     return [f"crash     {first}{where}", *(f"  {line}" for line in [*rest, *_note(crash)])]
 

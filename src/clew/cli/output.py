@@ -8,12 +8,18 @@ from collections.abc import Callable
 from typing import Any
 
 from clew.errors import AddressSyntaxError
+from clew.events.model import SCHEMA
 from clew.views.export.text import as_json
 
 
-def emit(args: argparse.Namespace, data: Callable[[], Any], text: Callable[[], str]) -> None:
-    """Print the data with `--json`, else the text; only the one that is wanted is made."""
-    shown = as_json(data(), indent=2) if args.json else text()
+def emit(
+    args: argparse.Namespace, data: Callable[[], dict[str, Any]], text: Callable[[], str]
+) -> None:
+    """Print the data with `--json`, else the text; only the one that is wanted is made.
+
+    The first key of the data is the version of its schema, which every command shares.
+    """
+    shown = as_json({"schema": SCHEMA, **data()}, indent=2) if args.json else text()
     sys.stdout.write(shown.rstrip("\n") + "\n")
 
 

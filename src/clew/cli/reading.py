@@ -45,11 +45,7 @@ def open_trace(args: argparse.Namespace) -> Trace:
     trace = clew.load(args.trace)
     rank = getattr(args, "rank", None)
     if rank is not None:
-        readers = [r for r in trace._current_readers() if r.columns.rank == rank]
-        if not readers:
-            there = ", ".join(map(str, trace.ranks))
-            raise clew.ClewError(f"{args.trace} has no rank {rank}; it has {there}")
-        trace = clew.Trace(readers)
+        trace = trace.only(rank=rank)
     if not len(trace):
         raise clew.ClewError(f"nothing was recorded in {args.trace}; `clew info` says more")
     return trace

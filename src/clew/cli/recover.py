@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from typing import Any
 
 from clew.cli.output import emit
 from clew.cli.reading import add_command
-from clew.errors import ClewError
 
 
 def add_parser(commands: Any) -> None:
@@ -19,11 +17,9 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Seal, and say what was done."""
-    try:
-        recover = importlib.import_module("clew.store.recover").recover
-    except ModuleNotFoundError as missing:
-        raise ClewError(f"cannot seal {args.trace}: this version reads it as it is") from missing
-    done: list[str] = recover(args.trace)
+    from clew.store.recover import recover
+
+    done = recover(args.trace)
     emit(
         args,
         lambda: {"path": args.trace, "done": done},

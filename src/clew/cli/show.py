@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import re
 from typing import Any
 
 from clew.cli.output import emit
 from clew.cli.reading import add_command, add_rank, open_trace, positive
 
-# The views name what a Python prompt would say; here it is an option.
-_IN_PYTHON = (
-    (re.compile(r"t\.tree\(depth=(\d+)\) shows all"), r"--depth \1 shows all"),
-    (re.compile(r"t\.coverage lists them"), "`clew info` lists them"),
-    (re.compile(r"; see t\.crash$", re.MULTILINE), "; see `clew info`"),
-)
-
 
 def add_parser(commands: Any) -> None:
     """Add the command to the command line."""
-    more = "Shows the first rank unless --rank says otherwise."
+    more = "Ranks that ran the same are shown as one."
     parser = add_command(commands, "show", run, "show what ran as a tree of module calls", more)
     parser.add_argument("--depth", type=positive, metavar="N", help="modules down to this depth")
     parser.add_argument("--rows", type=positive, metavar="N", help="at most so many lines")
@@ -29,16 +21,8 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the tree."""
+    from clew.views.text.style import style_for  # which needs NumPy; `clew --help` does not
+
     tree = open_trace(args).tree(depth=args.depth, fold=not args.no_fold, rows=args.rows)
-    emit(args, tree.to_dict, lambda: _for_the_shell(str(tree), args.rows is not None))
+    emit(args, tree.to_dict, lambda: tree.text(style_for(shell=True)))
     return 0
-
-
-def _for_the_shell(text: str, bounded: bool) -> str:
-    for python, option in _IN_PYTHON:
-        text = python.sub(option, text)
-    return (
-        re.sub(r"(--depth \d+) shows all", r"\1 without --rows shows all", text)
-        if bounded
-        else text
-    )

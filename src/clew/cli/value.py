@@ -6,13 +6,15 @@ import argparse
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from clew.address import with_rank
 from clew.cli.output import emit
 from clew.cli.reading import add_command, add_rank, open_trace, positive
 from clew.errors import ClewError
 
 if TYPE_CHECKING:
-    from clew.analysis.select import Selection
-    from clew.events.model import Event, Value
+    from clew.analysis.selection import Selection
+    from clew.run.event import Event
+    from clew.run.value import Value
 
 _ROWS = 20
 _ELEMENTS = 60
@@ -43,7 +45,8 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the values."""
-    found = _values(open_trace(args)[args.address])
+    trace = open_trace(args)
+    found = _values(trace[args.address])
     if not found:
         raise ClewError(f"{args.address!r} names events without tensors: there is no value")
 
@@ -51,13 +54,13 @@ def run(args: argparse.Namespace) -> int:
         shown = [_as_dict(*item, args.elements) for item in found[: args.rows]]
         return {"address": args.address, "count": len(found), "values": shown}
 
-    emit(args, data, lambda: "\n".join(_text(found, args)))
+    emit(args, data, lambda: "\n".join(_text(found, args, len(trace.ranks) > 1)))
     return 0
 
 
 def _values(selection: Selection) -> list[tuple[Event, str, Value]]:
     """The values an address names, each with its event and its own address."""
-    from clew.analysis.select import address_of
+    from clew.analysis.selection import address_of
 
     return [
         (event, address_of(event, selection.role, path, with_call=True), value)
@@ -66,7 +69,9 @@ def _values(selection: Selection) -> list[tuple[Event, str, Value]]:
     ]
 
 
-def _text(found: list[tuple[Event, str, Value]], args: argparse.Namespace) -> list[str]:
+def _text(
+    found: list[tuple[Event, str, Value]], args: argparse.Namespace, several_ranks: bool
+) -> list[str]:
     if len(found) == 1:
         return _one(*found[0], args.elements)
     rows = [_listed(*item) for item in found[: args.rows]]
@@ -79,7 +84,8 @@ def _text(found: list[tuple[Event, str, Value]], args: argparse.Namespace) -> li
     left_out = len(found) - len(rows)
     if left_out:
         lines.append(f"... {left_out:,} more values left out; --rows {len(found)} shows all")
-    example = shlex.join(["clew", "value", args.trace, rows[0][0]])
+    first = with_rank(rows[0][0], found[0][0].rank) if several_ranks else rows[0][0]
+    example = shlex.join(["clew", "value", args.trace, first])
     return [*lines, f"{len(found):,} values; take one for its data: {example}"]
 
 

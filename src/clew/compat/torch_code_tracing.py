@@ -21,7 +21,8 @@ from typing import Any
 import torch
 
 from clew.events.live import Happening, LiveValue, in_words
-from clew.events.model import Source, short_dtype
+from clew.events.model import Source
+from clew.events.tensor_text import short_dtype
 from clew.session import Tracer, trace
 from clew.session.surroundings import warn
 from clew.views.text.style import suited, uncoloured

@@ -1,12 +1,12 @@
 """The trace as columns: one array per field, tables for everything that repeats.
 
-This is what stores keep and readers read; an event costs about a hundred bytes. Rows of `events`
+This is what stores keep and a run is made of; an event costs about a hundred bytes. Rows of events
 are in order of `id`, which is the order in which events began. Nothing here knows torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from clew.events.records import Kept, Label
 # Of the trace on disk. It counts up with every change that a reader of the version before would
 # misread or miss; a reader refuses what is newer than itself, and what is older than the oldest
 # version it still reads.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 OLDEST_VERSION = 2
 
 Ints = NDArray[np.int64]
@@ -28,12 +28,14 @@ IN, OUT = "in", "out"
 
 
 EVENT_COLUMNS = (
-    "id", "kind", "subject", "place", "parent", "start", "end", "number", "step", "template",
-    "first_ref", "error",
+    "id", "kind", "subject", "place", "parent", "start", "end", "number", "template", "first_ref",
+    "error",
 )  # fmt: skip
 VALUE_COLUMNS = ("version", "storage", "meta", "grad", "producer", "value_name")
 # Every array of `Columns`: events, tensors of the events, values.
 COLUMN_NAMES = (*EVENT_COLUMNS, "refs", *VALUE_COLUMNS)
+# Every array of `Derived`.
+DERIVED_COLUMNS = ("step", "call", "module", "owner", "forward", "source", "prefix")
 
 
 class Tensor:
@@ -112,9 +114,72 @@ class Place:
     thread: int
 
 
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """Texts as numbers of a list; -1 is none."""
+
+    codes: Ints
+    texts: Sequence[str]
+
+    def listed(self) -> list[str | None]:
+        """Give the texts themselves."""
+        texts = [*self.texts, None]
+        return [texts[code] for code in self.codes.tolist()]
+
+
+@dataclass(frozen=True, slots=True)
+class CodedLists:
+    """Lists of texts, one after the other; `counts` says how long each is."""
+
+    counts: Ints
+    codes: Ints
+    texts: Sequence[str]
+
+    def listed(self) -> list[list[str]]:
+        """Give the lists themselves."""
+        texts = [self.texts[code] for code in self.codes.tolist()]
+        ends = np.cumsum(self.counts).tolist()
+        return [
+            texts[end - count : end] for end, count in zip(ends, self.counts.tolist(), strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class NumberLists:
+    """Lists of numbers, one after the other; `counts` says how long each is."""
+
+    counts: Ints
+    numbers: Ints
+
+
+@dataclass(slots=True)
+class Derived:
+    """What follows from the columns of events, row by row; `run.derive` computes it.
+
+    `owner` is the id of the module call an event belongs to, `forward` that of the forward op of a
+    backward op, `source` the row in `places` of the user's own line; -1 where there is none.
+    `module` and `prefix` are rows of `paths` and `prefixes`, -1 outside any.
+    """
+
+    step: Ints
+    call: Ints
+    module: Ints
+    owner: Ints
+    forward: Ints
+    source: Ints
+    prefix: Ints
+    paths: list[str]
+    prefixes: list[str]
+
+    def take(self, rows: Any) -> Derived:
+        """Give the facts of some rows."""
+        arrays = {name: getattr(self, name)[rows] for name in DERIVED_COLUMNS}
+        return Derived(**arrays, paths=self.paths, prefixes=self.prefixes)
+
+
 @dataclass(slots=True)
 class Columns:
-    """A whole trace, or the part of it recorded so far."""
+    """One rank of a trace, a part of it, or all ranks as `run.merge` joins them."""
 
     # events; `number` is the call index of a module and the autograd number of an op, or, where
     # a gradient is accumulated, -2 minus the number of the parameter's value; of a gathered value
@@ -127,7 +192,6 @@ class Columns:
     start: Ints
     end: Ints
     number: Ints
-    step: Ints
     template: Ints
     first_ref: Ints
     error: Ints
@@ -162,3 +226,5 @@ class Columns:
     gaps: list[Gap] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)
     rank: int = 0
+    # None as long as nobody has derived it
+    derived: Derived | None = None

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from clew.events.looks import short_dtype, tensor_text
 from clew.events.model import Source
 from clew.events.records import Opaque
+from clew.events.tensor_text import short_dtype, tensor_text
 
 _LONGEST = 40
 

@@ -1,4 +1,4 @@
-"""Where `clew.trace(out=...)` may put a run besides a native folder; settings, checked."""
+"""What HDF5 files can be, and the word for those who ask a running trace for one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SUFFIXES = (".h5", ".hdf5")
 
 @dataclass(frozen=True, slots=True)
 class Hdf5:
-    """An HDF5 file that grows while the program runs, for `clew.trace(out=...)`.
+    """How an HDF5 file is to be written; a folder is exported to one with `Trace.export`.
 
     `compression` is None, `"gzip"` or `"lzf"`, `shuffle` sorts bytes before it. `dtypes` says what
     to store instead of what was recorded: one floating-point dtype for all floating-point data,
@@ -40,10 +40,14 @@ def check_compression(compression: str | None, known: Sequence[str | None]) -> N
         raise ClewError(f"compression={compression!r} is not one of {listed}")
 
 
-def as_hdf5(out: object) -> Hdf5 | None:
-    """The HDF5 file that `out` names, by its type or by its suffix; None if it names none."""
-    if isinstance(out, Hdf5):
-        return out
-    if isinstance(out, (str, os.PathLike)) and os.fspath(out).lower().endswith(SUFFIXES):
-        return Hdf5(out)
-    return None
+def check_out(out: object) -> None:
+    """Refuse an HDF5 file as the place of a running trace, and say how to get one."""
+    path = out.path if isinstance(out, Hdf5) else out
+    if isinstance(path, (str, os.PathLike)):
+        name = os.fspath(path)
+        if isinstance(out, Hdf5) or name.lower().endswith(SUFFIXES):
+            folder = os.path.splitext(name)[0] + ".clew"
+            raise ClewError(
+                f"out={name!r}: a running trace is written to a folder, out={folder!r}; "
+                f"`clew export {folder} hdf5 {name}` makes the HDF5 file, while it runs or later"
+            )

@@ -176,6 +176,11 @@ class Payload(NamedTuple):
     data: Any
     checksum: int | None = None
 
+    @property
+    def nbytes(self) -> int:
+        """How many bytes there are."""
+        return memoryview(self.data).nbytes
+
 
 PARTS = "parts"
 

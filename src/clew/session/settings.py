@@ -16,7 +16,7 @@ from clew.address import Address, parse, split_rank
 from clew.callbacks import Callbacks
 from clew.errors import ClewError
 from clew.events.live import Listener
-from clew.events.outputs import Hdf5, as_hdf5
+from clew.events.outputs import Hdf5, check_out
 from clew.events.settings import Limits, Schedule
 from clew.views.text.live import LivePrinter
 
@@ -41,7 +41,7 @@ class Settings:
     gather: int | None
     live: Listener | None
     compiled: str
-    out: str | os.PathLike[str] | Hdf5 | Literal[False] | None
+    out: str | os.PathLike[str] | Literal[False] | None
     exist: str
     schedule: Schedule | None
     limits: Limits
@@ -93,8 +93,8 @@ def settings_of(
             options = ", ".join(repr(option) for option in allowed)
             raise ClewError(f"{what}={given!r} is not one of {options}")
     if out is not False:
-        wanted = "a path, a URL or clew.Hdf5(...), False to keep nothing"
-        _check("out", out, (str, os.PathLike, Hdf5), wanted)
+        _check("out", out, (str, os.PathLike, Hdf5), "a path or a URL, False to keep nothing")
+        check_out(out)
     _check("limits", limits, (Limits,), "clew.Limits(...)")
     if schedule is not None and not callable(schedule):
         raise ClewError(f"schedule={schedule!r}: give clew.schedule(...), or None")
@@ -102,7 +102,7 @@ def settings_of(
         level, values,
         [parse(text) for text in _texts("capture", capture, "addresses such as 'layers.0:in'")],
         followed_addresses(callbacks, gather), gather, _listener(live), compiled,
-        as_hdf5(out) or out, exist, schedule, limits or Limits(), redact, name,
+        out, exist, schedule, limits or Limits(), redact, name,
         _texts("watch", watch, "names of variables"),
     )  # fmt: skip
     if gather is not None:

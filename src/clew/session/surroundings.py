@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 from clew.errors import ClewWarning
 from clew.events.columns import Columns, ModuleRow, Place
 from clew.events.model import Gap
+from clew.events.notebook_cells import file_of
 from clew.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from clew.capture.recording import Recording
-    from clew.views.export.hdf5_store import Hdf5Store
 
 
 _log = logging.getLogger("clew")
@@ -32,7 +32,7 @@ _OWN_DIR = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def recorded_columns(
-    store: MemoryStore | Hdf5Store,
+    store: MemoryStore,
     recording: Recording,
     modes: dict[int, str],
     gaps: Iterable[Gap],
@@ -43,7 +43,7 @@ def recorded_columns(
     """Everything recorded so far, as columns."""
     from clew.capture.sources import places_of
 
-    arrays = store.arrays(recording.open_calls())
+    arrays: dict[str, Any] = dict(store.arrays(recording.open_calls()))
     places = places_of(store.tables.nodes.rows)
     return Columns(
         **arrays,
@@ -138,7 +138,7 @@ class RankFolder:
 
 
 def source_text(file: str) -> str | None:
-    return "".join(linecache.getlines(file)) or None
+    return "".join(linecache.getlines(file_of(file))) or None
 
 
 def sources(places: list[Place]) -> dict[str, str]:

@@ -19,13 +19,12 @@ from clew.callbacks import Callbacks
 from clew.errors import ClewError, MissingDependency, TraceStateError
 from clew.events.live import Listener
 from clew.events.model import Gap
-from clew.events.outputs import Hdf5
 from clew.events.settings import Limits, Schedule
+from clew.run.run import Run
 from clew.session.decorating import inside
-from clew.session.run import Session
+from clew.session.session import Session
 from clew.session.settings import Settings, models_of, settings_of
 from clew.session.surroundings import warn
-from clew.store.reader import Reader
 from clew.traces import Trace
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def trace(
     gather: int | None = None,
     live: bool | Listener = False,
     compiled: str = "opaque",
-    out: str | os.PathLike[str] | Hdf5 | Literal[False] | None = None,
+    out: str | os.PathLike[str] | Literal[False] | None = None,
     exist: str = "new",
     schedule: Schedule | None = None,
     limits: Limits | None = None,
@@ -122,7 +121,7 @@ class Tracer(Trace):
     """A trace that is being recorded, or was recorded by this process."""
 
     def __init__(self, models: dict[str, nn.Module], settings: Settings) -> None:
-        super().__init__([])
+        super().__init__()
         self._models = models
         self._settings = settings
         self._session: Session | None = None
@@ -207,15 +206,15 @@ class Tracer(Trace):
 
     @property
     def path(self) -> Path | str | None:
-        """The folder, URL or HDF5 file that is written, None if all is kept in memory."""
+        """The folder or URL that is written, None if all is kept in memory."""
         return None if self._session is None else self._session.path
 
-    def _current_readers(self) -> list[Reader]:
+    def _current_run(self) -> Run:
         if self._session is None:
             raise TraceStateError(
                 "nothing was recorded: run the model inside `with clew.trace(model) as t:`"
             )
-        return [self._session.reader()]
+        return self._session.run()
 
 
 def active_trace() -> tuple[Tracer, Recording, Callable[[Gap], Any]] | None:

@@ -48,7 +48,7 @@ PLAIN_TYPES = (type(None), bool, int, float, complex, str)
 
 # Rows of tables and small counts, which half the width holds: a million events are many bytes.
 _WIDTHS = dict.fromkeys(
-    ("kind", "subject", "place", "step", "template", "error", "version", "meta", "grad",
+    ("kind", "subject", "place", "template", "error", "version", "meta", "grad",
      "value_name"), np.int32,
 )  # fmt: skip
 
@@ -234,7 +234,6 @@ class Compactor(Tables):
         rows["number"].append(
             -2 - self._numbers[id(number)] if isinstance(number, tuple) else number
         )
-        rows["step"].append(0)
         rows["template"].append(template)
         rows["first_ref"].append(self._ref_count)
         rows["error"].append(-1 if error is None else self.errors.number(error, lambda: error))

@@ -56,6 +56,51 @@ def decode(payload: Payload | None, form: str) -> Any:
         ) from broken
 
 
+def described_array(payload: Payload, recorded: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Give dtype and shape of the array that a payload says it holds, without reading its bytes.
+
+    `recorded` is the dtype of the tensor, which a payload in parts does not name. ClewError if
+    there is no such array, or if it is larger than the payload can be.
+    """
+    shape = tuple(payload.shape)
+    try:
+        dtype = _array_dtype(recorded if payload.dtype == PARTS else payload.dtype)
+        sound = all(type(size) is int and size >= 0 for size in shape)
+    except (TypeError, ValueError):
+        sound = False
+    if sound and payload.dtype != PARTS:
+        # An element takes a byte or more.
+        sound = prod(shape) <= payload.nbytes or payload.dtype in PYTHON
+    if not sound:
+        raise BadTrace(
+            f"{payload.nbytes} bytes are no {payload.dtype} of shape {list(payload.shape)}"
+        )
+    if payload.dtype == PARTS:
+        _check_dense(shape, dtype.itemsize, "sparse or quantised")
+    return dtype, shape
+
+
+def _array_dtype(dtype: str) -> np.dtype[Any]:
+    if dtype in _NUMPY or dtype == "bool":
+        return np.dtype(dtype)
+    if dtype == "complex32":
+        return np.dtype(np.complex64)
+    if dtype.startswith("numpy:"):
+        return np.dtype(dtype.removeprefix("numpy:"))
+    if dtype in PYTHON:
+        return np.dtype(np.str_ if dtype == "str" else object)
+    # bf16, the fp8 kinds, and quantised data once it is dequantised.
+    return np.dtype(np.float32)
+
+
+def _check_dense(shape: tuple[int, ...], itemsize: int, form: str) -> None:
+    if prod(shape) * itemsize > _LARGEST_DENSE:
+        raise ClewError(
+            f"a {form} tensor of shape {list(shape)} is too large to be written out as NumPy; "
+            "use Value.tensor()"
+        )
+
+
 def to_object(payload: Payload) -> Any:
     """A payload as the Python object it was, an array where it was one."""
     data = bytes(payload.data) if payload.dtype in PYTHON else b""
@@ -115,11 +160,7 @@ def _from_parts(payload: Payload) -> np.ndarray[Any, Any]:
     if form == "quantized":
         return _dequantized(facts, parts)
     values = parts["values"]
-    if prod(payload.shape) * values.itemsize > _LARGEST_DENSE:
-        raise ClewError(
-            f"a {form} tensor of shape {list(payload.shape)} is too large to be written out as "
-            "NumPy; use Value.tensor()"
-        )
+    _check_dense(payload.shape, values.itemsize, form)
     dense = np.zeros(payload.shape, dtype=values.dtype)
     if form == "sparse_coo":
         np.add.at(dense, tuple(parts["indices"]), values)

@@ -10,17 +10,18 @@ from __future__ import annotations
 import functools
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
-from clew.events.columns import Columns, ModuleRow, Place
+from clew.events.columns import COLUMN_NAMES, Columns, ModuleRow, Place
 from clew.events.model import Gap
 from clew.events.records import Batch, Kept, Payload
+from clew.store.arrow import record_batch
 from clew.store.compact import Compactor, Part, Tables
 from clew.store.contents import Spot, WrittenContents, key_of, strong_digest
 from clew.store.live import LiveFile
@@ -29,7 +30,6 @@ from clew.store.rows import dump, to_json
 from clew.store.schema import SCHEMAS, STAT_NAMES, part_name
 from clew.store.sealing import seal_part
 from clew.store.shards import ShardWriter, read_range, value_name
-from clew.store.words import Words
 
 _INLINE = 8 << 10
 _ROLL_ROWS = 200_000
@@ -39,7 +39,9 @@ _QUEUE = 4
 _PATIENCE = 1.0
 
 # Columns of rows to write.
-Rows: TypeAlias = dict[str, list[Any]]
+Rows: TypeAlias = dict[str, Any]
+# Gives the rows of the event table of a batch, with the values that later batches may mention.
+EventRows: TypeAlias = Callable[[Columns, Collection[int]], Rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class TableFile:
         The last ones, `to_come_again`, are of calls that are open: newer ones will replace them.
         """
         schema = SCHEMAS[self._table]
-        batch = pa.record_batch([_array(columns[f.name], f.type) for f in schema], schema=schema)
+        batch = record_batch(columns, schema)
         live = self._append(batch)
         if live.rows >= _ROLL_ROWS or live.size >= _ROLL_BYTES:
             self._live = None
@@ -109,8 +111,7 @@ class TableFile:
 class TraceFiles:
     """Writes parts of a trace into one rank's folder."""
 
-    def __init__(self, folder: Path, rank: int, tables: Tables) -> None:
-        self._rank = rank
+    def __init__(self, folder: Path, tables: Tables) -> None:
         self._tables = tables
         self._files = {table: TableFile(folder, table) for table in SCHEMAS}
         self._shards = ShardWriter(folder)
@@ -118,32 +119,19 @@ class TraceFiles:
         self._known: dict[str, int] = {}
         self._sources: set[str] = set()
         self._environment = ""
-        self._words = Words(tables)
         self._values = 0
         self._events = 0
         self._signed = False
 
-    def write(self, part: Part, open_part: Part, around: Surroundings) -> None:
-        """Append a part, and the calls that are open after it."""
-        parts = [part, open_part]
-        self.write_tables(around)
-        for values in parts:
-            self.write_values(values)
-        self._write_events(parts, part.kept)
+    def write_events(self, rows: Rows, to_come_again: int = 0) -> None:
+        """Append rows of the event table, whose values are there.
 
-    def write_events(self, part: Part, kept: Mapping[int, Kept]) -> None:
-        """Append the events of a part, whose values are there; `kept` is what was kept of them."""
-        self._write_events([part], kept)
-
-    def _write_events(self, parts: list[Part], kept: Mapping[int, Kept]) -> None:
-        """Append events, those of open calls after the first part."""
-        self._words.learn_calls(*parts)
-        counts = [len(part.columns["id"]) for part in parts]
-        if any(counts):
-            rows = [self._words.events(part, kept, self._rank) for part in parts]
-            joined = {name: list(chain(*(r[name] for r in rows))) for name in rows[0]}
-            self._files["events"].write(joined, to_come_again=sum(counts[1:]))
-        self._events += counts[0]
+        The last ones, `to_come_again`, are of calls that are open.
+        """
+        count = len(rows["id"])
+        if count:
+            self._files["events"].write(rows, to_come_again=to_come_again)
+        self._events += count - to_come_again
 
     def seal(self) -> None:
         """Finish every file."""
@@ -167,7 +155,6 @@ class TraceFiles:
     def write_tables(self, around: Surroundings) -> None:
         """Write what the tables have gained."""
         c, places = self._tables, around.places
-        self._words.around(places, around.modules, around.threads)
         tables: dict[str, list[Any]] = {
             "op": c.ops.rows, "note": c.notes.rows, "label": c.labels.rows,
             "error": c.errors.rows, "meta": c.metas.rows,
@@ -202,7 +189,6 @@ class TraceFiles:
         count = len(columns["meta"])
         if not count and not part.kept:
             return
-        self._words.learn_values(part)
         metas, names = self._tables.metas.rows, self._tables.value_names.rows
         first = self._values
         rows: Rows = {name: [None] * count for name in SCHEMAS["values"].names}
@@ -266,12 +252,15 @@ class DiskStore:
         rank: int,
         around: Callable[[list[Any]], Surroundings],
         on_gap: Callable[[Gap], Any],
+        event_rows: EventRows,
     ) -> None:
         self.folder = folder
+        self._rank = rank
+        self._event_rows = event_rows
         self._around = around
         self._on_gap = on_gap
         self._compactor = Compactor()
-        self._files = TraceFiles(folder, rank, self._compactor)
+        self._files = TraceFiles(folder, self._compactor)
         self._failed = False
         self._untold: Gap | None = None
         self._queue: queue.Queue[Batch | threading.Event | None] = queue.Queue(_QUEUE)
@@ -375,7 +364,13 @@ class DiskStore:
     def _write(self, batch: Batch) -> None:
         part = self._compactor.compact(batch)
         open_part = self._compactor.compact_open(batch.open_calls)
-        self._files.write(part, open_part, self._around(self._compactor.nodes.rows))
+        around = self._around(self._compactor.nodes.rows)
+        self._files.write_tables(around)
+        for values in (part, open_part):
+            self._files.write_values(values)
+        columns = batch_columns([part, open_part], self._compactor, around, self._rank)
+        rows = self._event_rows(columns, self._compactor.alive)
+        self._files.write_events(rows, to_come_again=len(open_part.columns["id"]))
 
     def _settle(self) -> None:
         """Make what was written last, on the writer's thread: in local files it does."""
@@ -392,18 +387,27 @@ class DiskStore:
         self._files.seal()
 
 
-def _array(column: list[Any], kind: pa.DataType) -> pa.Array:
-    if column.count(None) == len(column):
-        return pa.nulls(len(column), kind)
-    try:
-        return pa.array(column, type=kind)
-    except UnicodeEncodeError:
-        # Half a surrogate pair, as file names that are no UTF-8 have.
-        texts = [
-            text if text is None else text.encode("utf-8", "backslashreplace").decode()
-            for text in column
-        ]
-        return pa.array(texts, type=kind)
+def batch_columns(parts: list[Part], tables: Tables, around: Surroundings, rank: int) -> Columns:
+    """Join parts to columns of their own, with the tables known by now."""
+    arrays: dict[str, Any] = {
+        name: np.concatenate([p.columns[name] for p in parts]) for name in COLUMN_NAMES
+    }
+    arrays["first_ref"] = arrays["first_ref"] - min(arrays["first_ref"].tolist(), default=0)
+    return Columns(
+        **arrays,
+        ops=tables.ops.rows,
+        modules=around.modules,
+        notes=tables.notes.rows,
+        labels=tables.labels.rows,
+        places=around.places,
+        templates=tables.templates.rows,
+        metas=tables.metas.rows,
+        errors=tables.errors.rows,
+        value_names=tables.value_names.rows,
+        threads=around.threads,
+        kept={number: kept for part in parts for number, kept in part.kept.items()},
+        rank=rank,
+    )
 
 
 def _no_rows() -> Rows:

@@ -1,6 +1,6 @@
 """A trace on disk, read: whole or still growing, sealed or left behind by a kill.
 
-In comes a folder, out come readers, one per rank. Only the manifest and the names of the rank
+In comes a folder, out come the columns of each rank. Only the manifest and the names of the rank
 folders are touched on opening; rows are read when first asked for, payloads one by one. Whatever
 is damaged is left out and said.
 """
@@ -8,35 +8,38 @@ is damaged is left out and said.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from clew.errors import BadTrace
-from clew.events.columns import OLDEST_VERSION, SCHEMA_VERSION, Columns, Ints
+from clew.events.columns import OLDEST_VERSION, SCHEMA_VERSION, Columns, Derived, Ints
 from clew.events.digest import CHECKSUM
 from clew.events.model import Gap
-from clew.events.records import KINDS
+from clew.events.records import KINDS, STEP
+from clew.store.arrow import as_utf8
 from clew.store.compact import Part
 from clew.store.files import read_text
 from clew.store.kept import KEPT_COLUMNS, KeptOnDisk
 from clew.store.memory import in_order
 from clew.store.parts import read_table
-from clew.store.reader import Reader
-from clew.store.rows import LOADERS, load_facts, load_source
+from clew.store.rows import LOADERS, LONGEST_NAME, load_facts, load_source
 from clew.store.schema import FORMAT
 from clew.store.shards import Shards
 from clew.store.sound import Sound
 
 _LARGEST_MANIFEST = 16 << 20
+_MOST_RANKS = 1_000_000
 _RANK = re.compile(r"rank=(\d{1,9})")
 _NUMBERS = ["id", "parent", "start", "end", "subject", "place", "number", "template"]
-_EVENT_COLUMNS = [*_NUMBERS, "kind", "error", "values"]
+_DERIVED = ["step", "call", "owner", "forward", "source"]
+_EVENT_COLUMNS = [*_NUMBERS, "kind", "error", "values", *_DERIVED, "module", "prefix"]
 _FACTS = ["value", "version", "storage", "meta", "grad", "producer", "value_name"]
 _TABLE_COLUMNS = ["table", "number", "row"]
 
@@ -99,14 +102,36 @@ def rank_folders(folder: Path) -> dict[int, Path]:
     return dict(sorted((int(match[1]), path) for path, match in found.items() if match))
 
 
-def open_folder(folder: Path) -> list[Reader]:
-    """A reader for each rank of a trace, which reads when it is first asked."""
-    read_manifest(folder)
+# The columns of each rank, read when they are first asked for, and what of the whole is missing.
+Opened: TypeAlias = tuple[dict[int, Callable[[], Columns]], list[Gap]]
+
+
+def open_folder(folder: Path) -> Opened:
+    """Open a trace: each rank is read when it is first asked for."""
+    manifest = read_manifest(folder)
     ranks = rank_folders(folder)
     if not ranks:
         raise BadTrace(f"{folder} holds no rank=* folder: nothing was recorded into it")
     alone = len(ranks) == 1
-    return [Reader(partial(read_closed, path, alone)) for path in ranks.values()]
+    reads: dict[int, Callable[[], Columns]] = {
+        rank: partial(read_closed, path, alone) for rank, path in ranks.items()
+    }
+    return reads, missing_ranks(manifest, list(ranks))
+
+
+def missing_ranks(manifest: dict[str, Any], there: list[int]) -> list[Gap]:
+    """Give a gap for ranks that the run had and the trace does not."""
+    size = manifest.get("world_size")
+    # A manifest from a stranger may say anything.
+    if type(size) is not int or not len(there) < size <= _MOST_RANKS:
+        return []
+    missing = sorted(set(range(size)) - set(there))
+    listed = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
+    what = f"rank {listed}" if len(missing) == 1 else f"ranks {listed}"
+    return [
+        Gap(what, "", f"the run had {size} ranks, and these have no folder here",
+            "copy their rank=* folders into the trace; the others are shown")
+    ]  # fmt: skip
 
 
 def read_closed(folder: Path, alone: bool, shards: Shards | None = None) -> Columns:
@@ -161,7 +186,8 @@ def _missing(columns: Columns, end: Ending) -> list[Gap]:
 def _last(columns: Columns) -> str:
     if not len(columns.id):
         return "nothing"
-    return f"event {int(columns.id[-1])} of step {int(columns.step[-1])}"
+    begun = columns.subject[columns.kind == STEP]
+    return f"event {int(columns.id[-1])} of step {int(begun[-1]) if len(begun) else 0}"
 
 
 def _read(folder: Path, shards: Shards | None) -> tuple[Columns, Ending]:
@@ -177,7 +203,7 @@ def _read(folder: Path, shards: Shards | None) -> tuple[Columns, Ending]:
     is_fact = _ints(values["meta"]) >= 0
     facts = {name: _ints(values[name])[is_fact] for name in _FACTS}
     whole = sound.values(facts.pop("value"), facts)
-    columns, errors = _events(events, sound, whole)
+    columns, errors, derived = _events(events, sound, whole)
     kept = KeptOnDisk(folder, numbers, values, stretches, shards)
     damage = [*gaps, *sound.gaps, *kept.gaps()]
     threads = max((place.thread + 1 for place in sound.rows["place"]), default=0)
@@ -200,6 +226,7 @@ def _read(folder: Path, shards: Shards | None) -> tuple[Columns, Ending]:
         gaps=[*(gap for _, gap in sorted(tables["gap"].items())), *damage],
         environment=_environment(tables["environment"]),
         rank=int(folder.name.partition("=")[2]),
+        derived=derived,
     ), Ending(tables["end"].get("events"), tables["writer"], damage)
 
 
@@ -244,12 +271,11 @@ def _number(fact: Any, kind: type) -> Any:
 
 def _events(
     events: pa.Table, sound: Sound, values: dict[str, Ints]
-) -> tuple[dict[str, Ints], list[str]]:
+) -> tuple[dict[str, Ints], list[str], Derived | None]:
     kind = _ints(pc.index_in(events["kind"], value_set=pa.array(KINDS)))
     events, kind = _newest(events, kind)
     columns = {name: _ints(events[name]) for name in _NUMBERS}
     columns["kind"] = kind
-    columns["step"] = np.zeros(len(events), dtype=np.int64)
     errors = events["error"].combine_chunks().dictionary_encode()
     columns["error"] = _ints(errors.indices)
     refs = events["values"].combine_chunks()
@@ -261,7 +287,33 @@ def _events(
     del columns["ref_count"]
     for name in ("start", "end"):
         columns[name] = np.clip(columns[name], -1, 1 << 62)
-    return {**columns, **values}, [text or "?" for text in errors.dictionary.to_pylist()]
+    texts = [text or "?" for text in errors.dictionary.to_pylist()]
+    return {**columns, **values}, texts, _derived(events, sound)
+
+
+def _derived(events: pa.Table, sound: Sound) -> Derived | None:
+    """Give what the writer derived; None if it did not, or if it cannot be believed."""
+    if events["prefix"].null_count or not len(events):
+        return None
+    modules = events["module"].combine_chunks().dictionary_encode()
+    prefixes = events["prefix"].combine_chunks().dictionary_encode()
+    names, paths = prefixes.dictionary.to_pylist(), modules.dictionary.to_pylist()
+    if any(len(name) > LONGEST_NAME for name in (*names, *paths)):
+        return None
+    # The empty name stands for none.
+    numbers = np.cumsum([name != "" for name in names]) - 1
+    prefix = np.where(np.array(names) == "", -1, numbers)[_ints(prefixes.indices)]
+    arrays = {name: _ints(events[name]) for name in _DERIVED}
+    arrays["source"][arrays["source"] >= len(sound.rows["place"])] = -1
+    # Arrow's text is UTF-8; a name that is not has its escaped form there.
+    escaped = {as_utf8(module.path): module.path for module in sound.rows["module"]}
+    return Derived(
+        **arrays,
+        module=_ints(modules.indices),
+        prefix=prefix,
+        paths=[escaped.get(path, path) for path in paths],
+        prefixes=[name for name in names if name],
+    )
 
 
 def _newest(events: pa.Table, kind: Ints) -> tuple[pa.Table, Ints]:

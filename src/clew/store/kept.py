@@ -37,8 +37,14 @@ class StoredPayload(Payload):
 
     @property
     def data(self) -> Any:
-        fetch: Callable[[], bytes] = self[2]
+        fetch: Callable[[], bytes] = self[2][0]
         return fetch()
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes there are, by the table that says where they lie."""
+        length: int = self[2][1]
+        return length
 
 
 class Column:
@@ -112,11 +118,29 @@ class KeptOnDisk(Mapping[int, Kept]):
             found = ((name, self._field(name, row)) for name in STAT_NAMES)
             stats = {name: value for name, value in found if value is not None}
         payload = None
-        if self._field("length", row) is not None:
+        length = self._field("length", row)
+        if length is not None:
             dtype, shape = self._field("data_dtype", row), self._field("data_shape", row)
             fetch = partial(self._fetch, number, row)
-            payload = StoredPayload(str(dtype), tuple(shape or ()), fetch)
+            payload = StoredPayload(str(dtype), tuple(shape or ()), (fetch, length))
         return Kept(stats, payload)
+
+    def stat_columns(self) -> tuple[Ints, dict[str, NDArray[Any]]]:
+        """Give the values that have statistics, and those as columns; NaN for what has none."""
+        if "count" not in self._columns:
+            return np.zeros(0, dtype=np.int64), {}
+        numbers = np.fromiter(self._rows.keys(), np.int64, len(self._rows))
+        rows = np.fromiter(self._rows.values(), np.int64, len(self._rows))
+        taken = self._columns["count"].valid[rows]
+        numbers, rows = numbers[taken], rows[taken]
+        found = {}
+        for name in set(STAT_NAMES) - {"digest"}:
+            column = self._columns.get(name)
+            if column is not None:
+                found[name] = column.numbers()[rows]
+                if found[name].dtype.kind == "f":
+                    found[name] = np.where(column.valid[rows], found[name], np.nan)
+        return numbers, found
 
     def gaps(self) -> list[Gap]:
         """Data that lies beyond the end of its shard."""

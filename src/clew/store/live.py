@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,7 @@ class Message:
     offset: int
     size: int
     rows: int
+    schema: pa.Schema | None = None
 
 
 class Damage(ValueError):
@@ -95,22 +96,28 @@ class BrokenOff(Damage):
     """The end of a stream that a kill, or a write under way, left incomplete."""
 
 
-def messages(file: int, size: int, schema: pa.Schema) -> Iterator[Message | Damage]:
-    """The record batches of a stream in order, with `Damage` in the place of what is lost."""
+def messages(file: int, size: int, schemas: Sequence[pa.Schema]) -> Iterator[Message | Damage]:
+    """Give the record batches of a stream in order, with `Damage` in the place of what is lost.
+
+    The stream begins with one of the schemas, which every message names.
+    """
     offset = 0
+    schema = None
     while offset < size:
         try:
             message, kind = _message(file, offset, size)
             if kind is None:
                 return
             if offset == 0:
-                if kind != _SCHEMA or not _read_schema(file, message).equals(schema):
+                found = _read_schema(file, message) if kind == _SCHEMA else None
+                schema = next((known for known in schemas if known.equals(found)), None)
+                if found is None or schema is None:
                     yield Damage("it does not begin with the schema of this table")
                     return
             elif kind != _RECORD_BATCH:
                 raise Damage(f"it holds something else than rows at byte {offset}")
             else:
-                yield message
+                yield replace(message, schema=schema)
             offset += message.size
         except Damage as damage:
             further = _next(file, offset, size) if offset else size
@@ -121,10 +128,10 @@ def messages(file: int, size: int, schema: pa.Schema) -> Iterator[Message | Dama
             offset = further
 
 
-def read_batch(file: int, message: Message, schema: pa.Schema) -> pa.RecordBatch:
-    """One record batch, wholly checked; an exception of Arrow's if it is damaged."""
+def read_batch(file: int, message: Message) -> pa.RecordBatch:
+    """Read one record batch, wholly checked; an exception of Arrow's if it is damaged."""
     data = read_at(file, message.offset, message.size)
-    batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), schema)
+    batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), message.schema)
     batch.validate(full=True)
     return batch
 

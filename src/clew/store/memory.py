@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, VALUE_COLUMNS, Ints
-from clew.events.records import STEP, Batch, Kept
+from clew.events.records import Batch, Kept
 from clew.store.compact import Compactor, Part
 from clew.store.contents import KeptContents
 
@@ -105,13 +105,9 @@ def _append(pieces: list[Ints], column: Ints) -> None:
 
 
 def in_order(parts: list[Part]) -> dict[str, Ints]:
-    """The columns of all parts together, events in order of their ids, steps settled."""
+    """Join the columns of all parts, events in order of their ids."""
     columns = {name: np.concatenate([p.columns[name] for p in parts]) for name in COLUMN_NAMES}
     order = np.argsort(columns["id"], kind="stable")
     for name in EVENT_COLUMNS:
         columns[name] = columns[name][order]
-    # A step begins with its event, whatever the order in which the calls around it ended.
-    steps = columns["kind"] == STEP
-    numbers = np.concatenate([np.zeros(1, dtype=np.int64), columns["subject"][steps]])
-    columns["step"] = numbers[np.searchsorted(columns["id"][steps], columns["id"], "right")]
     return columns

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from clew.events.model import Gap
 from clew.store import live, pages
 from clew.store.files import opened
-from clew.store.schema import SCHEMAS, UNFOLDED, footer_name
+from clew.store.schema import LIVE_SCHEMAS, NEW_COLUMNS, SCHEMAS, UNFOLDED, footer_name
 
 # Text for each byte of the file it is in, and some to spare.
 _TEXT_PER_BYTE = 1000
@@ -109,12 +109,11 @@ def read_group(
                 start += count
     except FileNotFoundError:
         with opened(folder / f"{stem}.arrows") as (live_file, size):
-            schema = SCHEMAS[table]
-            for message in live.messages(live_file, size, schema):
+            for message in live.messages(live_file, size, LIVE_SCHEMAS[table]):
                 if isinstance(message, live.Damage):
                     continue
                 if row < start + message.rows:
-                    return start, live.read_batch(live_file, message, schema).column(column)
+                    return start, live.read_batch(live_file, message).column(column)
                 start += message.rows
     raise ValueError(f"{stem} has no row {row}")
 
@@ -183,16 +182,15 @@ def sealed_rows(path: Path, table: str, columns: list[str]) -> Iterator[Piece]:
 
 def live_rows(path: Path, table: str, columns: list[str]) -> Iterator[Piece]:
     """The batches of a live part up to where it breaks off, damaged ones as the exception."""
-    schema = SCHEMAS[table]
     with opened(path) as (file, size):
         start = 0
-        for message in live.messages(file, size, schema):
+        for message in live.messages(file, size, LIVE_SCHEMAS[table]):
             if isinstance(message, live.Damage):
                 yield start, message
                 continue
             try:
-                batch = live.read_batch(file, message, schema)
-                yield start, pa.Table.from_batches([batch]).select(columns)
+                batch = live.read_batch(file, message)
+                yield start, _completed(pa.Table.from_batches([batch]), table, columns)
             except Exception as broken:
                 yield start, broken
             start += message.rows
@@ -215,7 +213,14 @@ class SealedPart:
         if footer is None:
             footer, self.cut_short = _footer(path)
         self.footer = footer
-        texts = [f.name for f in SCHEMAS[table] if f.type in _TEXT and f.name != UNFOLDED]
+        names = footer.metadata.schema.to_arrow_schema().names
+        # Columns that came with a later version than this part's.
+        self._unwritten = set(NEW_COLUMNS) - set(names)
+        texts = [
+            f.name
+            for f in SCHEMAS[table]
+            if f.type in _TEXT and f.name != UNFOLDED and f.name not in self._unwritten
+        ]
         # Text stays folded until its length is known.
         self.parquet = pq.ParquetFile(
             str(path),
@@ -229,10 +234,11 @@ class SealedPart:
 
     def read(self, group: int, columns: list[str]) -> pa.Table:
         """Some columns of a row group; whatever Arrow raises if it is damaged."""
-        self._budget.spend(group, set(columns))
-        rows = self.parquet.read_row_group(group, columns=columns, use_threads=False)
-        if set(rows.column_names) != set(columns):
-            missing = set(columns) - set(rows.column_names)
+        written = [name for name in columns if name not in self._unwritten]
+        self._budget.spend(group, set(written))
+        rows = self.parquet.read_row_group(group, columns=written, use_threads=False)
+        missing = set(written) - set(rows.column_names)
+        if missing:
             raise ValueError(f"it lacks the column {', '.join(sorted(missing))}")
         rows.validate(full=True)
         text = sum(_unfolded(c) for c in rows.columns if pa.types.is_dictionary(c.type))
@@ -240,7 +246,15 @@ class SealedPart:
         if text > _TEXT_PER_BYTE * size + _SPARE_TEXT:
             raise ValueError(f"its text would unfold to {text} bytes")
         wanted = pa.schema([SCHEMAS[self._table].field(name) for name in columns])
-        return rows.select(columns).cast(wanted)
+        return _completed(rows, self._table, columns).cast(wanted)
+
+
+def _completed(rows: pa.Table, table: str, columns: list[str]) -> pa.Table:
+    """Select columns; one that an earlier version did not write is null."""
+    for name in columns:
+        if name not in rows.column_names:
+            rows = rows.append_column(name, pa.nulls(len(rows), SCHEMAS[table].field(name).type))
+    return rows.select(columns)
 
 
 @contextmanager

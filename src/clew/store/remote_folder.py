@@ -1,6 +1,6 @@
 """A trace elsewhere, read: events and facts fetched when first asked for, values one by one.
 
-In comes a `RemoteFolder`, out come readers, one per rank. The tables of a rank are copied into a
+In comes a `RemoteFolder`, out come the columns of each rank. The tables of a rank are copied into a
 temporary folder when the rank is first read; of a shard, only the bytes of the values asked for.
 """
 
@@ -10,14 +10,21 @@ import re
 import shutil
 import tempfile
 import weakref
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from clew.errors import BadTrace
 from clew.events.columns import Columns
-from clew.store.folder import rank_folders, read_closed, read_files, read_manifest
-from clew.store.reader import Reader
+from clew.store.folder import (
+    Opened,
+    missing_ranks,
+    rank_folders,
+    read_closed,
+    read_files,
+    read_manifest,
+)
 from clew.store.remote import RemoteFolder
 from clew.store.shards import LocalShards, open_name, shard_name
 
@@ -73,19 +80,22 @@ def _names(shard: int) -> tuple[str, str]:
     return shard_name(shard), open_name(shard)
 
 
-def open_remote(url: str) -> list[Reader]:
-    """A reader for each rank of a trace elsewhere, which fetches when it is first asked."""
+def open_remote(url: str) -> Opened:
+    """Open a trace elsewhere: each rank is fetched when it is first asked for."""
     remote = RemoteFolder(url)
     copies = Copies(remote.name)
     mirror = copies.folder
-    _, names = remote_contents(remote, mirror)
+    manifest, names = remote_contents(remote, mirror)
     for match in filter(None, map(_RANK.fullmatch, names)):
         (mirror / match[1]).mkdir(exist_ok=True)
     ranks = rank_folders(mirror)
     if not ranks:
         raise BadTrace(f"{url} holds no rank=* folder: nothing was recorded into it")
     alone = len(ranks) == 1
-    return [Reader(partial(_fetched, remote, copies, path, alone)) for path in ranks.values()]
+    reads: dict[int, Callable[[], Columns]] = {
+        rank: partial(_fetched, remote, copies, path, alone) for rank, path in ranks.items()
+    }
+    return reads, missing_ranks(manifest, list(ranks))
 
 
 def remote_contents(remote: RemoteFolder, mirror: Path) -> tuple[dict[str, Any], dict[str, int]]:

@@ -18,11 +18,12 @@ from clew.errors import BadTrace, ClewError
 from clew.events.columns import Columns
 from clew.events.model import Gap
 from clew.events.records import Batch
-from clew.store.disk import DiskStore, Surroundings
+from clew.store.disk import DiskStore, EventRows, Surroundings
 from clew.store.folder import read_manifest
 from clew.store.remote import RemoteFolder, candidates, refused
 from clew.store.remote_folder import read_partly_local
 from clew.store.save import EXIST, manifest_of, same_job, save, write_manifest
+from clew.store.save import EventRows as SavedRows
 from clew.store.schema import rank_folder
 
 # What a lost machine loses at most, in seconds, of what nobody has flushed.
@@ -40,8 +41,9 @@ class RemoteStore(DiskStore):
         rank: int,
         around: Callable[[list[Any]], Surroundings],
         on_gap: Callable[[Gap], Any],
+        event_rows: EventRows,
     ) -> None:
-        super().__init__(folder, rank, around, on_gap)
+        super().__init__(folder, rank, around, on_gap, event_rows)
         self._remote = remote
         self._stranded = False
         self._last_upload = time.monotonic()
@@ -169,7 +171,7 @@ def _manifest(remote: RemoteFolder) -> dict[str, Any] | None:
             return None
 
 
-def save_remote(columns: list[Columns], url: str, exist: str) -> str:
+def save_remote(columns: list[Columns], url: str, exist: str, event_rows: SavedRows) -> str:
     """Write a whole trace to a folder elsewhere; its URL, another if that is taken.
 
     The manifest goes up last: without it nobody takes the folder for a trace.
@@ -177,7 +179,7 @@ def save_remote(columns: list[Columns], url: str, exist: str) -> str:
     if exist not in EXIST:
         raise ClewError(f"exist={exist!r} is not one of {', '.join(map(repr, EXIST))}")
     with tempfile.TemporaryDirectory(prefix="clew-") as here:
-        folder = save(columns, Path(here) / "trace.clew", "new")
+        folder = save(columns, Path(here) / "trace.clew", "new", event_rows)
         for candidate in candidates(url):
             remote = RemoteFolder(candidate)
             try:

@@ -19,7 +19,7 @@ from clew.events.records import LABELLED, MODES, PHASES, STAGES, Label, Unseen
 _LARGEST = (1 << 63) - 1
 _MOST_THREADS = 1 << 16
 # Python reads only so many digits, and views count up the numbers in names.
-_LONGEST_NAME = 4000
+LONGEST_NAME = 4000
 # Fields of a label before version 3, which has stage and rank.
 _LABEL_BEFORE_3 = 7
 
@@ -213,7 +213,7 @@ def _text(data: Any) -> str:
 
 
 def _name(data: Any) -> str:
-    if len(_text(data)) > _LONGEST_NAME:
+    if len(_text(data)) > LONGEST_NAME:
         raise ValueError(f"a name has {len(data)} characters")
     return str(data)
 

@@ -12,14 +12,14 @@ import os
 import platform
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from clew.errors import BadTrace, ClewError
-from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, SCHEMA_VERSION, VALUE_COLUMNS, Columns
+from clew.events.columns import COLUMN_NAMES, SCHEMA_VERSION, VALUE_COLUMNS, Columns
 from clew.events.digest import CHECKSUM
 from clew.store.compact import Part, Tables
 from clew.store.disk import Surroundings, TraceFiles
@@ -59,7 +59,11 @@ def claim(path: Path, rank: int, exist: str, environment: dict[str, Any], world_
     raise ClewError(f"cannot write a trace to {path}: it and every name like it are taken")
 
 
-def save(columns: list[Columns], path: Path, exist: str) -> Path:
+# Gives the rows of the event table of one rank, a slice at a time.
+EventRows: TypeAlias = Callable[[Columns], Iterator[dict[str, Any]]]
+
+
+def save(columns: list[Columns], path: Path, exist: str, event_rows: EventRows) -> Path:
     """Write traces of one or more ranks into a folder of their own; the folder.
 
     The folder appears in one move, when all of it is written.
@@ -75,7 +79,7 @@ def save(columns: list[Columns], path: Path, exist: str) -> Path:
             for rank in columns:
                 folder = aside / rank_folder(rank.rank)
                 folder.mkdir()
-                _write(folder, rank)
+                _write(folder, rank, event_rows)
             return _move(aside, path, exist)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
@@ -202,7 +206,7 @@ def _check_replaceable(folder: Path) -> None:
         ) from other
 
 
-def _write(folder: Path, columns: Columns) -> None:
+def _write(folder: Path, columns: Columns, event_rows: EventRows) -> None:
     tables = Tables()
     tables.ops.rows = columns.ops
     tables.notes.rows = columns.notes
@@ -221,13 +225,13 @@ def _write(folder: Path, columns: Columns) -> None:
         columns.sources.get,
         columns.environment,
     )
-    files = TraceFiles(folder, columns.rank, tables)
+    files = TraceFiles(folder, tables)
     try:
         files.write_tables(around)
         for part in _value_slices(columns):
             files.write_values(part)
-        for part in _event_slices(columns):
-            files.write_events(part, columns.kept)
+        for rows in event_rows(columns):
+            files.write_events(rows)
         files.seal()
     finally:
         files.close()
@@ -240,17 +244,3 @@ def _value_slices(columns: Columns) -> Iterator[Part]:
         part |= {name: getattr(columns, name)[start:end] for name in VALUE_COLUMNS}
         numbers = range(start, start + len(part["meta"]))
         yield Part(part, {n: columns.kept[n] for n in numbers if n in columns.kept})
-
-
-def _event_slices(columns: Columns) -> Iterator[Part]:
-    tensors = np.array([len(t.tensors) for t in columns.templates], dtype=np.int64)
-    for start in range(0, len(columns.id), _SLICE):
-        part = {name: np.zeros(0, dtype=np.int64) for name in COLUMN_NAMES}
-        end = start + _SLICE
-        part |= {name: getattr(columns, name)[start:end] for name in EVENT_COLUMNS}
-        # The tensors of these events alone, one event's after the other's.
-        counts = tensors[part["template"]]
-        first = np.cumsum(counts) - counts
-        at = np.repeat(part["first_ref"] - first, counts) + np.arange(int(counts.sum()))
-        part["refs"], part["first_ref"] = columns.refs[at], first
-        yield Part(part, {})

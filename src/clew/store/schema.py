@@ -1,7 +1,7 @@
 """The Arrow schemas of a trace on disk, and its file names.
 
-The event table repeats in words (name, module, file, line) what its raw columns say in numbers,
-so that any SQL engine can query it alone.
+The event table says in words (name, module, file, line) what its raw columns say in numbers, with
+every fact that is derived from them, so that any SQL engine can query it alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,13 @@ EVENTS = pa.schema(
         ("max", pa.float64()),
         ("nan", pa.int64()),
         ("inf", pa.int64()),
+        # ids of the forward op of a backward op, and of the module call an event belongs to; the
+        # stretch of the run that `clew.prefix` named, empty for none
+        ("forward", pa.int64()),
+        ("owner", pa.int64()),
+        ("prefix", pa.string()),
         # rows of the tables
+        ("source", pa.int64()),
         ("subject", pa.int64()),
         ("place", pa.int64()),
         ("number", pa.int64()),
@@ -87,6 +93,17 @@ TABLES = pa.schema([("table", pa.string()), ("number", pa.int64()), ("row", pa.s
 UNFOLDED = "data"
 
 SCHEMAS = {"events": EVENTS, "values": VALUES, "tables": TABLES}
+
+# Columns that traces before version 4 do not have; a reader derives them.
+NEW_COLUMNS = ("forward", "owner", "prefix", "source")
+_EARLIER_EVENTS = pa.schema([field for field in EVENTS if field.name not in NEW_COLUMNS])
+# The schemas that a live part may begin with.
+LIVE_SCHEMAS = {
+    "events": (EVENTS, _EARLIER_EVENTS), "values": (VALUES,), "tables": (TABLES,),
+}  # fmt: skip
+
+# Numbers of the event table that are null where they are negative.
+NULLABLE = frozenset({"parent", "call", "line", "end", "forward", "owner", "source", "nan", "inf"})
 
 STAT_NAMES = ("min", "max", "mean", "std", "norm", "nan", "inf", "zeros", "count", "digest")
 

@@ -19,8 +19,8 @@ _LOST = "?"
 _UNKNOWN_META = Meta("unknown", None, None, "", "strided", "Tensor", None, None)
 _UNKNOWN_PLACE = Place(-1, "", "", 0, 0, 0, 0, True, 0, 0)
 _EMPTY = Template(())
-# Calls nested deeper than Python itself can call.
-_DEEPEST = 256
+# Calls nested deeper than a program that runs is likely to call.
+_DEEPEST = 1 << 14
 _SUBJECTS = {MODULE: "module", OP: "op", NOTE: "note", **dict.fromkeys(LABELLED, "label")}
 _LOST_MODULE = ModuleRow(_LOST, _LOST, -1, False)
 _LOST_LABEL = Label(LABELLED[0], _LOST, _LOST)

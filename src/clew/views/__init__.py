@@ -1,1 +1,1 @@
-"""Views: a `Reader` and analysis results as something to look at. Never torch, never capture."""
+"""Views: a `Run` and analysis results as something to look at. Never torch, never capture."""

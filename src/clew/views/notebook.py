@@ -1,46 +1,71 @@
 """What a notebook shows: plain text, static HTML that needs no trust, the viewer where it fits.
 
-In come a `Trace`, a `Selection` or a `Value`, out come the bundles of `_repr_mimebundle_`. The
-static part has no script; the viewer lies in an iframe that may run scripts and nothing else.
+In come what a trace gives (views, selections, series, values, a crash), out come the bundles of
+`_repr_mimebundle_`, all text escaped. The static part has no script; the viewer lies in an iframe
+that may run scripts and nothing else. To show one more type: a function here, and a line at the
+end of the file.
 """
 
 from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
-from clew.analysis.select import Selection
+from clew.analysis.findings import Finding
+from clew.analysis.listing import HEAD, ROWS
+from clew.analysis.selection import Selection
+from clew.analysis.series import Series
 from clew.errors import ClewError
-from clew.events.display import Bundle, shows
-from clew.events.looks import numbers_text
-from clew.events.model import Event, Value
+from clew.events.model import Stats
+from clew.events.notebook_port import Bundle, shows
+from clew.events.tensor_text import numbers_text
+from clew.run.event import Crash
+from clew.run.value import Value
 from clew.views.html.report import Side, report_page
+from clew.views.text.code import CodeView
+from clew.views.text.style import Style
+from clew.views.text.table_view import TableView
+from clew.views.text.tree import TreeView
 
 # Notebooks keep what they show, each time it is shown.
 _LARGEST = 2_000_000
 _EVENTS = 20_000
-_ROWS = 30
 _BARS = 32
 
 _TABLE = "border-collapse:collapse;font:12px ui-monospace,monospace"
 _CELL = "padding:2px 10px 2px 0;text-align:left;border:0"
 _DIM = "opacity:.65"
+_LIST = "margin:0 0 6px;padding-left:18px;font:13px system-ui,sans-serif"
+_COLOURS = {"error": "#d1242f", "warning": "#9a6700"}
+_FINDINGS = 8
 
 
-def trace_bundle(text: str, side: Side) -> Bundle:
-    """The tree as text; above it the viewer, if the trace is small enough."""
-    parts = [f'<details open><summary style="{_DIM}">calls</summary>{_pre(text)}</details>']
+def trace_bundle(text: str, found: Sequence[Finding], side: Side) -> Bundle:
+    """Give the tree as text, in HTML the findings, the viewer if the trace is small, the tree."""
     frame = _frame(side)
-    if isinstance(frame, str):
-        parts.insert(0, frame)
-        parts[1] = parts[1].replace("<details open>", "<details>")
-    return {"text/plain": text, "text/html": "\n".join(parts)}
+    is_open = "" if frame else " open"
+    tree = f'<details{is_open}><summary style="{_DIM}">calls</summary>{_pre(text)}</details>'
+    parts = [_finding_list(found), frame or "", tree]
+    return {"text/plain": text, "text/html": "\n".join(filter(None, parts))}
+
+
+def _finding_list(found: Sequence[Finding]) -> str:
+    """Write the first findings as a list, each in the colour of its severity."""
+    items = [
+        f'<li style="color:{_COLOURS.get(finding.severity, "inherit")}">'
+        f"{html.escape(finding.text)}</li>"
+        for finding in found[:_FINDINGS]
+    ]
+    left_out = len(found) - len(items)
+    items += [f'<li style="{_DIM}">… {left_out:,} more: t.findings</li>'] if left_out else []
+    return f'<ul style="{_LIST}">{"".join(items)}</ul>' if items else ""
 
 
 def _frame(side: Side) -> str | None:
     """The viewer in a frame of its own, None if the trace is too large for a notebook."""
-    if not 0 < sum(map(len, side.readers)) <= _EVENTS:
+    if not 0 < len(side.run) <= _EVENTS:
         return None
     try:
         page, _, _ = report_page([side])
@@ -55,33 +80,57 @@ def _frame(side: Side) -> str | None:
     )
 
 
+def text_bundle(view: TreeView | CodeView) -> Bundle:
+    """A view whose text is its form: the same, in a frame that scrolls."""
+    text = view.text(Style())
+    return {"text/plain": text, "text/html": _pre(text)}
+
+
+def table_bundle(view: TableView) -> Bundle:
+    """The rows that the text of a table shows."""
+    names, rows, left_out = view.cells()
+    more = f"{left_out:,} rows in the middle; t.to_pandas() has all" if left_out else ""
+    return {"text/plain": view.text(Style()), "text/html": _table(names, rows) + _more(more)}
+
+
 def selection_bundle(selection: Selection) -> Bundle:
     """The events of a selection as a table."""
-    lines = [repr(selection)]
-    rows = [
-        _event_cells(event, [value for _, value in selection.items_of(event)])
-        for event in selection[:_ROWS]
-    ]
-    lines += ["  " + "  ".join(filter(None, row)) for row in rows]
-    left_out = len(selection) - len(rows)
-    if left_out:
-        lines.append(f"  ... {left_out:,} more; take a part with [{_ROWS}:]")
-    head = ("address", "value", "numbers", "step", "source")
-    body = _table(head, rows) + (f'<p style="{_DIM}">… {left_out:,} more</p>' if left_out else "")
+    left_out = len(selection) - len(selection.cells())
+    body = _table(HEAD, selection.cells()) + _more(f"{left_out:,} more" if left_out else "")
     title = f"<p><b>{html.escape(selection.address)}</b></p>"
-    return {"text/plain": "\n".join(lines), "text/html": title + body}
+    return {"text/plain": str(selection), "text/html": title + body}
 
 
-def _event_cells(event: Event, values: Sequence[Value]) -> tuple[str, ...]:
-    shown = values[0] if values else None
-    more = f" +{len(values) - 1}" if len(values) > 1 else ""
-    return (
-        event.address,
-        "" if shown is None else shown.look + more,
-        "" if shown is None else numbers_text(shown.stats, None),
-        str(event.step),
-        "" if event.source is None else str(event.source),
-    )
+def series_bundle(series: Series) -> Bundle:
+    """The values of a series as a table, one row each."""
+    head = ("step", "rank", "value", "mean ± std", "NaN", "Inf", "source")
+    facts = zip(series.values, series.steps, series.ranks, series.sources, strict=True)
+    rows = [
+        (str(step), "" if rank is None else str(rank), value.look, *_numbers(value.stats),
+         "" if source is None else str(source))
+        for value, step, rank, source in islice(facts, ROWS)
+    ]  # fmt: skip
+    left_out = len(series) - len(rows)
+    more = _more(f"{left_out:,} more; series.stack() has the data" if left_out else "")
+    title = f"<p><b>{html.escape(series.address)}</b></p>"
+    return {"text/plain": repr(series), "text/html": title + _table(head, rows) + more}
+
+
+def _numbers(stats: Stats | None) -> tuple[str, ...]:
+    """Give mean and deviation, and how many elements are NaN and Inf, empty where none are."""
+    if stats is None:
+        return "", "", ""
+    known = stats.mean is not None and stats.std is not None
+    spread = f"{stats.mean:.3g} ± {stats.std:.3g}" if known else ""
+    return spread, *(f"{count:,}" if count else "" for count in (stats.nan, stats.inf))
+
+
+def crash_bundle(crash: Crash) -> Bundle:
+    """The exception, the event that raised it, and where."""
+    event = "" if crash.event is None else f"<p><code>{html.escape(repr(crash.event))}</code></p>"
+    title = f'<p style="color:#d33"><b>{html.escape(crash.exception)}</b></p>'
+    text = f"{crash.exception}\n{crash.note}"
+    return {"text/plain": text, "text/html": title + event + _pre(crash.note)}
 
 
 def value_bundle(value: Value) -> Bundle:
@@ -136,5 +185,15 @@ def _pre(text: str) -> str:
     return f'<pre style="{style}">{html.escape(text)}</pre>'
 
 
+def _more(text: str) -> str:
+    """Say what was left out."""
+    return f'<p style="{_DIM}">… {html.escape(text)}</p>' if text else ""
+
+
+shows(CodeView, text_bundle)
+shows(Crash, crash_bundle)
 shows(Selection, selection_bundle)
+shows(Series, series_bundle)
+shows(TableView, table_bundle)
+shows(TreeView, text_bundle)
 shows(Value, value_bundle)

@@ -1,13 +1,13 @@
 """The graph of a run: what fed what, as nested boxes and edges. Data, before any picture.
 
-In comes a `Reader` (or a plain list of calls) and `Options`, out comes a `Graph` of frozen
+In comes a `Run` (or a plain list of calls) and `Options`, out comes a `Graph` of frozen
 dataclasses with `to_dict()`. Pictures of it are made in `views/graph`.
 """
 
 from __future__ import annotations
 
-from clew.analysis.graph.build import Options, build
-from clew.analysis.graph.calls import read_calls
-from clew.analysis.graph.model import Edge, Graph, Node
+from clew.analysis.graph.call_list import read_calls
+from clew.analysis.graph.graph_build import Options, build
+from clew.analysis.graph.graph_model import Edge, Graph, Node
 
 __all__ = ["Edge", "Graph", "Node", "Options", "build", "read_calls"]

@@ -12,15 +12,21 @@ from dataclasses import dataclass, field, replace
 
 from clew.address import compile_pattern
 from clew.analysis.fold import Folds, Item, Repeat, name_range
-from clew.analysis.graph.model import CALL, OP, REPEAT, Node
-from clew.analysis.graph.ops import bare_name, is_minor, starts_backward
+from clew.analysis.graph.graph_model import CALL, OP, REPEAT, Node
+from clew.analysis.graph.op_memory import is_minor, starts_backward
+from clew.analysis.structure import Structure
+from clew.errors import ClewError
 from clew.events.columns import IN, OUT
+from clew.events.op_names import bare_op
 from clew.events.records import BACKWARD, MODULE, OPTIMIZER, RECOMPUTE
 from clew.events.records import OP as OP_EVENT
-from clew.store.reader import Reader
+from clew.run.run import Run
 
 BETWEEN, ALL_OPS, NO_OPS = "between", "all", "none"
 _ELSEWHERE = (BACKWARD, RECOMPUTE, OPTIMIZER)
+
+# Frames within frames: more than this nobody can see, and Python's stack holds no more.
+_MOST_LEVELS = 400
 
 # The runs an event belongs to: (number of a repeat, which run of it), outermost first.
 Runs = tuple[tuple[int, int], ...]
@@ -61,9 +67,9 @@ class BoxMaker:
     def __init__(self, folds: Folds, wanted: Wanted) -> None:
         self._folds = folds
         self._structure = folds.structure
-        self._reader = folds.structure.reader
+        self._run = folds.structure.run
         self._wanted = wanted
-        self._pruned = _pruned_by_name(self._reader, wanted.prune)
+        self._pruned = _pruned_by_name(self._run, wanted.prune)
         self._repeats = 0
         self.boxes = Boxes()
 
@@ -90,7 +96,7 @@ class BoxMaker:
         frame = parent
         if shown and not alone:
             row = repeat.runs[0][0]
-            frame = f"r{int(self._reader.columns.id[row])}"
+            frame = f"r{int(self._run.columns.id[row])}"
             if frame in self.boxes.nodes:  # of a repeat that begins with this one
                 frame += f"x{number}"
             node = Node(frame, REPEAT, self._repeat_name(repeat), parent=parent, level=level)
@@ -118,7 +124,7 @@ class BoxMaker:
                     boxes.like[row] = like
 
     def _repeat_name(self, repeat: Repeat) -> str:
-        step = self._reader.columns.step
+        step = self._run.step
         steps = [int(step[run[0]]) for run in repeat.runs]
         if steps == list(range(steps[0], steps[0] + len(steps))):
             return f"steps {steps[0]} … {steps[-1]}"
@@ -133,8 +139,8 @@ class BoxMaker:
             self._draw_inside(row, None)
             return
         structure = self._structure
-        module = self._reader.columns.modules[structure.subject[row]]
-        event = int(self._reader.columns.id[row])
+        module = self._run.columns.modules[structure.subject[row]]
+        event = int(self._run.columns.id[row])
         name = structure.name(row) or module.cls or "(root)"
         node = Node(
             f"e{event}", CALL, name, module.cls, path=module.path, parent=parent, level=level
@@ -151,9 +157,9 @@ class BoxMaker:
         if not self._is_shown(row):
             self.boxes.home[row] = None
             return
-        event = int(self._reader.columns.id[row])
-        name = self._reader.name(row)
-        node = Node(f"e{event}", OP, bare_name(name), name, parent=parent, level=level)
+        event = int(self._run.columns.id[row])
+        name = self._run.name(row)
+        node = Node(f"e{event}", OP, bare_op(name), name, parent=parent, level=level)
         self._put(node, row)
         self.boxes.home[row] = node.id
 
@@ -170,6 +176,11 @@ class BoxMaker:
         """Whether a call is drawn as a frame around what ran in it."""
         if self._wanted.depth is not None and level >= self._wanted.depth:
             return False
+        if level >= _MOST_LEVELS:
+            raise ClewError(
+                f"calls are nested more than {_MOST_LEVELS} deep, more than a graph can show; "
+                f"give depth={_MOST_LEVELS} or less"
+            )
         inside = self._structure.kids.get(row, [])
         shown = [kid for kid in inside if self._is_shown(kid)]
         calls = [kid for kid in shown if self._structure.kind[kid] == MODULE]
@@ -179,16 +190,16 @@ class BoxMaker:
 
     def _is_shown(self, row: int) -> bool:
         structure = self._structure
-        if self._reader.columns.error[row] >= 0:
+        if self._run.columns.error[row] >= 0:
             return True
         if structure.kind[row] == MODULE:
             if self._wanted.prune is True and structure.parent[row] >= 0:
                 return self._contains_calls(row)
             return structure.subject[row] not in self._pruned
-        if structure.kind[row] != OP_EVENT or self._reader.phase[row] in _ELSEWHERE:
+        if structure.kind[row] != OP_EVENT or self._run.phase[row] in _ELSEWHERE:
             return False
         if self._wanted.ops == BETWEEN:
-            return not is_minor(self._reader, row)
+            return not is_minor(self._run, row)
         return self._wanted.ops == ALL_OPS
 
     def _contains_calls(self, row: int) -> bool:
@@ -199,40 +210,39 @@ def _row(item: Item) -> int:
     return item if isinstance(item, int) else item.runs[0][0]
 
 
-def top_rows(folds: Folds) -> list[int]:
+def top_rows(structure: Structure) -> list[int]:
     """Calls and ops of the forward pass that no call contains."""
-    structure = folds.structure
-    reader = structure.reader
-    phase = reader.phase.tolist()
+    run = structure.run
+    phase = run.phase.tolist()
     rows = [
         row
         for row in structure.kids.get(-1, [])
         if (structure.kind[row] == MODULE and phase[row] != RECOMPUTE)
         or (structure.kind[row] == OP_EVENT and phase[row] not in _ELSEWHERE)
     ]
-    seeds = [r for r in rows if structure.kind[r] == OP_EVENT and starts_backward(reader, r)]
-    gradients = _only_for_gradients(reader, seeds, phase) if seeds else set()
+    seeds = [r for r in rows if structure.kind[r] == OP_EVENT and starts_backward(run, r)]
+    gradients = _only_for_gradients(run, seeds, phase) if seeds else set()
     return [row for row in rows if row not in gradients]
 
 
-def _only_for_gradients(reader: Reader, seeds: list[int], phase: list[int]) -> set[int]:
+def _only_for_gradients(run: Run, seeds: list[int], phase: list[int]) -> set[int]:
     """Those of some ops whose results nothing but the backward pass takes."""
-    made = {v: row for row in seeds for leaf, v in reader.leaf_values(row) if leaf.role == OUT}
+    made = {v: row for row in seeds for leaf, v in run.leaf_values(row) if leaf.role == OUT}
     users: dict[int, set[bool]] = {}
-    for row in range(min(seeds), len(reader)):
-        for leaf, value in reader.leaf_values(row):
+    for row in range(min(seeds), len(run)):
+        for leaf, value in run.leaf_values(row):
             if leaf.role == IN and value in made:
                 users.setdefault(made[value], set()).add(phase[row] == BACKWARD)
     return {row for row in seeds if users.get(row) == {True}}
 
 
-def _pruned_by_name(reader: Reader, prune: bool | tuple[str, ...]) -> set[int]:
+def _pruned_by_name(run: Run, prune: bool | tuple[str, ...]) -> set[int]:
     """The modules that the user named, by class or path, as not to be shown."""
     if isinstance(prune, bool):
         return set()
     tests: list[Callable[[str], bool]] = [compile_pattern(pattern) for pattern in prune]
     return {
         subject
-        for subject, module in enumerate(reader.columns.modules)
+        for subject, module in enumerate(run.columns.modules)
         if any(test(module.cls) or test(module.path) for test in tests)
     }

@@ -10,8 +10,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from clew.analysis.fold import name_range
-from clew.analysis.graph.model import CALL, INSIDE, Edge, Graph, Node
-from clew.analysis.graph.names import Name
+from clew.analysis.graph.graph_model import CALL, INSIDE, Edge, Graph, Node
+from clew.analysis.graph.name_tree import Name
 
 # What hooks call the model itself, which has no name.
 _ROOT = "root"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clew.analysis.graph.boxes import Boxes, Runs
-from clew.analysis.graph.model import INSIDE, NEXT, ORDER, Edge, Node
+from clew.analysis.graph.graph_model import INSIDE, NEXT, ORDER, Edge, Node
 from clew.analysis.structure import Structure
 from clew.events.records import BACKWARD, OPTIMIZER
 
@@ -14,7 +14,7 @@ _LATER_PHASES = (BACKWARD, OPTIMIZER)
 
 def walk(structure: Structure, tops: list[int]) -> Iterator[tuple[int, bool]]:
     """Each event of the forward pass as it begins (True), and calls again as they end (False)."""
-    phase = structure.reader.phase.tolist()
+    phase = structure.run.phase.tolist()
     pending = [(row, True) for row in reversed(tops)]
     while pending:
         row, begins = pending.pop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from clew.analysis.graph.model import CALL, Edge, Node
+from clew.analysis.graph.graph_model import CALL, Edge, Node
 
 _INDEX = re.compile(r"\.?\d+")
 

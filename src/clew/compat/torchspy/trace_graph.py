@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from clew.analysis.graph.name_graph import name_graph
-from clew.analysis.graph.names import Name, name_tree, without_leaves
+from clew.analysis.graph.name_tree import Name, name_tree, without_leaves
 from clew.views.graph.view import GraphView
 
 Node = Name

@@ -12,7 +12,7 @@ In come values by address and something that makes groups and arrays; knows neit
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ import numpy as np
 from clew.errors import ClewError
 from clew.views.export.dtypes import Array, Asked, DType, Dtypes, cast, common
 from clew.views.export.formats import Contents
-from clew.views.export.kept import KeptSeries, KeptValue
+from clew.views.export.kept_values import KeptSeries, KeptValue
 
 # Values of several shapes: padded if that wastes little, always padded, always one array each.
 RAGGED = ("auto", "pad", "apart")
@@ -49,22 +49,44 @@ class Arrays(Protocol):
     def texts(self, group: Any, name: str, texts: list[str]) -> None:
         """A list of strings."""
 
+    def remove(self, name: str) -> None:
+        """Remove a group of the file with all that is in it."""
+
     def safe(self, name: str) -> str:
         """A name that the file takes as the name of one group."""
 
 
+class Unreadable(ClewError):
+    """Data that turned out to be damaged, or not what its description says."""
+
+
 @dataclass(frozen=True, slots=True)
-class Readable:
-    """A value whose data was read once, and turned out to be readable."""
+class Described:
+    """A value with the dtype and shape that its data has, which need not have been read."""
 
     value: KeptValue
     recorded: str
     dtype: DType
     shape: Shape
 
+    def array(self) -> Array:
+        """Read the data, and check that it is what was said of it."""
+        try:
+            array = self.value.array()
+        except ClewError as broken:
+            raise Unreadable(str(broken)) from broken
+        if array.shape != self.shape:
+            raise Unreadable(f"its data has the shape {list(array.shape)}, not {list(self.shape)}")
+        return array
+
 
 def write_series(arrays: Arrays, series: KeptSeries, dtype: Asked, ragged: str) -> Contents:
-    """Write every address; what cannot be read is left out and said."""
+    """Write every address; what cannot be read is left out and said.
+
+    Arrays are laid out by what the trace says of the data, which is then read once, as it is
+    written. Only where some of it turns out to be damaged are the values of that address read
+    first, to lay out anew what is sound.
+    """
     if ragged not in RAGGED:
         raise ClewError(f"ragged={ragged!r} is not one of {', '.join(map(repr, RAGGED))}")
     dtypes = Dtypes(dtype)
@@ -72,25 +94,52 @@ def write_series(arrays: Arrays, series: KeptSeries, dtype: Asked, ragged: str) 
     names: set[str] = set()
     written = 0
     for address, values in series.items():
-        readable = list(_readable(address, values, dtypes, left_out))
-        if readable:
-            name = unused(arrays.safe(address or "(root)"), names)
-            _write_address(arrays, name, address, readable, ragged)
-            written += len(readable)
+        items = _described(address, values, dtypes, left_out)
+        if not items:
+            continue
+        name = unused(arrays.safe(address or "(root)"), names)
+        try:
+            _write_address(arrays, name, address, items, ragged)
+        except Unreadable:
+            arrays.remove(name)
+            items = _readable(address, items, left_out)
+            if items:
+                _write_address(arrays, name, address, items, ragged)
+            else:
+                names.remove(name)
+        written += len(items)
     return Contents(written, "value", len(names), tuple(left_out))
 
 
-def _readable(
+def _described(
     address: str, values: list[KeptValue], dtypes: Dtypes, left_out: list[str]
-) -> Iterator[Readable]:
+) -> list[Described]:
+    """Give the values whose descriptions are sound; no data is read."""
+    found = []
     for value in values:
         try:
-            array, recorded = value.array(), value.dtype
-            dtype = dtypes.of(recorded, array.dtype)
-        except ClewError as unreadable:
-            left_out.append(f"{address}, rank {value.rank}, call {value.call}: {unreadable}")
-            continue
-        yield Readable(value, recorded, dtype, array.shape)
+            recorded = value.dtype
+            array_dtype, shape = value.described()
+            found.append(Described(value, recorded, dtypes.of(recorded, array_dtype), shape))
+        except ClewError as refused:
+            left_out.append(_left_out(address, value, refused))
+    return found
+
+
+def _readable(address: str, items: list[Described], left_out: list[str]) -> list[Described]:
+    """Give the values whose data is sound, by reading all of it."""
+    found = []
+    for item in items:
+        try:
+            item.array()
+            found.append(item)
+        except Unreadable as broken:
+            left_out.append(_left_out(address, item.value, broken))
+    return found
+
+
+def _left_out(address: str, value: KeptValue, why: Exception) -> str:
+    return f"{address}, rank {value.rank}, call {value.call}: {why}"
 
 
 def unused(name: str, taken: set[str]) -> str:
@@ -104,7 +153,7 @@ def unused(name: str, taken: set[str]) -> str:
 
 
 def _write_address(
-    arrays: Arrays, name: str, address: str, items: list[Readable], ragged: str
+    arrays: Arrays, name: str, address: str, items: list[Described], ragged: str
 ) -> None:
     shapes = {item.shape for item in items}
     dtype = common(item.dtype for item in items)
@@ -142,7 +191,7 @@ def _padded(shapes: list[Shape], ragged: str) -> bool:
     return bool(largest * len(shapes) <= _MOST_PADDING * elements)
 
 
-def _write_apart(arrays: Arrays, group: Any, address: str, items: list[Readable]) -> None:
+def _write_apart(arrays: Arrays, group: Any, address: str, items: list[Described]) -> None:
     inner = arrays.group(group, "values", {})
     for index, item in enumerate(items):
         chunks = chunks_of(item.shape, item.dtype)
@@ -151,7 +200,7 @@ def _write_apart(arrays: Arrays, group: Any, address: str, items: list[Readable]
 
 
 def _write_rows(
-    arrays: Arrays, group: Any, address: str, items: list[Readable], dtype: DType, recorded: str
+    arrays: Arrays, group: Any, address: str, items: list[Described], dtype: DType, recorded: str
 ) -> None:
     """All values along a new first axis; shapes aligned at their last axes, filled with zeros."""
     rank = max(len(item.shape) for item in items)
@@ -164,19 +213,19 @@ def _write_rows(
     chunks = (rows, *chunks_of(size, dtype))
     target = arrays.array(group, "values", (len(items), *size), dtype, chunks, recorded)
     for start in range(0, len(items), rows):
-        part = items[start : start + rows]
-        block = np.zeros((len(part), *size), dtype=dtype)
-        for row, (item, shape) in enumerate(zip(part, lifted[start:], strict=False)):
+        data = [_data(item, dtype, address) for item in items[start : start + rows]]
+        block = np.zeros((len(data), *size), dtype=dtype)
+        for row, (one, shape) in enumerate(zip(data, lifted[start:], strict=False)):
             room: tuple[Any, ...] = (row, *(slice(0, length) for length in shape))
             # reshape, unlike assignment, would not repeat a smaller value to fill the room
-            block[room] = _data(item, dtype, address).reshape(shape)
-        target[start : start + len(part)] = block
+            block[room] = one.reshape(shape)
+        target[start : start + len(data)] = block
 
 
-def _data(item: Readable, dtype: DType, address: str) -> Array:
+def _data(item: Described, dtype: DType, address: str) -> Array:
     value = item.value
     what = f"{address or 'the root'}, rank {value.rank}, step {value.step}, call {value.call}"
-    return cast(cast(value.array(), item.dtype, what), dtype, what)
+    return cast(cast(item.array(), item.dtype, what), dtype, what)
 
 
 def _write_small(

@@ -13,126 +13,119 @@ from typing import Any
 
 import numpy as np
 
-from clew.analysis.files import file_names
-from clew.events.records import KINDS, MODULE, NOTE, OP, PHASES, STEP
-from clew.store.reader import Reader
+from clew.analysis.file_names import file_names
+from clew.events.columns import Ints
+from clew.events.records import MODULE, NOTE, OP, STEP
+from clew.run.run import Run
 from clew.views.export.formats import Contents
 from clew.views.export.text import as_json, text_file
-from clew.views.text.calls import CallTexts
+from clew.views.text.call_texts import CallTexts
 
 # Perfetto takes a thread whose number is its process's for the main one, and threads of one number
 # in two processes for one: so many numbers are each rank's own, the first of them for the steps.
 _TRACKS = 10_000
 
 
-def write(readers: list[Reader], target: Path) -> Contents:
+def write(run: Run, target: Path) -> Contents:
     """Write the time line of all ranks."""
-    first = min(_wall_start(reader) for reader in readers)
     count = 0
     with text_file(target) as file:
-        environment = as_json(dict(readers[0].columns.environment))
+        environment = as_json(dict(run.environment))
         file.write(f'{{"displayTimeUnit": "ns", "otherData": {environment},\n"traceEvents": [')
-        for reader in readers:
-            for event in _Timeline(reader, _wall_start(reader) - first).events():
+        for rank in run.ranks:
+            for event in _Timeline(run, rank).events():
                 file.write(",\n" if count else "\n")
                 file.write(as_json(event))
                 count += 1
         file.write("\n]}\n")
-    return Contents(sum(map(len, readers)), "event")
-
-
-def _wall_start(reader: Reader) -> float:
-    """The time of day, in seconds, at which a rank's clock began."""
-    return float(reader.columns.environment.get("time", 0.0))
+    return Contents(len(run), "event")
 
 
 class _Timeline:
     """One rank's events as dicts of Chrome's format."""
 
-    def __init__(self, reader: Reader, offset: float) -> None:
-        self._reader = reader
-        self._texts = CallTexts(reader)
-        self._files = file_names(reader)
-        c = reader.columns
-        self._zero = int(c.environment["clock"]) - round(offset * 1e9)
-        self._last = max(int(c.start.max()), int(c.end.max())) if len(reader) else self._zero
+    def __init__(self, run: Run, rank: int) -> None:
+        self._run = run
+        self._rank = rank
+        self._rows: Ints = np.flatnonzero(run.process == rank)
+        self._texts = CallTexts(run)
+        self._files = file_names(run)
+        ends = np.maximum(run.start[self._rows], run.end[self._rows])
+        self._last = int(ends.max()) if len(ends) else 0
+        threads = run.thread[self._rows]
+        self._first_thread = int(threads.min()) if len(threads) else 0
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Names of tracks first, then what happened, in order."""
-        reader, c = self._reader, self._reader.columns
-        yield self._named("process_name", f"rank {c.rank}")
-        yield {"ph": "M", "name": "process_sort_index", "pid": c.rank, "tid": 0,
-               "args": {"sort_index": c.rank}}  # fmt: skip
-        steps = reader.rows(STEP)
+        run, kind, rows = self._run, self._run.columns.kind, self._rows
+        yield self._named("process_name", f"rank {self._rank}")
+        yield {"ph": "M", "name": "process_sort_index", "pid": self._rank, "tid": 0,
+               "args": {"sort_index": self._rank}}  # fmt: skip
+        steps = rows[kind[rows] == STEP]
         if len(steps):
             yield from self._track("steps", self._steps_track)
-        for thread in np.unique(reader.thread).tolist():
-            known = thread < len(c.threads)
-            name = c.threads[thread] if known else f"thread {thread}"
-            yield from self._track(name, self._thread_track(thread))
+        threads, first = np.unique(run.thread[rows], return_index=True)
+        for thread, at in zip(threads.tolist(), first.tolist(), strict=True):
+            yield from self._track(run.thread_name(int(rows[at])), self._thread_track(thread))
         yield from self._steps(steps)
-        ends = self._ends()
-        for row in range(len(reader)):
-            if c.kind[row] in (MODULE, OP):
+        ends: dict[int, int] = {}
+        for row in rows.tolist():
+            ends[row] = self._end(row, ends)
+            if kind[row] in (MODULE, OP):
                 yield self._call(row, ends[row])
-            elif c.kind[row] == NOTE:
+            elif kind[row] == NOTE:
                 yield self._note(row)
 
     @property
     def _steps_track(self) -> int:
-        return (1 + self._reader.columns.rank) * _TRACKS
+        return (1 + self._rank) * _TRACKS
 
     def _thread_track(self, thread: int) -> int:
-        return self._steps_track + 1 + thread
+        return self._steps_track + 1 + thread - self._first_thread
 
     def _track(self, name: str, track: int) -> Iterator[dict[str, Any]]:
         yield self._named("thread_name", name, track)
-        yield {"ph": "M", "name": "thread_sort_index", "pid": self._reader.columns.rank,
+        yield {"ph": "M", "name": "thread_sort_index", "pid": self._rank,
                "tid": track, "args": {"sort_index": track}}  # fmt: skip
 
     def _named(self, what: str, name: str, thread: int = 0) -> dict[str, Any]:
-        rank = self._reader.columns.rank
-        return {"ph": "M", "name": what, "pid": rank, "tid": thread, "args": {"name": name}}
+        return {"ph": "M", "name": what, "pid": self._rank, "tid": thread, "args": {"name": name}}
 
-    def _ends(self) -> list[int]:
-        """When each event ended; what never did lasts until its caller's end."""
-        parents = self._reader.parent_row.tolist()
-        ends: list[int] = []
-        for row in range(len(self._reader)):
-            end = self._reader.end(row)
-            limit = ends[parents[row]] if 0 <= parents[row] < row else self._last
-            # Only calls on the caller's own thread lie inside it.
-            ends.append(end if end >= 0 else limit)
-        return ends
+    def _end(self, row: int, ends: dict[int, int]) -> int:
+        """Give when an event ended; what never did lasts until its caller's end."""
+        end = int(self._run.end[row])
+        return end if end >= 0 else ends.get(int(self._run.parent_row[row]), self._last)
 
     def _steps(self, rows: Any) -> Iterator[dict[str, Any]]:
-        c = self._reader.columns
-        starts = [int(c.start[row]) for row in rows]
-        numbers = [int(c.step[row]) for row in rows]
-        if starts and int(c.start[0]) < starts[0]:
-            starts.insert(0, int(c.start[0]))
-            numbers.insert(0, numbers[0] - 1)
+        run = self._run
+        starts = [int(run.start[row]) for row in rows]
+        numbers = [int(run.step[row]) for row in rows]
+        if starts and int(run.start[self._rows[0]]) < starts[0]:
+            starts.insert(0, int(run.start[self._rows[0]]))
+            numbers.insert(0, int(run.step[self._rows[0]]))
         ends = [*starts[1:], self._last]
         for number, start, end in zip(numbers, starts, ends, strict=False):
             if end == start:
                 continue  # begun by the last call of step(), and nothing came of it
             yield {
-                "ph": "X", "name": f"step {number}", "cat": "step", "pid": c.rank,
-                "tid": self._steps_track, "ts": self._micros(start), "dur": (end - start) / 1e3,
+                "ph": "X", "name": f"step {number}", "cat": "step", "pid": self._rank,
+                "tid": self._steps_track, "ts": start / 1e3, "dur": (end - start) / 1e3,
             }  # fmt: skip
 
     def _call(self, row: int, end: int) -> dict[str, Any]:
-        reader, c = self._reader, self._reader.columns
-        start = int(c.start[row])
-        event = reader.event(row)
+        run = self._run
+        start = int(run.start[row])
+        event = run.event(row)
         name = event.name
         if event.kind == "module" and event.module:
             name = f"{event.module} ({event.name})"
         args: dict[str, Any] = {
             "address": event.address,
             "module": event.module,
+            "call": event.call,
             "phase": event.phase,
             "step": event.step,
+            "rank": event.rank,
             "in": self._texts.inputs(row),
             "out": self._texts.outputs(row),
         }
@@ -144,21 +137,17 @@ class _Timeline:
         if event.duration is None:
             args["unfinished"] = True
         return {
-            "ph": "X", "name": name, "cat": f"{KINDS[int(c.kind[row])]},{event.phase}",
-            "pid": c.rank, "tid": self._thread_track(int(reader.thread[row])),
-            "ts": self._micros(start),
+            "ph": "X", "name": name, "cat": f"{event.kind},{event.phase}",
+            "pid": self._rank, "tid": self._thread_track(int(run.thread[row])),
+            "ts": start / 1e3,
             "dur": max(end - start, 0) / 1e3, "args": args,
         }  # fmt: skip
 
     def _note(self, row: int) -> dict[str, Any]:
-        reader, c = self._reader, self._reader.columns
-        event = reader.event(row)
+        event = self._run.event(row)
         return {
-            "ph": "i", "s": "t", "name": event.name, "cat": "note", "pid": c.rank,
-            "tid": self._thread_track(int(reader.thread[row])),
-            "ts": self._micros(int(c.start[row])),
-            "args": {"error": event.error, "phase": PHASES[int(reader.phase[row])]},
+            "ph": "i", "s": "t", "name": event.name, "cat": "note", "pid": self._rank,
+            "tid": self._thread_track(int(self._run.thread[row])),
+            "ts": int(self._run.start[row]) / 1e3,
+            "args": {"error": event.error, "phase": event.phase},
         }  # fmt: skip
-
-    def _micros(self, nanoseconds: int) -> float:
-        return (nanoseconds - self._zero) / 1e3

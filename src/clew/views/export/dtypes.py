@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from clew.errors import ClewError
-from clew.events.model import short_dtype
+from clew.events.tensor_text import short_dtype
 
 DType = np.dtype[Any]
 Array = np.ndarray[Any, Any]

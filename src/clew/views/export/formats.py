@@ -1,8 +1,8 @@
 """The formats a trace can be exported to, and the one way to write any of them.
 
-In come readers, a format, a path and its options; out come a file (or folder) that appears only
+In come a run, a format, a path and its options; out come a file (or folder) that appears only
 when it is whole, and an `Exported` that says what is in it. To add a format: a module with
-`write(readers, target, **options) -> Contents`, and a line in `FORMATS`.
+`write(run, target, **options) -> Contents`, and a line in `FORMATS`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from clew.errors import ClewError
 
 if TYPE_CHECKING:
-    from clew.store.reader import Reader
+    from clew.run.run import Run
 
 FORMATS = {
     "chrome": "clew.views.export.chrome",
@@ -84,16 +84,14 @@ class Exported:
         }
 
 
-def export(
-    readers: list[Reader], fmt: str, path: Path, exist: str, options: dict[str, Any]
-) -> Exported:
+def export(run: Run, fmt: str, path: Path, exist: str, options: dict[str, Any]) -> Exported:
     """Write a format aside, then move it to its path in one go."""
     write = _writer(fmt, exist, options)
     _check_free(path, exist)
     aside = path.with_name(f".{uuid.uuid4().hex}-{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        contents = write(readers, aside, **options)
+        contents = write(run, aside, **options)
         if path.is_dir():
             shutil.rmtree(path)
         os.replace(aside, path)

@@ -14,11 +14,11 @@ from typing import Any
 
 from clew.errors import MissingDependency
 from clew.events.outputs import COMPRESSIONS, check_compression
-from clew.store.reader import Reader
+from clew.run.run import Run
 from clew.views.export.arrays import FORMAT, VERSION, Shape, write_series
 from clew.views.export.dtypes import Asked, DType
 from clew.views.export.formats import Contents
-from clew.views.export.kept import kept_series
+from clew.views.export.kept_values import kept_series
 
 _LONGEST_NAME = 1000
 # What some file system refuses in a name, and how long one may be.
@@ -27,7 +27,7 @@ _LONGEST_FILE_NAME = 200
 
 
 def write(
-    readers: list[Reader],
+    run: Run,
     target: Path,
     *,
     addresses: Sequence[str] | None = None,
@@ -42,11 +42,11 @@ def write(
     except ImportError as missing:
         raise MissingDependency("the HDF5 export", "h5py", "clew[hdf5]") from missing
     check_compression(compression, COMPRESSIONS)
-    series = kept_series(readers, addresses)
+    series = kept_series(run, addresses)
     with h5py.File(target, "w") as file:
         file.attrs["format"] = FORMAT
         file.attrs["version"] = VERSION
-        file.attrs["environment"] = json.dumps(readers[0].columns.environment)
+        file.attrs["environment"] = json.dumps(run.environment)
         return write_series(Hdf5Arrays(h5py, file, compression, shuffle), series, dtype, ragged)
 
 
@@ -81,6 +81,10 @@ class Hdf5Arrays:
     def texts(self, group: Any, name: str, texts: list[str]) -> None:
         """A dataset of strings."""
         group.create_dataset(name, data=texts, dtype=self._h5py.string_dtype())
+
+    def remove(self, name: str) -> None:
+        """Remove a group; HDF5 uses its room for what comes next."""
+        del self._file[name]
 
     def safe(self, name: str) -> str:
         """The name as that of a group."""

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clew.store.reader import Reader
+from clew.analysis.findings import findings
+from clew.run.run import Run
 from clew.views.export.formats import Contents
 from clew.views.export.text import as_json, text_file
 
 
-def write(readers: list[Reader], target: Path) -> Contents:
+def write(run: Run, target: Path) -> Contents:
     """Write all events of all ranks as one JSON object."""
-    gaps = [str(gap) for reader in readers for gap in reader.columns.gaps]
-    count = 0
+    gaps = [str(gap) for gap in run.coverage]
+    found = [finding.to_dict() for finding in findings(run)]
     with text_file(target) as file:
-        file.write(f'{{"environment": {as_json(dict(readers[0].columns.environment))},\n')
+        file.write(f'{{"environment": {as_json(dict(run.environment))},\n')
+        file.write(f' "findings": {as_json(found)},\n')
         file.write(f' "coverage": {as_json(gaps)},\n "events": [')
-        for reader in readers:
-            for row in range(len(reader)):
-                file.write(",\n" if count else "\n")
-                file.write(as_json(reader.event(row).to_dict()))
-                count += 1
+        for row in range(len(run)):
+            file.write(",\n" if row else "\n")
+            file.write(as_json(run.event(row).to_dict()))
         file.write("\n]}\n")
-    return Contents(count, "event")
+    return Contents(len(run), "event")

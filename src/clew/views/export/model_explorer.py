@@ -1,8 +1,8 @@
 """Model Explorer's JSON: a graph per rank whose layers nest as the module calls do.
 
 Every call is a layer to be opened, every op a node with the shapes it took and gave, its source
-and its time. `depth`, `fold` and `ops` are those of `Trace.graph`; all ops, nothing folded, all
-the way down if not told.
+and its time. `depth`, `fold`, `ops` and `step` are those of `Trace.graph`; all ops, nothing folded,
+all the way down if not told.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from clew.analysis.graph import Edge, Graph, Node, Options, build
-from clew.analysis.graph.model import NEXT
-from clew.store.reader import Reader
+from clew.analysis.graph.graph_model import NEXT
+from clew.run.run import Run
 from clew.views.export.formats import Contents
 from clew.views.export.text import as_json, text_file
 from clew.views.graph import words
@@ -20,17 +20,19 @@ from clew.views.text.style import time_text
 
 
 def write(
-    readers: list[Reader],
+    run: Run,
     target: Path,
     *,
     depth: int | None = None,
     fold: bool = False,
     ops: str | None = "all",
+    step: int | None = None,
 ) -> Contents:
     """Write the graphs of all ranks."""
-    graphs = {reader.columns.rank: build(reader, Options(depth, fold, ops)) for reader in readers}
+    options = Options(depth, fold, ops, step=step)
+    graphs = {rank: build(run.only(rank=rank), options) for rank in run.ranks}
     data = {
-        "label": next(iter(graphs.values())).title,
+        "label": next(iter(graphs.values())).heading,
         "graphs": [_graph(rank, graph, len(graphs) > 1) for rank, graph in graphs.items()],
     }
     with text_file(target) as file:
@@ -46,7 +48,7 @@ def _graph(rank: int, graph: Graph, several: bool) -> dict[str, Any]:
         if edge.kind != NEXT:
             incoming.setdefault(edge.target, []).append(edge)
     return {
-        "id": f"rank {rank}" if several else graph.title,
+        "id": f"rank {rank}" if several else graph.heading,
         "nodes": [
             {
                 "id": node.id,

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from clew.errors import ClewError, MissingDependency
+from clew.run.run import Run
 from clew.store.as_torch import save_tensors
-from clew.store.reader import Reader
 from clew.views.export.formats import Contents
-from clew.views.export.kept import KeptValue, kept_series
+from clew.views.export.kept_values import KeptValue, kept_series
 
 
 def write(
-    readers: list[Reader],
+    run: Run,
     target: Path,
     *,
     addresses: Sequence[str] | None = None,
@@ -28,7 +28,7 @@ def write(
     left_out: list[str] = []
     found: dict[str, Any] = {}
     written = 0
-    for address, values in kept_series(readers, addresses).items():
+    for address, values in kept_series(run, addresses).items():
         pairs = _tensors(address, values, left_out)
         if not pairs:
             continue

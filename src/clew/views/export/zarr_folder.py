@@ -12,18 +12,18 @@ from typing import Any
 
 from clew.errors import MissingDependency
 from clew.events.outputs import check_compression
-from clew.store.reader import Reader
+from clew.run.run import Run
 from clew.views.export.arrays import FORMAT, VERSION, Shape, write_series
 from clew.views.export.dtypes import Asked, DType
 from clew.views.export.formats import Contents
 from clew.views.export.hdf5 import file_name
-from clew.views.export.kept import kept_series
+from clew.views.export.kept_values import kept_series
 
 COMPRESSIONS = (None, "zstd", "gzip")
 
 
 def write(
-    readers: list[Reader],
+    run: Run,
     target: Path,
     *,
     addresses: Sequence[str] | None = None,
@@ -40,8 +40,8 @@ def write(
     if not hasattr(zarr, "codecs"):
         raise MissingDependency("the Zarr export", "zarr 3 or newer", "clew[zarr]")
     check_compression(compression, COMPRESSIONS)
-    series = kept_series(readers, addresses)
-    environment = readers[0].columns.environment
+    series = kept_series(run, addresses)
+    environment = run.environment
     attributes: dict[str, Any] = {"format": FORMAT, "version": VERSION, "environment": environment}
     root = zarr.open_group(str(target), mode="w", zarr_format=3, attributes=attributes)
     return write_series(ZarrArrays(zarr, root, compression, shuffle), series, dtype, ragged)
@@ -85,6 +85,10 @@ class ZarrArrays:
     def texts(self, group: Any, name: str, texts: list[str]) -> None:
         """An attribute: Zarr has no settled form for arrays of strings."""
         group.attrs[name] = texts
+
+    def remove(self, name: str) -> None:
+        """Remove a group and the files of its arrays."""
+        del self._root[name]
 
     def safe(self, name: str) -> str:
         """The name with what file systems refuse, or Zarr keeps for itself, as `%XX`."""

@@ -12,9 +12,9 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from clew.analysis.graph.model import CALL, INPUT, OP, OUTPUT, REPEAT, Node
+from clew.analysis.graph.graph_model import CALL, INPUT, OP, OUTPUT, REPEAT, Node
 from clew.errors import ClewError
-from clew.views.graph.choices import COLORS
+from clew.views.graph.options import COLORS
 from clew.views.text.style import bytes_text, short_number, time_text
 
 STEPS = 7

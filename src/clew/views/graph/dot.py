@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clew.analysis.graph.model import (
+from clew.analysis.graph.graph_model import (
     BACKWARD,
     CALL,
     INPUT,
@@ -40,11 +40,13 @@ def dot(graph: Graph, *, color: str, direction: str, show: tuple[str, ...]) -> s
     painter = Painter(graph.nodes, color)
     rank = "LR" if direction == "right" else "TB"
     lines = [
-        f"digraph {quoted(graph.title)} {{",
+        f"digraph {quoted(graph.heading)} {{",
         f'  graph [rankdir={rank} fontname="Helvetica" fontsize=11 compound=true];',
         '  node [fontname="Helvetica" fontsize=10 shape=box];',
         '  edge [fontname="Helvetica" fontsize=9 color="#7a8aa0" fontcolor="#64748b"];',
     ]
+    if graph.part:
+        lines.append(f"  label={quoted(graph.part)};")
     nodes = {node.id: node for node in graph.nodes}
     for node in graph.tops:
         lines += _drawn(node, nodes, painter, show, "  ")
@@ -84,7 +86,7 @@ def _drawn(
 
 def netron_dot(graph: Graph) -> str:
     """The graph for Netron: boxes that say their type, names and facts; frames as clusters."""
-    lines = [f"digraph {quoted(graph.title)} {{", "  node [shape=record];"]
+    lines = [f"digraph {quoted(graph.heading)} {{", "  node [shape=record];"]
     names = {node.id: _netron_name(node) for node in graph.nodes}
     for node in graph.nodes:
         if not node.children:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
-from clew.analysis.graph.model import BACKWARD, CALL, NEXT, OP, ORDER, WRITE, Graph, Node
+from clew.analysis.graph.graph_model import BACKWARD, CALL, NEXT, OP, ORDER, WRITE, Graph, Node
 from clew.views.graph import words
 from clew.views.graph.colors import FAMILIES, SCALE, Painter
 
@@ -15,7 +16,9 @@ def mermaid(graph: Graph, *, color: str, direction: str, show: tuple[str, ...]) 
     """The graph as text for Mermaid."""
     painter = Painter(graph.nodes, color)
     nodes = {node.id: node for node in graph.nodes}
-    lines = [f"flowchart {'LR' if direction == 'right' else 'TB'}"]
+    # What comes between dashes before a diagram is YAML, of which JSON is a part.
+    lines = ["---", f"title: {json.dumps(graph.heading)}", "---"] if graph.part else []
+    lines.append(f"flowchart {'LR' if direction == 'right' else 'TB'}")
     for node in graph.tops:
         lines += _drawn(node, nodes, show, "  ")
     for edge in graph.edges:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from html import escape
 from itertools import pairwise
 
-from clew.analysis.graph.model import (
+from clew.analysis.graph.graph_model import (
     BACKWARD,
     CALL,
     INPUT,
@@ -26,7 +26,7 @@ from clew.views.graph import words
 from clew.views.graph.colors import STEPS, Painter
 from clew.views.graph.layout.nested import lay_out
 from clew.views.graph.layout.shapes import Box, Link, Picture, Point, Rect, Route, Size
-from clew.views.graph.styles import FONT, style_sheet
+from clew.views.graph.stylesheet import FONT, style_sheet
 from clew.views.graph.text_size import text_width
 
 NAME, SMALL, LABEL = 12.5, 10.5, 10.0
@@ -36,6 +36,8 @@ _STACK = 3.0
 _ARROW = 6.0
 _LEGEND, _LEGEND_WIDTH = 34.0, 270.0
 _LONG_TITLE = 110.0
+# Room below the picture for the words that say which part of the run it shows.
+_PART = 20.0
 
 
 class Drawing:
@@ -142,14 +144,16 @@ class Drawing:
     def size(self) -> Size:
         """Width and height in pixels."""
         legend = self._painter.legend() is not None
-        width = max(self.picture.width + _STACK, _LEGEND_WIDTH if legend else 0.0) + 2 * _MARGIN
-        return width, self.picture.height + _STACK + 2 * _MARGIN + (_LEGEND if legend else 0.0)
+        part = text_width(self._graph.part, SMALL)
+        width = max(self.picture.width + _STACK, _LEGEND_WIDTH if legend else 0.0, part)
+        below = (_LEGEND if legend else 0.0) + (_PART if part else 0.0)
+        return width + 2 * _MARGIN, self.picture.height + _STACK + 2 * _MARGIN + below
 
     def text(self) -> str:
         """The whole file."""
         legend = self._painter.legend()
         width, height = self.size
-        title = f"{self._graph.title}: {len(self._graph.nodes)} nodes"
+        title = f"{self._graph.heading}: {len(self._graph.nodes)} nodes"
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="clew" width="{_n(width)}" '
             f'height="{_n(height)}" viewBox="{_n(-_MARGIN)} {_n(-_MARGIN)} {_n(width)} '
@@ -167,6 +171,9 @@ class Drawing:
         parts += [self._node(node) for node in self._graph.nodes if not node.children]
         parts += [self._label(e, text, r) for e, text, r in routes if r is not None]
         parts += [self._legend(*legend)] if legend else []
+        if self._graph.part:
+            y = height - _MARGIN - 6
+            parts.append(f'<text class="small" x="0" y="{_n(y)}">{escape(self._graph.part)}</text>')
         return "\n".join([*filter(None, parts), "</svg>"]) + "\n"
 
     def _frame(self, node: Node) -> str:

@@ -1,6 +1,6 @@
 """The graph of a trace as people hold it: pictures, text, data.
 
-In comes a `Reader`, out comes a `GraphView` with `.svg()`, `.png()`, `.dot()`, `.mermaid()`,
+In comes a `Run`, out comes a `GraphView` with `.svg()`, `.png()`, `.dot()`, `.mermaid()`,
 `.json()`; `str()` is a list of the boxes with what each of them takes.
 """
 
@@ -14,15 +14,16 @@ from typing import Any
 
 from clew.analysis.fold import Folds
 from clew.analysis.graph import Graph, Options, build
-from clew.analysis.graph.model import BACKWARD, NEXT
+from clew.analysis.graph.graph_model import BACKWARD, NEXT
+from clew.analysis.graph.part import one_rank
 from clew.errors import ClewError
-from clew.store.reader import Reader
+from clew.run.run import Run
 from clew.views.export.text import as_json
 from clew.views.graph import words
-from clew.views.graph.choices import DIRECTIONS, ENGINES, FACTS, SUFFIXES, THEMES
 from clew.views.graph.dot import dot, netron_dot
 from clew.views.graph.graphviz import drawn_by_dot
 from clew.views.graph.mermaid import mermaid
+from clew.views.graph.options import DIRECTIONS, ENGINES, FACTS, SUFFIXES, THEMES
 from clew.views.graph.png import png_bytes
 from clew.views.graph.svg import Drawing
 from clew.views.text.style import counted
@@ -162,7 +163,7 @@ class GraphView:
         nodes, edges = len(graph.nodes), len(graph.edges)
         if not nodes:
             return "nothing to draw: nothing was recorded, or all of it is left out"
-        lines = [f"{graph.title}: {counted(nodes, 'node')}, {counted(edges, 'edge')}"]
+        lines = [f"{graph.heading}: {counted(nodes, 'node')}, {counted(edges, 'edge')}"]
         for node in graph.nodes:
             depth[node.id] = 1 + depth[node.parent] if node.parent is not None else 0
             said = [words.title(node), words.times(node), words.subtitle(node)]
@@ -180,14 +181,14 @@ class GraphView:
 
     def __repr__(self) -> str:
         nodes = counted(len(self.model.nodes), "node")
-        return f"<GraphView {self.model.title}: {nodes}; .svg('g.svg') draws it>"
+        return f"<GraphView {self.model.heading}: {nodes}; .svg('g.svg') draws it>"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         return {"image/svg+xml": self.svg(), "text/plain": str(self)}
 
 
 def graph_view(
-    reader: Reader,
+    run: Run,
     roots: list[int] | None = None,
     *,
     depth: int | None = None,
@@ -200,22 +201,26 @@ def graph_view(
     step: int | None = None,
     **looks: Any,
 ) -> GraphView:
-    """The graph of a run, or of some of its calls; as deep as stays readable if not told."""
-    roots = None if roots is None else _outermost(reader, roots)
+    """The graph of one forward pass, or of some calls, on one rank.
+
+    It is as deep as stays readable if not told.
+    """
+    run, roots, said = one_rank(run, roots)
+    roots = None if roots is None else _outermost(run, roots)
     pruned = prune if isinstance(prune, bool) else (prune,) if isinstance(prune, str) else (*prune,)
 
-    folded = {sizes: Folds(reader, fold, sizes) for sizes in (True, False)}
+    folded = {sizes: Folds(run, fold, sizes) for sizes in (True, False)}
 
     def at(depth: int | None, sizes: bool = True) -> Graph:
         options = Options(depth, fold, ops, pruned, squash, edges, backward, sizes, step)
-        return build(reader, options, roots, folded[sizes])
+        return build(run, options, roots, folded[sizes], said)
 
     return GraphView(at(depth) if depth is not None else _readable(at, fold), **looks)
 
 
-def _outermost(reader: Reader, rows: list[int]) -> list[int]:
+def _outermost(run: Run, rows: list[int]) -> list[int]:
     """Those of some events that lie in none of the others."""
-    parents = reader.parent_row
+    parents = run.parent_row
     wanted = set(rows)
     found = []
     for row in sorted(wanted):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clew.analysis.graph.model import BACKWARD, CALL, DATA, NEXT, ORDER, WRITE, Edge, Node
+from clew.analysis.graph.graph_model import BACKWARD, CALL, DATA, NEXT, ORDER, WRITE, Edge, Node
 from clew.views.text.style import bytes_text, clipped, counted, short_number, time_text
 
 _LONGEST_NAME = 34

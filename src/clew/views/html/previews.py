@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clew.errors import ClewError
-from clew.events.looks import stats_of
 from clew.events.records import Payload
+from clew.events.tensor_text import stats_of
 from clew.store.decode import decode
 
 BINS = 40

@@ -1,6 +1,6 @@
 """`Trace.html`: a trace and its viewer in one file that needs no network and no server.
 
-In come readers, out comes an HTML page: the built viewer (`assets/`, from `viewer/`), the payload,
+In comes a run, out comes an HTML page: the built viewer (`assets/`, from `viewer/`), the payload,
 and a policy that forbids the page to load anything. A page may hold several traces; each has its
 own tables, so that they can be laid side by side.
 """
@@ -21,11 +21,12 @@ from typing import Any
 
 import numpy as np
 
+from clew.analysis.findings import all_clear, list_findings
+from clew.analysis.nonfinite import NonFiniteSearch
 from clew.errors import ClewError
 from clew.events.columns import Ints
-from clew.events.model import Gap
-from clew.store.reader import Reader
-from clew.views.html import findings
+from clew.run.run import Run
+from clew.views.html import page_findings
 from clew.views.html.payload import Packer
 from clew.views.html.previews import Previews
 from clew.views.html.tables import Tables
@@ -37,10 +38,9 @@ _PRIVATE = ("name", "argv", "cwd", "host", "user", "platform")
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One trace of a report: its ranks, what they did not see, and its name."""
+    """One trace of a report, and its name."""
 
-    readers: list[Reader]
-    coverage: Sequence[Gap]
+    run: Run
     name: str
 
 
@@ -112,53 +112,35 @@ def _trace(
     side: Side, main: Packer, values: Packer, prefix: str, events: int, redact: bool
 ) -> tuple[dict[str, Any], int, list[str]]:
     """The columns of one trace, its head, how many events it has and what was left out."""
-    readers = [reader for reader in side.readers if len(reader)]
-    if not readers:
+    run = side.run
+    if not len(run):
         raise ClewError("nothing was recorded, so there is nothing to look at; see t.coverage")
-    tables, previews = Tables(redact), Previews()
-    rows = findings.kept_rows(readers, events)
-    # Read once: on disk every look costs.
-    kept = [dict(reader.columns.kept.items()) for reader in readers]
-    starts = [float(reader.columns.environment.get("time", 0.0)) for reader in readers]
-    places: dict[int, tuple[int, Ints]] = {}
-    for reader, mine, start, values_kept in zip(readers, rows, starts, kept, strict=True):
-        places[id(reader)] = tables.rows, mine
-        offset = round((start - min(starts)) * 1e9)
-        tables.add(reader, mine, offset, values_kept, previews)
-
-    def row_of(reader: Reader, row: int) -> int:
-        first, mine = places[id(reader)]
-        at = int(np.searchsorted(mine, row))
-        return first + at if at < len(mine) and mine[at] == row else -1
-
-    left_out = _left_out(readers, rows, previews, events)
+    search = NonFiniteSearch(run)
+    found = list_findings(search)
+    rows = page_findings.kept_rows(run, events, found)
+    previews = Previews()
+    tables = Tables(run, rows, search.marks(), previews, redact)
+    left_out = _left_out(run, rows, previews, events)
     head = {
         **tables.pack(main, prefix),
         "name": side.name,
-        "environment": _environment(readers[0], redact),
+        "environment": _environment(run, redact),
         "redacted": redact,
-        "crashes": findings.crashes(readers, row_of),
-        "nonfinite": findings.nonfinite(readers, kept, row_of),
-        "gaps": findings.gaps(side.coverage),
+        "findings": page_findings.finding_list(found, tables.row_of),
+        "all_clear": all_clear(run, found),
+        "origins": page_findings.origin_list(search.found, tables.row_of),
+        "gaps": page_findings.gaps(run.coverage),
         "left_out": left_out,
     }
     previews.pack(values, prefix)
-    return head, tables.rows, left_out
+    return head, len(rows), left_out
 
 
-def _left_out(
-    readers: list[Reader], rows: list[Ints], previews: Previews, events: int
-) -> list[str]:
-    total, kept = sum(map(len, readers)), sum(map(len, rows))
+def _left_out(run: Run, rows: Ints, previews: Previews, events: int) -> list[str]:
+    total, kept = len(run), len(rows)
     found = []
     if kept < total:
-        steps = sorted(
-            {
-                int(step)
-                for reader, mine in zip(readers, rows, strict=True)
-                for step in np.unique(np.delete(reader.columns.step, mine))
-            }
-        )
+        steps = np.unique(np.delete(run.step, rows)).tolist()
         between = f" of steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else ""
         found.append(
             f"{total - kept:,} of {total:,} events{between}, more than events={events:,}; "
@@ -172,8 +154,8 @@ def _left_out(
     return found
 
 
-def _environment(reader: Reader, redact: bool) -> dict[str, Any]:
-    facts = {k: v for k, v in reader.columns.environment.items() if k not in ("clock", "crash")}
+def _environment(run: Run, redact: bool) -> dict[str, Any]:
+    facts = {k: v for k, v in run.environment.items() if k not in ("clock", "crash")}
     return {k: v for k, v in facts.items() if not (redact and k in _PRIVATE)}
 
 

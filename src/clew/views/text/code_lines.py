@@ -1,23 +1,21 @@
-"""Lines of the code view: source lines nested as they call each other, ops beneath.
+"""Lines of the code view while they are open: source lines nested as they call each other.
 
-In come chains of source lines, outermost first, and texts to stand under them; out come lines of
-text. A source line is printed when it differs from the one before, or runs again.
+In come chains of source lines, outermost first; out come `Line` nodes in a tree. A line gets a new
+node when it differs from the one before, or runs again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from clew.events.columns import Place
-from clew.views.text.style import Style
-
-BAR = "│ "
+from clew.views.text.code_nodes import Line, ModuleCall, Node, Runs
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One line on the way to an op: a source line, or a module of torch's own.
+    """One line on the way to an op: a source line, or, without a place, a module of torch's own.
 
     `key` tells lines apart, `position` positions in one line. `call` is the row of the module
     call made from here, -1 if the frame was not left by one.
@@ -26,15 +24,18 @@ class Frame:
     key: object
     position: object
     call: int
-    text: str
+    place: Place | None
+    module: str | None = None
+    tag: str = ""
 
 
 @dataclass(slots=True)
 class Visit:
-    """A line while it runs, and what ran under it: `index` counts how often it did so far."""
+    """A line while it runs, and what ran under it; `children` are those of its node."""
 
-    key: object
-    index: int = 1
+    children: list[Node]
+    calls: list[int] = field(default_factory=list)
+    runs: Runs = field(default_factory=Runs)
     position: object = None
     call: int = -1
     # Positions of the line that were reached in this visit, calls of modules apart.
@@ -42,7 +43,7 @@ class Visit:
     inside: dict[object, Visit] = field(default_factory=dict)
 
     def runs_again(self, frame: Frame) -> bool:
-        """Whether reaching a position once more means that the line is run once more."""
+        """Tell whether reaching a position once more means that the line is run once more."""
         if (frame.position, frame.call >= 0) not in self.seen:
             return False
         # One instruction may run several ops, and everything inside a call lies under it.
@@ -52,25 +53,19 @@ class Visit:
         """Note a position as reached."""
         self.position, self.call = frame.position, frame.call
         self.seen.add((frame.position, frame.call >= 0))
+        if frame.call >= 0 and frame.call not in self.calls[-1:]:
+            self.calls.append(frame.call)
 
 
-class LineWriter:
-    """Writes lines, remembering which are open."""
+class OpenLines:
+    """Builds the tree of lines, remembering which are open."""
 
-    def __init__(self, style: Style) -> None:
-        self._style = style
-        self.lines: list[str] = []
-        self._open = [Visit(None)]
-        self._waiting: list[str] = []
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self._open = [Visit(self.nodes)]
 
-    @property
-    def depth(self) -> int:
-        """How many lines are open."""
-        return len(self._open) - 1
-
-    def go(self, chain: list[Frame]) -> bool:
-        """Open the lines of a chain, printing those that are not open yet; whether any was."""
-        moved = False
+    def go(self, chain: list[Frame]) -> None:
+        """Open the lines of a chain, with new nodes for those that are not open yet."""
         for depth, frame in enumerate(chain):
             above = self._open[depth]
             before = above.inside.get(frame.key)
@@ -78,77 +73,43 @@ class LineWriter:
             if is_open and before is not None and not before.runs_again(frame):
                 before.reach(frame)
                 continue
-            moved = True
             self._close(depth)
-            visit = self._visit(before, frame)
+            visit = _visit(before, frame, above.children)
             above.inside[frame.key] = visit
             self._open.append(visit)
-            mark = f" ({visit.index})" if visit.index > 1 else ""
-            self._print(depth, frame.text.replace("\0", mark))
-        if len(self._open) > len(chain) + 1:
-            moved = True
-            self._close(len(chain))
-        return moved
+        self._close(len(chain))
 
-    def put(self, texts: Iterable[str]) -> None:
-        """Print lines under the innermost open one."""
-        for text in texts:
-            self._print(self.depth, text)
+    def put(self, node: Node) -> None:
+        """Add a node under the innermost open line."""
+        self._open[-1].children.append(node)
 
-    def put_at(self, depth: int, text: str) -> None:
-        """Print a line at a depth, closing what is deeper."""
-        self._close(depth)
-        self._print(depth, text)
+    def runs(self) -> dict[object, int]:
+        """Give how often the lines directly under the innermost open one ran."""
+        return {key: visit.runs.total for key, visit in self._open[-1].inside.items()}
 
-    def ran_more(self, keys: set[object], depth: int, times: int) -> None:
-        """Count runs of lines at a depth that are not printed."""
-        for key in keys:
-            visit = self._open[depth].inside.get(key)
-            if visit is not None:
-                visit.index += times
-
-    def _visit(self, before: Visit | None, frame: Frame) -> Visit:
-        visit = Visit(frame.key)
-        if before is not None:
-            again = (frame.position, frame.call >= 0) in before.seen
-            visit.index = before.index + again
-            if not again:
-                # The same run of a statement that spreads over several lines.
-                visit.seen, visit.inside = before.seen, before.inside
-        visit.reach(frame)
-        return visit
+    def repeat(self, before: Mapping[object, int], times: int) -> None:
+        """Count what the lines directly under the innermost open one ran since, so often again."""
+        for key, visit in self._open[-1].inside.items():
+            visit.runs.total += times * (visit.runs.total - before.get(key, 0))
 
     def _close(self, depth: int) -> None:
         del self._open[depth + 1 :]
 
-    def _print(self, depth: int, text: str) -> None:
-        self.lines += self._style.wrapped(BAR * depth, text)
 
-
-def source_line(
-    place: Place, raw: str, file: str, module: str, succinct: bool, style: Style
-) -> str:
-    """A source line with where it is; `\\0` stands where a count of runs goes."""
-    text = raw.strip()
-    if style.color and text:
-        text = _highlighted(place, raw, style)
-    where = f"# {file}:{place.line} in {place.function}"
-    if not succinct and place.end_col and not style.color:
-        end = place.end_col if place.end_line == place.line else len(raw.encode())
-        where += f", columns {place.col + 1}–{end}"
-    where += "\0"
-    tag = f"   [{module}]" if module else ""
-    gap = "  " if text else ""
-    return text + gap + style.paint(where, "dim") + style.paint(tag, "magenta")
-
-
-def _highlighted(place: Place, raw: str, style: Style) -> str:
-    """A source line with the columns of the call in colour."""
-    encoded = raw.encode()
-    end = place.end_col if place.end_line == place.line else len(encoded)
-    if not 0 <= place.col < end:
-        return raw.strip()
-    before = encoded[: place.col].decode(errors="replace").lstrip()
-    inside = encoded[place.col : end].decode(errors="replace").rstrip()
-    after = encoded[end:].decode(errors="replace").rstrip()
-    return before + style.paint(inside, "cyan") + after
+def _visit(before: Visit | None, frame: Frame, siblings: list[Node]) -> Visit:
+    """Open a line: a new run of it, or more of a statement that spreads over several lines."""
+    runs = Runs() if before is None else before.runs
+    again = before is not None and (frame.position, frame.call >= 0) in before.seen
+    runs.total += again
+    node: Line | ModuleCall
+    if frame.place is None:
+        node = ModuleCall(frame.call)
+        visit = Visit(node.children, runs=runs)
+    else:
+        node = Line(frame.place, frame.module, frame.tag, runs.total, runs)
+        visit = Visit(node.children, node.calls, runs)
+    siblings.append(node)
+    if before is not None and not again:
+        visit.seen, visit.inside = before.seen, before.inside
+    visit.reach(frame)
+    return visit

@@ -12,7 +12,7 @@ from typing import TextIO
 
 from clew.events.live import Happening, arguments_text, text_of
 from clew.events.model import Source
-from clew.views.text.places import short_place_of
+from clew.views.text.code_places import short_place_of
 from clew.views.text.style import Style, short_op, style_for, time_text
 
 _BAR = "│ "

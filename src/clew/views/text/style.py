@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import TextIO
 
 from clew.events.columns import Meta
-from clew.events.looks import takes, tensor_text
+from clew.events.tensor_text import takes, tensor_text
 
 WIDE = 120
 NARROWEST = 40
@@ -38,6 +38,7 @@ _PLAIN = str.maketrans(
         "│": "|", "├": "|", "└": "`", "─": "-", "▸": ">", "◂": "<", "→": "->", "×": "x",
         "…": "...", "–": "-", "·": "*", "✗": "[x]", "↩": "<-", "µ": "u", "▶": ">", "▷": ">",
         "◀": "<", "←": "<-", "⇄": "<>", "≡": "==", "✎": "!", "μ": "mean ", "σ": "std ",
+        "±": "+-", "≤": "<=",
     }
 )  # fmt: skip
 SYMBOLS = "".join(map(chr, _PLAIN))
@@ -47,13 +48,19 @@ SYMBOLS = "".join(map(chr, _PLAIN))
 class Style:
     """What the place where text will be read can show.
 
-    `bounded` says that nothing may be wider: a terminal, or a width that was asked for.
+    `bounded` says that nothing may be wider: a terminal, or a width that was asked for. `shell`
+    says that a command prints it, so that the way to see more is an option of the command.
     """
 
     color: bool = False
     unicode: bool = True
     width: int = WIDE
     bounded: bool = False
+    shell: bool = False
+
+    def way(self, python: str, shell: str) -> str:
+        """Choose the words for how to see more: those of a Python prompt or of a command."""
+        return shell if self.shell else python
 
     def paint(self, text: str, *looks: str) -> str:
         """The text in some colours or weights, if there are any here."""
@@ -91,8 +98,10 @@ def suited(text: str, stream: TextIO) -> str:
     return style.finish(text).encode(encoding, "replace").decode(encoding)
 
 
-def style_for(stream: TextIO | None = None, color: bool | None = None) -> Style:
-    """The style for a stream, by default standard output; `color` overrules what it would say."""
+def style_for(
+    stream: TextIO | None = None, color: bool | None = None, shell: bool = False
+) -> Style:
+    """Give the style for a stream, by default standard output; `color` overrules what it says."""
     stream = sys.stdout if stream is None else stream
     terminal = _is_terminal(stream)
     given = _given_width()
@@ -102,6 +111,7 @@ def style_for(stream: TextIO | None = None, color: bool | None = None) -> Style:
         unicode=takes(SYMBOLS, stream),
         width=max(width, NARROWEST),
         bounded=terminal or given > 0,
+        shell=shell,
     )
 
 
@@ -228,6 +238,15 @@ def _scaled(number: float, units: tuple[str, ...], base: int) -> str:
 def meta_text(meta: Meta) -> str:
     """A tensor as `f32[2,3]`, followed by what sets it apart from a plain one."""
     return tensor_text(meta)
+
+
+def not_finite_text(nan: int, inf: int) -> str:
+    """Write counts of NaN and Inf.
+
+    >>> not_finite_text(3, 0), not_finite_text(1200, 1), not_finite_text(0, 0)
+    ('NaN ×3', 'NaN ×1,200 Inf ×1', '')
+    """
+    return " ".join(f"{name} ×{n:,}" for name, n in (("NaN", nan), ("Inf", inf)) if n)
 
 
 def short_op(name: str) -> str:

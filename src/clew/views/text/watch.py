@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from clew.events.looks import short_dtype
+from clew.events.tensor_text import short_dtype
 from clew.events.watched import ARRAY, OTHER, Happening, Seen, WatchedCall
 from clew.views.text.style import Style, clipped, time_text
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from clew.views.graph.layout.columns import columns
+from clew.views.graph.layout.box_columns import columns
 from clew.views.graph.layout.crossings import ordered
 from clew.views.graph.layout.grid import Grid, Ties
-from clew.views.graph.layout.ranks import ranks
+from clew.views.graph.layout.layers import ranks
 from clew.views.graph.layout.shapes import Point, Rect, Size, Spacing
 
 # What a place is: a box in the rows, or a port through which lines come in or go out.

@@ -1,0 +1,241 @@
+"""What a person should read first about a run, the worst first.
+
+In comes a `Run`, out come `Finding`s: crashes, NaN and Inf by where they come from, ranks that
+differ in what ran, gaps in the coverage, and where nobody looked for NaN and Inf. Text, page and
+JSON show this list and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clew.analysis.crash import failing_event
+from clew.analysis.file_names import file_names
+from clew.analysis.nonfinite import (
+    ABSORBED,
+    CONSTANT,
+    INPUT,
+    PARAMETER,
+    PRODUCED,
+    NonFinite,
+    NonFiniteSearch,
+)
+from clew.analysis.rank_order import Parting, partings
+from clew.events.model import Data
+from clew.events.records import GATHERED, MODULE, NOTE, OP, PREFIX, STEP
+from clew.run.event import Event
+from clew.run.run import Run
+
+ERROR, WARNING, INFO = SEVERITIES = ("error", "warning", "info")
+_MOST_PARTINGS = 4
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Finding(Data):
+    """One thing to know about a run.
+
+    `severity` is `"error"`, `"warning"` or `"info"`. `kind` is `"crash"`, a kind of `NonFinite`,
+    `"ranks"`, `"coverage"` or `"not checked"`. `text` is a sentence, `event` where to look or
+    None, `count` how many such things there are.
+    """
+
+    severity: str
+    kind: str
+    text: str
+    event: Event | None
+    count: int
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<Finding {self.severity} {self.kind}: {self.text}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the finding as plain data; of the event what is needed to find it."""
+        event = self.event
+        return {
+            "severity": self.severity,
+            "kind": self.kind,
+            "text": self.text,
+            "count": self.count,
+            "event": None if event is None else _place_dict(event),
+        }
+
+
+def findings(run: Run) -> list[Finding]:
+    """List what to know first about a run, errors before warnings before the rest."""
+    return list_findings(NonFiniteSearch(run))
+
+
+def list_findings(search: NonFiniteSearch) -> list[Finding]:
+    """List the findings of a run of which NaN and Inf have been searched for."""
+    run = search.run
+    names = file_names(run)
+    found = [
+        *_crashes(run, names),
+        *_nonfinite(search, names),
+        *_ranks(run, names),
+        *_coverage(run),
+        *_not_checked(search),
+    ]
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def all_clear(run: Run, found: Sequence[Finding]) -> list[str]:
+    """Say what was looked for and not found, in a few words each; nothing if there is an error."""
+    kinds = {finding.kind for finding in found}
+    if not len(run) or any(finding.severity == ERROR for finding in found):
+        return []
+    said = ["no crash"]
+    if "not checked" not in kinds:
+        harmless = {CONSTANT, ABSORBED} & kinds
+        said.append("no NaN or Inf" + (" where it matters" if harmless else ""))
+    return said if run.coverage else [*said, "no coverage gaps"]
+
+
+def _crashes(run: Run, names: dict[str, str]) -> Iterator[Finding]:
+    for rank, text in run.crashes.items():
+        event = failing_event(run, rank)
+        who = f"rank {rank} ended" if len(run.ranks) > 1 else "ended"
+        first = text.splitlines()[0] if text else "an exception"
+        where = "" if event is None else f", raised at {_where(event, names)}"
+        yield Finding(ERROR, "crash", f"{who} by {first}{where}", event, 1)
+
+
+# What is said of the origins of each kind: of one, of several.
+_SAYS = {
+    PRODUCED: ("{what} appeared", "{what} appeared at {n} places"),
+    INPUT: ("{what} came with the data", "{what} came with the data {n} times"),
+    PARAMETER: ("a parameter or buffer held {what}", "{n} parameters or buffers held {what}"),
+    CONSTANT: ("{what} given as a constant", "{what} given as a constant {n} times"),
+    ABSORBED: (
+        "{what} that reaches no module's output, loss or gradient",
+        "{what} that reaches no module's output, loss or gradient, from {n} places",
+    ),
+}  # fmt: skip
+
+
+def _nonfinite(search: NonFiniteSearch, names: dict[str, str]) -> Iterator[Finding]:
+    """One finding per kind; a constant that becomes NaN is told apart from one that is meant."""
+    groups: dict[tuple[str, str], list[NonFinite]] = {}
+    for one in search.found:
+        groups.setdefault((one.severity, one.kind), []).append(one)
+    for (severity, kind), origins in groups.items():
+        first = origins[0]
+        whats = {part for origin in origins for part in origin.what.split(" and ")}
+        what = " and ".join(part for part in ("NaN", "Inf") if part in whats)
+        run = search.run
+        where = _where(first.event, names, len(run.ranks) > 1, len(run.steps) > 1)
+        text = _SAYS[kind][len(origins) > 1].format(what=what, n=f"{len(origins):,}")
+        text += f"{', first' if len(origins) > 1 else ''} at {where}"
+        text += f": {first.hint}" if first.hint else ""
+        if severity == ERROR and kind == PRODUCED:
+            text += _spread(search)
+        yield Finding(severity, kind, text, first.event, len(origins))
+
+
+def _spread(search: NonFiniteSearch) -> str:
+    """Say how many ops, or calls, gave what is not finite because of it."""
+    run = search.run
+    kind, noun = (OP, "ops") if search.flow.has_ops else (MODULE, "module calls")
+    rows = run.rows(kind)
+    if not len(rows):
+        return ""
+    return f"; {int((search.marks()[rows] > 0).sum()):,} of {len(rows):,} {noun} gave NaN or Inf"
+
+
+def _ranks(run: Run, names: dict[str, str]) -> Iterator[Finding]:
+    found = partings(run)
+    for parting in found[:_MOST_PARTINGS]:
+        row = parting.row if parting.row >= 0 else parting.other_row
+        event = run.event(row) if row >= 0 else None
+        text = _parting_text(run, parting, names)
+        yield Finding(WARNING, "ranks", text, event, len(parting.ranks))
+    left = sum(len(parting.ranks) for parting in found[_MOST_PARTINGS:])
+    if left:
+        text = f"{left:,} more ranks did not run what rank {found[0].other} ran"
+        yield Finding(WARNING, "ranks", text, None, left)
+
+
+def _parting_text(run: Run, parting: Parting, names: dict[str, str]) -> str:
+    rank, other = parting.ranks[0], parting.other
+    listed = ", ".join(map(str, parting.ranks[:8])) + (", …" if len(parting.ranks) > 8 else "")
+    who = f"rank {rank}" if len(parting.ranks) == 1 else f"ranks {listed}"
+    sides = [
+        _where(run.event(row), names) if row >= 0 else ""
+        for row in (parting.row, parting.other_row)
+    ]
+    step = int(run.step[max(parting.row, parting.other_row)])
+    differs = f"{who} did not run what rank {other} ran: in step {step}"
+    if not sides[0]:
+        return f"{differs} rank {rank} had ended where rank {other} ran {sides[1]}"
+    if not sides[1]:
+        return f"{differs} rank {rank} went on with {sides[0]} where rank {other} had ended"
+    return f"{differs} rank {rank} ran {sides[0]} where rank {other} ran {sides[1]}"
+
+
+def _coverage(run: Run) -> Iterator[Finding]:
+    gaps = run.coverage
+    if gaps:
+        things = "1 thing was" if len(gaps) == 1 else f"{len(gaps):,} things were"
+        first = "" if len(gaps) == 1 else "first "
+        text = f"{things} not seen: {first}{gaps[0]}"
+        yield Finding(WARNING, "coverage", text, None, len(gaps))
+
+
+def _not_checked(search: NonFiniteSearch) -> Iterator[Finding]:
+    """Say where NaN and Inf were not looked for: the numbers of results were not taken."""
+    flow, run = search.flow, search.run
+    quiet = np.isin(run.columns.kind, (NOTE, STEP, PREFIX, GATHERED))
+    results = flow.is_result & flow.is_float[flow.values] & ~quiet[flow.event]
+    rows = np.unique(flow.event[results])
+    unseen = np.unique(flow.event[results & ~flow.known[flow.values]])
+    if not len(unseen):
+        return
+    looked = len(rows) - len(unseen)
+    if looked:
+        text = (
+            "NaN and Inf not checked everywhere: values were taken of "
+            f"{looked:,} of {len(rows):,} events"
+        )
+    else:
+        text = "NaN and Inf not checked: no values were taken"
+    if run.environment.get("values") not in ("stats", "fingerprint", "full"):
+        text += "; values='stats' takes them"
+    yield Finding(INFO, "not checked", text, None, len(unseen))
+
+
+def _where(event: Event, names: dict[str, str], rank: bool = False, step: bool = False) -> str:
+    """Write where something is: address, module, line; of a note, which has no address, the line.
+
+    `rank` and `step` say whether to name those.
+    """
+    source = event.source
+    line = "" if source is None else f"{names[source.file]}:{source.line}"
+    if event.kind == "note":
+        return line or "an unknown line"
+    text = event.address + (f"@{event.rank}" if rank else "")
+    if event.module is not None and event.kind != "module":
+        text += f" in {event.module or 'the root module'}"
+    if step:
+        text += f", step {event.step}"
+    return f"{text}, {line}" if line else text
+
+
+def _place_dict(event: Event) -> dict[str, Any]:
+    source = event.source
+    return {
+        "row": event.row,
+        "id": event.id,
+        "rank": event.rank,
+        "step": event.step,
+        "address": event.address,
+        "module": event.module,
+        "file": None if source is None else source.file,
+        "line": None if source is None else source.line,
+    }

@@ -1,0 +1,165 @@
+"""From a run to a graph: boxes, then edges between them, then what each box says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from clew.analysis.fold import Folds
+from clew.analysis.graph.backward_edges import gradient_edges
+from clew.analysis.graph.boxes import ALL_OPS, BETWEEN, NO_OPS, Boxes, BoxMaker, Wanted, top_rows
+from clew.analysis.graph.data_edges import Flow
+from clew.analysis.graph.graph_model import INPUT, REPEAT, Edge, Graph, Node, nested
+from clew.analysis.graph.node_facts import NodeFacts
+from clew.analysis.graph.order import containment, order_edges
+from clew.analysis.graph.part import Part, first_forward, of_step
+from clew.analysis.graph.squash import merged, merged_edges, squash
+from clew.errors import ClewError
+from clew.events.records import MODULE
+from clew.run.run import Run
+
+FLOW, CALLS, TREE = "data", "calls", "tree"
+_CHOICES = {
+    "ops": (None, BETWEEN, ALL_OPS, NO_OPS),
+    "squash": (None, "class", "name"),
+    "edges": (FLOW, CALLS, TREE),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What of a run to show.
+
+    `depth` counts modules below the outermost (None: all the way down). `ops`: those that run
+    `"between"` the calls of an open module, views and copies aside; `"all"`; or `"none"`. `prune`:
+    True leaves out calls without calls inside, names or patterns the modules they match, by class
+    or path; what they hand on is linked past them. `squash` makes one box of the calls in a module
+    that have one `"class"`, or one `"name"` but for its index. `edges`: what flowed (`"data"`),
+    what ran next (`"calls"`), or what contains what (`"tree"`). `sizes=False` folds runs of a loop
+    whose tensors differ in size. `step`: all that ran forward in this step; None draws one forward
+    pass of the first step that has one.
+    """
+
+    depth: int | None = None
+    fold: bool = True
+    ops: str | None = None
+    prune: bool | tuple[str, ...] = False
+    squash: str | None = None
+    edges: str = FLOW
+    backward: bool = False
+    sizes: bool = True
+    step: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            given = getattr(self, name)
+            if given not in choices:
+                known = ", ".join(map(repr, choices))
+                raise ClewError(f"{name}={given!r} is not one of {known}")
+        if self.depth is not None and self.depth < 0:
+            raise ClewError(f"depth={self.depth!r} is not a number from 0 up, or None for all")
+
+
+def build(
+    run: Run,
+    options: Options,
+    roots: list[int] | None = None,
+    folds: Folds | None = None,
+    said: str = "",
+) -> Graph:
+    """The graph of a run of one rank, or of some of its calls.
+
+    `folds` saves folding the same run again, `said` is what else to say of what is drawn.
+    """
+    folds = folds or Folds(run, options.fold, options.sizes)
+    ops = options.ops or (BETWEEN if options.edges == FLOW else NO_OPS)
+    maker = BoxMaker(folds, Wanted(options.depth, ops, options.prune))
+    part = _part(folds, options, roots)
+    maker.add(part.rows)
+    boxes = maker.boxes
+    if options.edges == TREE:
+        boxes.nodes = _without_repeats(boxes.nodes)
+    edges, outside = _edges(folds, boxes, options)
+    rows = _rows(boxes)
+    nodes = boxes.nodes
+    if options.squash is not None:
+        becomes = squash(nodes, options.squash, everywhere=options.edges == TREE)
+        nodes, rows = merged(nodes, rows, becomes, options.squash)
+        edges = merged_edges(edges, becomes)
+    figures = NodeFacts(folds)
+    filled = {name: figures.filled(node, rows[name]) for name, node in nodes.items()}
+    filled |= {n.id: _summed(n, filled) for n in filled.values() if n.kind == REPEAT}
+    if options.edges == TREE:
+        filled = {name: replace(node, parent=None) for name, node in filled.items()}
+    before = {node.id: node for node in outside if node.kind == INPUT}
+    after = {node.id: node for node in outside if node.kind != INPUT}
+    return Graph(
+        _title(run, boxes),
+        nested(before | filled | after),
+        tuple(edges),
+        ", ".join(filter(None, [part.said, said])),
+    )
+
+
+def _part(folds: Folds, options: Options, roots: list[int] | None) -> Part:
+    structure = folds.structure
+    if options.step is not None:
+        rows = top_rows(structure) if roots is None else roots
+        return of_step(structure.run, rows, options.step)
+    return first_forward(structure) if roots is None else Part(roots)
+
+
+def _without_repeats(nodes: dict[str, Node]) -> dict[str, Node]:
+    """The nodes with the count of the repeat around them; a repeat is nothing that contains."""
+    left: dict[str, Node] = {}
+    repeats: dict[str, Node] = {}
+    for node in nodes.values():
+        around = repeats.get(node.parent or "")
+        if around is not None:
+            count, exact = node.count * around.count, node.exact and around.exact
+            node = replace(node, parent=around.parent, count=count, exact=exact)
+        (repeats if node.kind == REPEAT else left)[node.id] = node
+    return left
+
+
+def _edges(folds: Folds, boxes: Boxes, options: Options) -> tuple[list[Edge], list[Node]]:
+    """The edges of the wanted sort, and the nodes that stand for the world outside."""
+    if options.edges == TREE:
+        return containment(boxes.nodes), []
+    if options.edges == CALLS:
+        return order_edges(folds.structure, boxes), []
+    flow = Flow(folds.structure, boxes)
+    edges = flow.edges()
+    if options.backward:
+        edges += gradient_edges(flow)
+    return edges, list(flow.outside.values())
+
+
+def _rows(boxes: Boxes) -> dict[str, list[int]]:
+    """For each node the events it stands for, in all runs."""
+    like: dict[int, list[int]] = {}
+    for row, first in boxes.like.items():
+        like.setdefault(first, []).append(row)
+    return {
+        name: sorted({row, *like.get(row, ())})
+        for name, row in boxes.row_of.items()
+        if name in boxes.nodes
+    }
+
+
+def _summed(repeat: Node, nodes: dict[str, Node]) -> Node:
+    """A repeat with the time, parameters and ops of what is directly in it."""
+    inside = [node for node in nodes.values() if node.parent == repeat.id]
+    times = [node.seconds for node in inside if node.seconds is not None]
+    return replace(
+        repeat,
+        seconds=sum(times) if len(times) == len(inside) else None,
+        parameters=sum(node.parameters for node in inside),
+        ops=sum(node.ops for node in inside),
+    )
+
+
+def _title(run: Run, boxes: Boxes) -> str:
+    c = run.columns
+    roots = [c.modules[int(c.subject[r])] for r in boxes.tops if c.kind[r] == MODULE]
+    names = dict.fromkeys(module.path or module.cls for module in roots)
+    return str(c.environment.get("name") or ", ".join(names) or "ops")

@@ -1,0 +1,44 @@
+"""What an op does to memory, from its name and the tensors it took and gave."""
+
+from __future__ import annotations
+
+from clew.events.columns import IN, OUT
+from clew.events.op_names import bare_op
+from clew.run.run import Run
+
+# Ops that only hand on what they were given, in memory of its own.
+_COPIES = frozenset(
+    {"clone", "_to_copy", "copy", "lift_fresh", "lift", "contiguous", "_unsafe_view"}
+)
+_SEED = "ones_like"
+
+
+def writes(name: str) -> bool:
+    """Whether an op of this name changes one of its arguments.
+
+    >>> writes("aten.relu_.default"), writes("aten.add.out"), writes("aten.__and__.Tensor")
+    (True, True, False)
+    """
+    bare = bare_op(name)
+    in_place = bare.endswith("_") and not bare.endswith("__")
+    return in_place or name.rpartition(".")[2].endswith("out")
+
+
+def storages(run: Run, row: int, role: str) -> set[int]:
+    """The memory of the tensors an event took or gave."""
+    storage = run.columns.storage
+    return {int(storage[v]) for leaf, v in run.leaf_values(row) if leaf.role == role}
+
+
+def is_minor(run: Run, row: int) -> bool:
+    """Whether an op only looks at memory in another way, or copies it."""
+    name = run.name(row)
+    if bare_op(name) in _COPIES:
+        return True
+    made = storages(run, row, OUT)
+    return bool(made) and not writes(name) and made <= storages(run, row, IN)
+
+
+def starts_backward(run: Run, row: int) -> bool:
+    """Whether an op may be the one with which `loss.backward()` begins."""
+    return bare_op(run.name(row)) == _SEED

@@ -1,0 +1,73 @@
+"""Choose the part of a run that a graph draws: one rank, and one forward pass of one step.
+
+In come a run and what the user asked for, out come the rows to draw and what to say of them. A
+training run drawn whole is thousands of boxes that say the same again and again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clew.analysis.graph.boxes import top_rows
+from clew.analysis.structure import Structure
+from clew.errors import ClewError
+from clew.events.records import BACKWARD, MODULE, OPTIMIZER
+from clew.run.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows that no call contains, in order, and what to say of them if there is more."""
+
+    rows: list[int]
+    said: str = ""
+
+
+def one_rank(run: Run, rows: list[int] | None = None) -> tuple[Run, list[int] | None, str]:
+    """Give the run of one rank, those of some rows that are its own, and what to say of it.
+
+    It is the first rank, or the first that has some of the rows.
+    """
+    if len(run.ranks) == 1:
+        return run, rows, ""
+    rank = run.ranks[0] if not rows else int(run.process[min(rows)])
+    mine = np.flatnonzero(run.process == rank)
+    if rows is not None:
+        first = int(mine[0])
+        rows = [row - first for row in rows if run.process[row] == rank]
+    return run.only(rank=rank), rows, f"rank {rank} of {len(run.ranks)}"
+
+
+def of_step(run: Run, rows: list[int], step: int) -> Part:
+    """Give those of some rows that ran in a step."""
+    found = [row for row in rows if run.step[row] == step]
+    if not found:
+        there = sorted({int(run.step[row]) for row in rows})
+        known = f"{there[0]} to {there[-1]}" if there else "none"
+        raise ClewError(f"nothing ran in step {step}; there are steps {known}")
+    return Part(found)
+
+
+def first_forward(structure: Structure) -> Part:
+    """Give one forward pass of the first step that has one.
+
+    It ends where the backward pass or an optimizer begins; without either it is the whole step.
+    """
+    run = structure.run
+    tops = top_rows(structure)
+    calls = [row for row in tops if structure.kind[row] == MODULE] or tops
+    if not calls:
+        return Part([])
+    step = int(run.step[calls[0]])
+    others = np.flatnonzero(np.isin(run.phase, (BACKWARD, OPTIMIZER)))
+    at = int(np.searchsorted(others, calls[0]))
+    after = int(others[at - 1]) if at else -1
+    before = int(others[at]) if at < len(others) else len(run)
+    in_step = [row for row in tops if run.step[row] == step]
+    rows = [row for row in in_step if after < row < before]
+    said = [f"step {step} of {len(run.steps)}"] if len(run.steps) > 1 else []
+    if any(structure.kind[row] == MODULE for row in in_step if row > before):
+        said.insert(0, "first forward")
+    return Part(rows, ", ".join(said))

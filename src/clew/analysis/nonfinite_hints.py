@@ -1,0 +1,184 @@
+"""Why an op gave NaN or Inf, as far as recorded statistics tell.
+
+In come an op event and the result that is not finite, out comes a sentence, empty where nothing
+can be said.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from clew.events.model import Stats
+from clew.events.op_names import bare_op
+from clew.run.event import Event
+from clew.run.value import Value
+
+# The largest finite number of each dtype.
+_LARGEST = {
+    "float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38, "float64": 1.7977e308,
+    "float8_e4m3fn": 448.0, "float8_e5m2": 57344.0,
+}  # fmt: skip
+# Narrow enough that overflow is the likely reason for Inf, whatever the op.
+_NARROW = ("float16", "float8_e4m3fn", "float8_e5m2")
+
+_SQUARING = frozenset({"square", "mul", "mm", "bmm", "addmm", "baddbmm", "matmul", "pow", "dot"})
+_EXPONENTIALS = {"exp": 1.0, "expm1": 1.0, "exp2": math.log(2), "sinh": 1.0, "cosh": 1.0}
+_LOGARITHMS = {"log": 0.0, "log2": 0.0, "log10": 0.0, "log1p": -1.0}
+# Ops that are defined between two bounds, which are included or not.
+_BOUNDED = {"acos": "[-1, 1]", "asin": "[-1, 1]", "atanh": "(-1, 1)", "erfinv": "(-1, 1)"}
+_MOMENTS = frozenset({"std", "var", "std_mean", "var_mean", "native_batch_norm"})
+
+
+def reason(event: Event, result: Value) -> str:
+    """Say in a sentence why an op gave a result that is not finite."""
+    base = bare_op(event.name).rstrip("_").removeprefix("_foreach_")
+    if result.stats is None:
+        return ""
+    for say in (_of_domain, _of_division, _of_power, _of_few, _of_constant, _of_range):
+        text = say(base, event, result)
+        if text:
+            return text
+    return ""
+
+
+def made_nan_of_inf(event: Event) -> str:
+    """Say in a sentence how an op made NaN of Inf."""
+    base = bare_op(event.name).rstrip("_")
+    if "softmax" in base:
+        return f"a row that {base.strip('_')} took is -inf alone"
+    if "attention" in base or "attn" in base:
+        return "a row of the mask is -inf alone"
+    if base in ("add", "sub", "sum", "mean", "cumsum"):
+        return "Inf and -Inf were added"
+    if base in ("mul", "mm", "bmm", "addmm", "baddbmm", "matmul", "dot"):
+        return "Inf was multiplied by 0, or Inf and -Inf were added"
+    if base == "div":
+        return "Inf was divided by Inf"
+    return ""
+
+
+def _of_domain(base: str, event: Event, result: Value) -> str:
+    """Ops that take only part of all numbers: logarithms, roots, inverse functions."""
+    stats = _stats(event, "0")
+    if stats is None or stats.min is None or stats.max is None:
+        return ""
+    low, high = stats.min, stats.max
+    if base in _LOGARITHMS and low <= _LOGARITHMS[base]:
+        bound = _number(_LOGARITHMS[base])
+        return f"{base} of a value ≤ {bound}: min of input 0 is {_number(low)}"
+    if base == "sqrt" and low < 0:
+        return f"sqrt of a negative value: min of input 0 is {_number(low)}"
+    if base == "rsqrt" and low <= 0:
+        return f"rsqrt of a value ≤ 0: min of input 0 is {_number(low)}"
+    if base == "acosh" and low < 1:
+        return f"acosh of a value < 1: min of input 0 is {_number(low)}"
+    if base in _BOUNDED and max(abs(low), abs(high)) >= 1:
+        return (
+            f"{base} of a value outside {_BOUNDED[base]}: "
+            f"input 0 is from {_number(low)} to {_number(high)}"
+        )
+    if base in _EXPONENTIALS:
+        most = math.log(_LARGEST.get(result.dtype, math.inf)) / _EXPONENTIALS[base]
+        if high >= most - 1e-3:
+            return (
+                f"{base} of {_number(high)}, the max of input 0, is more than {result.dtype} holds"
+            )
+    return ""
+
+
+def _of_division(base: str, event: Event, result: Value) -> str:
+    if base not in ("div", "reciprocal", "remainder", "fmod", "floor_divide", "addcdiv"):
+        return ""
+    path = {"reciprocal": "0", "addcdiv": "2"}.get(base, "1")
+    below = event.arguments.get(path)
+    if isinstance(below, (int, float)) and not isinstance(below, bool) and below == 0:
+        return "division by 0"
+    stats = _stats(event, path)
+    if stats is None or not stats.zeros:
+        return ""
+    zeros = f"{stats.zeros:,} of {stats.count:,} elements of input {path} are 0"
+    return ("0/0: " if _has_nan(result) else "division by zero: ") + zeros
+
+
+def _of_power(base: str, event: Event, result: Value) -> str:
+    stats = _stats(event, "0")
+    exponent = event.arguments.get("1")
+    if base != "pow" or stats is None or not isinstance(exponent, (int, float)):
+        return ""
+    if exponent < 0 and stats.zeros:
+        return f"0 to the power of {_number(exponent)}: {stats.zeros:,} elements of input 0 are 0"
+    if exponent != int(exponent) and stats.min is not None and stats.min < 0:
+        low = _number(stats.min)
+        return f"a negative value to the power of {_number(exponent)}: min of input 0 is {low}"
+    return ""
+
+
+def _of_few(base: str, event: Event, result: Value) -> str:
+    """Say when there were too few elements: none to average, one for a deviation."""
+    stats = _stats(event, "0")
+    if base in ("mean", "median", "nanmean") and stats is not None and stats.count == 0:
+        return f"{base} of no elements"
+    if base in _MOMENTS and stats is not None and _has_nan(result) and stats.count <= 1:
+        return f"{base} of {stats.count} element{'' if stats.count == 1 else 's'}"
+    if base in ("nll_loss_forward", "nll_loss2d_forward"):
+        weight = event.outputs.get("1")
+        total = None if weight is None or weight.stats is None else weight.stats.max
+        if total == 0:
+            return "every target is ignored: the total weight is 0"
+    return ""
+
+
+def _of_constant(base: str, event: Event, result: Value) -> str:
+    given = nonfinite_arguments(event)
+    if not given:
+        return ""
+    path, number = next(iter(given.items()))
+    stats = _stats(event, "0")
+    if base == "mul" and _has_nan(result) and stats is not None and stats.zeros:
+        return f"0 × {number}: {stats.zeros:,} of {stats.count:,} elements of input 0 are 0"
+    return f"{number} was given as argument {path}"
+
+
+def _of_range(base: str, event: Event, result: Value) -> str:
+    """Numbers too large for the dtype of the result."""
+    most = _LARGEST.get(result.dtype)
+    if most is None or result.stats is None or not result.stats.inf:
+        return ""
+    sizes = {path: _size(value.stats) for path, value in event.inputs.items()}
+    path, largest = max(sizes.items(), key=lambda item: item[1], default=("", 0.0))
+    reached = largest * largest if base in _SQUARING else largest
+    count = max((v.stats.count for v in event.inputs.values() if v.stats is not None), default=1)
+    if result.dtype in _NARROW or reached * count >= most:
+        taken = f": the largest element of input {path} is {_number(largest)}" if path else ""
+        return f"overflow, {result.dtype} holds up to {_number(most)}{taken}"
+    return ""
+
+
+def nonfinite_arguments(event: Event) -> dict[str, float]:
+    """Give the Python numbers among an op's arguments that are not finite."""
+    return {path: given for path, given in event.arguments.items() if is_nonfinite_number(given)}
+
+
+def is_nonfinite_number(constant: Any) -> bool:
+    """Tell whether an argument is a Python number that is not finite."""
+    return isinstance(constant, float) and not math.isfinite(constant)
+
+
+def _stats(event: Event, path: str) -> Stats | None:
+    value = event.inputs.get(path)
+    return None if value is None else value.stats
+
+
+def _size(stats: Stats | None) -> float:
+    if stats is None or stats.min is None or stats.max is None:
+        return 0.0
+    return max(abs(stats.min), abs(stats.max))
+
+
+def _has_nan(result: Value) -> bool:
+    return result.stats is not None and result.stats.nan > 0
+
+
+def _number(number: float) -> str:
+    return f"{number:.6g}"

@@ -1,0 +1,140 @@
+"""The outline of the tree: which lines there are, before anything is said about them.
+
+In come the events of a step, out come `Draft`s nested as the nodes will be: module calls, the ops
+that ran between them, repeats, errors. What is folded into a draft is added to its first run's
+`Totals` here, from the outermost fold inwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from clew.analysis.fold import Folds, Item, Repeat
+from clew.analysis.tree.totals import Totals
+from clew.analysis.tree.tree_model import CALL, FAILURE, OPS, REPEAT
+from clew.events.records import MODULE, OP
+
+
+@dataclass(slots=True, eq=False)
+class Draft:
+    """A node to be: its events in the first run of everything around it, and what is in it.
+
+    `times` is how often such a run ran, `count` of the draft itself included; `within` are the
+    repeats around it, outermost first, its own (`repeat`) included.
+    """
+
+    kind: str
+    rows: list[int]
+    level: int
+    times: int = 1
+    count: int = 1
+    within: tuple[Repeat, ...] = ()
+    repeat: Repeat | None = None
+    same_as: int | None = None
+    # Of what is not named by its events.
+    name: str = ""
+    numbers: tuple[int, ...] = ()
+    passes: int = 1
+    sizes_vary: bool = False
+    children: list[Draft] = field(default_factory=list)
+
+
+# Siblings that are still to be outlined, where they go, and what is around them.
+_Task = tuple[Sequence[Item], list[Draft], int, int, tuple[Repeat, ...]]
+
+
+class Outliner:
+    """Turns siblings into drafts."""
+
+    def __init__(self, folds: Folds, totals: Totals) -> None:
+        self._folds = folds
+        self._totals = totals
+        self._kind = folds.structure.kind
+        self._error: list[int] = folds.structure.run.columns.error.tolist()
+        self._tasks: list[_Task] = []
+        # The first call of each structure at the top, of whatever step and rank.
+        self._shown: dict[int, int] = {}
+
+    def outline(self, rows: list[int], times: int, level: int = 0) -> list[Draft]:
+        """Give drafts of some siblings and of all that is inside them.
+
+        What is inside a call is outlined once; later calls like it, also in the next step or on
+        the next rank, point to the first.
+        """
+        drafts: list[Draft] = []
+        self._tasks.append((self._folds.fold(rows), drafts, level, times, ()))
+        # Calls can be nested deeper than Python's own.
+        while self._tasks:
+            self._siblings(*self._tasks.pop())
+        return drafts
+
+    def _siblings(
+        self,
+        items: Sequence[Item],
+        drafts: list[Draft],
+        level: int,
+        times: int,
+        within: tuple[Repeat, ...],
+    ) -> None:
+        shown = self._shown if level == 0 and not within else {}
+        for item in items:
+            if isinstance(item, Repeat):
+                drafts.append(self._repeat(item, level, times, within, shown))
+            elif self._kind[item] == MODULE:
+                draft = Draft(CALL, [item], level, times, within=within)
+                drafts.append(draft)
+                self._open(draft, shown)
+            elif self._error[item] >= 0:
+                drafts.append(Draft(FAILURE, [item], level, times))
+            elif self._kind[item] == OP:
+                if not drafts or drafts[-1].kind != OPS:
+                    drafts.append(Draft(OPS, [], level, times))
+                drafts[-1].rows.append(item)
+
+    def _repeat(
+        self,
+        repeat: Repeat,
+        level: int,
+        times: int,
+        within: tuple[Repeat, ...],
+        shown: dict[int, int],
+    ) -> Draft:
+        self._totals.fold(self._folds.spans(repeat))
+        times *= repeat.count
+        first = repeat.items[0]
+        is_call = len(repeat.items) == 1 and not isinstance(first, Repeat)
+        draft = Draft(
+            CALL if is_call else REPEAT, list(repeat.runs[0]), level, times, repeat.count,
+            (*within, repeat), repeat, sizes_vary=not repeat.exact,
+        )  # fmt: skip
+        if is_call:
+            self._open(draft, shown)
+        else:
+            self._tasks.append((repeat.items, draft.children, level, times, draft.within))
+        return draft
+
+    def _open(self, call: Draft, shown: dict[int, int]) -> None:
+        """Let what ran in a call be outlined, or point to an earlier call with the same inside.
+
+        The ops of a module without modules inside are its own business, unless one failed. A call
+        in which something is not finite is always opened, so that it is seen where.
+        """
+        row = call.rows[0]
+        inside = self._folds.inside(row)
+        if not any(self._is_shown(item, call.level) for item in inside):
+            return
+        if self._folds.folding and self._error[row] < 0:
+            structure = self._folds.structure
+            first = shown.setdefault(structure.key(row), row)
+            is_like = first != row and structure.same_wiring(first, row)
+            if is_like and self._totals.is_finite(structure.subtree(row)):
+                call.same_as = first
+                return
+        self._tasks.append((inside, call.children, call.level + 1, call.times, call.within))
+
+    def _is_shown(self, item: Item, level: int) -> bool:
+        """Whether an item is reason enough to show what is inside the call at a level."""
+        if isinstance(item, Repeat) or self._kind[item] == MODULE or self._error[item] >= 0:
+            return True
+        return level == 0 and self._kind[item] == OP

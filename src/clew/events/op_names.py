@@ -1,0 +1,18 @@
+"""What an op's name says: its bare form, and whether its result is memory nobody has written."""
+
+from __future__ import annotations
+
+# Ops whose result is whatever lay in memory before: its numbers say nothing.
+UNINITIALISED = frozenset(
+    {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
+)
+
+
+def bare_op(name: str) -> str:
+    """Give an op without namespace and overload.
+
+    >>> bare_op("aten.add_.Tensor"), bare_op("compiled")
+    ('add_', 'compiled')
+    """
+    parts = name.split(".")
+    return parts[1] if len(parts) > 2 else name

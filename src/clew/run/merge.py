@@ -1,0 +1,272 @@
+"""Several ranks as one: their columns one after the other, their tables joined.
+
+In come the columns of each rank with what was derived from them, out come columns in which a row
+is a row of the whole run. Numbers that point at events become rows; numbers of values, threads and
+places are moved so that each rank keeps its own; what ranks have in common (ops, modules, shapes)
+is in the tables once, so that ranks can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from clew.events.columns import (
+    DERIVED_COLUMNS,
+    EVENT_COLUMNS,
+    VALUE_COLUMNS,
+    Columns,
+    Derived,
+    Ints,
+    ModuleRow,
+)
+from clew.events.records import LABELLED, MODULE, NOTE, OP, Kept
+from clew.run.event_table import ranks
+from clew.run.lookup import find
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """All ranks: columns whose times count from the beginning of the run, and rows for ids."""
+
+    columns: Columns
+    derived: Derived
+    rank: Ints
+    parent_row: Ints
+    owner_row: Ints
+    forward_row: Ints
+    producer_row: Ints
+
+
+def joined(parts: list[tuple[Columns, Derived]]) -> Joined:
+    """Join ranks, which are in order."""
+    began = min((_time(c) for c, _ in parts if _time(c)), default=0.0)
+    if len(parts) == 1:
+        columns, derived = parts[0]
+        return _rows(replace(columns, **_times(columns, began)), derived)
+    tables = _Tables()
+    pieces = [
+        _rows(tables.moved(replace(c, **_times(c, began))), tables.moved_derived(d, n), first)
+        for n, ((c, d), first) in enumerate(zip(parts, _first_rows(parts), strict=True))
+    ]
+    first = pieces[0].columns
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(p.columns, name) for p in pieces])
+        for name in (*EVENT_COLUMNS, "refs", *VALUE_COLUMNS)
+    }
+    facts: dict[str, Any] = {
+        name: np.concatenate([getattr(p.derived, name) for p in pieces]) for name in DERIVED_COLUMNS
+    }
+    columns = replace(
+        first,
+        **arrays,
+        **tables.lists(),
+        kept=_KeptOfRanks([p.columns.kept for p in pieces], [len(p.columns.meta) for p in pieces]),
+        sources={f: text for p in reversed(pieces) for f, text in p.columns.sources.items()},
+        gaps=list(dict.fromkeys(gap for p in pieces for gap in p.columns.gaps)),
+    )
+    rows = {
+        name: np.concatenate([getattr(p, name) for p in pieces])
+        for name in ("rank", "parent_row", "owner_row", "forward_row", "producer_row")
+    }
+    return Joined(columns, Derived(**facts, **tables.texts()), **rows)
+
+
+def _time(c: Columns) -> float:
+    return float(c.environment.get("time") or 0.0)
+
+
+def _times(c: Columns, began: float) -> dict[str, Any]:
+    """Give times in nanoseconds since the first rank began, by the time of day."""
+    # A rank that does not say when it began is taken to have begun with the first.
+    after = round((_time(c) - began) * 1e9) if _time(c) else 0
+    offset = after - int(c.environment.get("clock") or 0)
+    return {"start": c.start + offset, "end": np.where(c.end >= 0, c.end + offset, -1)}
+
+
+def _rows(c: Columns, derived: Derived, first: int = 0) -> Joined:
+    def moved(ids: Ints) -> Ints:
+        rows = find(c.id, ids)
+        return np.where((ids >= 0) & (rows >= 0), rows + first, -1)
+
+    return Joined(
+        c,
+        derived,
+        ranks(c, c.rank),
+        moved(c.parent),
+        moved(derived.owner),
+        moved(derived.forward),
+        moved(c.producer),
+    )
+
+
+def _first_rows(parts: list[tuple[Columns, Derived]]) -> list[int]:
+    sizes = [len(c.id) for c, _ in parts]
+    return [sum(sizes[:n]) for n in range(len(sizes))]
+
+
+class _Numbered:
+    """Things of several ranks, numbered in order of first use."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+        self._numbers: dict[Hashable, int] = {}
+
+    def numbers(self, things: list[Any], key: Callable[[Any], Hashable]) -> Ints:
+        """Give the numbers of a rank's things, -1 last for its own -1."""
+        found = []
+        for thing in things:
+            number = self._numbers.setdefault(key(thing), len(self.rows))
+            if number == len(self.rows):
+                self.rows.append(thing)
+            found.append(number)
+        return np.array([*found, -1], dtype=np.int64)
+
+
+class _Tables:
+    """The tables of all ranks, and where each rank's rows went."""
+
+    def __init__(self) -> None:
+        self._ops, self._notes, self._labels = _Numbered(), _Numbered(), _Numbered()
+        self._templates, self._metas, self._errors = _Numbered(), _Numbered(), _Numbered()
+        self._value_names, self._modules, self._paths = _Numbered(), _Numbered(), _Numbered()
+        self._prefixes = _Numbered()
+        self._objects: dict[tuple[str, str], int] = {}
+        self._places: list[Any] = []
+        self._threads: list[str] = []
+        self._parameters: dict[str, tuple[str, int, int]] = {}
+        self._values = self._refs = 0
+        self._storages = 0
+        self._first_place: list[int] = []
+
+    def moved(self, c: Columns) -> Columns:
+        """Give a rank's columns with the numbers that the joined tables have."""
+        metas = self._metas.numbers(c.metas, lambda meta: meta)
+        names = self._value_names.numbers(c.value_names, str)
+        templates = self._templates.numbers(c.templates, repr)
+        errors = self._errors.numbers(c.errors, str)
+        modules = self._moved_modules(c)
+        first_place = len(self._places)
+        self._first_place.append(first_place)
+        self._places += [
+            replace(
+                place,
+                parent=place.parent + first_place if place.parent >= 0 else -1,
+                thread=place.thread + len(self._threads),
+            )
+            for place in c.places
+        ]
+        most = max((place.thread for place in c.places), default=-1)
+        self._threads += [*c.threads, *map(str, range(len(c.threads), most + 1))]
+        subject = c.subject.copy()
+        for kinds, numbers in (
+            ((MODULE,), modules),
+            ((OP,), self._ops.numbers(c.ops, str)),
+            ((NOTE,), self._notes.numbers(c.notes, str)),
+            (LABELLED, self._labels.numbers(c.labels, lambda label: label)),
+        ):
+            mine = np.isin(c.kind, kinds)
+            subject[mine] = numbers[subject[mine]]
+        values, refs = self._values, self._refs
+        self._values += len(c.meta)
+        self._refs += len(c.refs)
+        at_value = (c.kind == OP) & (c.number <= -2)
+        storages, storage = np.unique(c.storage, return_inverse=True)
+        self._storages += len(storages)
+        return replace(
+            c,
+            subject=subject,
+            place=c.place + first_place,
+            number=np.where(at_value, c.number - values, c.number),
+            template=templates[c.template],
+            first_ref=c.first_ref + refs,
+            error=errors[c.error],
+            refs=c.refs + values,
+            meta=metas[c.meta],
+            value_name=names[c.value_name],
+            storage=storage + self._storages - len(storages),
+        )
+
+    def _moved_modules(self, c: Columns) -> Ints:
+        """Number modules by their names: the same name on two ranks is the same module."""
+        first: dict[int, tuple[str, str]] = {}
+        for module in c.modules:
+            first.setdefault(module.number, (module.path, module.cls))
+        rows = [
+            ModuleRow(
+                module.path,
+                module.cls,
+                self._objects.setdefault(first[module.number], len(self._objects)),
+                module.wrapper,
+            )
+            for module in c.modules
+        ]
+        numbers = self._modules.numbers(rows, lambda row: row)
+        for path, owner, size in c.parameters:
+            self._parameters.setdefault(path, (path, int(numbers[owner]), size))
+        return numbers
+
+    def moved_derived(self, derived: Derived, number: int) -> Derived:
+        """Give what was derived of a rank with the numbers that the joined tables have."""
+        paths = self._paths.numbers(derived.paths, str)
+        prefixes = self._prefixes.numbers(derived.prefixes, str)
+        first = self._first_place[number]
+        return replace(
+            derived,
+            module=paths[derived.module],
+            prefix=prefixes[derived.prefix],
+            source=np.where(derived.source >= 0, derived.source + first, -1),
+        )
+
+    def lists(self) -> dict[str, Any]:
+        """Give the joined tables."""
+        return {
+            "ops": self._ops.rows, "notes": self._notes.rows, "labels": self._labels.rows,
+            "templates": self._templates.rows, "metas": self._metas.rows,
+            "errors": self._errors.rows, "value_names": self._value_names.rows,
+            "modules": self._modules.rows, "places": self._places, "threads": self._threads,
+            "parameters": list(self._parameters.values()),
+        }  # fmt: skip
+
+    def texts(self) -> dict[str, Any]:
+        """Give the texts that derived columns point at."""
+        return {"paths": self._paths.rows, "prefixes": self._prefixes.rows}
+
+
+class _KeptOfRanks(Mapping[int, Kept]):
+    """What was kept of values of several ranks, by their numbers in the whole run."""
+
+    def __init__(self, parts: list[Mapping[int, Kept]], counts: list[int]) -> None:
+        self._parts = parts
+        self._first = np.concatenate([[0], np.cumsum(counts)]).tolist()
+
+    def _place(self, number: int) -> tuple[Mapping[int, Kept], int]:
+        rank = int(np.searchsorted(self._first, number, "right")) - 1
+        if not 0 <= rank < len(self._parts):
+            raise KeyError(number)
+        return self._parts[rank], number - self._first[rank]
+
+    def __getitem__(self, number: int) -> Kept:
+        part, own = self._place(number)
+        return part[own]
+
+    def __contains__(self, number: object) -> bool:
+        try:
+            part, own = self._place(number)  # type: ignore[arg-type]
+        except (KeyError, TypeError):
+            return False
+        return own in part
+
+    def __iter__(self) -> Iterator[int]:
+        ends = zip(self._parts, self._first, self._first[1:], strict=False)
+        for part, first, end in ends:
+            for number in part:
+                # A damaged file may have kept data of a value that the rank does not have.
+                if 0 <= number < end - first:
+                    yield number + first
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

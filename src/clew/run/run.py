@@ -1,0 +1,528 @@
+"""A run: all ranks of a trace, one row per event, every fact derived once.
+
+In come the columns of each rank, read when they are first needed; out come arrays with a row per
+event, and the events and values people look at. Whatever shows or exports a fact reads it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from clew.errors import ClewError
+from clew.events.columns import EVENT_COLUMNS, IN, OUT, Columns, Derived, Ints, Place, Tensor
+from clew.events.model import Gap, Source
+from clew.events.records import (
+    GATHERED,
+    KINDS,
+    LABELLED,
+    OP,
+    PHASES,
+    STEP,
+    Label,
+    Unseen,
+)
+from clew.run.coverage import opaque_kernels
+from clew.run.derive import derive_all
+from clew.run.event import Event, Events
+from clew.run.event_table import (
+    EventNames,
+    event_names,
+    event_table,
+    event_values,
+    output_stats,
+    thread_names,
+)
+from clew.run.inferred import InferredResults
+from clew.run.lookup import find
+from clew.run.merge import Joined, joined
+from clew.run.place_facts import PlaceFacts
+from clew.run.value import Value, Values
+from clew.run.value_stats import StatColumns, stat_columns
+
+Read = Callable[[], Columns]
+
+
+class Run:
+    """Every event of a trace with every fact about it, for all ranks.
+
+    Rows are those of rank after rank, of each in the order in which events began. `ranks` maps the
+    number of a rank to its columns, or to a function that reads them. `identity` is what two
+    snapshots of one growing trace share, so that their events are equal.
+    """
+
+    def __init__(
+        self,
+        ranks: Mapping[int, Columns | Read],
+        gaps: Sequence[Gap] = (),
+        identity: object = None,
+    ) -> None:
+        self._sources = dict(sorted(ranks.items()))
+        self._gaps = tuple(gaps)
+        self.identity = object() if identity is None else identity
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks whose events are here."""
+        return list(self._sources)
+
+    @cached_property
+    def parts(self) -> list[tuple[Columns, Derived]]:
+        """The columns of each rank as they were recorded, and what was derived from them."""
+        found = []
+        for rank, source in self._sources.items():
+            columns = source() if callable(source) else source
+            if columns.derived is None:
+                columns.derived = derive_all(columns)
+            found.append((columns, columns.derived))
+            self._sources[rank] = columns
+        return found
+
+    def recorded(self) -> list[Columns]:
+        """Give the columns of each rank to be saved; the first also has the gaps of the whole."""
+        columns = [columns for columns, _ in self.parts]
+        if self._gaps:
+            columns[0] = replace(columns[0], gaps=[*self._gaps, *columns[0].gaps])
+        return columns
+
+    @cached_property
+    def _joined(self) -> Joined:
+        return joined(self.parts)
+
+    def only(
+        self,
+        rank: int | Iterable[int] | None = None,
+        step: int | Iterable[int] | None = None,
+        phase: str | Iterable[str] | None = None,
+    ) -> Run:
+        """Give a run of some ranks, steps or phases alone; ClewError for what is not there.
+
+        Ranks are those that recorded: what rank 0 gathered from rank 1 goes with rank 0. Times
+        count from the beginning of the ranks that are left.
+        """
+        run = self
+        if rank is not None:
+            wanted = _listed("rank", rank, self.ranks)
+            run = Run({n: self._sources[n] for n in wanted}, self._gaps, self.identity)
+        if step is not None:
+            run = run._where(np.isin(run.step, _listed("step", step, run.steps)))
+        if phase is not None:
+            there = [PHASES[n] for n in np.unique(run.phase).tolist()]
+            numbers = [PHASES.index(name) for name in _listed("phase", phase, there)]
+            run = run._where(np.isin(run.phase, numbers))
+        return run
+
+    def _where(self, keep: Any) -> Run:
+        """Keep some events; what points at others points nowhere, values all stay."""
+        kept: dict[int, Columns | Read] = {}
+        first = 0
+        for rank, (columns, derived) in zip(self.ranks, self.parts, strict=True):
+            rows = np.flatnonzero(keep[first : first + len(columns.id)])
+            first += len(columns.id)
+            arrays = {name: getattr(columns, name)[rows] for name in EVENT_COLUMNS}
+            arrays["parent"][~np.isin(arrays["parent"], arrays["id"])] = -1
+            kept[rank] = replace(columns, **arrays, derived=derived.take(rows))
+        return Run(kept, self._gaps, self.identity)
+
+    # Columns
+
+    @property
+    def columns(self) -> Columns:
+        """The columns of all ranks; times count in nanoseconds from the beginning of the run."""
+        return self._joined.columns
+
+    @property
+    def derived(self) -> Derived:
+        """What was derived, of all ranks."""
+        return self._joined.derived
+
+    @property
+    def rank(self) -> Ints:
+        """For each row its rank; a gathered value is of the rank it came from."""
+        return self._joined.rank
+
+    @cached_property
+    def process(self) -> Ints:
+        """For each row the rank that recorded it."""
+        sizes = [len(columns.id) for columns, _ in self.parts]
+        return np.repeat(np.array(self.ranks, dtype=np.int64), sizes)
+
+    @property
+    def step(self) -> Ints:
+        """For each row its step."""
+        return self.derived.step
+
+    @property
+    def call(self) -> Ints:
+        """For each row its index among the events of the same address."""
+        return self.derived.call
+
+    @property
+    def start(self) -> Ints:
+        """For each row when it began, in nanoseconds."""
+        return self.columns.start
+
+    @cached_property
+    def end(self) -> Ints:
+        """For each row when it ended, -1 if it did not.
+
+        For a call past the hooks that is when the last thing in it did.
+        """
+        end: Ints = self.columns.end.copy()
+        reconstructed = np.flatnonzero((end < 0) & self._is_unseen[self.columns.template])
+        if not len(reconstructed):
+            return end
+        last = end.copy()
+        above = self.parent_row
+        inside = np.flatnonzero((above >= 0) & (end[above] < 0))
+        for row in inside[::-1].tolist():
+            last[above[row]] = max(last[above[row]], last[row])
+        end[reconstructed] = last[reconstructed]
+        return end
+
+    @cached_property
+    def _is_unseen(self) -> Any:
+        leaves = [template.leaves for template in self.columns.templates]
+        unseen = [bool(found) and found[-1].constant is Unseen for found in leaves]
+        return np.array(unseen, dtype=bool)
+
+    @cached_property
+    def phase(self) -> Ints:
+        """For each row its phase."""
+        return np.asarray(self._places.phase[self.columns.place])
+
+    @cached_property
+    def thread(self) -> Ints:
+        """For each row its thread; threads of two ranks have different numbers."""
+        return np.asarray(self._places.thread[self.columns.place])
+
+    @cached_property
+    def _places(self) -> PlaceFacts:
+        facts = PlaceFacts()
+        facts.extend(self.columns.places)
+        return facts
+
+    @property
+    def parent_row(self) -> Ints:
+        """For each row the row of the module call it ran in, -1 for none."""
+        return self._joined.parent_row
+
+    @property
+    def owner_row(self) -> Ints:
+        """For each row the row of the module call it belongs to, -1 outside any.
+
+        A module call belongs to itself, a backward op to the call its forward op ran in.
+        """
+        return self._joined.owner_row
+
+    @property
+    def forward_row(self) -> Ints:
+        """For each backward op the row of the forward op whose autograd node it runs, else -1."""
+        return self._joined.forward_row
+
+    @property
+    def producers(self) -> Ints:
+        """For each value the row of the event that made it, -1 for what came from outside."""
+        return self._joined.producer_row
+
+    @cached_property
+    def stats(self) -> StatColumns:
+        """Statistics of all values, one row per value."""
+        parts = [stat_columns(columns.kept, len(columns.meta)) for columns, _ in self.parts]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    @property
+    def metas(self) -> list[Any]:
+        """What values look like."""
+        return self.columns.metas
+
+    def __len__(self) -> int:
+        return len(self.columns.id)
+
+    def rows(self, kind: int) -> Ints:
+        """Give the rows of all events of a kind."""
+        return np.flatnonzero(self.columns.kind == kind)
+
+    @cached_property
+    def steps(self) -> list[int]:
+        """The steps in which something was recorded; the mark that begins one is not enough."""
+        # What was gathered is of steps before.
+        mine = ~np.isin(self.columns.kind, (STEP, GATHERED))
+        steps: list[int] = np.unique(self.step[mine]).tolist()
+        return steps
+
+    @cached_property
+    def children(self) -> dict[int, list[int]]:
+        """The rows directly in each row, in order; of -1, those in none."""
+        found: dict[int, list[int]] = {}
+        for row, parent in enumerate(self.parent_row.tolist()):
+            found.setdefault(parent, []).append(row)
+        return found
+
+    def table(self) -> dict[str, Any]:
+        """Give the event table: every fact as a column, as SQL engines see it in the files."""
+        c = self.columns
+        values = event_values(c)
+        return {
+            **event_table(c, self.derived, self.rank, c.meta[values]),
+            **output_stats(c, self.stats, values),
+        }
+
+    # Facts of the whole run
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """How many events there are of each kind."""
+        kinds, counts = np.unique(self.columns.kind, return_counts=True)
+        return {KINDS[k]: n for k, n in zip(kinds.tolist(), counts.tolist(), strict=True)}
+
+    @cached_property
+    def environments(self) -> dict[int, dict[str, Any]]:
+        """Where and how each rank was recorded."""
+        parts = zip(self.ranks, self.parts, strict=True)
+        return {rank: columns.environment for rank, (columns, _) in parts}
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Where and how the first rank was recorded."""
+        return next(iter(self.environments.values()))
+
+    @property
+    def level(self) -> str | None:
+        """What was recorded: `ops`, `modules`, `values` or `variables`."""
+        level = self.environment.get("level")
+        return None if level is None else str(level)
+
+    @cached_property
+    def modes(self) -> dict[int, str]:
+        """`train` or `eval` for each step in which a model ran; the first rank says."""
+        found: dict[int, str] = {}
+        for columns, _ in self.parts:
+            found = columns.modes | found
+        return dict(sorted(found.items()))
+
+    @property
+    def coverage(self) -> tuple[Gap, ...]:
+        """Everything that was not seen, on whatever rank: the only list of it."""
+        gaps = [gap for columns, _ in self.parts for gap in columns.gaps]
+        return tuple(dict.fromkeys([*self._gaps, *gaps, *opaque_kernels(self._ops_that_ran())]))
+
+    def _ops_that_ran(self) -> list[str]:
+        ran = np.unique(self.columns.subject[self.rows(OP)])
+        return [self.columns.ops[number] for number in ran.tolist()]
+
+    @property
+    def crashes(self) -> dict[int, str]:
+        """The exception that ended each rank which one did."""
+        texts = ((rank, env.get("crash")) for rank, env in self.environments.items())
+        return {rank: str(text) for rank, text in texts if text is not None}
+
+    # Facts of one event
+
+    def event(self, row: int) -> Event:
+        """Give the event of a row."""
+        return Event(self, row)
+
+    def events(self, rows: Any, what: str) -> Events:
+        """Give the events of some rows."""
+        return Events(self, rows, what)
+
+    def label(self, row: int) -> Label | None:
+        """Give what names a variable, tap, gradient, stretch or gathered value; else None."""
+        if int(self.columns.kind[row]) not in LABELLED:
+            return None
+        return self.columns.labels[int(self.columns.subject[row])]
+
+    def name(self, row: int) -> str:
+        """Give an op's overload name, a module's class, a note's subject."""
+        names = self.names.names
+        return names.texts[int(names.codes[row])]
+
+    def address(self, row: int) -> str:
+        """Give the address that names one event of its rank."""
+        return self.names.address(row)
+
+    @cached_property
+    def names(self) -> EventNames:
+        """What each event is called, and the parts of its address."""
+        return event_names(self.columns, self.call)
+
+    def module_path(self, row: int) -> str | None:
+        """Give the path of the module an event belongs to, None outside any."""
+        module = int(self.derived.module[row])
+        return self.derived.paths[module] if module >= 0 else None
+
+    def prefix(self, row: int) -> str:
+        """Give the name of the stretch of the run that an event lies in."""
+        prefix = int(self.derived.prefix[row])
+        return self.derived.prefixes[prefix] if prefix >= 0 else ""
+
+    def thread_name(self, row: int) -> str:
+        """Give the name of the thread an event ran on."""
+        return self._thread_names[int(self.thread[row])]
+
+    @cached_property
+    def _thread_names(self) -> list[str]:
+        return thread_names(self.columns)
+
+    def seconds(self, row: int) -> float | None:
+        """Give how long an event took, None if it has not ended."""
+        end = int(self.end[row])
+        return (end - int(self.start[row])) / 1e9 if end >= 0 else None
+
+    def error(self, row: int) -> str | None:
+        """Give the exception that ended an event, None if none did."""
+        error = int(self.columns.error[row])
+        return self.columns.errors[error] if error >= 0 else None
+
+    def is_reconstructed(self, row: int) -> bool:
+        """Tell whether a call went past the hooks: its end and its result are inferred."""
+        c = self.columns
+        return int(c.end[row]) < 0 and bool(self._is_unseen[int(c.template[row])])
+
+    def source(self, row: int) -> Source | None:
+        """Give the innermost line of the user's own code that an event came from.
+
+        For a backward op that no Python code called, that is the line of its forward op.
+        """
+        place = int(self.derived.source[row])
+        return self.source_at(self.columns.places[place]) if place >= 0 else None
+
+    def source_place(self, row: int) -> Place | None:
+        """Give the same line as a place of the columns."""
+        place = int(self.derived.source[row])
+        return self.columns.places[place] if place >= 0 else None
+
+    def running_line(self, row: int) -> Source | None:
+        """Give the innermost line of the user's own code that was running as an event began.
+
+        For a backward op, which has the line of its forward op as its `source`, that is the line
+        that started the backward pass.
+        """
+        place = int(self._places.line[self.columns.place[row]])
+        return self.source_at(self.columns.places[place]) if place >= 0 else None
+
+    def stack(self, row: int) -> tuple[Source, ...]:
+        """Give every place on the way to an event, outermost first, torch's own code included."""
+        c = self.columns
+        place = int(c.place[row])
+        found = []
+        while place >= 0:
+            if c.places[place].line > 0:
+                found.append(self.source_at(c.places[place]))
+            place = c.places[place].parent
+        return tuple(reversed(found))
+
+    def source_at(self, place: Place) -> Source:
+        """Give a place as the user sees it, with its text."""
+        return Source(
+            place.file,
+            place.line,
+            place.end_line,
+            place.col,
+            place.end_col,
+            place.function,
+            self.line_text(place.file, place.line),
+        )
+
+    def line_text(self, file: str, line: int) -> str:
+        """Give one source line, empty where the source was not kept."""
+        lines = _lines(self.columns.sources.get(file, ""))
+        return lines[line - 1].strip() if 0 < line <= len(lines) else ""
+
+    # Values
+
+    def value(self, number: int) -> Value:
+        """Give the value with a number."""
+        return Value(self, number)
+
+    def producer_row(self, number: int) -> int:
+        """Give the row of the event that made a value, -1 for what came from outside."""
+        return int(self._joined.producer_row[number])
+
+    def leaf_values(self, row: int) -> list[tuple[Any, int]]:
+        """Give the tensor leaves of an event with the numbers of their values."""
+        c = self.columns
+        tensors = self._tensors(int(c.template[row]))
+        first = int(c.first_ref[row])
+        return list(zip(tensors, c.refs[first : first + len(tensors)].tolist(), strict=True))
+
+    def _tensors(self, template: int) -> list[Any]:
+        leaves = self._template_tensors.get(template)
+        if leaves is None:
+            leaves = self._template_tensors[template] = self.columns.templates[template].tensors
+        return leaves
+
+    @cached_property
+    def _template_tensors(self) -> dict[int, list[Any]]:
+        return {}
+
+    def values_of(self, row: int, role: str) -> Values:
+        """Give the tensors of an event's arguments or result."""
+        found = Values(
+            (leaf.path, self.value(n)) for leaf, n in self.leaf_values(row) if leaf.role == role
+        )
+        if role == OUT and not found and self.is_reconstructed(row):
+            for path, number in enumerate(self._inferred.of(row)):
+                found[str(path)] = self.value(number)
+            if len(found) == 1:
+                return Values({"": found["0"]})
+        return found
+
+    def arguments(self, row: int) -> dict[str, Any]:
+        """Give all arguments of an event in order, tensors and constants."""
+        numbers = iter(self.leaf_values(row))
+        result: dict[str, Any] = {}
+        for leaf in self.columns.templates[int(self.columns.template[row])].leaves:
+            if leaf.role == IN:
+                is_tensor = leaf.constant is Tensor
+                result[leaf.path] = self.value(next(numbers)[1]) if is_tensor else leaf.constant
+        return result
+
+    @cached_property
+    def _inferred(self) -> InferredResults:
+        return InferredResults(self)
+
+    def subtree(self, row: int) -> list[int]:
+        """Give everything inside an event, in order."""
+        inside: list[int] = []
+        pending = [row]
+        while pending:
+            found = self.children.get(pending.pop(), [])
+            inside += found
+            pending += found
+        return sorted(inside)
+
+    def row_of(self, event_id: int, rank: int | None = None) -> int:
+        """Give the row of an event by its id on a rank, the first if none is given; -1 if none."""
+        rank = self.ranks[0] if rank is None else rank
+        mine = np.flatnonzero(self.process == rank)
+        at = int(find(self.columns.id[mine], np.array([event_id]))[0])
+        return int(mine[at]) if at >= 0 else -1
+
+
+def run_of(columns: Columns, identity: object = None) -> Run:
+    """Give the run of a single rank."""
+    return Run({columns.rank: columns}, identity=identity)
+
+
+def _listed(what: str, asked: Any, there: Sequence[Any]) -> list[Any]:
+    """Check what was asked for, one or several, against what there is."""
+    wanted = list(asked) if isinstance(asked, Iterable) and not isinstance(asked, str) else [asked]
+    listed = ", ".join(map(str, there[:20])) + (", …" if len(there) > 20 else "")
+    for one in wanted:
+        if one not in there:
+            raise ClewError(f"the trace has no {what} {one!r}; it has {listed or 'none'}")
+    if not wanted:
+        raise ClewError(f"{what}={asked!r} asks for nothing; the trace has {listed or 'none'}")
+    # As they are there: a number of NumPy's may be asked for.
+    return [there[there.index(one)] for one in wanted]
+
+
+@lru_cache(maxsize=64)
+def _lines(text: str) -> list[str]:
+    return text.splitlines()

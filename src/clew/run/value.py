@@ -1,0 +1,225 @@
+"""Values of a run: one version of one tensor, with its facts, statistics and data.
+
+In come a run and a number, out come facts, read from the run's columns when they are asked for.
+"""
+
+from __future__ import annotations
+
+from math import isnan
+from typing import TYPE_CHECKING, Any
+
+from clew.errors import ClewError, NotRecorded
+from clew.events.model import Stats
+from clew.events.notebook_port import Shown
+from clew.events.tensor_text import is_python, numbers_text, tensor_text
+from clew.run.value_stats import NUMBERS
+from clew.store.decode import decode
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from clew.events.columns import Meta
+    from clew.events.records import Kept
+    from clew.run.event import Event
+    from clew.run.run import Run
+
+
+class Value(Shown):
+    """One tensor at one moment: what it looked like, where it came from, what was kept of it."""
+
+    __slots__ = ("_kept", "_meta", "_run", "number")
+
+    number: int
+
+    def __init__(self, run: Run, number: int) -> None:
+        for name, fact in (
+            ("_run", run), ("number", number), ("_meta", run.metas[int(run.columns.meta[number])]),
+            ("_kept", run.columns.kept.get(number)),
+        ):  # fmt: skip
+            object.__setattr__(self, name, fact)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"a Value is read-only: cannot set {name!r}")
+
+    _run: Run
+    _meta: Meta
+    _kept: Kept | None
+
+    @property
+    def dtype(self) -> str:
+        """The dtype, as torch writes it without `torch.`."""
+        return self._meta.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The sizes, None where the tensor did not tell them."""
+        return self._meta.shape
+
+    @property
+    def stride(self) -> tuple[int, ...] | None:
+        """The strides in elements, None where there are none."""
+        return self._meta.stride
+
+    @property
+    def device(self) -> str:
+        """Where the tensor was, empty for what is no tensor."""
+        return self._meta.device
+
+    @property
+    def layout(self) -> str:
+        """`strided`, `sparse_coo` and the like."""
+        return self._meta.layout
+
+    @property
+    def cls(self) -> str:
+        """The class of the tensor or of the Python object."""
+        return self._meta.cls
+
+    @property
+    def placements(self) -> str | None:
+        """How a DTensor was spread over its mesh."""
+        return self._meta.placements
+
+    @property
+    def local_shape(self) -> tuple[int, ...] | None:
+        """The sizes of this rank's part of a DTensor."""
+        return self._meta.local_shape
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether autograd followed it."""
+        return bool(self._run.columns.grad[self.number])
+
+    @property
+    def version(self) -> int:
+        """How often its memory had been written to."""
+        return int(self._run.columns.version[self.number])
+
+    @property
+    def storage(self) -> int:
+        """A number that all values on the same memory have."""
+        return int(self._run.columns.storage[self.number])
+
+    @property
+    def name(self) -> str | None:
+        """The path of a parameter or buffer, None for other tensors."""
+        name = int(self._run.columns.value_name[self.number])
+        return self._run.columns.value_names[name] if name >= 0 else None
+
+    @property
+    def stats(self) -> Stats | None:
+        """Statistics of the elements, None where none were taken."""
+        return None if self._kept is None else stats_of(self._kept)
+
+    @property
+    def digest(self) -> str | None:
+        """A digest of the elements, None where none was taken."""
+        kept = self._kept
+        return None if kept is None or kept.stats is None else kept.stats.get("digest")
+
+    @property
+    def fingerprint(self) -> Any:
+        """What `diff` compares values by across code bases, None where it was not taken."""
+        return None
+
+    @property
+    def producer(self) -> Event | None:
+        """The event that made this value, None for what came from outside."""
+        row = self._run.producer_row(self.number)
+        return self._run.event(row) if row >= 0 else None
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """Give the data as NumPy, bf16 and fp8 as exact float32."""
+        array: np.ndarray[Any, Any] = self._loaded("array")
+        return array
+
+    def tensor(self) -> Any:
+        """Give the data as a torch tensor."""
+        return self._loaded("tensor")
+
+    def item(self) -> Any:
+        """Give the data as a Python object: a number, text or None; an array if it is no scalar."""
+        return self._loaded("object")
+
+    def _load(self, form: str) -> Any:
+        return decode(None if self._kept is None else self._kept.payload, form)
+
+    def _loaded(self, form: str) -> Any:
+        loaded = self._load(form)
+        if loaded is None and not (form == "object" and self.dtype == "none"):
+            raise NotRecorded(
+                f"the data of {self.look} was not kept; record it with clew.trace(values='full'), "
+                "or name it in clew.trace(capture=[...])"
+            )
+        return loaded
+
+    def __str__(self) -> str:
+        """Write the look, and what was kept of the numbers; a constant as Python writes it."""
+        try:
+            if is_python(self):
+                return self.look if self.dtype == "object" else repr(self.item())
+            data = self._load("array")
+        except ClewError:
+            data = None
+        if data is not None and data.dtype.kind not in "biufc":
+            data = None
+        return f"{self.look} {numbers_text(self.stats, data)}".rstrip()
+
+    @property
+    def look(self) -> str:
+        """`f32[2,3]`, followed by what sets the tensor apart from a plain one."""
+        return tensor_text(self)
+
+    def __repr__(self) -> str:
+        name = f" {self.name}" if self.name else ""
+        return f"<Value {self.look}{name}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the facts as plain data."""
+        producer = self.producer
+        return {
+            "dtype": self.dtype,
+            "shape": None if self.shape is None else list(self.shape),
+            "stride": None if self.stride is None else list(self.stride),
+            "device": self.device,
+            "layout": self.layout,
+            "requires_grad": self.requires_grad,
+            "placements": self.placements,
+            "name": self.name,
+            "producer": None if producer is None else producer.id,
+            "stats": None if self.stats is None else self.stats.to_dict(),
+            "digest": self.digest,
+        }
+
+
+class Values(dict[str, Value]):
+    """Values by their path inside arguments or a result.
+
+    A result that is one tensor has the path `""`; `"0"` finds it too.
+    """
+
+    def __missing__(self, path: str) -> Value:
+        if path == "0" and "" in self:
+            return self[""]
+        if path == "" and len(self) == 1:
+            return next(iter(self.values()))
+        raise KeyError(f"{path!r}; there are: {', '.join(map(repr, self)) or 'none'}")
+
+
+def stats_of(kept: Kept) -> Stats | None:
+    """Give the statistics among what was kept of a value, None if none were taken."""
+    stats = kept.stats
+    if stats is None:
+        return None
+    return Stats(
+        **{name: _number(stats.get(name)) for name in NUMBERS},
+        nan=stats.get("nan", 0),
+        inf=stats.get("inf", 0),
+        zeros=stats.get("zeros", 0),
+        count=stats.get("count", 0),
+    )
+
+
+def _number(taken: float | None) -> float | None:
+    """Give a statistic of the finite elements, None where there are none."""
+    return None if taken is None or isnan(taken) else taken

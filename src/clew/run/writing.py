@@ -1,0 +1,64 @@
+"""Rows of the event table for whoever writes a trace: live, batch by batch, or a whole rank.
+
+In come columns, out come the columns of `store.schema.EVENTS`, with every derived fact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from clew.events.columns import EVENT_COLUMNS, Columns
+from clew.events.records import Kept
+from clew.run.derive import State, derive
+from clew.run.event_table import event_table, event_values, numbers_of_tables, output_stats, ranks
+from clew.run.lookup import find
+from clew.run.value_stats import stat_columns
+
+# Rows made at a time of a whole rank: enough to be quick, few enough to stay small.
+_SLICE = 1 << 14
+
+
+class LiveEventRows:
+    """Derives the facts of a run as it is written, and makes rows of them."""
+
+    def __init__(self) -> None:
+        self._state = State()
+        # What is known of values that events to come may give back.
+        self._kept: dict[int, Kept] = {}
+
+    def __call__(self, batch: Columns, alive: Collection[int]) -> dict[str, Any]:
+        """Give the rows of a batch; `alive` are the values that later events may mention."""
+        derived = derive(batch, self._state)
+        self._kept |= {n: k for n, k in batch.kept.items() if k.stats is not None}
+        values = event_values(batch)
+        numbers, at = np.unique(values, return_inverse=True)
+        metas = self._state.values["meta"][find(self._state.values["number"], numbers)]
+        kept = {i: self._kept[n] for i, n in enumerate(numbers.tolist()) if n in self._kept}
+        stats = output_stats(batch, stat_columns(kept, len(numbers)), at)
+        self._state.forget_values(alive)
+        self._kept = {n: self._kept[n] for n in alive if n in self._kept}
+        return {
+            **event_table(batch, derived, ranks(batch, batch.rank), metas[at]),
+            **numbers_of_tables(batch, values),
+            **stats,
+        }
+
+
+def event_rows(columns: Columns) -> Iterator[dict[str, Any]]:
+    """Give the rows of a whole rank, a slice at a time."""
+    derived = columns.derived
+    assert derived is not None
+    stats = stat_columns(columns.kept, len(columns.meta))
+    for start in range(0, len(columns.id), _SLICE):
+        rows = slice(start, start + _SLICE)
+        part = replace(columns, **{name: getattr(columns, name)[rows] for name in EVENT_COLUMNS})
+        values = event_values(part)
+        yield {
+            **event_table(part, derived.take(rows), ranks(part, part.rank), part.meta[values]),
+            **numbers_of_tables(part, values),
+            **output_stats(part, stats, values),
+        }

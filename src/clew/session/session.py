@@ -1,0 +1,439 @@
+"""One recording from first start to last stop: sources on one side, store on the other.
+
+The one place that joins capture and store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from clew.analysis.crash import crash_note, failing_event
+from clew.errors import ClewError
+from clew.events.columns import Columns
+from clew.events.model import Gap
+from clew.events.records import Sink, Step
+from clew.run.live_derived import LiveDerived
+from clew.run.run import Run, run_of
+from clew.run.writing import LiveEventRows
+from clew.session.checks import (
+    NOTHING_KEPT,
+    NOTHING_RAN,
+    addresses_without_match,
+    models_that_never_ran,
+    stopped_elsewhere,
+)
+from clew.session.following import Following, Source
+from clew.session.gaps import Gaps
+from clew.session.settings import Settings
+from clew.session.surroundings import (
+    module_rows,
+    rank_and_size,
+    recorded_columns,
+    source_text,
+    surroundings,
+)
+from clew.store.memory import MemoryStore, UnkeptStore
+from clew.store.remote import is_url
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from clew.capture.lanes import Lane
+    from clew.capture.names import ModuleName
+    from clew.capture.recording import Recording
+    from clew.store.disk import DiskStore, Surroundings
+
+
+class Session:
+    """One recording from first start to last stop: sources on one side, store on the other."""
+
+    def __init__(self, models: dict[str, nn.Module], settings: Settings) -> None:
+        from clew.capture.live import LiveFeed
+        from clew.capture.steps import Steps
+
+        self._rank, self._size = rank_and_size()
+        self._settings = settings = settings.on_rank(self._rank)
+        self._sees_ops = settings.level == "ops"
+        self._clock = time.perf_counter_ns()
+        self._time = time.time()
+        self._steps = Steps()
+        # When the step that runs began, and threads with a call open that began before.
+        self._step_began = 0
+        self._straddling: set[int] = set()
+        self.gaps = Gaps()
+        self._run: Run | None = None
+        self._identity = object()
+        self._derived = LiveDerived()
+        self._gaps_read = 0
+        self._modes: dict[int, Any] = {}
+        self._sources: list[Source] = []
+        self._running = False
+        self._paused = False
+        self._undo: list[Callable[[], None]] = []
+        self._main = 0
+        self.crash_text: str | None = None
+        self.store = MemoryStore()
+        self.disk: DiskStore | None = None
+        self.recording = self._begin_recording()
+        self._given = self._register(models)
+        if settings.live is not None:
+            feed = LiveFeed(self.recording, settings.live)
+            self.recording.listen(feed.entered, feed.ended)
+        self._following = Following(
+            self.recording, settings, bool(models), self._steps, self._training, self.gaps
+        )
+
+    def _begin_recording(self) -> Recording:
+        from clew.capture.budget import Budget
+        from clew.capture.recording import Recording
+        from clew.capture.tensors import TensorTable
+
+        settings = self._settings
+        try:
+            sink = self._open_sink()
+        except ClewError as refused:
+            if not isinstance(refused.__cause__, OSError):
+                raise
+            why = f"{refused}; the trace is kept in memory"
+            self.gaps.tell(Gap("the trace on disk", "", why, "save it, or choose another out="))
+            sink = self.store
+        most_events = math.inf if settings.limits.events is None else settings.limits.events
+        budget = Budget(settings.limits, self.gaps.add)
+        if self.disk is not None:
+            budget.is_behind = self.disk.is_behind
+        batch = UnkeptStore.BATCH if settings.out is False else math.inf
+        recording = Recording(sink, time.perf_counter_ns, TensorTable, budget, most_events, batch)
+        recording.on_halt = self._halted
+        recording.on_fault = self.gaps.fault
+        recording.on_gap = self.gaps.add
+        recording.keeps_calls = settings.level != "values"
+        return recording
+
+    def _register(self, models: dict[str, nn.Module]) -> dict[str, tuple[str, list[ModuleName]]]:
+        """The class of each model and the names in it, by its path."""
+        given = {}
+        modules = self.recording.modules
+        for path, model in models.items():
+            known = len(modules.names)
+            modules.register(model, path)
+            given[path] = (type(model).__name__, modules.names[known:])
+        return given
+
+    def start(self, frame: FrameType | None, nested: bool) -> None:
+        """Install everything."""
+        from clew.capture.compiled import CompiledSource
+        from clew.capture.modules import ModuleSource
+        from clew.capture.sources import boundary_of
+        from clew.capture.threads import ThreadSource
+        from clew.capture.torch_compat import on_swap
+
+        recording = self.recording
+        if nested:
+            self.gaps.add(Gap("nested trace", "", "another trace was already recording",
+                          "its times include the cost of this one"))  # fmt: skip
+        self._run = None
+        self._main = threading.get_ident()
+        lane = recording.lane(boundary_of(frame))
+        modules = ModuleSource(recording, self._sees_ops, self._on_thread, self._on_idle)
+        compiled = CompiledSource(recording, self._settings.compiled, self.gaps.add)
+        self._sources = self._following.around(modules)
+        if self._sees_ops:
+            self._sources.append(ThreadSource(recording, self.gaps.add))
+        self._undo = [on_swap(recording.tensors.forget), compiled.stop, self._stop_sources]
+        self._following.gather.begin()
+        compiled.start()
+        self._start_sources()
+        self._push_mode(lane)
+        self._paused = False
+        self._follow_schedule()
+
+    def stop(self) -> None:
+        """Take everything away and hand over the rest."""
+        following, crashed = self._following, self.crash_text is not None
+        with contextlib.ExitStack() as rest:  # an interrupt ends one part, not the others
+            if self.disk is not None:
+                rest.callback(self._try, self.disk.close, "the last events")
+            rest.callback(self._try, self._say_missed, "what was asked for and never came")
+            rest.callback(self._try, self._close_recording, "the last events")
+            rest.callback(self._try, lambda: following.gather.finish(crashed), "gathered values")
+            rest.callback(self._try, following.workers.close, "the events of workers")
+            rest.callback(self._uninstall)
+            for lane in list(self.recording.lanes.values()):
+                self._pop_mode(lane)
+            if self.disk is None:
+                # torch.distributed may have come up since the start, and may be gone afterwards.
+                self._rank, self._size = rank_and_size((self._rank, self._size))
+
+    def _close_recording(self) -> None:
+        self.recording.close()
+        self._run = None
+
+    def _uninstall(self) -> None:
+        """Take away all that was installed, whatever becomes of each."""
+        undo, self._undo = self._undo, []
+        with contextlib.ExitStack() as rest:
+            for action in undo:
+                rest.callback(self._try, action, "the end of the trace")
+
+    def _try(self, action: Callable[[], object], where: str) -> None:
+        """Do something the program does not know of and must not hear of if it fails."""
+        try:
+            action()
+        except Exception as fault:
+            self.gaps.fault(fault, where)
+
+    def _say_missed(self) -> None:
+        """Say what was asked for and never came."""
+        from clew.capture.torch_compat import compiled_graph_count
+
+        following, modules, settings = self._following, self.recording.modules, self._settings
+        if not self._given and self.recording.is_empty() and settings.schedule is None:
+            self.gaps.tell(NOTHING_RAN)
+        compiled = compiled_graph_count() > 0
+        for gap in models_that_never_ran(self._given, modules, following.owners, compiled):
+            self.gaps.tell(gap)
+        following.named.tell_missing()
+        matched = following.matched
+        unmatched = [a for a in settings.addresses if a.text not in matched]
+        for gap in addresses_without_match(unmatched, modules, following.names_near):
+            self.gaps.add(gap)
+        if following.watch is not None:
+            following.watch.say_missed()
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether events are recorded now: started, and not between two steps of a schedule."""
+        return bool(self._undo) and not self._paused and not self.recording.halted
+
+    def failed_to_start(self, fault: BaseException) -> None:
+        """Undo what was installed and say so; the program runs on, unrecorded."""
+        self.gaps.fault(fault, "anything")
+        self._uninstall()
+
+    def abandon(self) -> None:
+        """Stop in a process that inherited the recording by a fork."""
+        self.recording.halt()
+        if self.disk is not None:
+            self.disk.abandon()
+        self._uninstall()
+
+    def forked(self) -> None:
+        """Say that another process runs unseen; workers of a DataLoader tell what they do."""
+        if self._following.workers.is_starting:
+            return
+        self.gaps.add(
+            Gap(
+                "a forked process",
+                "",
+                "what runs in it is not recorded",
+                "open a clew.trace in the process",
+            )
+        )
+
+    def step(self) -> int:
+        """Begin the next step."""
+        if self.recording.grads is not None and not self._paused:
+            self.recording.grads.look_around()
+        self._following.workers.merge()
+        number = self._steps.begin()
+        self._step_began = self.recording.clock()
+        lane = self.recording.lane()
+        if lane.outermost is not None:  # a wrapper, say, whose model has ended the step
+            self._straddling.add(lane.ident)
+        self._following.gather.stepped()
+        self._follow_schedule()
+        if not self._paused:
+            self.recording.mark(Step(number))
+        if self.disk is not None:
+            self.recording.drain()
+        return number
+
+    def _follow_schedule(self) -> None:
+        """Take the sources away for steps that are not recorded, and bring them back."""
+        schedule = self._settings.schedule
+        pause = schedule is not None and not schedule(self._steps.number)
+        if pause == self._paused:
+            return
+        self._paused = pause
+        lane = self.recording.lane()
+        if pause:
+            self._stop_sources()
+            self._pop_mode(lane)
+        else:
+            self._start_sources()
+            self._push_mode(lane)
+
+    def _start_sources(self) -> None:
+        self._running = True
+        for source in self._sources:
+            source.start()
+
+    def _stop_sources(self) -> None:
+        if self._running:
+            self._running = False
+            with contextlib.ExitStack() as rest:
+                for source in self._sources:
+                    rest.callback(source.stop)
+
+    def _halted(self) -> None:
+        self.gaps.add(
+            Gap(
+                "events",
+                "",
+                f"the limit of {self._settings.limits.events} events was reached",
+                "raise it with clew.trace(limits=Limits(events=...))",
+            )
+        )
+
+    def flush(self) -> None:
+        """Make everything so far readable."""
+        if self._undo:
+            self._following.workers.merge()
+            self.recording.drain()
+            self._run = None
+            if self.disk is not None:
+                self.disk.flush()
+
+    def crashed(self, error: BaseException) -> None:
+        """Record the exception that ends the block, and tell the user where it came from."""
+        from clew.capture.failures import add_note
+
+        try:
+            self.crash_text = self.recording.crashed(error)
+            self.flush()
+            run = self.run()
+            add_note(error, crash_note(run, failing_event(run), self.crash_text))
+        except Exception as fault:
+            self.gaps.fault(fault, "the exception that ended the block")
+
+    def run(self) -> Run:
+        """Give everything so far, to be read."""
+        self.flush()
+        if self._run is None or self._gaps_read != len(self.gaps):
+            columns = self._columns() if self.disk is None else self.disk.read()
+            # What went wrong since, the writing itself too, is not in the files.
+            columns.gaps += [gap for gap in self.gaps if gap not in columns.gaps]
+            if self._settings.out is False:
+                columns.gaps.append(NOTHING_KEPT)
+            run = run_of(columns, self._identity)
+            self._run, self._gaps_read = run, len(self.gaps)
+        return self._run
+
+    def _open_sink(self) -> Sink:
+        settings = self._settings
+        if settings.out is False:
+            self.store = UnkeptStore()
+        elif settings.out is not None:
+            self.disk = self._open_disk(settings.out, settings.exist)
+            return self.disk
+        return self.store
+
+    def _open_disk(self, out: str | os.PathLike[str], exist: str) -> DiskStore:
+        from clew.store.disk import DiskStore
+        from clew.store.save import claim
+
+        if isinstance(out, str) and is_url(out):
+            from clew.store.remote_store import RemoteStore, claim_remote
+
+            place = claim_remote(out, self._rank, exist, self._environment(), self._size)
+            return RemoteStore(*place, self._rank, self._around, self.gaps.tell, LiveEventRows())
+        folder = claim(Path(out), self._rank, exist, self._environment(), self._size)
+        return DiskStore(folder, self._rank, self._around, self.gaps.tell, LiveEventRows())
+
+    @property
+    def path(self) -> Path | str | None:
+        """What is written to."""
+        return None if self.disk is None else self.disk.place
+
+    def _around(self, nodes: list[Any]) -> Surroundings:
+        from clew.capture.sources import places_of
+        from clew.store.disk import Surroundings
+
+        recording = self.recording
+        return Surroundings(
+            places_of(nodes),
+            module_rows(recording),
+            list(recording.modules.parameters),
+            list(recording.thread_names),
+            dict(self._steps.modes),
+            list(self.gaps),
+            (lambda file: None) if self._settings.redact else source_text,
+            self._environment(),
+        )
+
+    def _columns(self) -> Columns:
+        columns = recorded_columns(
+            self.store, self.recording, self._steps.modes, self.gaps,
+            self._environment(), self._settings.redact, self._rank,
+        )  # fmt: skip
+        columns.derived = self._derived.of(columns)
+        return columns
+
+    def _environment(self) -> dict[str, Any]:
+        return {
+            **surroundings(self._settings.name, self._clock, self._time),
+            "level": self._settings.level,
+            "values": self._settings.values,
+            "crash": self.crash_text,
+        }
+
+    def _push_mode(self, lane: Lane) -> None:
+        lane.followed = True
+        if self._sees_ops:
+            from clew.capture.ops import OpMode
+
+            mode = self._modes[lane.ident] = OpMode(self.recording, lane)
+            mode.start()
+
+    def _pop_mode(self, lane: Lane) -> None:
+        lane.followed = False
+        mode = self._modes.pop(lane.ident, None)
+        if mode is not None and not mode.stop():
+            self.gaps.add(stopped_elsewhere(lane.name))
+
+    def _on_thread(self, lane: Lane) -> None:
+        """A module runs on a thread that is not followed: see its ops too."""
+        if lane.ident not in self._modes:
+            self._push_mode(lane)
+
+    def _on_idle(self, lane: Lane, module: nn.Module) -> None:
+        """The outermost module call of a thread is over: leave no mode behind on it."""
+        from clew.capture.threads import ops_not_recorded
+
+        if lane.ident in self._straddling:
+            self._straddling.discard(lane.ident)
+        elif not self._steps.is_settled:
+            root = self._root()
+            self._steps.settle((module if root is None else root).training)
+        if lane.ident != self._main:
+            self._pop_mode(lane)
+            if self._sees_ops:
+                self.gaps.add(ops_not_recorded(lane.name))
+
+    def _root(self) -> nn.Module | None:
+        """The model whose names are used, which says what kind of step one is."""
+        _, names = next(iter(self._given.values()), ("", []))
+        return names[0].entry.ref() if names else None
+
+    def _training(self) -> bool | None:
+        """Whether this is a train step, as far as that can be told while a model runs."""
+        from clew.capture.lanes import START
+
+        if self._steps.is_settled:
+            return None
+        root = self._root()
+        lane = self.recording.lane()
+        running = lane.outermost
+        root = running if root is None else root
+        began_here = lane.stack[-1][START] >= self._step_began
+        if root is not None and running is not None and began_here:
+            self._steps.settle(root.training)
+        return None if root is None else root.training

@@ -1,0 +1,85 @@
+"""The findings of a run as a report carries them, and which events a report keeps.
+
+In come a run, its findings and a way from events to rows of the report, out comes plain data.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from clew.analysis.findings import Finding
+from clew.analysis.nonfinite import NonFinite
+from clew.events.columns import Ints
+from clew.events.model import Gap
+from clew.run.run import Run
+
+_MOST_ORIGINS = 50
+_MOST_GAPS = 200
+
+# The row of an event in the report, -1 if it was left out.
+RowOf = Callable[[int], int]
+
+
+def finding_list(found: Iterable[Finding], row_of: RowOf) -> list[dict[str, Any]]:
+    """Give the findings, each with the row to go to, -1 for none."""
+    return [
+        {
+            "severity": finding.severity,
+            "kind": finding.kind,
+            "text": finding.text,
+            "count": finding.count,
+            "row": -1 if finding.event is None else row_of(finding.event.row),
+        }
+        for finding in found
+    ]
+
+
+def origin_list(origins: Sequence[NonFinite], row_of: RowOf) -> list[dict[str, Any]]:
+    """Give where NaN and Inf come from: the first of each kind."""
+    counts: Counter[tuple[str, str]] = Counter()
+    listed = []
+    for origin in origins:
+        counts[origin.kind, origin.severity] += 1
+        if counts[origin.kind, origin.severity] <= _MOST_ORIGINS:
+            listed.append(
+                {
+                    "kind": origin.kind,
+                    "severity": origin.severity,
+                    "what": origin.what,
+                    "hint": origin.hint,
+                    "row": row_of(origin.event.row),
+                }
+            )
+    return listed
+
+
+def gaps(listed: Iterable[Gap]) -> dict[str, Any]:
+    """Give what was not seen, and what to do about it."""
+    all_gaps = list(listed)
+    shown = [[g.what, g.where, g.why, g.remedy] for g in all_gaps[:_MOST_GAPS]]
+    return {"total": len(all_gaps), "first": shown}
+
+
+def kept_rows(run: Run, most: int, found: Iterable[Finding] = ()) -> Ints:
+    """Choose what fits: of each rank the first and last events; findings, errors, their callers."""
+    keep = np.ones(len(run), dtype=bool)
+    if len(run) <= most:
+        return np.flatnonzero(keep)
+    share = max(most // len(run.ranks), 1)
+    for rank in run.ranks:
+        mine = np.flatnonzero(run.process == rank)
+        keep[mine[share - share // 5 : max(len(mine) - share // 5, 0)]] = False
+    keep |= run.columns.error >= 0
+    keep[[finding.event.row for finding in found if finding.event is not None]] = True
+    # A row begins after the one it lies in, so one pass from the end finds all callers.
+    parents = run.parent_row
+    for row in np.flatnonzero(keep)[::-1].tolist():
+        above = int(parents[row])
+        while above >= 0 and not keep[above]:
+            keep[above] = True
+            above = int(parents[above])
+    return np.flatnonzero(keep)

@@ -1,0 +1,72 @@
+"""Places in the user's code, as the views name them: which line, which file, how short.
+
+In come rows of a `Run`, out come `Place`s and short texts. Torch's own frames are passed over.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from clew.analysis.file_names import bare_name, file_names
+from clew.events.columns import Place
+from clew.run.run import Run
+
+
+class Places:
+    """The user's lines that the events of one trace came from."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._places = run.columns.places
+        self._place: list[int] = run.columns.place.tolist()
+        self._parent: list[int] = run.parent_row.tolist()
+        self._sources = run.columns.sources
+        self._lines: dict[str, list[str]] = {}
+        self._between: dict[tuple[int, int], list[int]] = {}
+
+    def frames(self, row: int) -> list[int]:
+        """The user's frames between an event and the module call it ran in, outermost first."""
+        above = self._parent[row]
+        ends = self._place[row], self._place[above] if above >= 0 else -1
+        frames = self._between.get(ends)
+        if frames is None:
+            frames = self._between[ends] = self._walk(*ends)
+        return frames
+
+    def _walk(self, place: int, stop: int) -> list[int]:
+        found = []
+        while place >= 0 and place != stop:
+            frame = self._places[place]
+            if frame.line > 0 and not frame.library:
+                found.append(place)
+            place = frame.parent
+        return found[::-1]
+
+    def raw_line(self, place: Place) -> str:
+        """The source line of a place as it stands in its file, empty where it was not kept."""
+        lines = self._lines.get(place.file)
+        if lines is None:
+            lines = self._lines[place.file] = self._sources.get(place.file, "").splitlines()
+        return lines[place.line - 1] if 0 < place.line <= len(lines) else ""
+
+    def file(self, file: str) -> str:
+        """A file's name in short: from its package on, or as much of its path as tells it apart."""
+        return self._names[file]
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        return file_names(self._run)
+
+
+def short_place(place: Place, last: Place | None = None) -> str:
+    """`model.py:12`, or `model.py:12–15` for a stretch of lines."""
+    if last is None or last.file != place.file:
+        last = place
+    first, end = sorted((place.line, last.line))
+    text = short_place_of(place.file, first)
+    return text if first == end else f"{text}–{end}"
+
+
+def short_place_of(file: str, line: int) -> str:
+    """`model.py:12`."""
+    return f"{bare_name(file)}:{line}"
