@@ -254,10 +254,9 @@ class _KeptOfRanks(Mapping[int, Kept]):
         return part[own]
 
     def __contains__(self, number: object) -> bool:
-        try:
-            part, own = self._place(number)  # type: ignore[arg-type]
-        except (KeyError, TypeError):
+        if not isinstance(number, (int, np.integer)) or not 0 <= number < self._first[-1]:
             return False
+        part, own = self._place(int(number))
         return own in part
 
     def __iter__(self) -> Iterator[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clew.analysis.graph.boxes import Runs
-from clew.analysis.graph.data_edges import Flow
+from clew.analysis.graph.data_edges import DataEdges
 from clew.analysis.graph.graph_model import BACKWARD, Edge
 from clew.analysis.graph.order import is_next
 from clew.events.columns import IN, OUT
@@ -11,7 +11,7 @@ from clew.events.records import BACKWARD as BACKWARD_PHASE
 from clew.events.records import OP as OP_EVENT
 
 
-def gradient_edges(flow: Flow) -> list[Edge]:
+def gradient_edges(flow: DataEdges) -> list[Edge]:
     """One edge for each pair of boxes between which gradients went.
 
     A backward op is drawn where its forward op is. Ops whose forward op is not drawn let

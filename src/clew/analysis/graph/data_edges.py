@@ -40,7 +40,7 @@ Origin = int | str
 Bundle = dict[int, Runs]
 
 
-class Flow:
+class DataEdges:
     """One pass over the events in order, noting who made and who took which value."""
 
     def __init__(self, structure: Structure, boxes: Boxes) -> None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from clew.analysis.fold import Folds
 from clew.analysis.graph.backward_edges import gradient_edges
 from clew.analysis.graph.boxes import ALL_OPS, BETWEEN, NO_OPS, Boxes, BoxMaker, Wanted, top_rows
-from clew.analysis.graph.data_edges import Flow
+from clew.analysis.graph.data_edges import DataEdges
 from clew.analysis.graph.graph_model import INPUT, REPEAT, Edge, Graph, Node, nested
 from clew.analysis.graph.node_facts import NodeFacts
 from clew.analysis.graph.order import containment, order_edges
-from clew.analysis.graph.part import Part, first_forward, of_step
+from clew.analysis.graph.part import GraphPart, first_forward, of_step
 from clew.analysis.graph.squash import merged, merged_edges, squash
 from clew.errors import ClewError
 from clew.events.records import MODULE
@@ -100,12 +100,12 @@ def build(
     )
 
 
-def _part(folds: Folds, options: Options, roots: list[int] | None) -> Part:
+def _part(folds: Folds, options: Options, roots: list[int] | None) -> GraphPart:
     structure = folds.structure
     if options.step is not None:
         rows = top_rows(structure) if roots is None else roots
         return of_step(structure.run, rows, options.step)
-    return first_forward(structure) if roots is None else Part(roots)
+    return first_forward(structure) if roots is None else GraphPart(roots)
 
 
 def _without_repeats(nodes: dict[str, Node]) -> dict[str, Node]:
@@ -127,7 +127,7 @@ def _edges(folds: Folds, boxes: Boxes, options: Options) -> tuple[list[Edge], li
         return containment(boxes.nodes), []
     if options.edges == CALLS:
         return order_edges(folds.structure, boxes), []
-    flow = Flow(folds.structure, boxes)
+    flow = DataEdges(folds.structure, boxes)
     edges = flow.edges()
     if options.backward:
         edges += gradient_edges(flow)

@@ -18,7 +18,7 @@ from clew.run.run import Run
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GraphPart:
     """Rows that no call contains, in order, and what to say of them if there is more."""
 
     rows: list[int]
@@ -40,17 +40,17 @@ def one_rank(run: Run, rows: list[int] | None = None) -> tuple[Run, list[int] | 
     return run.only(rank=rank), rows, f"rank {rank} of {len(run.ranks)}"
 
 
-def of_step(run: Run, rows: list[int], step: int) -> Part:
+def of_step(run: Run, rows: list[int], step: int) -> GraphPart:
     """Give those of some rows that ran in a step."""
     found = [row for row in rows if run.step[row] == step]
     if not found:
         there = sorted({int(run.step[row]) for row in rows})
         known = f"{there[0]} to {there[-1]}" if there else "none"
         raise ClewError(f"nothing ran in step {step}; there are steps {known}")
-    return Part(found)
+    return GraphPart(found)
 
 
-def first_forward(structure: Structure) -> Part:
+def first_forward(structure: Structure) -> GraphPart:
     """Give one forward pass of the first step that has one.
 
     It ends where the backward pass or an optimizer begins; without either it is the whole step.
@@ -59,7 +59,7 @@ def first_forward(structure: Structure) -> Part:
     tops = top_rows(structure)
     calls = [row for row in tops if structure.kind[row] == MODULE] or tops
     if not calls:
-        return Part([])
+        return GraphPart([])
     step = int(run.step[calls[0]])
     others = np.flatnonzero(np.isin(run.phase, (BACKWARD, OPTIMIZER)))
     at = int(np.searchsorted(others, calls[0]))
@@ -70,4 +70,4 @@ def first_forward(structure: Structure) -> Part:
     said = [f"step {step} of {len(run.steps)}"] if len(run.steps) > 1 else []
     if any(structure.kind[row] == MODULE for row in in_step if row > before):
         said.insert(0, "first forward")
-    return Part(rows, ", ".join(said))
+    return GraphPart(rows, ", ".join(said))

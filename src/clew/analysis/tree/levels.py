@@ -1,6 +1,6 @@
 """Ranks and steps: which events belong to each, and which of them are the same.
 
-In comes a `Run`, out come `Stretch`es: what one rank did in one step. Two are the same when they
+In comes a `Run`, out come `RankStep`s: what one rank did in one step. Two are the same when they
 ran the same calls and ops on tensors of the same shapes, in the same order and nesting, forward,
 backward and optimizer alike; constants, such as a learning rate, may differ.
 """
@@ -21,7 +21,7 @@ from clew.run.run import Run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stretch:
+class RankStep:
     """What one rank did in one step: its events, and what it is compared by, sizes included."""
 
     rank: int
@@ -39,7 +39,7 @@ class Alike:
     """
 
     numbers: tuple[int, ...]
-    first: list[Stretch]
+    first: list[RankStep]
     spans: Ints
     exact: bool
 
@@ -70,7 +70,7 @@ def sections(run: Run, top: Ints) -> Ints:
 
 def stretches(
     run: Run, structure: Structure, sizeless: Structure | None, top: Ints
-) -> list[Stretch]:
+) -> list[RankStep]:
     """Give what each rank did in each step, in order; steps in which nothing ran are left out.
 
     With `sizeless`, sizes of tensors make no difference.
@@ -86,7 +86,7 @@ def stretches(
     bounds = np.flatnonzero(np.r_[True, (np.diff(step) != 0) | (np.diff(process) != 0)])
     ends = np.r_[bounds[1:], len(rows)]
     if len(bounds) == 1:
-        return [Stretch(int(process[0]), int(step[0]), rows, None, None)]
+        return [RankStep(int(process[0]), int(step[0]), rows, None, None)]
     position = np.full(len(run) + 1, -1, dtype=np.int64)
     position[rows] = np.arange(len(rows)) - np.repeat(bounds, ends - bounds)
     counts, looks = structure.looks(rows)
@@ -102,7 +102,7 @@ def stretches(
         ran = mode, facts[:, first:end].tobytes()
         exact = ran, looks[starts[first] : starts[end]].tobytes()
         key = exact if loose is None else (ran, loose[starts[first] : starts[end]].tobytes())
-        found.append(Stretch(int(process[first]), int(step[first]), rows[first:end], key, exact))
+        found.append(RankStep(int(process[first]), int(step[first]), rows[first:end], key, exact))
     return found
 
 
@@ -115,9 +115,9 @@ def _threads(run: Run) -> Ints:
     return threads
 
 
-def alike_ranks(found: list[Stretch], fold: bool) -> list[Alike]:
+def alike_ranks(found: list[RankStep], fold: bool) -> list[Alike]:
     """Give the ranks, those that did the same in all their steps as one."""
-    groups: dict[Any, list[list[Stretch]]] = {}
+    groups: dict[Any, list[list[RankStep]]] = {}
     for rank, stretches_of_rank in groupby(found, lambda stretch: stretch.rank):
         mine = list(stretches_of_rank)
         key = tuple((stretch.step, stretch.key) for stretch in mine) if fold else rank
@@ -125,9 +125,9 @@ def alike_ranks(found: list[Stretch], fold: bool) -> list[Alike]:
     return [_alike(group, tuple(mine[0].rank for mine in group)) for group in groups.values()]
 
 
-def alike_steps(found: list[Stretch], fold: bool) -> list[Alike]:
+def alike_steps(found: list[RankStep], fold: bool) -> list[Alike]:
     """Give the steps of a rank, those in a row that are the same as one."""
-    groups: list[list[Stretch]] = []
+    groups: list[list[RankStep]] = []
     for stretch in found:
         if fold and groups and groups[-1][-1].key == stretch.key:
             groups[-1].append(stretch)
@@ -136,7 +136,7 @@ def alike_steps(found: list[Stretch], fold: bool) -> list[Alike]:
     return [_alike([[s] for s in group], tuple(s.step for s in group)) for group in groups]
 
 
-def _alike(group: list[list[Stretch]], numbers: tuple[int, ...]) -> Alike:
+def _alike(group: list[list[RankStep]], numbers: tuple[int, ...]) -> Alike:
     spans = np.stack([np.concatenate([stretch.rows for stretch in mine]) for mine in group])
     exact = len({tuple(stretch.exact_key for stretch in mine) for mine in group}) == 1
     return Alike(numbers, group[0], spans, exact)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from clew.analysis.fold import Folds
 from clew.analysis.tree.levels import (
     Alike,
-    Stretch,
+    RankStep,
     alike_ranks,
     alike_steps,
     sections,
@@ -41,7 +41,7 @@ def tree_of(folds: Folds) -> Tree:
     found = stretches(run, folds.structure, sizeless, top)
     section_of: list[int] = section.tolist()
 
-    def entries(stretch: Stretch, times: int) -> list[Draft]:
+    def entries(stretch: RankStep, times: int) -> list[Draft]:
         """Outline what ran in one step of a rank: forward by thread, backward, optimizer.
 
         What ran after the last op of a section stands after the section.
@@ -74,7 +74,7 @@ def tree_of(folds: Folds) -> Tree:
                 drafts.append(Draft(THREAD, mine, STEP_LEVEL, times, name=name, children=children))
         return drafts
 
-    def steps(found: list[Stretch], times: int) -> list[Draft]:
+    def steps(found: list[RankStep], times: int) -> list[Draft]:
         drafts = []
         for alike in alike_steps(found, folds.folding):
             totals.fold(alike.spans)
@@ -121,7 +121,7 @@ def _under(
     ]  # fmt: skip
 
 
-def _threads(run: Run, section: list[int], found: list[Stretch]) -> dict[int, list[int]]:
+def _threads(run: Run, section: list[int], found: list[RankStep]) -> dict[int, list[int]]:
     """Give for each rank the threads of its forward pass, in the order in which they began."""
     threads: dict[int, dict[int, None]] = {}
     for stretch in found:

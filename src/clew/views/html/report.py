@@ -29,7 +29,7 @@ from clew.run.run import Run
 from clew.views.html import page_findings
 from clew.views.html.payload import Packer
 from clew.views.html.previews import Previews
-from clew.views.html.tables import Tables
+from clew.views.html.tables import PageTables
 
 EVENTS = 200_000
 _ASSETS = Path(__file__).parent / "assets"
@@ -119,7 +119,7 @@ def _trace(
     found = list_findings(search)
     rows = page_findings.kept_rows(run, events, found)
     previews = Previews()
-    tables = Tables(run, rows, search.marks(), previews, redact)
+    tables = PageTables(run, rows, search.marks(), previews, redact)
     left_out = _left_out(run, rows, previews, events)
     head = {
         **tables.pack(main, prefix),

@@ -45,7 +45,7 @@ class Numbered:
         return list(self._numbers)
 
 
-class Tables:
+class PageTables:
     """The tables of one trace: the events in `rows`, and the values they took and gave."""
 
     def __init__(

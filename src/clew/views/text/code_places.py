@@ -12,7 +12,7 @@ from clew.events.columns import Place
 from clew.run.run import Run
 
 
-class Places:
+class CodePlaces:
     """The user's lines that the events of one trace came from."""
 
     def __init__(self, run: Run) -> None:

@@ -26,7 +26,7 @@ from clew.views.text.code_nodes import (
     Result,
     walk,
 )
-from clew.views.text.code_places import Places
+from clew.views.text.code_places import CodePlaces
 from clew.views.text.event_texts import EventTexts
 from clew.views.text.style import Style, counted, not_finite_text, short_op
 
@@ -42,7 +42,7 @@ class CodeText:
         self._texts = texts
         self._succinct = succinct
         self._style = style
-        self._places = Places(run)
+        self._places = CodePlaces(run)
 
     def lines(self, nodes: list[Node]) -> list[str]:
         """Write a tree; ranks that read the same are written once."""

@@ -35,7 +35,7 @@ from clew.views.text.code_nodes import (
     Repeated,
     Result,
 )
-from clew.views.text.code_places import Places
+from clew.views.text.code_places import CodePlaces
 from clew.views.text.code_short import Blocks
 from clew.views.text.event_texts import EventTexts
 from clew.views.text.named_texts import NAMED
@@ -101,7 +101,7 @@ class _Facts:
         self.texts = texts
         self.succinct = succinct
         self.folds = Folds(run, fold=succinct)
-        self.places = Places(run)
+        self.places = CodePlaces(run)
         self.kind: list[int] = run.columns.kind.tolist()
         self.phase: list[int] = run.phase.tolist()
         self.parent: list[int] = run.parent_row.tolist()

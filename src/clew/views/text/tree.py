@@ -43,7 +43,7 @@ from clew.views.text.style import (
     style_for,
     time_text,
 )
-from clew.views.text.tree_columns import Line, laid_out
+from clew.views.text.tree_columns import TreeLine, laid_out
 
 SCREEN = 60
 _MOST_GROUPS = 8
@@ -147,9 +147,9 @@ def tree_view(
     return TreeView(run, depth, fold, rows)
 
 
-def lines_of(tree: Tree, depth: int | None) -> list[Line]:
+def lines_of(tree: Tree, depth: int | None) -> list[TreeLine]:
     """Give the lines of a tree down to a depth."""
-    lines: list[Line] = []
+    lines: list[TreeLine] = []
     # Nodes still to be written, with their lead, what lines below have for one, how deep they are,
     # how often all that is around them ran, and its source.
     pending: list[tuple[TreeNode, str, str, int, int, Source | None]] = []
@@ -198,28 +198,33 @@ def _capped(nodes: list[TreeNode]) -> list[TreeNode]:
     return [*groups[:_MOST_GROUPS], rest_of(rest, name), *others]
 
 
-def _lines(node: TreeNode, lead: str, below: str, times: int, above: Source | None) -> list[Line]:
+def _lines(
+    node: TreeNode, lead: str, below: str, times: int, above: Source | None
+) -> list[TreeLine]:
     """Write a node: one line, and for a failure the error and where it was raised."""
     cells = cells_of(node, times, above)
     if node.kind != FAILURE:
-        return [Line(lead, cells)]
+        return [TreeLine(lead, cells)]
     error = (node.error or "").partition("\n")[0]
     words = [(f"✗ {error}", ("red", "bold")), (f"  {failure_text(node)}", ())]
     if node.ops:
-        return [Line(lead, cells), *(Line(below, Cells(""), text, looks) for text, looks in words)]
+        return [
+            TreeLine(lead, cells),
+            *(TreeLine(below, Cells(""), text, looks) for text, looks in words),
+        ]
     leads = (lead, below)
-    return [Line(at, Cells(""), *text) for at, text in zip(leads, words, strict=True)]
+    return [TreeLine(at, Cells(""), *text) for at, text in zip(leads, words, strict=True)]
 
 
-def _named_lines(tree: Tree) -> list[Line]:
+def _named_lines(tree: Tree) -> list[TreeLine]:
     if not tree.named:
         return []
     total = sum(node.count for node in tree.named)
     head = Cells("named values", mark=f"×{number_text(total)}" if total > 1 else "")
     names = _capped(list(tree.named))
     leads = ["├─ "] * (len(names) - 1) + ["└─ "]
-    lines = [Line(lead, cells_of(node)) for lead, node in zip(leads, names, strict=True)]
-    return [Line("", head), *lines]
+    lines = [TreeLine(lead, cells_of(node)) for lead, node in zip(leads, names, strict=True)]
+    return [TreeLine("", head), *lines]
 
 
 class Heights:

@@ -1,8 +1,8 @@
 """Lines of the tree laid out in columns that fit the width there is.
 
-In come `Line`s of cells, out come strings. Names and shapes get the room that numbers leave; when
-there is too little and a bound, source, ops, parameters and values are left out, in that order, and
-the line of titles says so.
+In come `TreeLine`s of cells, out come strings. Names and shapes get the room that numbers leave;
+when there is too little and a bound, source, ops, parameters and values are left out, in that
+order, and the line of titles says so.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Pieces = list[tuple[str, tuple[str, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TreeLine:
     """One line: what stands before it, and what it says in cells or, across them, in words."""
 
     lead: str
@@ -52,14 +52,14 @@ class _Widths:
     left_out: list[str]
 
 
-def laid_out(lines: list[Line], style: Style) -> list[str]:
+def laid_out(lines: list[TreeLine], style: Style) -> list[str]:
     """Write the lines, a line of column titles first."""
-    titles = Line("", _TITLES)
+    titles = TreeLine("", _TITLES)
     if not style.unicode:
         titles, *lines = [_in_ascii(line, style) for line in (titles, *lines)]
     widths = _widths(lines, titles.cells, style)
     if widths.left_out:
-        titles = Line("", replace(titles.cells, cls=f"… {', '.join(widths.left_out)}"))
+        titles = TreeLine("", replace(titles.cells, cls=f"… {', '.join(widths.left_out)}"))
     title = "".join(text for text, _ in _row(titles, widths))
     rows: list[_Pieces] = [[(title.rstrip(), ("dim",))]]
     for line in lines:
@@ -68,7 +68,7 @@ def laid_out(lines: list[Line], style: Style) -> list[str]:
     return [_painted(row, style) for row in rows]
 
 
-def _in_ascii(line: Line, style: Style) -> Line:
+def _in_ascii(line: TreeLine, style: Style) -> TreeLine:
     """Give a line in ASCII, before its widths are measured."""
     said = style.finish
     c = line.cells
@@ -78,10 +78,10 @@ def _in_ascii(line: Line, style: Style) -> Line:
         time=said(c.time), source=said(c.source), flow=[said(form) for form in c.flow],
         shorter=[said(form) for form in c.shorter],
     )  # fmt: skip
-    return Line(said(line.lead), cells, said(line.words), line.looks)
+    return TreeLine(said(line.lead), cells, said(line.words), line.looks)
 
 
-def _widths(lines: list[Line], titles: Cells, style: Style) -> _Widths:
+def _widths(lines: list[TreeLine], titles: Cells, style: Style) -> _Widths:
     cells = [line.cells for line in lines if not line.words]
     sizes = {column: _width(cells, titles, column) for column in _COLUMNS}
     others = {column: size for column, size in sizes.items() if size}
@@ -129,7 +129,7 @@ def _fitting(forms: list[str], width: int) -> str:
     return next((form for form in forms if len(form) <= width), clipped(forms[-1], width))
 
 
-def _label_widths(lines: list[Line]) -> Iterator[int]:
+def _label_widths(lines: list[TreeLine]) -> Iterator[int]:
     for line in lines:
         cells = line.cells
         if line.words:
@@ -147,7 +147,7 @@ def _named(cells: Cells) -> str:
     return " ".join(part for part in (cells.name, cells.mark) if part)
 
 
-def _label(line: Line, width: int) -> _Pieces:
+def _label(line: TreeLine, width: int) -> _Pieces:
     """Write lead, name, mark and class in the room there is; the class gives way first."""
     cells = line.cells
     pieces: _Pieces = [(line.lead, ("dim",))]
@@ -172,7 +172,7 @@ def _label(line: Line, width: int) -> _Pieces:
     return pieces
 
 
-def _row(line: Line, widths: _Widths) -> _Pieces:
+def _row(line: TreeLine, widths: _Widths) -> _Pieces:
     cells = line.cells
     pieces = _label(line, widths.label)
     over = sum(len(text) for text, _ in pieces) - widths.label
