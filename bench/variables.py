@@ -25,7 +25,7 @@ from clew.capture.plain import NoTensors
 from clew.capture.recording import Recording
 from clew.capture.variables import VariableSource
 from clew.events.settings import Limits
-from clew.store.memory import MemoryStore
+from clew.store.write.memory_sink import MemoryStore
 
 # Bindings of the variable, and calls elsewhere, of one run.
 ROUNDS, CALLS, SIZE = 20, 100_000, 16

@@ -27,9 +27,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import clew
-from clew.store.live import LiveFile
-from clew.store.recover import recover
-from clew.store.schema import SCHEMAS
+from clew.store.format.live_stream import LiveFile
+from clew.store.format.schema import SCHEMAS
+from clew.store.write.recover import recover
 
 MEMORY = 3 << 30
 PATIENCE = 20

@@ -223,11 +223,11 @@ class Trace:
         A URL such as `s3://bucket/run.clew` is reached through fsspec.
         """
         from clew.run.writing import event_rows
-        from clew.store.save import save
+        from clew.store.write.save import save
 
         columns = self._current_run().recorded()
         if isinstance(path, str) and is_url(path):
-            from clew.store.remote_store import save_remote
+            from clew.store.write.remote_sink import save_remote
 
             return save_remote(columns, path, exist, event_rows)
         return save(columns, Path(path), exist, event_rows)
@@ -292,10 +292,10 @@ def load(path: str | os.PathLike[str]) -> Trace:
 
     A URL such as `s3://bucket/run.clew` is reached through fsspec.
     """
-    from clew.store.folder import open_folder
+    from clew.store.read.open_trace import open_folder
 
     if isinstance(path, str) and is_url(path):
-        from clew.store.remote_folder import open_remote
+        from clew.store.read.remote_folder import open_remote
 
         return Trace(Run(*open_remote(path)))
     return Trace(Run(*open_folder(Path(path))))

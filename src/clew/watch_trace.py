@@ -22,7 +22,7 @@ from clew.events.settings import Limits
 from clew.run.live_derived import LiveDerived
 from clew.run.run import Run, run_of
 from clew.session import Gaps, recorded_columns, surroundings
-from clew.store.memory import MemoryStore, UnkeptStore
+from clew.store.write.memory_sink import MemoryStore, UnkeptStore
 from clew.traces import Trace
 
 if TYPE_CHECKING:

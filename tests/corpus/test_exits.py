@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from clew.address import written
-from clew.store.folder import rank_folders, read_rank
-from clew.store.recover import recover
+from clew.store.format.manifest import Format
+from clew.store.read.open_trace import rank_folders, read_files
+from clew.store.write.recover import recover
 from clew.views.export.formats import FORMATS
 from tests.corpus.exits import EXITS, HAS_FINDINGS, Case, objects_with_numbers, pages
 
@@ -216,7 +217,7 @@ def by_process(case: Case) -> list[list[Any]]:
 def test_steps_are_those_of_the_marks(case: Case) -> None:
     folders = rank_folders(case.path).values()
     for events, folder in zip(by_process(case), folders, strict=True):
-        numbers = read_rank(folder).subject.tolist()
+        numbers = read_files(folder)[0].subject.tolist()
         step = 0
         for event, number in zip(events, numbers, strict=True):
             step = number if event.kind == "step" else step
@@ -260,13 +261,15 @@ def test_lines_are_the_innermost_of_the_users_on_the_stack(case: Case) -> None:
             assert not own or event.source == own[-1], event
 
 
-OLD = Path(__file__).parents[1] / "no_torch" / "run.clew"
+OLD = Path(__file__).parents[1] / "formats" / "v3" / "run.clew"
 
 
 def test_a_trace_of_version_3_has_the_same_facts(tmp_path: Path) -> None:
     """Its event table has most of them in words, as the Clew that wrote it knew them."""
     case = Case(OLD, tmp_path)
     assert json.loads((OLD / "manifest.json").read_text())["version"] == 3
-    assert all(read_rank(folder).derived is None for folder in rank_folders(OLD).values())
+    assert all(
+        read_files(folder, Format(3))[0].derived is None for folder in rank_folders(OLD).values()
+    )
     assert differences(case, "duckdb") == []
     assert differences(case, "json") == []

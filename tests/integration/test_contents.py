@@ -14,8 +14,8 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 import clew
-from clew.store import contents, disk
-from clew.store.recover import recover
+from clew.store.write import dedup, trace_writer
+from clew.store.write.recover import recover
 from tests.same_trace import facts_of, facts_of_any_run
 
 INLINE, LARGE = 100, 40_000
@@ -104,10 +104,11 @@ def test_other_content_with_the_same_checksum_is_not_merged(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from clew.capture import statistics
-    from clew.store import kept
+    from clew.store.format.checksums import CHECKSUM, CHECKSUMS
 
-    for module in (statistics, contents, kept):
+    for module in (statistics, dedup):
         monkeypatch.setattr(module, "checksum", lambda data: 7)
+    monkeypatch.setitem(CHECKSUMS, CHECKSUM, lambda data: 7)
     monkeypatch.setattr(statistics.RunningChecksum, "result", lambda running: 7)
 
     def program() -> None:
@@ -141,7 +142,7 @@ def test_the_same_bytes_of_another_dtype_or_shape_come_back_as_they_were(tmp_pat
 def test_contents_met_long_ago_are_stored_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contents, "_MOST", 4)
+    monkeypatch.setattr(dedup, "_MOST", 4)
     with clew.trace(values="full", out=tmp_path / "run.clew") as t:
         for number in [0, 0, 1, 2, 3, 4, 5, 0]:
             torch.full((LARGE,), float(number))
@@ -159,7 +160,7 @@ def test_a_shard_with_shared_content_is_recovered_whole(
             torch.full((LARGE,), float(number))
         t.flush()
         shutil.copytree(tmp_path / "run.clew", tmp_path / "cut.clew")
-    monkeypatch.setattr("clew.store.recover.runs_here", lambda writer: False)
+    monkeypatch.setattr("clew.store.write.recover.runs_here", lambda writer: False)
     assert "rank=00000/.shard-00000.open: sealed with 2 values" in recover(tmp_path / "cut.clew")
     values = clew.load(tmp_path / "cut.clew")["op:aten.full.default"].values
     assert [v.array()[-1] for v in values] == [1, 2, 1, 2]
@@ -189,14 +190,14 @@ def test_what_waits_to_be_written_is_bounded(
 
     monkeypatch.setattr(budget, "_BATCH_BYTES", 1 << 20)
     sizes = []
-    write_values = disk.TraceFiles.write_values
+    write_values = trace_writer.TraceFiles.write_values
 
-    def watched(self: Any, part: Any) -> None:
-        payloads = [kept.payload for kept in part.kept.values()]
+    def watched(self: Any, columns: Any, taken: Any, kept: Any) -> None:
+        payloads = [found.payload for found in kept.values()]
         sizes.append(sum(len(p.data) for p in payloads if p is not None))
-        write_values(self, part)
+        write_values(self, columns, taken, kept)
 
-    monkeypatch.setattr(disk.TraceFiles, "write_values", watched)
+    monkeypatch.setattr(trace_writer.TraceFiles, "write_values", watched)
     layer = nn.Linear(64, 64)
     for level in ("ops", "modules"):
         sizes.clear()

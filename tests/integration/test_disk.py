@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import clew
-from clew.store import disk, live, shards
+from clew.store.format import live_stream, shards
+from clew.store.write import trace_writer
 from tests.same_trace import facts_of, facts_of_any_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
@@ -211,9 +212,9 @@ def test_a_streamed_trace_is_the_trace(name: str, tmp_path: Path) -> None:
 def test_small_parts_and_shards_change_nothing(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "_ROLL_ROWS", 5)
-    monkeypatch.setattr(disk, "_INLINE", 16)
-    monkeypatch.setattr(live, "MOST_ROWS", 2)
+    monkeypatch.setattr(trace_writer, "_ROLL_ROWS", 5)
+    monkeypatch.setattr(trace_writer, "_INLINE", 16)
+    monkeypatch.setattr(live_stream, "MOST_ROWS", 2)
     monkeypatch.setattr(shards, "_LARGEST_SHARD", 100_000)
 
     def often() -> Program:
@@ -309,7 +310,7 @@ def test_names_that_are_not_unicode_do_not_stop_the_writing(tmp_path: Path) -> N
 
 
 def test_shards_open_with_safetensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "_INLINE", 3)
+    monkeypatch.setattr(trace_writer, "_INLINE", 3)
     monkeypatch.setattr(shards, "_LARGEST_SHARD", 300_000)
     t = record(dtypes, values="full", out=tmp_path / "run.clew")
     values = [v for e in t.events for v in [*e.inputs.values(), *e.outputs.values()]]

@@ -26,7 +26,7 @@ from torch.utils.checkpoint import checkpoint
 
 import clew
 from clew.errors import ClewError, MissingDependency, NotRecorded
-from clew.store.kept import KeptOnDisk
+from clew.store.read.payloads import KeptOnDisk
 from clew.views.export.formats import FORMATS
 from clew.views.export.hdf5 import escaped
 from clew.views.export.text import as_json

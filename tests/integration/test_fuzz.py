@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import clew
-from clew.store import disk
-from clew.store.schema import SCHEMAS
+from clew.store.format.schema import SCHEMAS
+from clew.store.write import trace_writer
 
 
 class Net(nn.Module):
@@ -39,7 +39,7 @@ class Net(nn.Module):
 
 def make_traces(folder: Path) -> None:
     """Small traces of every kind: sealed, live, in many parts, of several ranks, crashed."""
-    net, inline = Net(), disk._INLINE
+    net, inline = Net(), trace_writer._INLINE
 
     def program(t: clew.Trace) -> None:
         y = net(torch.ones(1, 2), flag=None, scale=1.5, sizes=[1, 2], mode="x", kind=torch.int8)
@@ -50,7 +50,7 @@ def make_traces(folder: Path) -> None:
     with clew.trace(net, values="full") as sealed:
         program(sealed)
     sealed.save(folder / "sealed.clew")
-    disk._INLINE = 8
+    trace_writer._INLINE = 8
     try:
         with clew.trace(net, values="full", out=folder / "parts.clew") as parts:
             program(parts)
@@ -59,7 +59,7 @@ def make_traces(folder: Path) -> None:
         with parts:
             torch.ones(3).to_sparse()
     finally:
-        disk._INLINE = inline
+        trace_writer._INLINE = inline
     os.environ["RANK"] = "1"
     crashed = clew.trace(net, values="stats")
     try:

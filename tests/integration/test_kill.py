@@ -21,7 +21,7 @@ import pytest
 from safetensors import safe_open
 
 import clew
-from clew.store.recover import recover
+from clew.store.write.recover import recover
 from tests.same_trace import facts_of
 
 KILLS = 60
@@ -32,10 +32,11 @@ NURSERY = f"""
 import json, os, random, select, signal, struct, sys, time
 import torch
 import clew
-from clew.store import disk, sealing, shards
+from clew.store.format import shards
+from clew.store.write import seal_part, trace_writer
 
 torch.set_num_threads(1)
-disk._INLINE = 200
+trace_writer._INLINE = 200
 
 class Net(torch.nn.Module):
     def forward(self, step, trace):
@@ -46,7 +47,7 @@ class Net(torch.nn.Module):
 
 def program(folder, pipe, tiny, steps=1_000_000):
     if tiny:
-        disk._ROLL_ROWS, sealing._GROUP_ROWS, shards._LARGEST_SHARD = 60, 8, 1_100_000
+        trace_writer._ROLL_ROWS, seal_part._GROUP_ROWS, shards._LARGEST_SHARD = 60, 8, 1_100_000
     net = Net()
     with clew.trace(net, values="full", out=folder) as t:
         for step in range(steps):

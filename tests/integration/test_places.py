@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 import clew
-from clew.store import disk
+from clew.store.write import disk_sink, trace_writer
 
 ROOT = Path(__file__).parents[2]
 
@@ -288,15 +288,15 @@ def test_the_program_waits_for_a_writer_too_far_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held, reached = threading.Event(), threading.Event()
-    write = disk.TraceFiles.write_events
-    monkeypatch.setattr(disk, "_QUEUE", 2)
+    write = trace_writer.TraceFiles.write_events
+    monkeypatch.setattr(disk_sink, "_QUEUE", 2)
 
     def slow(self: Any, *args: Any, **options: Any) -> None:
         reached.set()
         assert held.wait(30)
         write(self, *args, **options)
 
-    monkeypatch.setattr(disk.TraceFiles, "write_events", slow)
+    monkeypatch.setattr(trace_writer.TraceFiles, "write_events", slow)
     done: list[int] = []
 
     def program() -> None:

@@ -21,7 +21,9 @@ from torch import nn
 import clew
 from clew.cli.main import main
 from clew.errors import BadTrace, ClewError, MissingDependency
-from clew.store import disk, remote, shards
+from clew.store import remote
+from clew.store.format import shards
+from clew.store.write import trace_writer
 from tests.same_trace import facts_of, facts_of_any_run
 
 LARGE = 9000
@@ -105,7 +107,7 @@ def test_a_saved_trace_is_the_trace(url: str, tmp_path: Path) -> None:
 
 
 def test_small_parts_change_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "_ROLL_ROWS", 10)
+    monkeypatch.setattr(trace_writer, "_ROLL_ROWS", 10)
     monkeypatch.setattr(shards, "_LARGEST_SHARD", 100_000)
     t = program(url, steps=6)
     assert facts_of_any_run(clew.load(url)) == facts_of_any_run(program(None, steps=6))

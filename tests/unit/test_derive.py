@@ -16,7 +16,7 @@ from clew.events.columns import EVENT_COLUMNS, VALUE_COLUMNS, Columns, Derived
 from clew.events.records import MODULE, OP
 from clew.run.derive import State, derive, derive_all
 from clew.run.live_derived import LiveDerived
-from clew.store.folder import rank_folders, read_rank
+from clew.store.read.open_trace import rank_folders, read_files
 
 TRACES = Path(__file__).parents[1] / "corpus" / "traces"
 RANKS = [rank for trace in sorted(TRACES.iterdir()) for rank in rank_folders(trace).values()]
@@ -26,7 +26,7 @@ Facts = dict[int, dict[str, Any]]
 
 @lru_cache
 def read(folder: Path) -> Columns:
-    return read_rank(folder)
+    return read_files(folder)[0]
 
 
 @pytest.fixture(params=RANKS, ids=[f"{rank.parent.stem}-{rank.name[-1]}" for rank in RANKS])

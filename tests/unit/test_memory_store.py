@@ -25,7 +25,7 @@ from clew.events.records import (
     Step,
     Unseen,
 )
-from clew.store.memory import MemoryStore
+from clew.store.write.memory_sink import MemoryStore
 
 ROOT = SimpleNamespace(index=0, parent=None)
 LINE = SimpleNamespace(index=7, parent=ROOT)

@@ -81,9 +81,9 @@ def _rank_facts(trace: Trace) -> dict[str, Any]:
 
 def _contents(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     """The manifest of a trace, and the sizes of its files."""
-    from clew.store.folder import read_manifest
+    from clew.store.format.manifest import read_manifest
+    from clew.store.read.remote_folder import remote_contents
     from clew.store.remote import RemoteFolder, is_url
-    from clew.store.remote_folder import remote_contents
 
     if is_url(path):
         with tempfile.TemporaryDirectory() as here:

@@ -13,7 +13,7 @@ from clew.events.model import Stats
 from clew.events.notebook_port import Shown
 from clew.events.tensor_text import is_python, numbers_text, tensor_text
 from clew.run.value_stats import NUMBERS
-from clew.store.decode import decode
+from clew.store.format.payload_numpy import decode
 
 if TYPE_CHECKING:
     import numpy as np

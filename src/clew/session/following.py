@@ -87,7 +87,7 @@ class Following:
 
     def _gather(self, every: int | None, steps: Steps, gaps: Gaps) -> Gather:
         from clew.capture.gather import Gather
-        from clew.store.decode import decode
+        from clew.store.format.payload_numpy import decode
 
         named = self.named
         gather = Gather(

@@ -40,8 +40,8 @@ from clew.session.surroundings import (
     source_text,
     surroundings,
 )
-from clew.store.memory import MemoryStore, UnkeptStore
 from clew.store.remote import is_url
+from clew.store.write.memory_sink import MemoryStore, UnkeptStore
 
 if TYPE_CHECKING:
     from torch import nn
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from clew.capture.lanes import Lane
     from clew.capture.names import ModuleName
     from clew.capture.recording import Recording
-    from clew.store.disk import DiskStore, Surroundings
+    from clew.store.write.disk_sink import DiskSink, Surroundings
 
 
 class Session:
@@ -81,7 +81,7 @@ class Session:
         self._main = 0
         self.crash_text: str | None = None
         self.store = MemoryStore()
-        self.disk: DiskStore | None = None
+        self.disk: DiskSink | None = None
         self.recording = self._begin_recording()
         self._given = self._register(models)
         if settings.live is not None:
@@ -336,17 +336,17 @@ class Session:
             return self.disk
         return self.store
 
-    def _open_disk(self, out: str | os.PathLike[str], exist: str) -> DiskStore:
-        from clew.store.disk import DiskStore
-        from clew.store.save import claim
+    def _open_disk(self, out: str | os.PathLike[str], exist: str) -> DiskSink:
+        from clew.store.write.disk_sink import DiskSink
+        from clew.store.write.save import claim
 
         if isinstance(out, str) and is_url(out):
-            from clew.store.remote_store import RemoteStore, claim_remote
+            from clew.store.write.remote_sink import RemoteSink, claim_remote
 
             place = claim_remote(out, self._rank, exist, self._environment(), self._size)
-            return RemoteStore(*place, self._rank, self._around, self.gaps.tell, LiveEventRows())
+            return RemoteSink(*place, self._rank, self._around, self.gaps.tell, LiveEventRows())
         folder = claim(Path(out), self._rank, exist, self._environment(), self._size)
-        return DiskStore(folder, self._rank, self._around, self.gaps.tell, LiveEventRows())
+        return DiskSink(folder, self._rank, self._around, self.gaps.tell, LiveEventRows())
 
     @property
     def path(self) -> Path | str | None:
@@ -355,7 +355,7 @@ class Session:
 
     def _around(self, nodes: list[Any]) -> Surroundings:
         from clew.capture.sources import places_of
-        from clew.store.disk import Surroundings
+        from clew.store.write.disk_sink import Surroundings
 
         recording = self.recording
         return Surroundings(

@@ -20,7 +20,7 @@ from clew.errors import ClewWarning
 from clew.events.columns import Columns, ModuleRow, Place
 from clew.events.model import Gap
 from clew.events.notebook_cells import file_of
-from clew.store.memory import MemoryStore
+from clew.store.write.memory_sink import MemoryStore
 
 if TYPE_CHECKING:
     from clew.capture.recording import Recording

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from clew.session.surroundings import rank_and_size
-from clew.store.as_torch import own_parts, save_tensors
+from clew.store.format.payload_torch import own_parts, save_tensors
 from clew.watch_output import print_lines, safe_name
 
 _said: Counter[tuple[int, str]] = Counter()

@@ -21,7 +21,7 @@ from clew.events.columns import IN, OUT
 from clew.events.records import GATHERED, LABELLED, MODULE, OP, RECOMPUTE
 from clew.run.event import Event
 from clew.run.run import Run
-from clew.store.decode import described_array
+from clew.store.format.payload_numpy import described_array
 
 # Whose address a value goes under. The first two are exported always, an address of the others
 # if it holds something that none before it does: no data is lost, little is written twice.

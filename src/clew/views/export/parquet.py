@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from clew.run.run import Run
 from clew.run.writing import event_rows
-from clew.store.arrow import record_batch
-from clew.store.schema import EVENTS
+from clew.store.format.arrow import record_batch
+from clew.store.format.schema import EVENTS
 from clew.views.export.formats import Contents
 
 _INTERNAL = ("source", "subject", "place", "number", "template", "values")

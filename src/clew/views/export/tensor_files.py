@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from clew.callbacks import norm
-from clew.store.as_torch import save_parts
+from clew.store.format.payload_torch import save_parts
 
 # What cannot be in a file's name here, and what would read as if it had been such.
 _CODED = re.compile(r'[/\\:*?"<>|\x00-\x1f%]' if os.name == "nt" else r"[/\0]|%(?=2F|00|25)")

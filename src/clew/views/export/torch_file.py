@@ -12,7 +12,7 @@ from typing import Any
 
 from clew.errors import ClewError, MissingDependency
 from clew.run.run import Run
-from clew.store.as_torch import save_tensors
+from clew.store.format.payload_torch import save_tensors
 from clew.views.export.formats import Contents
 from clew.views.export.kept_values import KeptValue, kept_series
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from clew.errors import ClewError
 from clew.events.records import Payload
 from clew.events.tensor_text import stats_of
-from clew.store.decode import decode
+from clew.store.format.payload_numpy import decode
 
 BINS = 40
 _ROWS, _COLUMNS, _LINE = 64, 64, 256

@@ -1,0 +1,200 @@
+"""Tensor shards: payload bytes appended to files that stock safetensors opens once sealed.
+
+A live shard is `.shard-00000.open`: room for a header, then bytes as they come. Sealing writes
+the header and renames the file; offsets never change, so values can be read through them at any
+time. dtypes that safetensors lacks are stored as plain bytes; the value's own row knows better.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from math import prod
+from pathlib import Path
+from typing import Any, Protocol
+
+from clew.events.records import Payload
+from clew.store.safe_files import opened, read_at, size_of, write_all
+
+_DTYPES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
+    "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
+    "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
+    "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0",
+    "complex64": "C64",
+}  # fmt: skip
+
+LENGTH_BYTES = 8
+# Room for the header: small at first, so that a run of five tensors is not a megabyte. How much
+# it is stands in the first bytes of a shard from the start.
+_FIRST_ROOM = 64 << 10
+_ROOM = 1 << 20
+_LARGEST_SHARD = 256 << 20
+_ALIGNMENT = 8
+# Begins the names of stretches that are no value: fillers between values.
+PADDING = "__pad"
+
+Entries = dict[str, dict[str, Any]]
+
+
+def shard_name(index: int) -> str:
+    """The name of a sealed shard."""
+    return f"shard-{index:05d}.safetensors"
+
+
+def open_name(index: int) -> str:
+    """The name of a shard that is being written."""
+    return f".shard-{index:05d}.open"
+
+
+def value_name(number: int) -> str:
+    """What the data of a value is called in its shard."""
+    return f"value.{number}"
+
+
+def entry(dtype: str, shape: tuple[int, ...], start: int, end: int) -> dict[str, Any]:
+    """The line of a payload in a header, as plain bytes if safetensors lacks its dtype."""
+    known = _DTYPES.get(dtype)
+    if known is None or prod(shape) * _size(known) != end - start:
+        known, shape = "U8", (end - start,)
+    return {"dtype": known, "shape": list(shape), "data_offsets": [start, end]}
+
+
+def _size(dtype: str) -> int:
+    if dtype in ("BOOL", "C64"):
+        return 1 if dtype == "BOOL" else 8
+    return 1 if dtype.startswith("F8") else int(dtype.lstrip("BFIU")) // 8
+
+
+class ShardWriter:
+    """Appends payloads to the shards of one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._index = -1
+        self._file: int | None = None
+        self._entries: Entries = {}
+        self._header_size = 0
+        self._position = 0
+        self._room = _FIRST_ROOM
+
+    def append(self, name: str, payload: Payload) -> tuple[int, int]:
+        """Write a payload; the shard and offset it has there."""
+        data = memoryview(payload.data).cast("B")
+        # Twice its line in the header, as a filler may come with it.
+        entry_size = 2 * len(name) + 200 + 24 * len(payload.shape)
+        if self._file is not None and (
+            self._header_size + entry_size > self._room
+            or self._position + len(data) > _LARGEST_SHARD
+        ):
+            self.seal()
+            self._room = _ROOM
+        if self._file is None:
+            self._open()
+        padding = -self._position % _ALIGNMENT
+        if padding:
+            self._write(f"{PADDING}{len(self._entries)}", "uint8", (padding,), bytes(padding))
+        offset = self._position
+        self._write(name, payload.dtype, payload.shape, data)
+        self._header_size += entry_size
+        return self._index, offset
+
+    def seal(self) -> None:
+        """Finish the open shard, if there is one."""
+        if self._file is None:
+            return
+        seal(self._file, self._room, self._entries)
+        self.close()
+        target = self._folder / shard_name(self._index)
+        os.replace(self._folder / open_name(self._index), target)
+        self._room = _FIRST_ROOM
+
+    def close(self) -> None:
+        """Let go of the open shard as it is."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _open(self) -> None:
+        self._index += 1
+        self._entries = {}
+        self._header_size = 0
+        self._position = LENGTH_BYTES + self._room
+        path = self._folder / open_name(self._index)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        write_all(self._file, self._room.to_bytes(LENGTH_BYTES, "little"))
+        os.ftruncate(self._file, self._position)
+        os.lseek(self._file, self._position, os.SEEK_SET)
+
+    def _write(self, name: str, dtype: str, shape: tuple[int, ...], data: Any) -> None:
+        assert self._file is not None
+        try:
+            write_all(self._file, data)
+        except OSError:
+            # A full disk: whatever was torn off is in nobody's way.
+            os.ftruncate(self._file, self._position)
+            raise
+        start = self._position - LENGTH_BYTES - self._room
+        self._entries[name] = entry(dtype, shape, start, start + len(data))
+        self._position += len(data)
+
+
+def seal(file: int, room: int, entries: Entries) -> None:
+    """Write the header of a shard into the room left for it."""
+    header = json.dumps(entries, separators=(",", ":")).encode()
+    if len(header) > room:
+        raise ValueError(f"a header of {len(header)} bytes does not fit into {room}")
+    os.lseek(file, 0, os.SEEK_SET)
+    write_all(file, room.to_bytes(LENGTH_BYTES, "little") + header.ljust(room))
+
+
+def shard_size(folder: Path, shard: int) -> int:
+    """The size of a sealed or open shard, 0 if there is none."""
+    for name in _names(shard):
+        try:
+            return size_of(folder / name)
+        except OSError:
+            continue
+    return 0
+
+
+def read_range(folder: Path, shard: int, offset: int, length: int) -> bytes:
+    """Bytes of a sealed or open shard; OSError where they are not there."""
+    for name in _names(shard):
+        try:
+            with opened(folder / name) as (file, size):
+                if 0 <= offset <= size and 0 <= length <= size - offset:
+                    return read_at(file, offset, length)
+        except FileNotFoundError:
+            continue
+    raise OSError(f"shard {shard} has no bytes {offset} to {offset + length}")
+
+
+class Shards(Protocol):
+    """Where the bytes of values are read from."""
+
+    def size(self, shard: int) -> int:
+        """The size of a shard, 0 if there is none."""
+
+    def read(self, shard: int, offset: int, length: int) -> bytes:
+        """Bytes of a shard; OSError where they are not there."""
+
+
+class LocalShards:
+    """The shards of a local folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def size(self, shard: int) -> int:
+        """The size of a shard, 0 if there is none."""
+        return shard_size(self._folder, shard)
+
+    def read(self, shard: int, offset: int, length: int) -> bytes:
+        """Bytes of a shard; OSError where they are not there."""
+        return read_range(self._folder, shard, offset, length)
+
+
+def _names(shard: int) -> tuple[str, str, str]:
+    # Sealed once more: it may be sealed while it is looked for.
+    return shard_name(shard), open_name(shard), shard_name(shard)

@@ -1,0 +1,1 @@
+"""Read traces, from strangers too: a folder in, columns out, damage listed."""

@@ -1,0 +1,214 @@
+"""What was kept of values, read when it is asked for: statistics at once, data one by one.
+
+In come the rows of the values table without their data, out come `Kept`s whose payloads read only
+their own bytes, and check them.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from clew.errors import BadTrace
+from clew.events.columns import Ints
+from clew.events.model import Gap
+from clew.events.records import Kept, Payload
+from clew.store.format.checksums import Checksum
+from clew.store.format.schema import STAT_NAMES
+from clew.store.format.shards import LocalShards, Shards
+from clew.store.read.table_parts import Footer, RowRun, read_group
+
+_PLACE = ("data_dtype", "data_shape", "data_of", "shard", "offset", "length", "checksum")
+# Bytes of inline data kept at hand.
+_MOST_CACHED = 32 << 20
+KEPT_COLUMNS = [*STAT_NAMES, *_PLACE]
+
+
+class StoredPayload(Payload):
+    """A payload whose bytes are fetched when they are asked for."""
+
+    @property
+    def data(self) -> Any:
+        fetch: Callable[[], bytes] = self[2][0]
+        return fetch()
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes there are, by the table that says where they lie."""
+        length: int = self[2][1]
+        return length
+
+
+class Column:
+    """A column to be asked for one row at a time, without a trip through Arrow for numbers."""
+
+    def __init__(self, cells: pa.ChunkedArray) -> None:
+        whole = cells.combine_chunks()
+        self.valid: NDArray[np.bool_] = whole.is_valid().to_numpy(zero_copy_only=False)
+        is_number = pa.types.is_integer(whole.type) or pa.types.is_floating(whole.type)
+        self._numbers = _filled(whole) if is_number else None
+        self._cells = whole
+
+    def __getitem__(self, row: int) -> Any:
+        if not self.valid[row]:
+            return None
+        return self._cells[row].as_py() if self._numbers is None else self._numbers[row].item()
+
+    def numbers(self) -> NDArray[Any]:
+        """All of them, 0 where there is none."""
+        assert self._numbers is not None
+        return self._numbers
+
+
+def _filled(cells: pa.Array) -> NDArray[Any]:
+    filled: NDArray[Any] = pc.fill_null(cells, 0).to_numpy(zero_copy_only=False)
+    return filled
+
+
+class KeptOnDisk(Mapping[int, Kept]):
+    """What was kept of values, by their numbers."""
+
+    def __init__(
+        self,
+        folder: Path,
+        numbers: Ints,
+        rows: pa.Table,
+        stretches: list[RowRun],
+        checksum: Checksum,
+        shards: Shards | None = None,
+    ) -> None:
+        self._folder = folder
+        self._checksum = checksum
+        self._shards = LocalShards(folder) if shards is None else shards
+        self._columns = {
+            name: Column(rows[name]) for name in KEPT_COLUMNS if rows[name].null_count < len(rows)
+        }
+        self._stretches = stretches
+        self._starts = np.cumsum([0, *(s.rows.num_rows for s in stretches)]).tolist()
+        has_data = self._has("length", len(rows))
+        kept = np.flatnonzero(has_data | self._has("count", len(rows)))
+        self._rows = dict(zip(numbers[kept].tolist(), kept.tolist(), strict=True))
+        # Rows that hold data themselves, for the values that only point at it.
+        elsewhere = self._has("shard", len(rows)) | self._has("data_of", len(rows))
+        inline = np.flatnonzero(has_data & ~elsewhere) if "data_of" in self._columns else kept[:0]
+        self._inline_rows = dict(zip(numbers[inline].tolist(), inline.tolist(), strict=True))
+        # The stretches of inline data read last, as neighbours are asked for one after the other.
+        self._cached: dict[tuple[str, int], Any] = {}
+        self._footers: dict[str, Footer] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._rows)
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._rows
+
+    def __getitem__(self, number: int) -> Kept:
+        row = self._rows[number]
+        stats = None
+        if self._field("count", row) is not None:
+            found = ((name, self._field(name, row)) for name in STAT_NAMES)
+            stats = {name: value for name, value in found if value is not None}
+        payload = None
+        length = self._field("length", row)
+        if length is not None:
+            dtype, shape = self._field("data_dtype", row), self._field("data_shape", row)
+            fetch = partial(self._fetch, number, row)
+            payload = StoredPayload(str(dtype), tuple(shape or ()), (fetch, length))
+        return Kept(stats, payload)
+
+    def stat_columns(self) -> tuple[Ints, dict[str, NDArray[Any]]]:
+        """Give the values that have statistics, and those as columns; NaN for what has none."""
+        if "count" not in self._columns:
+            return np.zeros(0, dtype=np.int64), {}
+        numbers = np.fromiter(self._rows.keys(), np.int64, len(self._rows))
+        rows = np.fromiter(self._rows.values(), np.int64, len(self._rows))
+        taken = self._columns["count"].valid[rows]
+        numbers, rows = numbers[taken], rows[taken]
+        found = {}
+        for name in set(STAT_NAMES) - {"digest"}:
+            column = self._columns.get(name)
+            if column is not None:
+                found[name] = column.numbers()[rows]
+                if found[name].dtype.kind == "f":
+                    found[name] = np.where(column.valid[rows], found[name], np.nan)
+        return numbers, found
+
+    def gaps(self) -> list[Gap]:
+        """Data that lies beyond the end of its shard."""
+        if "shard" not in self._columns:
+            return []
+        in_shard = self._columns["shard"].valid
+        shards, offsets, lengths = (
+            self._columns[name].numbers()[in_shard] for name in ("shard", "offset", "length")
+        )
+        lost = 0
+        for shard in np.unique(shards).tolist():
+            mine = shards == shard
+            size = self._shards.size(shard)
+            lost += int(((offsets[mine] > size) | (lengths[mine] > size - offsets[mine])).sum())
+        if not lost:
+            return []
+        where = f"{self._folder.parent.name}/{self._folder.name}"
+        return [
+            Gap(f"the data of {lost} values", where, "a shard is cut short or missing",
+                "their facts and statistics are shown")
+        ]  # fmt: skip
+
+    def _has(self, name: str, count: int) -> NDArray[np.bool_]:
+        column = self._columns.get(name)
+        return np.zeros(count, dtype=bool) if column is None else column.valid
+
+    def _field(self, name: str, row: int) -> Any:
+        column = self._columns.get(name)
+        return None if column is None else column[row]
+
+    def _fetch(self, number: int, row: int) -> bytes:
+        shard, length = self._field("shard", row), self._field("length", row)
+        try:
+            if shard is None:
+                data = self._inline(row)
+            else:
+                data = self._shards.read(shard, self._field("offset", row), length)
+            sound = len(data) == length and self._checksum(data) == self._field("checksum", row)
+        except Exception:
+            # Whatever a reader of foreign bytes may raise.
+            sound = False
+        if not sound:
+            raise BadTrace(
+                f"the data of value {number} in {self._folder} is damaged or missing; "
+                "its facts and statistics are still readable"
+            )
+        return data
+
+    def _inline(self, row: int) -> bytes:
+        owner = self._field("data_of", row)
+        if owner is not None:
+            row = self._inline_rows[owner]
+        at = bisect.bisect_right(self._starts, row) - 1
+        stretch = self._stretches[at]
+        inside = stretch.start + row - self._starts[at]
+        column = self._cached.pop((stretch.stem, stretch.start), None)
+        if column is None:
+            start, column = read_group(
+                self._folder, "values", "data", stretch.stem, inside, self._footers
+            )
+            if start != stretch.start:
+                # The part was sealed since its rows were read, with other stretches.
+                return bytes(column[inside - start].as_py())
+            while sum(c.nbytes for c in self._cached.values()) + column.nbytes > _MOST_CACHED:
+                if not self._cached:
+                    break
+                del self._cached[next(iter(self._cached))]
+        self._cached[stretch.stem, stretch.start] = column
+        return bytes(column[inside - stretch.start].as_py())

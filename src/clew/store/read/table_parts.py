@@ -1,0 +1,305 @@
+"""The parts of a table, read: sealed ones from Parquet, the live one from its stream.
+
+In come a folder and the columns wanted, out come rows in the order in which they were written,
+with where each stretch of them lies. A part, a row group or a batch that is damaged is left out
+and said; the rest is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from clew.events.model import Gap
+from clew.store.format import live_stream
+from clew.store.format.schema import SCHEMAS, UNFOLDED, footer_name
+from clew.store.format.upgrade import added_columns, known_schemas
+from clew.store.read import parquet_guard
+from clew.store.safe_files import opened
+
+# Text for each byte of the file it is in, and some to spare.
+_TEXT_PER_BYTE = 1000
+_SPARE_TEXT = 64 << 20
+_TEXT = (pa.string(), pa.binary())
+# Readings of a table whose parts are sealed while it is read.
+_MOST_TRIES = 50
+
+
+@dataclass(frozen=True, slots=True)
+class RowRun:
+    """Rows that lie together in one part, from `start` on, counted within the part."""
+
+    stem: str
+    start: int
+    rows: pa.Table
+
+
+def read_table(
+    folder: Path, table: str, columns: list[str], damage: list[Gap]
+) -> tuple[pa.Table, list[RowRun]]:
+    """Some columns of a table, and the stretches they are made of.
+
+    Parts that come into being meanwhile are left for another time; where one was sealed, which
+    moves rows of open calls from it to the next, it is read again.
+    """
+    # What is sealed stays as it is, and need not be read again.
+    sealed: dict[str, tuple[list[RowRun], list[Gap]]] = {}
+    for _ in range(_MOST_TRIES):
+        told: list[Gap] = []
+        stretches: list[RowRun] = []
+        parts = sorted(parts_of(folder, table, told).items())
+        for stem, kinds in parts:
+            if stem not in sealed:
+                gaps: list[Gap] = []
+                read = list(_part(folder, table, stem, kinds, columns, gaps)), gaps
+                if kinds != ["arrows"]:
+                    sealed[stem] = read
+            else:
+                read = sealed[stem]
+            stretches += read[0]
+            told += read[1]
+        live_ones = [stem for stem, kinds in parts if kinds == ["arrows"]]
+        if all((folder / f"{stem}.arrows").exists() for stem in live_ones):
+            break
+    damage += told
+    schema = pa.schema([SCHEMAS[table].field(name) for name in columns])
+    return pa.concat_tables([schema.empty_table(), *(s.rows for s in stretches)]), stretches
+
+
+def parts_of(folder: Path, table: str, damage: list[Gap]) -> dict[str, list[str]]:
+    """The parts of a table by name, each with the kinds of file it has, sealed before live."""
+    pattern = re.compile(rf"({table}-(\d{{5,9}}))\.(parquet|arrows)")
+    found: dict[str, list[str]] = {}
+    numbers = set()
+    try:
+        names = sorted((path.name for path in folder.iterdir()), reverse=True)
+    except OSError as refused:
+        damage.append(_gap(folder, "everything", str(refused), "give the folder of a trace"))
+        return {}
+    for match in filter(None, map(pattern.fullmatch, names)):
+        found.setdefault(match[1], []).append(match[3])
+        numbers.add(int(match[2]))
+    if numbers and len(numbers) <= max(numbers):
+        damage.append(
+            _gap(folder, table, f"{max(numbers) + 1 - len(numbers)} of its parts are missing",
+                 "the others are shown")
+        )  # fmt: skip
+    return found
+
+
+def read_group(
+    folder: Path, table: str, column: str, stem: str, row: int, footers: dict[str, Footer]
+) -> tuple[int, pa.ChunkedArray]:
+    """One column of the rows around a row of a part, and the first of them.
+
+    `footers` remembers those of sealed parts, which take longer to read than a few rows. Raises
+    whatever Arrow or the system raise if it is not there.
+    """
+    start = 0
+    try:
+        with sealed(folder / f"{stem}.parquet", table, footers.get(stem)) as part:
+            footers[stem] = part.footer
+            for group, count in enumerate(part.rows):
+                if row < start + count:
+                    return start, part.read(group, [column])[column]
+                start += count
+    except FileNotFoundError:
+        with opened(folder / f"{stem}.arrows") as (live_file, size):
+            for message in live_stream.messages(live_file, size, known_schemas(table)):
+                if isinstance(message, live_stream.Damage):
+                    continue
+                if row < start + message.rows:
+                    return start, live_stream.read_batch(live_file, message).column(column)
+                start += message.rows
+    raise ValueError(f"{stem} has no row {row}")
+
+
+def _part(
+    folder: Path, table: str, stem: str, kinds: list[str], columns: list[str], damage: list[Gap]
+) -> list[RowRun]:
+    """The rows of one part, from whichever of its files gives most."""
+    best: list[RowRun] = []
+    told: list[Gap] | None = None
+    # A live part that is gone was sealed since it was looked for.
+    for kind in kinds if "parquet" in kinds else [*kinds, "parquet"]:
+        if told == []:
+            break
+        try:
+            stretches, found = _file(folder / f"{stem}.{kind}", table, columns)
+        except FileNotFoundError as gone:
+            stretches, found = [], [_gap(folder, stem, _reason(gone), "the rest is shown")]
+            if kind not in kinds:
+                continue
+        if told is None or _count(stretches) > _count(best) or not found:
+            best, told = stretches, found
+    damage += told or []
+    return best
+
+
+def _file(path: Path, table: str, columns: list[str]) -> tuple[list[RowRun], list[Gap]]:
+    """What one file of a part has of its rows, and what of them is lost."""
+    stretches: list[RowRun] = []
+    lost: list[Gap] = []
+    read = sealed_rows if path.suffix == ".parquet" else live_rows
+    try:
+        for start, rows in read(path, table, columns):
+            if isinstance(rows, Exception):
+                lost.append(_gap(path.parent, path.stem, _reason(rows), "the rest is shown"))
+            else:
+                stretches.append(RowRun(path.stem, start, rows))
+    except FileNotFoundError:
+        raise
+    except Exception as broken:
+        # Whatever a reader of foreign bytes may raise.
+        lost.append(_gap(path.parent, path.stem, _reason(broken), "everything before is shown"))
+    return stretches, lost
+
+
+def _count(stretches: list[RowRun]) -> int:
+    return sum(stretch.rows.num_rows for stretch in stretches)
+
+
+Piece = tuple[int, "pa.Table | Exception"]
+
+
+def sealed_rows(path: Path, table: str, columns: list[str]) -> Iterator[Piece]:
+    """The row groups of a sealed part, each with its first row, damaged ones as the exception."""
+    with sealed(path, table) as part:
+        start = 0
+        if part.cut_short is not None:
+            yield start, part.cut_short
+        for group, count in enumerate(part.rows):
+            try:
+                yield start, part.read(group, columns)
+            except Exception as broken:
+                yield start, broken
+            start += count
+
+
+def live_rows(path: Path, table: str, columns: list[str]) -> Iterator[Piece]:
+    """The batches of a live part up to where it breaks off, damaged ones as the exception."""
+    with opened(path) as (file, size):
+        start = 0
+        for message in live_stream.messages(file, size, known_schemas(table)):
+            if isinstance(message, live_stream.Damage):
+                yield start, message
+                continue
+            try:
+                batch = live_stream.read_batch(file, message)
+                yield start, _completed(pa.Table.from_batches([batch]), table, columns)
+            except Exception as broken:
+                yield start, broken
+            start += message.rows
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """The footer of a sealed part: as Arrow has it, and as it was checked before."""
+
+    metadata: pq.FileMetaData
+    groups: list[parquet_guard.Group]
+
+
+class SealedPart:
+    """A sealed part, opened with care."""
+
+    def __init__(self, path: Path, table: str, file: int, size: int, footer: Footer | None) -> None:
+        self._table = table
+        self.cut_short: Exception | None = None
+        if footer is None:
+            footer, self.cut_short = _footer(path)
+        self.footer = footer
+        names = footer.metadata.schema.to_arrow_schema().names
+        # Columns that came with a later version than this part's.
+        self._unwritten = added_columns(table) - set(names)
+        texts = [
+            f.name
+            for f in SCHEMAS[table]
+            if f.type in _TEXT and f.name != UNFOLDED and f.name not in self._unwritten
+        ]
+        # Text stays folded until its length is known.
+        self.parquet = pq.ParquetFile(
+            str(path),
+            metadata=footer.metadata,
+            read_dictionary=texts,
+            page_checksum_verification=True,
+            pre_buffer=False,
+        )
+        self._budget = parquet_guard.Budget(file, size, footer.groups)
+        self.rows = [group.rows for group in footer.groups]
+
+    def read(self, group: int, columns: list[str]) -> pa.Table:
+        """Some columns of a row group; whatever Arrow raises if it is damaged."""
+        written = [name for name in columns if name not in self._unwritten]
+        self._budget.spend(group, set(written))
+        rows = self.parquet.read_row_group(group, columns=written, use_threads=False)
+        missing = set(written) - set(rows.column_names)
+        if missing:
+            raise ValueError(f"it lacks the column {', '.join(sorted(missing))}")
+        rows.validate(full=True)
+        text = sum(_unfolded(c) for c in rows.columns if pa.types.is_dictionary(c.type))
+        size = self.footer.groups[group].size
+        if text > _TEXT_PER_BYTE * size + _SPARE_TEXT:
+            raise ValueError(f"its text would unfold to {text} bytes")
+        wanted = pa.schema([SCHEMAS[self._table].field(name) for name in columns])
+        return _completed(rows, self._table, columns).cast(wanted)
+
+
+def _completed(rows: pa.Table, table: str, columns: list[str]) -> pa.Table:
+    """Select columns; one that an earlier version did not write is null."""
+    for name in columns:
+        if name not in rows.column_names:
+            rows = rows.append_column(name, pa.nulls(len(rows), SCHEMAS[table].field(name).type))
+    return rows.select(columns)
+
+
+@contextmanager
+def sealed(path: Path, table: str, footer: Footer | None = None) -> Iterator[SealedPart]:
+    """A sealed part, with its footer if that is known.
+
+    One that is cut short is opened with the copy of its footer.
+    """
+    with opened(path) as (file, size):
+        part = SealedPart(path, table, file, size, footer)
+        with part.parquet:
+            yield part
+
+
+def _footer(path: Path) -> tuple[Footer, Exception | None]:
+    """The footer of a part, and why it had to be taken from its copy, if it had to."""
+    try:
+        return _read_footer(path), None
+    except Exception as broken:
+        copy = path.with_name(footer_name(path.stem))
+        if not copy.is_file():
+            raise
+        return _read_footer(copy), broken
+
+
+def _read_footer(path: Path) -> Footer:
+    groups = parquet_guard.read_groups(path)
+    return Footer(pq.read_metadata(str(path)), groups)
+
+
+def _unfolded(column: pa.ChunkedArray) -> int:
+    """The bytes that a column of repeated text takes when written out."""
+    total = 0
+    for chunk in column.chunks:
+        lengths = pa.compute.binary_length(chunk.dictionary).take(chunk.indices)
+        total += pa.compute.sum(pa.compute.cast(lengths, pa.int64())).as_py() or 0
+    return total
+
+
+def _reason(broken: Exception) -> str:
+    text = str(broken).partition("\n")[0]
+    return f"this part cannot be read ({text[:200] or type(broken).__name__})"
+
+
+def _gap(folder: Path, what: str, why: str, remedy: str) -> Gap:
+    return Gap(what, f"{folder.parent.name}/{folder.name}", why, remedy)

@@ -1,0 +1,1 @@
+"""Write traces: while the program runs, all at once, or after a kill."""

@@ -1,0 +1,136 @@
+"""Sealing a part: a live Arrow stream becomes Parquet, aside and then in one move."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from clew.events.columns import Ints
+from clew.store.format.live_stream import BrokenOff
+from clew.store.format.schema import SCHEMAS, UNFOLDED, footer_name
+from clew.store.read.table_parts import Piece, live_rows, sealed_rows
+
+# Rows read together: enough to be quick, few enough that one value's data is little to read and
+# that a file cut short loses little.
+_GROUP_ROWS = 1 << 14
+_GROUP_BYTES = 1 << 20
+
+
+def seal_part(
+    path: Path, table: str, moved: pa.RecordBatch | pa.Table | None = None
+) -> tuple[int, list[Exception]]:
+    """Write a live part, or one that is cut short, as Parquet; how many rows, and what was lost.
+
+    Of each event only the newest row is taken, and none if a later part has one, among `moved`.
+    A stream that breaks off is sealed up to there. What has damage before its end is kept beside
+    the sealed part, under a name that no reader takes for a part.
+    """
+    target, aside = path.with_suffix(".parquet"), path.with_suffix(".tmp")
+    footer = path.with_name(footer_name(path.stem))
+    read = live_rows if path.suffix == ".arrows" else sealed_rows
+    damage: list[Exception] = []
+    try:
+        pieces = read(path, table, SCHEMAS[table].names)
+        if table == "events":
+            pieces = _newest(pieces, read(path, table, ["id"]), moved)
+        rows = _write(aside, table, pieces, damage)
+        # A copy of the footer: without it nothing in a file that has lost its end can be found.
+        pq.read_metadata(aside).write_metadata_file(aside.with_suffix(".footer.tmp"))
+        if any(not isinstance(d, BrokenOff) for d in damage):
+            _keep(path)
+        os.replace(aside.with_suffix(".footer.tmp"), footer)
+        os.replace(aside, target)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        aside.with_suffix(".footer.tmp").unlink(missing_ok=True)
+        raise
+    if path != target:
+        path.unlink(missing_ok=True)
+    return rows, damage
+
+
+def _keep(path: Path) -> None:
+    """Keep a damaged file under another name as well."""
+    aside = path.with_name(f"{path.name}.damaged")
+    aside.unlink(missing_ok=True)
+    try:
+        os.link(path, aside)
+    except OSError:
+        # A file system without links.
+        os.rename(path, aside)
+
+
+def _write(target: Path, table: str, pieces: Iterator[Piece], damage: list[Exception]) -> int:
+    paths = [
+        f"{f.name}.list.element" if pa.types.is_list(f.type) else f.name for f in SCHEMAS[table]
+    ]
+    rows = 0
+    with pq.ParquetWriter(
+        target,
+        SCHEMAS[table],
+        # Numbers hardly get smaller, and one value's data is then read without its neighbours'.
+        compression={path: "none" if path == UNFOLDED else "zstd" for path in paths},
+        compression_level={path: 1 for path in paths if path != UNFOLDED},
+        use_dictionary=[path for path in paths if path != UNFOLDED],
+        write_page_checksum=True,
+        # For queries; the other tables are only ever read whole.
+        write_statistics=table == "events",
+        store_schema=False,
+    ) as writer:
+        for group in _groups(pieces, damage):
+            most = min(len(group), len(group) * _GROUP_BYTES // max(group.nbytes, 1))
+            writer.write_table(group, row_group_size=max(most, 1))
+            rows += len(group)
+    return rows
+
+
+def _groups(pieces: Iterator[Piece], damage: list[Exception]) -> Iterator[pa.Table]:
+    pending: list[pa.Table] = []
+    size = rows = 0
+    for _, piece in pieces:
+        if isinstance(piece, Exception):
+            damage.append(piece)
+            continue
+        pending.append(piece)
+        size += piece.get_total_buffer_size()
+        rows += piece.num_rows
+        if size >= _GROUP_BYTES or rows >= _GROUP_ROWS:
+            yield pa.concat_tables(pending).combine_chunks()
+            pending, size, rows = [], 0, 0
+    if pending:
+        yield pa.concat_tables(pending).combine_chunks()
+
+
+def _newest(
+    pieces: Iterator[Piece], ids: Iterator[Piece], moved: pa.RecordBatch | pa.Table | None
+) -> Iterator[Piece]:
+    """Events without rows of calls that were open when they were written and came again since."""
+    whole = [(start, _ints(piece)) for start, piece in ids if not isinstance(piece, Exception)]
+    every = np.concatenate([np.zeros(0, dtype=np.int64), *(numbers for _, numbers in whole)])
+    _, last = np.unique(every[::-1], return_index=True)
+    keep = np.zeros(len(every), dtype=bool)
+    keep[len(every) - 1 - last] = True
+    if moved is not None:
+        keep &= ~np.isin(every, _ints(moved))
+    ends = np.cumsum([len(numbers) for _, numbers in whole]).tolist()
+    wanted = {
+        start: keep[end - len(numbers) : end]
+        for (start, numbers), end in zip(whole, ends, strict=True)
+    }
+    for start, piece in pieces:
+        if isinstance(piece, Exception) or start not in wanted or wanted[start].all():
+            yield start, piece
+        else:
+            yield start, piece.filter(pa.array(wanted[start]))
+
+
+def _ints(rows: pa.RecordBatch | pa.Table) -> Ints:
+    column = pc.fill_null(rows.column("id"), -1)
+    ids: Ints = np.asarray(column.to_numpy(zero_copy_only=False))
+    return ids
