@@ -24,7 +24,7 @@ from clew.store.read.remote_folder import read_partly_local
 from clew.store.remote import RemoteFolder, candidates, refused
 from clew.store.write.disk_sink import DiskSink, EventRows, Surroundings
 from clew.store.write.save import EXIST, save
-from clew.store.write.save import EventRows as SavedRows
+from clew.store.write.whole_trace import EventRows as SavedRows
 
 # What a lost machine loses at most, in seconds, of what nobody has flushed.
 _UPLOAD_SECONDS = 60.0

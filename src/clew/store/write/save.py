@@ -10,19 +10,18 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from clew.errors import BadTrace, ClewError
 from clew.events.columns import Columns
 from clew.store.format.manifest import new_manifest, read_manifest, same_job, write_manifest
 from clew.store.format.schema import rank_folder
 from clew.store.read.open_trace import rank_folders
-from clew.store.write.trace_writer import TraceFiles
+from clew.store.write.whole_trace import EventRows, write_rank
 
 EXIST = ("new", "replace")
-_SLICE = 1 << 14
 _MOST_TRIES = 100_000
 
 
@@ -49,10 +48,6 @@ def claim(path: Path, rank: int, exist: str, environment: dict[str, Any], world_
     raise ClewError(f"cannot write a trace to {path}: it and every name like it are taken")
 
 
-# Gives the rows of the event table of one rank, a slice at a time.
-EventRows: TypeAlias = Callable[[Columns], Iterator[dict[str, Any]]]
-
-
 def save(columns: list[Columns], path: Path, exist: str, event_rows: EventRows) -> Path:
     """Write traces of one or more ranks into a folder of their own; the folder.
 
@@ -69,7 +64,7 @@ def save(columns: list[Columns], path: Path, exist: str, event_rows: EventRows) 
             for rank in columns:
                 folder = aside / rank_folder(rank.rank)
                 folder.mkdir()
-                _write(folder, rank, event_rows)
+                write_rank(folder, rank, event_rows)
             return _move(aside, path, exist)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
@@ -145,18 +140,3 @@ def _check_replaceable(folder: Path) -> None:
         raise ClewError(
             f"{folder} is there and is not a trace, so it is not replaced; choose another place"
         ) from other
-
-
-def _write(folder: Path, columns: Columns, event_rows: EventRows) -> None:
-    files = TraceFiles(folder)
-    try:
-        files.write_tables(columns, columns.sources.get)
-        for start in range(0, len(columns.meta), _SLICE):
-            numbers = range(start, min(start + _SLICE, len(columns.meta)))
-            kept = {n: columns.kept[n] for n in numbers if n in columns.kept}
-            files.write_values(columns, slice(start, start + _SLICE), kept)
-        for rows in event_rows(columns):
-            files.write_events(rows)
-        files.seal()
-    finally:
-        files.close()
