@@ -191,7 +191,6 @@ class Trace:
         color: str = "class",
         show: Sequence[str] = ("params", "time"),
         theme: str = "auto",
-        engine: str = "clew",
     ) -> GraphView:
         """What flowed from module to module, to be drawn: `t.graph(depth=2).svg("g.svg")`.
 
@@ -202,7 +201,7 @@ class Trace:
         return graph_view(
             run, rows, depth=depth, fold=fold, ops=ops, prune=prune,
             squash=squash, edges=edges, backward=backward, step=step, direction=direction,
-            color=color, show=show, theme=theme, engine=engine,
+            color=color, show=show, theme=theme,
         )  # fmt: skip
 
     def table(self) -> TableView:

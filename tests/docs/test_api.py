@@ -15,7 +15,9 @@ from scripts import api
 SHIPPED = Path(__file__).with_name("api-0.1.txt")
 
 # A shipped name that was taken away → why, and what to write instead.
-GONE: dict[str, str] = {}
+GONE: dict[str, str] = {
+    "clew graph --engine": "Graphviz reads `clew graph -o g.dot` by itself: `dot -Tsvg g.dot`",
+}
 
 
 @pytest.fixture(scope="module")

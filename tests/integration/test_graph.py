@@ -409,7 +409,6 @@ def test_pictures_of_real_models_have_no_overlaps(name: str) -> None:
         ({"depth": -1}, "depth=-1 is not a number from 0 up"),
         ({"direction": "up"}, "direction='up' is not one of 'down', 'right'"),
         ({"theme": "blue"}, "theme='blue' is not one of 'auto', 'light', 'dark'"),
-        ({"engine": "neato"}, "engine='neato' is not one of 'clew', 'dot'"),
         ({"show": ["flops"]}, "show='flops' is not one of 'params', 'time', 'ops', 'bytes'"),
     ],
 )
@@ -486,23 +485,6 @@ def test_a_missing_rasteriser_says_what_to_install(
     monkeypatch.setitem(__import__("sys").modules, "resvg_py", None)
     with pytest.raises(clew.ClewError, match='pip install "clew\\[png\\]"'):
         programs.stack().graph().png(tmp_path / "a.png")
-
-
-def test_graphviz_is_used_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    view = programs.stack().graph(engine="dot")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(clew.ClewError, match="Graphviz's program `dot`, which is not on the PATH"):
-        view.svg()
-    # A program of that name which says what it was given.
-    program = tmp_path / "dot"
-    program.write_text('#!/bin/sh\n/bin/echo "$@"; exec /bin/cat\n')
-    program.chmod(0o755)
-    said = view.svg()
-    assert said.splitlines()[0] == "-Tsvg"
-    assert said.split("\n", 1)[1] == view.dot()
-    program.write_text("#!/bin/sh\n/bin/echo no >&2; exit 3\n")
-    with pytest.raises(clew.ClewError, match="failed with 3: no"):
-        view.svg()
 
 
 def test_notebooks_show_the_picture() -> None:

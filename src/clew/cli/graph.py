@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from clew.cli.output import emit
 from clew.cli.reading import add_command, add_rank, open_trace, positive
 from clew.errors import ClewError
-from clew.views.graph.options import COLORS, DIRECTIONS, ENGINES, SUFFIXES, THEMES
+from clew.views.graph.options import COLORS, DIRECTIONS, SUFFIXES, THEMES
 
 if TYPE_CHECKING:
     from clew.views.graph.view import GraphView
@@ -24,7 +24,6 @@ _SHAPE = (
     "direction",
     "color",
     "theme",
-    "engine",
 )
 
 
@@ -51,7 +50,6 @@ def add_parser(commands: Any) -> None:
     add("--direction", choices=DIRECTIONS, help="which way the data goes (down)")
     add("--color", choices=COLORS, metavar="BY", help=f"one of {', '.join(COLORS)}")
     add("--theme", choices=THEMES, help="colours for light or dark surroundings (auto)")
-    add("--engine", choices=ENGINES, help="dot: let Graphviz do the layout")
     picture = parser.add_argument_group("png")
     picture.add_argument("--dpi", type=positive, metavar="N", help="dots per inch (192)")
     picture.add_argument("--width", type=float, metavar="INCHES", help="at most so wide")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 DIRECTIONS = ("down", "right")
 THEMES = ("auto", "light", "dark")
-ENGINES = ("clew", "dot")
 FACTS = ("params", "time", "ops", "bytes")
 SUFFIXES = (".svg", ".png", ".dot", ".gv", ".mmd", ".json")
 _STATS = ("nan", "inf", "zeros", "count", "min", "max", "mean", "std", "norm")

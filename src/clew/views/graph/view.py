@@ -21,9 +21,8 @@ from clew.run.run import Run
 from clew.views.export.text import as_json
 from clew.views.graph import words
 from clew.views.graph.dot import dot, netron_dot
-from clew.views.graph.graphviz import drawn_by_dot
 from clew.views.graph.mermaid import mermaid
-from clew.views.graph.options import DIRECTIONS, ENGINES, FACTS, SUFFIXES, THEMES
+from clew.views.graph.options import DIRECTIONS, FACTS, SUFFIXES, THEMES
 from clew.views.graph.png import png_bytes
 from clew.views.graph.svg import Drawing
 from clew.views.text.style import counted
@@ -50,14 +49,12 @@ class GraphView:
         color: str = "class",
         show: Sequence[str] = words.SHOWN,
         theme: str = "auto",
-        engine: str = "clew",
         dpi: float = 192,
         width: float | None = None,
         height: float | None = None,
     ) -> None:
         _check("direction", direction, DIRECTIONS)
         _check("theme", theme, THEMES)
-        _check("engine", engine, ENGINES)
         for fact in show:
             _check("show", fact, FACTS)
         self.model = graph
@@ -65,7 +62,6 @@ class GraphView:
         self._color = color
         self._show = tuple(show)
         self._theme = theme
-        self._engine = engine
         self.dpi = dpi
         self.width = width
         self.height = height
@@ -75,11 +71,7 @@ class GraphView:
 
         `theme` is `"light"`, `"dark"`, or `"auto"` for whichever the surroundings have.
         """
-        if self._engine == "dot":
-            text = drawn_by_dot(self.dot(), "svg").decode()
-        else:
-            text = self._drawing(theme or self._theme).text()
-        return _written(text, path)
+        return _written(self._drawing(theme or self._theme).text(), path)
 
     def png(
         self,
@@ -93,12 +85,8 @@ class GraphView:
         """Write the picture as PNG; `width` and `height`, in inches, say what it has to fit."""
         theme, dpi = theme or self._theme, dpi or self.dpi
         width, height = width or self.width, height or self.height
-        if self._engine == "dot":
-            fit = f"-Gsize={width or 1000},{height or 1000}!" if width or height else ""
-            data = drawn_by_dot(self.dot(), "png", f"-Gdpi={dpi}", *filter(None, [fit]))
-        else:
-            drawing = self._drawing("light" if theme == "auto" else theme)
-            data = png_bytes(drawing.text(), drawing.size, dpi, width, height)
+        drawing = self._drawing("light" if theme == "auto" else theme)
+        data = png_bytes(drawing.text(), drawing.size, dpi, width, height)
         Path(path).write_bytes(data)
         return Path(path)
 
