@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from clew.compat.tensortrace.growing_hdf5 import GrowingHdf5
 from clew.compat.tensortrace.tracer import ModelTracer, TracedModel
 from clew.compat.tensortrace.variable import GlobalVariableResult
 from clew.session.surroundings import rank_and_size
-from clew.views.export.growing_hdf5 import GrowingHdf5
 
 
 class Saved(tuple[Any, Any]):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from clew.compat.tensortrace.growing_hdf5 import GrowingHdf5
 from clew.errors import ClewError
-from clew.views.export.growing_hdf5 import GrowingHdf5
 
 
 def contents(path: Path) -> dict[str, Any]:
