@@ -74,7 +74,7 @@ def test_names_are_escaped_everywhere() -> None:
     view = t.graph()
     assert 'a<b>&"c"|{d}' in "".join(ET.fromstring(view.svg()).itertext())
     assert 'label="a<b>&\\"c\\"|{d}' in view.dot()
-    assert "<b>a#lt;b#gt;&#quot;c#quot;|{d}</b>" in view.mermaid()
+    assert "<b>a#lt;b#gt;#amp;#quot;c#quot;|{d}</b>" in view.mermaid()
     assert view.dot(netron=True).count("|op_code=call_module\\lLinear\\l|") == 1
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from clew.events.records import MODULE
+from clew.plain_text import plain, plain_code, plain_lines
 from clew.run.event import Crash, Event
 from clew.run.run import Run
 
@@ -36,14 +37,14 @@ def failing_event(run: Run, rank: int | None = None) -> Event | None:
 def crash_note(run: Run, event: Event | None, text: str) -> str:
     """Write what to add to a traceback: the op, the module, the line, the arguments."""
     if event is None:
-        return f"clew: {text}"
+        return plain_lines(f"clew: {text}")
     lines = [f"clew: {event.name if event.kind == 'op' else 'raised'}"]
     if event.module is not None:
         lines[0] += f" in {event.module or 'the root module'}"
     elif run.level != "values":  # which has no calls
         lines[0] += " outside any module"
     if event.source is not None:
-        lines.append(f"  at {event.source}: {event.source.text}")
+        lines.append(f"  at {event.source}: {plain_code(event.source.text)}")
     if event.inputs:
         # Where they are matters only if that is not the same for all.
         apart = len({value.device for value in event.inputs.values()}) > 1
@@ -54,4 +55,4 @@ def crash_note(run: Run, event: Event | None, text: str) -> str:
             for path, value in event.inputs.items()
         )
         lines.append("  arguments: " + ", ".join(named))
-    return "\n".join(lines)
+    return "\n".join(map(plain, lines))

@@ -8,7 +8,7 @@ JSON show this list and no other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from clew.analysis.nonfinite import (
 from clew.analysis.rank_order import Parting, partings
 from clew.events.model import Data
 from clew.events.records import GATHERED, MODULE, NOTE, OP, PREFIX, STEP
+from clew.plain_text import first_line, plain
 from clew.run.event import Event
 from clew.run.run import Run
 
@@ -83,7 +84,8 @@ def list_findings(search: NonFiniteSearch) -> list[Finding]:
         *_coverage(run),
         *_not_checked(search),
     ]
-    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+    said = [replace(finding, text=plain(finding.text)) for finding in found]
+    return sorted(said, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def all_clear(run: Run, found: Sequence[Finding]) -> list[str]:
@@ -102,7 +104,7 @@ def _crashes(run: Run, names: dict[str, str]) -> Iterator[Finding]:
     for rank, text in run.crashes.items():
         event = failing_event(run, rank)
         who = f"rank {rank} ended" if len(run.ranks) > 1 else "ended"
-        first = text.splitlines()[0] if text else "an exception"
+        first = first_line(text) or "an exception"
         where = "" if event is None else f", raised at {_where(event, names)}"
         yield Finding(ERROR, "crash", f"{who} by {first}{where}", event, 1)
 

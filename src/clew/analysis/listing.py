@@ -11,6 +11,7 @@ from pathlib import PurePath
 
 from clew.address import with_rank
 from clew.events.tensor_text import numbers_text
+from clew.plain_text import plain
 from clew.run.event import Event
 from clew.run.run import Run
 from clew.run.value import Value
@@ -32,11 +33,11 @@ def event_cells(run: Run, event: Event, values: Sequence[Value]) -> tuple[str, .
     more = f" +{len(values) - 1}" if len(values) > 1 else ""
     source = event.source
     return (
-        full_address(run, event.row),
+        plain(full_address(run, event.row)),
         "" if shown is None else shown.look + more,
         "" if shown is None else numbers_text(shown.stats, None),
         f"step {event.step}",
-        "" if source is None else f"{PurePath(source.file).name}:{source.line}",
+        "" if source is None else plain(f"{PurePath(source.file).name}:{source.line}"),
     )
 
 

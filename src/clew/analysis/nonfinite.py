@@ -19,6 +19,7 @@ from clew.analysis.value_flow import NAN, UNKNOWN, ValueFlow
 from clew.events.columns import IN
 from clew.events.model import Data
 from clew.events.records import DATA, GATHERED, MODULE, OP, RECOMPUTE
+from clew.plain_text import plain
 from clew.run.event import Event
 from clew.run.run import Run
 from clew.run.value import Value, Values
@@ -65,7 +66,7 @@ class NonFinite(Data):
     def __repr__(self) -> str:
         where = f" in {self.event.module or '(root)'}" if self.event.module is not None else ""
         hint = f": {self.hint}" if self.hint else ""
-        return f"<NonFinite {self.kind} {self.what} at {self.event.address}{where}{hint}>"
+        return plain(f"<NonFinite {self.kind} {self.what} at {self.event.address}{where}{hint}>")
 
     def to_dict(self) -> dict[str, Any]:
         """Give the origin as plain data."""
@@ -266,7 +267,7 @@ class NonFiniteSearch:
             _, returned = flow.leaves(call)
             unsure = flow.bad[returned] | ~flow.known[returned]
             origin.arrives |= UNKNOWN if unsure.any() else 0
-        origin.hint = self._hint(origin)
+        origin.hint = plain(self._hint(origin))
         if not origin.arrives:
             origin.kind = ABSORBED
 

@@ -31,6 +31,7 @@ from clew.events.columns import Ints
 from clew.events.labels import is_named
 from clew.events.notebook_port import Shown
 from clew.events.records import GRADIENT, MODULE, OP, PREFIX, RECOMPUTE, TAP, VARIABLE
+from clew.plain_text import plain
 from clew.run.event import Event
 from clew.run.run import Run
 from clew.run.value import Value, Values
@@ -101,7 +102,7 @@ class Selection(Shown, Sequence[Event]):
         """The one output of the one event."""
         outputs = self.one.outputs
         if len(outputs) != 1:
-            paths = ", ".join(outputs) or "none"
+            paths = plain(", ".join(outputs)) or "none"
             raise ClewError(
                 f"{self.address!r} has {len(outputs)} outputs ({paths}); "
                 "take one from .outputs, or write :out.<path>"
@@ -163,7 +164,7 @@ def _counted(events: list[Event]) -> str:
 
 def _pick(selection: Selection) -> str:
     run = selection._run
-    listed = [full_address(run, row) for row in selection._rows[:_LISTED].tolist()]
+    listed = [plain(full_address(run, row)) for row in selection._rows[:_LISTED].tolist()]
     more = f" and {len(selection) - _LISTED} more" if len(selection) > _LISTED else ""
     return f"pick one of: {', '.join(listed)}{more}"
 
@@ -203,7 +204,8 @@ def _miss(run: Run, address: Address, known: list[str]) -> ClewError:
     if beyond_calls or address.kind == "function":
         gaps = [gap for gap in run.coverage if gap.where == text]
         if gaps:
-            return NotRecorded(f"{text!r} was asked for, but {gaps[0].why}; {gaps[0].remedy}")
+            why = plain(f"{gaps[0].why}; {gaps[0].remedy}")
+            return NotRecorded(f"{text!r} was asked for, but {why}")
         what = f"':{address.role}'" if beyond_calls else "a local variable of a function"
         kin = [n for n in known if ":" in n and _role_in(n) == (address.role or "")]
         there = nearest(text, kin)

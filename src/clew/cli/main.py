@@ -14,18 +14,27 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import NoReturn
 
 import clew
-from clew.cli.output import one_line
+from clew.cli.output import complain, one_line
+from clew.plain_text import plain, plain_lines
 
 COMMANDS = ("info", "show", "code", "value", "graph", "html", "export", "recover")
 
 _FINE, _BROKEN, _INTERRUPTED = 0, 2, 130
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaints quote what was typed, which may be the name of any file."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(plain(message))
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    top = argparse.ArgumentParser(
+    top = _Parser(
         prog="clew",
         description="Read a recorded trace: what flowed through a PyTorch program.",
         epilog="Exit codes: 0 fine, 1 found something, 2 wrong usage or unreadable input.",
@@ -54,11 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except (clew.ClewError, OSError) as broken:
-        sys.stderr.write(f"clew: {one_line(broken)}\n")
+        complain(one_line(broken))
         return _BROKEN
     except Exception:
         # A fault of Clew's own. Python would exit with 1, which means that something was found.
-        traceback.print_exc()
+        sys.stderr.write(plain_lines(traceback.format_exc()))
         return _BROKEN
     return code
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from clew.errors import AddressSyntaxError
 from clew.events.model import SCHEMA
+from clew.plain_text import plain, plain_lines
 from clew.views.export.text import as_json
 
 
@@ -17,10 +18,24 @@ def emit(
 ) -> None:
     """Print the data with `--json`, else the text; only the one that is wanted is made.
 
-    The first key of the data is the version of its schema, which every command shares.
+    The first key of the data is the version of its schema, which every command shares. Of control
+    codes in the text, only those of a view's own colours reach the terminal.
     """
-    shown = as_json({"schema": SCHEMA, **data()}, indent=2) if args.json else text()
+    shown = as_json({"schema": SCHEMA, **data()}, indent=2) if args.json else _guarded(text())
     sys.stdout.write(shown.rstrip("\n") + "\n")
+
+
+def _guarded(text: str) -> str:
+    if "\x1b" not in text:
+        return plain_lines(text)
+    from clew.views.text.style import guarded, style_for  # which needs NumPy
+
+    return guarded(text, style_for().color)
+
+
+def complain(text: str) -> None:
+    """Print a line about what went wrong."""
+    sys.stderr.write(f"clew: {plain(text)}\n")
 
 
 def within(lines: list[str], rows: int | None, how: str) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from clew.cli.output import emit
 from clew.cli.reading import add_command
+from clew.plain_text import plain
 
 
 def add_parser(commands: Any) -> None:
@@ -23,6 +24,6 @@ def run(args: argparse.Namespace) -> int:
     emit(
         args,
         lambda: {"path": args.trace, "done": done},
-        lambda: "\n".join(done) or f"{args.trace}: every file is sealed, nothing to do",
+        lambda: "\n".join(map(plain, done)) or f"{args.trace}: every file is sealed, nothing to do",
     )
     return 0

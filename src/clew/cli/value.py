@@ -10,6 +10,7 @@ from clew.address import with_rank
 from clew.cli.output import emit
 from clew.cli.reading import add_command, add_rank, open_trace, positive
 from clew.errors import ClewError
+from clew.plain_text import plain
 
 if TYPE_CHECKING:
     from clew.analysis.selection import Selection
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         shown = [_as_dict(*item, args.elements) for item in found[: args.rows]]
         return {"address": args.address, "count": len(found), "values": shown}
 
-    emit(args, data, lambda: "\n".join(_text(found, args, len(trace.ranks) > 1)))
+    emit(args, data, lambda: "\n".join(map(plain, _text(found, args, len(trace.ranks) > 1))))
     return 0
 
 
@@ -84,7 +85,7 @@ def _text(
     left_out = len(found) - len(rows)
     if left_out:
         lines.append(f"... {left_out:,} more values left out; --rows {len(found)} shows all")
-    first = with_rank(rows[0][0], found[0][0].rank) if several_ranks else rows[0][0]
+    first = with_rank(found[0][1], found[0][0].rank) if several_ranks else found[0][1]
     example = shlex.join(["clew", "value", args.trace, first])
     return [*lines, f"{len(found):,} values; take one for its data: {example}"]
 
@@ -94,7 +95,7 @@ def _listed(event: Event, address: str, value: Value) -> tuple[str, ...]:
         "-" if value.stats is None else _number(getattr(value.stats, s)) for s in _LISTED_STATS
     ]
     source = "" if event.source is None else str(event.source)
-    return (address, value.look, str(event.step), str(event.rank), *stats, source)
+    return (plain(address), value.look, str(event.step), str(event.rank), *stats, source)
 
 
 def _one(event: Event, address: str, value: Value, elements: int) -> list[str]:
@@ -126,6 +127,7 @@ def _data_lines(value: Value, elements: int) -> list[str]:
 
 
 def _as_dict(event: Event, address: str, value: Value, elements: int) -> dict[str, Any]:
+    source = event.source
     facts = {
         "address": address,
         "event": event.id,
@@ -133,7 +135,7 @@ def _as_dict(event: Event, address: str, value: Value, elements: int) -> dict[st
         "rank": event.rank,
         "phase": event.phase,
         "module": event.module,
-        "source": None if event.source is None else str(event.source),
+        "source": None if source is None else f"{source.file}:{source.line}",
         **value.to_dict(),
     }
     try:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from clew.events.model import Gap
 from clew.events.records import Kept, Label
+from clew.plain_text import plain
 
 # Of the trace on disk. It counts up with every change that a reader of the version before would
 # misread or miss; a reader refuses what is newer than itself, and what is older than the oldest
@@ -51,7 +52,7 @@ class Symbol(str):
         return super().__new__(cls, str(value))
 
     def __repr__(self) -> str:
-        return str(self)
+        return plain(str(self))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from clew.events.model import Source
 from clew.events.records import Opaque
 from clew.events.tensor_text import short_dtype, tensor_text
+from clew.plain_text import plain
 
 _LONGEST = 40
 
@@ -116,7 +117,7 @@ def values_in(described: Any) -> Iterator[LiveValue]:
 
 def text_of(result: Any) -> str:
     """A result in words, `f32[2,3]` or `[f32[2,3], None]`; nothing for none at all."""
-    return "" if result is None else _words(result)
+    return "" if result is None else plain(_words(result))
 
 
 def _words(described: Any) -> str:
@@ -134,4 +135,4 @@ def _words(described: Any) -> str:
 def arguments_text(event: Happening) -> str:
     """All arguments of a call in words."""
     named = [f"{name}={_words(value)}" for name, value in event.keywords.items()]
-    return ", ".join([*map(_words, event.inputs), *named])
+    return plain(", ".join([*map(_words, event.inputs), *named]))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, cast
 
 from clew.events.notebook_port import Shown
+from clew.plain_text import plain
 
 # The version of what `--json` prints and of the JSON of a graph: a key that goes, or that means
 # something else, makes a new one.
@@ -35,7 +36,7 @@ class Source(Data):
     text: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        return plain(f"{self.file}:{self.line}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,4 +65,4 @@ class Gap(Data):
 
     def __str__(self) -> str:
         place = f" at {self.where}" if self.where else ""
-        return f"{self.what}{place}: {self.why}; {self.remedy}"
+        return plain(f"{self.what}{place}: {self.why}; {self.remedy}")

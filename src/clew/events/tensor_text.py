@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
+from clew.plain_text import plain
+
 if TYPE_CHECKING:
     from clew.events.model import Stats
 
@@ -49,9 +51,9 @@ def tensor_text(meta: Any) -> str:
         shape = ",".join("?" if size < 0 else str(size) for size in meta.shape)
     parts = [f"{short_dtype(meta.dtype)}[{shape}]"]
     if meta.cls == "ndarray":
-        return f"np.{parts[0]}"
+        return plain(f"np.{parts[0]}")
     if is_python(meta):
-        return "None" if meta.cls == "NoneType" else str(meta.cls)
+        return "None" if meta.cls == "NoneType" else plain(str(meta.cls))
     if meta.layout not in ("strided", ""):
         parts.append(meta.layout)
     if meta.local_shape is not None:
@@ -59,7 +61,7 @@ def tensor_text(meta: Any) -> str:
         parts.append(f"local [{local}] {meta.placements}")
     elif meta.cls not in ("Tensor", "Parameter") and meta.layout != "jagged":
         parts.append(meta.cls)
-    return " ".join(parts)
+    return plain(" ".join(parts))
 
 
 def is_python(meta: Any) -> bool:

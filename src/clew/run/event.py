@@ -13,6 +13,7 @@ from clew.events.columns import IN, OUT
 from clew.events.model import Data, Source
 from clew.events.notebook_port import Shown
 from clew.events.records import KINDS, PHASES
+from clew.plain_text import plain
 from clew.run.value import Values
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ class Event(Shown):
         where = "" if self.module is None else f" in {self.module or '(root)'}"
         rank = f" on rank {self.rank}" if len(self._run.ranks) > 1 else ""
         where = "" if self.kind == "module" else where
-        return f"<Event {self.id} {self.kind} {self.name}{role}{where}{rank}>"
+        return plain(f"<Event {self.id} {self.kind} {self.name}{role}{where}{rank}>")
 
     def to_dict(self) -> dict[str, Any]:
         """Give the event as plain data."""

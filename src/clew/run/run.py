@@ -431,7 +431,7 @@ class Run:
 
     def line_text(self, file: str, line: int) -> str:
         """Give one source line, empty where the source was not kept."""
-        lines = _lines(self.columns.sources.get(file, ""))
+        lines = source_lines(self.columns.sources.get(file, ""))
         return lines[line - 1].strip() if 0 < line <= len(lines) else ""
 
     # Values
@@ -524,5 +524,6 @@ def _listed(what: str, asked: Any, there: Sequence[Any]) -> list[Any]:
 
 
 @lru_cache(maxsize=64)
-def _lines(text: str) -> list[str]:
-    return text.splitlines()
+def source_lines(text: str) -> list[str]:
+    """Give the lines of a source as Python counts them; a form feed, for one, begins none."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")

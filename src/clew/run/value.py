@@ -12,6 +12,7 @@ from clew.errors import ClewError, NotRecorded
 from clew.events.model import Stats
 from clew.events.notebook_port import Shown
 from clew.events.tensor_text import is_python, numbers_text, tensor_text
+from clew.plain_text import plain
 from clew.run.value_stats import NUMBERS
 from clew.store.format.payload_numpy import decode
 
@@ -172,7 +173,7 @@ class Value(Shown):
 
     def __repr__(self) -> str:
         name = f" {self.name}" if self.name else ""
-        return f"<Value {self.look}{name}>"
+        return plain(f"<Value {self.look}{name}>")
 
     def to_dict(self) -> dict[str, Any]:
         """Give the facts as plain data."""

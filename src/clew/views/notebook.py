@@ -21,6 +21,7 @@ from clew.errors import ClewError
 from clew.events.model import Stats
 from clew.events.notebook_port import Bundle, shows
 from clew.events.tensor_text import numbers_text
+from clew.plain_text import plain_lines
 from clew.run.event import Crash
 from clew.run.value import Value
 from clew.views.html.report import Side, report_page
@@ -55,7 +56,7 @@ def _finding_list(found: Sequence[Finding]) -> str:
     """Write the first findings as a list, each in the colour of its severity."""
     items = [
         f'<li style="color:{_COLOURS.get(finding.severity, "inherit")}">'
-        f"{html.escape(finding.text)}</li>"
+        f"{_escaped(finding.text)}</li>"
         for finding in found[:_FINDINGS]
     ]
     left_out = len(found) - len(items)
@@ -97,7 +98,7 @@ def selection_bundle(selection: Selection) -> Bundle:
     """The events of a selection as a table."""
     left_out = len(selection) - len(selection.cells())
     body = _table(HEAD, selection.cells()) + _more(f"{left_out:,} more" if left_out else "")
-    title = f"<p><b>{html.escape(selection.address)}</b></p>"
+    title = f"<p><b>{_escaped(selection.address)}</b></p>"
     return {"text/plain": str(selection), "text/html": title + body}
 
 
@@ -112,7 +113,7 @@ def series_bundle(series: Series) -> Bundle:
     ]  # fmt: skip
     left_out = len(series) - len(rows)
     more = _more(f"{left_out:,} more; series.stack() has the data" if left_out else "")
-    title = f"<p><b>{html.escape(series.address)}</b></p>"
+    title = f"<p><b>{_escaped(series.address)}</b></p>"
     return {"text/plain": repr(series), "text/html": title + _table(head, rows) + more}
 
 
@@ -127,9 +128,9 @@ def _numbers(stats: Stats | None) -> tuple[str, ...]:
 
 def crash_bundle(crash: Crash) -> Bundle:
     """The exception, the event that raised it, and where."""
-    event = "" if crash.event is None else f"<p><code>{html.escape(repr(crash.event))}</code></p>"
-    title = f'<p style="color:#d33"><b>{html.escape(crash.exception)}</b></p>'
-    text = f"{crash.exception}\n{crash.note}"
+    event = "" if crash.event is None else f"<p><code>{_escaped(repr(crash.event))}</code></p>"
+    title = f'<p style="color:#d33"><b>{_escaped(crash.exception)}</b></p>'
+    text = plain_lines(f"{crash.exception}\n{crash.note}")
     return {"text/plain": text, "text/html": title + event + _pre(crash.note)}
 
 
@@ -140,9 +141,9 @@ def value_bundle(value: Value) -> Bundle:
         array = value.array()
     except ClewError:
         array = None
-    numbers = html.escape(numbers_text(value.stats, None))
-    name = f' <span style="{_DIM}">{html.escape(value.name)}</span>' if value.name else ""
-    line = f'<code>{html.escape(value.look)}</code>{name} <span style="{_DIM}">{numbers}</span>'
+    numbers = _escaped(numbers_text(value.stats, None))
+    name = f' <span style="{_DIM}">{_escaped(value.name)}</span>' if value.name else ""
+    line = f'<code>{_escaped(value.look)}</code>{name} <span style="{_DIM}">{numbers}</span>'
     picture = "" if array is None else _histogram(array)
     return {"text/plain": text, "text/html": f"<div>{line}</div>{picture}"}
 
@@ -173,7 +174,7 @@ def _histogram(array: Any) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     def line(tag: str, cells: Sequence[str]) -> str:
-        made = (f'<{tag} style="{_CELL}">{html.escape(cell)}</{tag}>' for cell in cells)
+        made = (f'<{tag} style="{_CELL}">{_escaped(cell)}</{tag}>' for cell in cells)
         return f"<tr>{''.join(made)}</tr>"
 
     body = "".join(line("td", row) for row in rows)
@@ -182,12 +183,17 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _pre(text: str) -> str:
     style = "font:12px/1.4 ui-monospace,monospace;overflow:auto"
-    return f'<pre style="{style}">{html.escape(text)}</pre>'
+    return f'<pre style="{style}">{_escaped(text)}</pre>'
+
+
+def _escaped(text: str) -> str:
+    """Text of an element, in which every character can be seen."""
+    return html.escape(plain_lines(text))
 
 
 def _more(text: str) -> str:
     """Say what was left out."""
-    return f'<p style="{_DIM}">… {html.escape(text)}</p>' if text else ""
+    return f'<p style="{_DIM}">… {_escaped(text)}</p>' if text else ""
 
 
 shows(CodeView, text_bundle)

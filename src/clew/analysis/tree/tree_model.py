@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clew.events.model import Source
+from clew.plain_text import plain
 
 # Headings: all that is under them ran on a rank, in a step, on a thread, or several times.
 RANK, STEP, THREAD, REPEAT = "rank", "step", "thread", "repeat"
@@ -109,7 +110,8 @@ class TreeNode:
 
     def __repr__(self) -> str:
         times = f" ×{self.count}" if self.count > 1 else ""
-        return f"<TreeNode {self.kind} {self.name}{times}: {self.ops} ops, {self.calls} calls>"
+        counts = f"{self.ops} ops, {self.calls} calls"
+        return plain(f"<TreeNode {self.kind} {self.name}{times}: {counts}>")
 
     def facts(self) -> dict[str, Any]:
         """Give the fields by name, without the children."""

@@ -12,9 +12,10 @@ from typing import Any, TextIO, cast
 
 def text_file(target: Path) -> TextIO:
     """A new UTF-8 file to write to, compressed if its name ends in `.gz`."""
+    errors = "backslashreplace"
     if target.suffix == ".gz":
-        return cast(TextIO, gzip.open(target, "wt", encoding="utf-8", newline="\n"))
-    return open(target, "w", encoding="utf-8", errors="backslashreplace", newline="\n")
+        return cast(TextIO, gzip.open(target, "wt", encoding="utf-8", errors=errors, newline="\n"))
+    return open(target, "w", encoding="utf-8", errors=errors, newline="\n")
 
 
 def as_json(data: Any, indent: int | None = None) -> str:

@@ -20,6 +20,7 @@ from clew.analysis.graph.graph_model import (
     Graph,
     Node,
 )
+from clew.plain_text import plain, plain_lines
 from clew.views.graph import words
 from clew.views.graph.colors import FAMILIES, SCALE, Painter
 
@@ -143,6 +144,7 @@ def _record(node: Node, name: str) -> str:
 
 def _in_record(text: str) -> str:
     """Text without what would end a field of a record."""
+    text = plain(text)
     for mark in '{}|<>"\\':
         text = text.replace(mark, " ")
     return text
@@ -154,5 +156,5 @@ def quoted(text: str) -> str:
     >>> print(quoted('say "hi"'))
     "say \"hi\""
     """
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    escaped = plain_lines(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'

@@ -6,9 +6,18 @@ import json
 from collections.abc import Iterator
 
 from clew.analysis.graph.graph_model import BACKWARD, CALL, NEXT, OP, ORDER, WRITE, Graph, Node
+from clew.plain_text import plain
 from clew.views.graph import words
 from clew.views.graph.colors import FAMILIES, SCALE, Painter
 
+# Marks that mean something in a label: entities, the end of the label, tags, Markdown, formulas,
+# line breaks; and what begins a setting or comment, wherever it stands.
+_CODES = str.maketrans(
+    {
+        "#": "#35;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "&": "#amp;", "`": "#96;",
+        "$": "#36;", "\\": "#92;", "%": "#37;",
+    }
+)  # fmt: skip
 _ARROWS = {BACKWARD: "-.->", ORDER: "-.->", WRITE: "==>"}
 
 
@@ -17,7 +26,8 @@ def mermaid(graph: Graph, *, color: str, direction: str, show: tuple[str, ...]) 
     painter = Painter(graph.nodes, color)
     nodes = {node.id: node for node in graph.nodes}
     # What comes between dashes before a diagram is YAML, of which JSON is a part.
-    lines = ["---", f"title: {json.dumps(graph.heading)}", "---"] if graph.part else []
+    title = json.dumps(words.heading(graph)).replace("%", "\\u0025")
+    lines = ["---", f"title: {title}", "---"] if graph.part else []
     lines.append(f"flowchart {'LR' if direction == 'right' else 'TB'}")
     for node in graph.tops:
         lines += _drawn(node, nodes, show, "  ")
@@ -59,6 +69,4 @@ def _drawn(node: Node, nodes: dict[str, Node], show: tuple[str, ...], indent: st
 
 def _escaped(text: str) -> str:
     """Text that Mermaid takes as such."""
-    for mark, code in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;")):
-        text = text.replace(mark, code)
-    return text
+    return plain(text).translate(_CODES)

@@ -6,7 +6,7 @@ box has a tooltip with all that is known of it.
 
 from __future__ import annotations
 
-from html import escape
+import html
 from itertools import pairwise
 
 from clew.analysis.graph.graph_model import (
@@ -22,6 +22,7 @@ from clew.analysis.graph.graph_model import (
     Graph,
     Node,
 )
+from clew.plain_text import plain_lines
 from clew.views.graph import words
 from clew.views.graph.colors import STEPS, Painter
 from clew.views.graph.layout.nested import lay_out
@@ -144,7 +145,7 @@ class Drawing:
     def size(self) -> Size:
         """Width and height in pixels."""
         legend = self._painter.legend() is not None
-        part = text_width(self._graph.part, SMALL)
+        part = text_width(words.part(self._graph), SMALL)
         width = max(self.picture.width + _STACK, _LEGEND_WIDTH if legend else 0.0, part)
         below = (_LEGEND if legend else 0.0) + (_PART if part else 0.0)
         return width + 2 * _MARGIN, self.picture.height + _STACK + 2 * _MARGIN + below
@@ -153,7 +154,7 @@ class Drawing:
         """The whole file."""
         legend = self._painter.legend()
         width, height = self.size
-        title = f"{self._graph.heading}: {len(self._graph.nodes)} nodes"
+        title = f"{words.heading(self._graph)}: {len(self._graph.nodes)} nodes"
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="clew" width="{_n(width)}" '
             f'height="{_n(height)}" viewBox="{_n(-_MARGIN)} {_n(-_MARGIN)} {_n(width)} '
@@ -172,8 +173,8 @@ class Drawing:
         parts += [self._label(e, text, r) for e, text, r in routes if r is not None]
         parts += [self._legend(*legend)] if legend else []
         if self._graph.part:
-            y = height - _MARGIN - 6
-            parts.append(f'<text class="small" x="0" y="{_n(y)}">{escape(self._graph.part)}</text>')
+            y, part = height - _MARGIN - 6, escape(words.part(self._graph))
+            parts.append(f'<text class="small" x="0" y="{_n(y)}">{part}</text>')
         return "\n".join([*filter(None, parts), "</svg>"]) + "\n"
 
     def _frame(self, node: Node) -> str:
@@ -261,6 +262,11 @@ class Drawing:
             f'<g class="legend">{cells}<text class="small" x="{_n(end)}" y="{_n(y + 9)}">'
             f"{escape(f'{name}: {low} – {high}')}</text></g>"
         )
+
+
+def escape(text: str) -> str:
+    """Write text of an element or attribute, of characters that XML allows."""
+    return html.escape(plain_lines(text))
 
 
 def _lane(edge: Edge) -> str:

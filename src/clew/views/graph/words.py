@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clew.analysis.graph.graph_model import BACKWARD, CALL, DATA, NEXT, ORDER, WRITE, Edge, Node
+from clew.analysis.graph.graph_model import (
+    BACKWARD,
+    CALL,
+    DATA,
+    NEXT,
+    ORDER,
+    WRITE,
+    Edge,
+    Graph,
+    Node,
+)
+from clew.plain_text import plain, plain_lines
 from clew.views.text.style import bytes_text, clipped, counted, short_number, time_text
 
 _LONGEST_NAME = 34
@@ -16,7 +27,7 @@ SHOWN = ("params", "time")
 
 def title(node: Node) -> str:
     """The name of a box."""
-    return clipped(node.name, _LONGEST_NAME)
+    return clipped(plain(node.name), _LONGEST_NAME)
 
 
 def times(node: Node) -> str:
@@ -26,7 +37,8 @@ def times(node: Node) -> str:
 
 def subtitle(node: Node) -> str:
     """The class of a module, where the name does not say it."""
-    return clipped(node.cls, _LONGEST_NAME) if node.kind == CALL and node.cls != node.name else ""
+    is_new = node.kind == CALL and node.cls != node.name
+    return clipped(plain(node.cls), _LONGEST_NAME) if is_new else ""
 
 
 def facts(node: Node, shown: tuple[str, ...] = SHOWN) -> str:
@@ -50,7 +62,7 @@ def edge_label(edge: Edge) -> str:
     """The looks of what an edge carries, shortened."""
     if edge.kind == NEXT:
         return ""
-    shown = [clipped(label, _LONGEST_LABEL) for label in edge.labels[:_MOST_LABELS]]
+    shown = [clipped(plain(label), _LONGEST_LABEL) for label in edge.labels[:_MOST_LABELS]]
     more = len(edge.labels) - len(shown)
     text = ", ".join(shown) + (f", +{more}" if more else "")
     if text and edge.count > len(edge.labels) and len(edge.labels) == 1:
@@ -89,12 +101,22 @@ def description(node: Node) -> str:
             lines.append(f"{name}: {int(node.stats[name]):,}")
     if node.source:
         lines.append(node.source)
-    if node.error:
-        lines.append(f"error: {node.error}")
-    return "\n".join(lines)
+    error = [plain_lines(f"error: {node.error}")] if node.error else []
+    return "\n".join([*map(plain, lines), *error])
 
 
 def edge_description(edge: Edge, names: dict[str, str]) -> str:
     """What an edge carries from where to where."""
     how = {WRITE: " (in place)", BACKWARD: " (gradient)", ORDER: " (order)"}.get(edge.kind, "")
-    return f"{names[edge.source]} → {names[edge.target]}{how}\n" + "\n".join(edge.labels)
+    carried = "\n".join(map(plain, edge.labels))
+    return f"{names[edge.source]} → {names[edge.target]}{how}\n{carried}"
+
+
+def heading(graph: Graph) -> str:
+    """What is drawn: the title of the graph, and which part of the run it is."""
+    return plain(graph.heading)
+
+
+def part(graph: Graph) -> str:
+    """Which part of the run is drawn, empty for all of it."""
+    return plain(graph.part)

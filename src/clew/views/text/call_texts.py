@@ -12,6 +12,7 @@ from typing import Any
 from clew.events.columns import IN, OUT, Leaf, Symbol, Tensor
 from clew.events.records import Unseen
 from clew.events.tensor_text import short_dtype
+from clew.plain_text import plain
 from clew.run.run import Run
 from clew.views.text.style import meta_text, short_op
 
@@ -47,7 +48,7 @@ class CallTexts:
     def op(self, row: int) -> str:
         """An op with its arguments and result."""
         inputs, outputs = self._texts(row)
-        name = short_op(self._run.name(row))
+        name = short_op(plain(self._run.name(row)))
         return f"{name}({inputs}) -> {outputs}" if outputs else f"{name}({inputs})"
 
     def looks(self, row: int) -> tuple[int, tuple[int, ...]]:
@@ -76,8 +77,12 @@ class CallTexts:
             inputs = _parts_of_inputs([h for h in holes if h[0].role == IN])
             outputs = _parts_of_result([h for h in holes if h[0].role == OUT])
             tensors = sum(leaf.constant is Tensor for leaf in leaves)
-            parts = self._parts[template] = inputs, outputs, tensors
+            parts = self._parts[template] = _plain(inputs), _plain(outputs), tensors
         return parts
+
+
+def _plain(parts: _Parts) -> _Parts:
+    return [part if isinstance(part, int) else plain(part) for part in parts]
 
 
 def _filled(parts: _Parts, names: list[str]) -> str:

@@ -27,6 +27,7 @@ from clew.analysis.tree.tree_model import (
 )
 from clew.events.model import Source
 from clew.events.records import FORWARD, PHASES, RECOMPUTE
+from clew.plain_text import plain, plain_code
 from clew.views.text.code_places import short_place_of
 from clew.views.text.style import base_op, merged, number_text, short_number, time_text
 
@@ -101,16 +102,26 @@ def cells_of(node: TreeNode, times: int = 1, above: Source | None = None) -> Cel
     elif node.kind == NAMED:
         cells.flow = _looks([text for _, text in node.outputs])
     if node.kind in (BACKWARD, OPTIMIZER):
-        cells.cls, cells.elastic = "" if node.source is None else node.source.text, True
+        cells.cls, cells.elastic = _code(node.source), True
     elif node.kind == LINE:
-        text = "" if node.source is None else node.source.text
-        cells.name, cells.bullet, cells.cls, cells.elastic = "", "· ", text, True
+        cells.name, cells.bullet, cells.cls, cells.elastic = "", "· ", _code(node.source), True
     elif node.kind == REST:
         cells.name, cells.cls = "", node.name
     elif node.kind == THREAD:
         # What ran on a thread stands beside its name, not under it.
         cells.ops = cells.time = ""
+    return _plain(cells)
+
+
+def _plain(cells: Cells) -> Cells:
+    """Make plain what the program named, before it is measured."""
+    cells.name, cells.cls, cells.mark = map(plain, (cells.name, cells.cls, cells.mark))
+    cells.flow, cells.shorter = list(map(plain, cells.flow)), list(map(plain, cells.shorter))
     return cells
+
+
+def _code(source: Source | None) -> str:
+    return "" if source is None else plain_code(source.text)
 
 
 def _mark(node: TreeNode) -> str:
@@ -188,7 +199,8 @@ def failure_text(node: TreeNode) -> str:
     what = f"in {base_op(node.name)}({_arguments(node)})" if node.ops else "raised"
     source = node.source
     where = "" if source is None else f" at {short_place_of(source.file, source.line)}"
-    return what + where + (f": {source.text}" if source is not None and source.text else "")
+    code = _code(source)
+    return plain(what) + where + (f": {code}" if code else "")
 
 
 def _arguments(node: TreeNode) -> str:

@@ -9,7 +9,8 @@ from functools import cached_property
 
 from clew.analysis.file_names import bare_name, file_names
 from clew.events.columns import Place
-from clew.run.run import Run
+from clew.plain_text import plain
+from clew.run.run import Run, source_lines
 
 
 class CodePlaces:
@@ -46,12 +47,12 @@ class CodePlaces:
         """The source line of a place as it stands in its file, empty where it was not kept."""
         lines = self._lines.get(place.file)
         if lines is None:
-            lines = self._lines[place.file] = self._sources.get(place.file, "").splitlines()
+            lines = self._lines[place.file] = source_lines(self._sources.get(place.file, ""))
         return lines[place.line - 1] if 0 < place.line <= len(lines) else ""
 
     def file(self, file: str) -> str:
         """A file's name in short: from its package on, or as much of its path as tells it apart."""
-        return self._names[file]
+        return plain(self._names[file])
 
     @cached_property
     def _names(self) -> dict[str, str]:
@@ -69,4 +70,4 @@ def short_place(place: Place, last: Place | None = None) -> str:
 
 def short_place_of(file: str, line: int) -> str:
     """`model.py:12`."""
-    return f"{bare_name(file)}:{line}"
+    return plain(f"{bare_name(file)}:{line}")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from clew.events.columns import Place
 from clew.events.records import RECOMPUTE
+from clew.plain_text import first_line, plain, plain_code
 from clew.run.run import Run
 from clew.views.text.code_nodes import (
     BackwardPass,
@@ -78,13 +79,13 @@ class CodeText:
         if isinstance(node, NamedValue):
             return self._named(node)
         if isinstance(node, Failure):
-            return paint(f"# ✗ {_first_line(self._run.error(node.row))}", "red", "bold")
+            return paint(f"# ✗ {first_line(self._run.error(node.row) or '')}", "red", "bold")
         if isinstance(node, Ops):
             return self._ops(node)
         if isinstance(node, BackwardPass):
             return self._backward_pass(node)
         if isinstance(node, Repeated):
-            text = f"… ×{len(node.runs)} more like this: {node.names}"
+            text = f"… ×{len(node.runs)} more like this: {plain(node.names)}"
             tops = [row for run in node.runs for row in run]
             inside = [row for top in tops for row in (top, *self._run.subtree(top))]
             return paint(text, "cyan") + self._not_finite(inside)
@@ -94,20 +95,22 @@ class CodeText:
         """Write a source line with where it is, which run of it this is, and whose code."""
         place, style = node.place, self._style
         raw = self._places.raw_line(place)
-        text = _highlighted(place, raw, style) if style.color and raw.strip() else raw.strip()
-        where = f"# {self._places.file(place.file)}:{place.line} in {place.function}"
+        is_painted = style.color and raw.strip()
+        text = _highlighted(place, raw, style) if is_painted else plain_code(raw.strip())
+        where = f"# {self._places.file(place.file)}:{place.line} in {plain(place.function)}"
         if not self._succinct and place.end_col and not style.color:
-            end = place.end_col if place.end_line == place.line else len(raw.encode())
+            whole = len(raw.encode(errors="surrogatepass"))
+            end = place.end_col if place.end_line == place.line else whole
             where += f", columns {place.col + 1}–{end}"
         where += f" ({node.run})" if node.run > 1 else ""
-        tag = f"   [{node.tag}]" if node.tag else ""
+        tag = f"   [{plain(node.tag)}]" if node.tag else ""
         gap = "  " if text else ""
         return text + gap + style.paint(where, "dim") + style.paint(tag, "magenta")
 
     def _module(self, node: ModuleCall) -> str:
         """Write a module of torch's own; its arguments only where nothing stands below."""
         row = node.row
-        cls = self._run.name(row)
+        cls = plain(self._run.name(row))
         name = self._module_name(row)
         text = self._style.paint(f"[{name}]", "magenta") + ("" if name == cls else f" {cls}")
         numbers = self._texts.numbers(row)
@@ -125,7 +128,7 @@ class CodeText:
         return text + (f"  {numbers}" if numbers else "") + self._not_finite([node.row])
 
     def _module_name(self, row: int) -> str:
-        name = self._run.module_path(row) or self._run.name(row)
+        name = plain(self._run.module_path(row) or self._run.name(row))
         return f"{name}, recompute" if int(self._run.phase[row]) == RECOMPUTE else name
 
     def _op(self, node: Op) -> str:
@@ -134,7 +137,7 @@ class CodeText:
         text = f"# {'↩ ' if node.linked else ''}{self._texts.op(row)}"
         error = self._run.error(row)
         if error is not None:
-            text = f"# ✗ {self._texts.op(row)}  {_first_line(error)}"
+            text = f"# ✗ {self._texts.op(row)}  {first_line(error)}"
             return self._style.paint(text, "red", "bold")
         text += f"  {numbers}" if numbers else ""
         text = self._style.paint(text, "dim") if node.linked else text
@@ -176,7 +179,7 @@ class CodeText:
         return self._style.paint(text, "dim") + self._not_finite(node.counted)
 
     def _names(self, rows: list[int]) -> str:
-        names = Counter(short_op(self._run.name(row)) for row in rows)
+        names = Counter(short_op(plain(self._run.name(row))) for row in rows)
         shown = [n + (f" ×{names[n]}" if names[n] > 1 else "") for n in names]
         rest = f", +{len(shown) - _MOST_NAMES}" if len(shown) > _MOST_NAMES else ""
         return ", ".join(shown[:_MOST_NAMES]) + rest
@@ -188,10 +191,6 @@ class CodeText:
 
 def _times(rows: list[int]) -> str:
     return f"  ×{len(rows)}" if len(rows) > 1 else ""
-
-
-def _first_line(error: str | None) -> str:
-    return (error or "").partition("\n")[0]
 
 
 def _rank_text(ranks: list[int]) -> str:
@@ -209,11 +208,11 @@ def _rank_text(ranks: list[int]) -> str:
 
 def _highlighted(place: Place, raw: str, style: Style) -> str:
     """Write a source line with the columns of the call in colour."""
-    encoded = raw.encode()
+    encoded = raw.encode(errors="surrogatepass")
     end = place.end_col if place.end_line == place.line else len(encoded)
     if not 0 <= place.col < end:
-        return raw.strip()
+        return plain_code(raw.strip())
     before = encoded[: place.col].decode(errors="replace").lstrip()
     inside = encoded[place.col : end].decode(errors="replace").rstrip()
     after = encoded[end:].decode(errors="replace").rstrip()
-    return before + style.paint(inside, "cyan") + after
+    return plain_code(before) + style.paint(plain_code(inside), "cyan") + plain_code(after)

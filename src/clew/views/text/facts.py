@@ -12,6 +12,7 @@ import threading
 from typing import Any
 
 from clew.events.watched import OTHER, TENSOR, Happening, Seen, WatchedCall
+from clew.plain_text import plain
 
 _FEW_ITEMS = 8
 
@@ -45,6 +46,9 @@ class FactsText:
 
     def lines(self, happening: Happening) -> list[str]:
         """The lines that tell what happened."""
+        return list(map(plain, self._lines(happening)))
+
+    def _lines(self, happening: Happening) -> list[str]:
         call, what, now = happening.call, happening.what, happening.after
         is_shown, indent = call.decorated or self._every_call, self._depth.get_indent()
         if what == "note":
@@ -88,7 +92,7 @@ class FactsText:
 
 def place(file: str, line: int) -> str:
     """A line of a file in short."""
-    return f"{os.path.basename(file)}:{line}"
+    return plain(f"{os.path.basename(file)}:{line}")
 
 
 def header(call: WatchedCall) -> str:
@@ -106,7 +110,8 @@ def stack(happening: Happening) -> list[str]:
         return []
     call = happening.call
     above = [f"-> {name}() at {where}" for where, name in map(_caller, call.chain[::-1])]
-    return [*above, f"-> {call.function}() at {place(call.file, call.line)}"]
+    found = [*above, f"-> {call.function}() at {place(call.file, call.line)}"]
+    return list(map(plain, found))
 
 
 def _caller(text: str) -> tuple[str, str]:
@@ -130,7 +135,7 @@ def named(indent: str, prestr: str, name: str, lineno: int, value: Seen) -> str:
     """A value with its name and what comes before it: `├─ input [Var] n@0 value: 3`."""
     kind, arrow = ("[Var]", "") if value.kind == OTHER else ("[Tensor]", "→ ")
     start = f"{indent}{prestr} " if prestr else indent
-    return f"{start}{kind} {name}@{lineno} {arrow}{value_text(value)}"
+    return plain(f"{start}{kind} {name}@{lineno} {arrow}{value_text(value)}")
 
 
 def outcome(happening: Happening) -> list[str]:

@@ -12,6 +12,7 @@ from typing import TextIO
 
 from clew.events.live import Happening, arguments_text, text_of
 from clew.events.model import Source
+from clew.plain_text import first_line, plain, plain_code
 from clew.views.text.code_places import short_place_of
 from clew.views.text.style import Style, short_op, style_for, time_text
 
@@ -45,9 +46,9 @@ class LivePrinter:
         try:
             depth, here = event.depth, self._here
             self._line(depth, event.source)
-            name = self._style.paint(event.path or event.name, "bold")
+            name = self._style.paint(plain(event.path or event.name), "bold")
             named = event.path and event.path != event.name
-            shown = f"{name} {event.name}" if named else name
+            shown = f"{name} {plain(event.name)}" if named else name
             self._print(here.under[depth], f"▸ {shown}({arguments_text(event)})")
             self._keep(depth + 1)
             here.body.append(here.under[depth] + 1)
@@ -66,17 +67,18 @@ class LivePrinter:
                 self._op(event)
             elif event.kind != "note":
                 self._line(event.depth, event.source)
-                text = f"{event.name} = {text_of(event.outputs)}"
+                text = f"{plain(event.name)} = {text_of(event.outputs)}"
                 self._print(self._here.under[event.depth], text)
         except Exception:
             self._failed = True
 
     def _leave(self, event: Happening) -> None:
         self._keep(event.depth + 1)
-        name, seconds, outputs = event.path or event.name, event.seconds, text_of(event.outputs)
+        name, seconds = plain(event.path or event.name), event.seconds
+        outputs = text_of(event.outputs)
         time = self._style.paint(f"  {time_text(seconds)}", "dim") if seconds else ""
         if event.error is not None:
-            text = self._style.paint(f"✗ {name} {_first_line(event.error)}", "red", "bold")
+            text = self._style.paint(f"✗ {name} {first_line(event.error)}", "red", "bold")
         else:
             text = f"◂ {name}" + (f" -> {outputs}" if outputs else "")
         self._print(self._here.under[event.depth], text + time)
@@ -85,10 +87,10 @@ class LivePrinter:
         self._line(event.depth, event.source)
         outputs = text_of(event.outputs)
         arrow = f" -> {outputs}" if outputs else ""
-        text = f"{short_op(event.name)}({arguments_text(event)}){arrow}"
+        text = f"{short_op(plain(event.name))}({arguments_text(event)}){arrow}"
         shown = f"# {text}"
         if event.error is not None:
-            shown = self._style.paint(f"# ✗ {text}  {_first_line(event.error)}", "red", "bold")
+            shown = self._style.paint(f"# ✗ {text}  {first_line(event.error)}", "red", "bold")
         self._print(self._here.under[event.depth], shown)
 
     def _line(self, depth: int, source: Source | None) -> None:
@@ -98,8 +100,9 @@ class LivePrinter:
         if source is None or here.line[depth] == (source.file, source.line):
             return
         place = short_place_of(source.file, source.line)
-        where = self._style.paint(f"# {place} in {source.function}", "dim")
-        self._print(here.body[depth], f"{source.text}  {where}" if source.text else where)
+        where = self._style.paint(f"# {place} in {plain(source.function)}", "dim")
+        code = plain_code(source.text)
+        self._print(here.body[depth], f"{code}  {where}" if code else where)
         here.line[depth] = (source.file, source.line)
         here.under[depth] = here.body[depth] + 1
 
@@ -124,9 +127,5 @@ class LivePrinter:
         if self._here.label is None:
             thread = threading.current_thread()
             own = thread.ident == self._first_thread
-            self._here.label = "" if own else f"[{thread.name}] "
+            self._here.label = "" if own else f"[{plain(thread.name)}] "
         return self._here.label
-
-
-def _first_line(error: str) -> str:
-    return error.splitlines()[0] if error else ""

@@ -10,6 +10,7 @@ from clew.errors import ClewError
 from clew.events.columns import OUT
 from clew.events.records import GRADIENT, TAP, VARIABLE, Label
 from clew.events.tensor_text import is_python, numbers_text
+from clew.plain_text import plain
 from clew.run.run import Run
 from clew.run.value import Value, Values
 from clew.views.text.call_texts import CallTexts, constant_text
@@ -25,6 +26,10 @@ def label_text(label: Label) -> str:
 
 def named_text(run: Run, texts: CallTexts, row: int) -> str:
     """A named value: what it is called where it stands, and what it looks like."""
+    return plain(_text(run, texts, row))
+
+
+def _text(run: Run, texts: CallTexts, row: int) -> str:
     label = run.columns.labels[int(run.columns.subject[row])]
     values = run.values_of(row, OUT)
     shown = _value_text(values[""]) if list(values) == [""] else _values_text(values, texts, row)

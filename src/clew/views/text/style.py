@@ -17,6 +17,7 @@ from typing import TextIO
 
 from clew.events.columns import Meta
 from clew.events.tensor_text import takes, tensor_text
+from clew.plain_text import plain_lines
 
 WIDE = 120
 NARROWEST = 40
@@ -29,6 +30,9 @@ _CODES = {
 _CODE = re.compile(r"\x1b\[[0-9;]*m")
 _PIECE = re.compile(r"\x1b\[[0-9;]*m|[^\x1b ]+ *| +|\x1b")
 _RESET = "\x1b[0m"
+# The codes that `Style.paint` writes, and no others.
+_LOOK = "|".join(_CODES.values())
+_OWN = re.compile(rf"(\x1b\[(?:0|(?:{_LOOK})(?:;(?:{_LOOK}))*)m)")
 _HANGING = "    "
 _NARROWEST_TEXT = 24
 
@@ -79,8 +83,28 @@ class Style:
         return [dim + first, *(dim + _HANGING + line for line in more)]
 
     def finish(self, text: str) -> str:
-        """The finished text, in ASCII where the stream takes nothing else."""
+        """The finished text, in ASCII where the stream takes nothing else.
+
+        Text of the program has been made plain where it became words, so that it has the width it
+        is given; what a view forgot is escaped here.
+        """
+        text = guarded(text, self.color)
         return text if self.unicode else text.translate(_PLAIN)
+
+    def finish_line(self, text: str) -> str:
+        """The same of a single line."""
+        return self.finish(text.replace("\n", "\\n"))
+
+
+def guarded(text: str, color: bool) -> str:
+    """Escape what a terminal would obey but line breaks and, with `color`, codes of `Style`."""
+    if not color or "\x1b" not in text:
+        return plain_lines(text)
+    if _OWN.sub("", text).replace("\n", "").isprintable():
+        return text
+    # What the pattern captures is every second piece.
+    pieces = enumerate(_OWN.split(text))
+    return "".join(piece if n % 2 else plain_lines(piece) for n, piece in pieces)
 
 
 def uncoloured(text: str) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from clew.events.columns import Coded, CodedLists
 from clew.events.notebook_port import Shown
 from clew.events.records import KINDS, OP, PHASES
+from clew.plain_text import first_line, plain
 from clew.run.run import Run
 from clew.views.text.call_texts import CallTexts
 from clew.views.text.code_places import short_place
@@ -153,13 +154,13 @@ class _Table:
         kind = int(c.kind[row])
         seconds = self._run.seconds(row)
         error = int(c.error[row])
-        name = self._run.name(row)
+        name = plain(self._run.name(row))
         inputs, outputs = self._texts.inputs(row), self._texts.outputs(row)
         if kind in NAMED:
             call = named_text(self._run, self._texts, row)
         else:
             call = f"{inputs} -> {outputs}" if outputs else inputs
-        message = f"✗ {c.errors[error].splitlines()[0]}" if error >= 0 else ""
+        message = f"✗ {first_line(c.errors[error])}" if error >= 0 else ""
         source = self._run.source_place(row)
         module = self._run.module_path(row)
         return {
@@ -169,7 +170,7 @@ class _Table:
             "phase": PHASES[int(self._run.phase[row])],
             "kind": KINDS[kind],
             "name": short_op(name) if kind == OP else name,
-            "module": ("(root)" if module == "" else module) or "",
+            "module": "(root)" if module == "" else plain(module or ""),
             "source": "" if source is None else short_place(source),
             "time": "" if seconds is None else time_text(seconds),
             "call": "  ".join(part for part in (message, call) if part),

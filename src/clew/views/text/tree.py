@@ -31,6 +31,7 @@ from clew.analysis.tree.tree_model import (
 from clew.events.model import Source
 from clew.events.notebook_port import Shown
 from clew.events.records import MODULE
+from clew.plain_text import first_line, plain
 from clew.run.run import Run
 from clew.views.text.cells import Cells, cells_of, failure_text
 from clew.views.text.finding_lines import finding_lines
@@ -136,8 +137,9 @@ class TreeView(Shown):
         facts += [f"{short_number(tree.parameters)} parameters"] if tree.parameters else []
         spent, wall = time_text(tree.seconds), time_text(tree.wall_seconds)
         facts.append(f"{spent} ({wall} wall)" if tree.roots else wall)
-        text = _clipped(f"{tree.name}: {', '.join(facts)}", style)
-        return style.paint(text[: len(tree.name)], "bold") + text[len(tree.name) :]
+        name = plain(tree.name)
+        text = _clipped(f"{name}: {', '.join(facts)}", style)
+        return style.paint(text[: len(name)], "bold") + text[len(name) :]
 
 
 def tree_view(
@@ -205,7 +207,7 @@ def _lines(
     cells = cells_of(node, times, above)
     if node.kind != FAILURE:
         return [TreeLine(lead, cells)]
-    error = (node.error or "").partition("\n")[0]
+    error = first_line(node.error or "")
     words = [(f"✗ {error}", ("red", "bold")), (f"  {failure_text(node)}", ())]
     if node.ops:
         return [

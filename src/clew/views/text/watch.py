@@ -13,6 +13,7 @@ from typing import Any
 
 from clew.events.tensor_text import short_dtype
 from clew.events.watched import ARRAY, OTHER, Happening, Seen, WatchedCall
+from clew.plain_text import first_line, plain, plain_code
 from clew.views.text.style import Style, clipped, time_text
 
 REPEATS = 3
@@ -61,15 +62,16 @@ class WatchText:
     def lines(self, happening: Happening) -> list[str]:
         """The lines that one happening adds; none while it repeats."""
         if happening.what == "note":
-            return [self._style.finish(self._style.paint(f"clew: {happening.text}", "yellow"))]
+            text = self._style.paint(f"clew: {plain(happening.text)}", "yellow")
+            return [self._style.finish(text)]
         if happening.what == "enter":
             found = self._enter(happening)
         elif happening.what in ("return", "raise"):
             found = self._leave(happening)
         else:
             found = self._inside(happening)
-        label = f"[{happening.call.worker}] " if happening.call.worker else ""
-        return [self._style.finish(label + line) for line in found]
+        label = f"[{plain(happening.call.worker)}] " if happening.call.worker else ""
+        return [self._style.finish_line(label + line) for line in found]
 
     # Calls
 
@@ -86,12 +88,13 @@ class WatchText:
         if hushed:
             return []
         where = f"{_file(call.file)}:{call.line}"
-        chain = "".join(f" ← {caller}" for caller in call.chain)
+        callers = list(map(plain, call.chain))
+        chain = "".join(f" ← {caller}" for caller in callers)
         mark = "▶" if call.begun else "▷"
         if self._stack:
-            found += [self._style.paint(f"-> {caller}", "dim") for caller in reversed(call.chain)]
+            found += [self._style.paint(f"-> {caller}", "dim") for caller in reversed(callers)]
             chain = ""
-        text = self._style.paint(call.function, "bold") + self._style.paint(
+        text = self._style.paint(plain(call.function), "bold") + self._style.paint(
             f"  {where}{chain}", "dim"
         )
         return [*found, f"{self._indent(call.depth, branch=True)}{mark} {text}"]
@@ -107,12 +110,12 @@ class WatchText:
         found = self._summaries(state, call)
         time = "" if happening.seconds is None else time_text(happening.seconds)
         if happening.what == "raise":
-            first = happening.text.splitlines()[0] if happening.text else "an exception"
+            first = first_line(happening.text) or "an exception"
             text = self._style.paint(f"✗ {first}", "red", "bold")
             text += self._style.paint(f"  {_file(call.file)}:{happening.line}", "dim")
         else:
             shown = "" if happening.after is None else seen_text(happening.after)
-            text = f"◀ {shown}" if shown else f"◀ {call.function}"
+            text = f"◀ {shown or plain(call.function)}"
         indent = self._indent(call.depth)
         return [*found, f"{indent}{text}  {self._style.paint(time, 'dim')}".rstrip()]
 
@@ -159,16 +162,17 @@ class WatchText:
         style = self._style
         if last.what in ("return", "raise"):
             indent = self._indent(last.call.depth, branch=True)
-            shown = last.text if last.what == "raise" else ""
+            shown = plain(last.text) if last.what == "raise" else ""
             if last.after is not None:
                 shown = seen_text(last.after)
-            return f"{indent}▶ {last.call.function}  … ×{count:,} more, last: {shown}".rstrip()
+            function = plain(last.call.function)
+            return f"{indent}▶ {function}  … ×{count:,} more, last: {shown}".rstrip()
         indent = self._indent(last.call.depth + 1)
         where = f"{_file(last.call.file)}:{last.line}"
         if last.what == "line":
             return f"{indent}{style.paint(f'… ×{count:,} more  {where}', 'dim')}"
         shown = seen_text(last.after) if last.after is not None else ""
-        name = last.name.ljust(_NAME_WIDTH) if last.name else last.what
+        name = plain(last.name).ljust(_NAME_WIDTH) if last.name else last.what
         return f"{indent}{name} … ×{count:,} more, last: {shown}  {style.paint(where, 'dim')}"
 
     def _line(self, happening: Happening) -> str:
@@ -176,15 +180,16 @@ class WatchText:
         indent = self._indent(call.depth + 1)
         place = f"{_file(call.file)}:{happening.line}"
         if happening.what == "line":
-            return f"{indent}{style.paint(f'{happening.line:>4} {happening.source}', 'dim')}"
+            code = plain_code(happening.source)
+            return f"{indent}{style.paint(f'{happening.line:>4} {code}', 'dim')}"
         if happening.what == "resume":
             return f"{indent}{style.paint(f'goes on  {place}', 'dim')}"
         if happening.what == "yield":
             shown = "None" if happening.after is None else seen_text(happening.after)
             return f"{indent}yields {shown}  {style.paint(place, 'dim')}"
-        name = happening.name.ljust(_NAME_WIDTH)
+        name = plain(happening.name).ljust(_NAME_WIDTH)
         if happening.alias:
-            name = f"{happening.name} ({happening.alias})"
+            name = plain(f"{happening.name} ({happening.alias})")
         if happening.what == "delete":
             return f"{indent}{name} deleted  {style.paint(place, 'dim')}"
         text = change_text(happening)
@@ -193,7 +198,8 @@ class WatchText:
         looks = _LOOKS.get(happening.changes[0] if happening.changes else "", ())
         painted = style.paint(text, *looks) if looks else text
         room = max(_PLACE_AT - len(indent) - len(name) - len(text), 0)
-        source = clipped(happening.source, max(style.width - _PLACE_AT - len(place) - 4, 12))
+        room_left = max(style.width - _PLACE_AT - len(place) - 4, 12)
+        source = clipped(plain_code(happening.source), room_left)
         tail = style.paint(f"{place}  {source}".rstrip(), "dim")
         return f"{indent}{name} {painted}{' ' * room}  {tail}"
 
@@ -208,6 +214,10 @@ class WatchText:
 
 def change_text(happening: Happening) -> str:
     """A variable in full at first sight, then what has changed of it."""
+    return plain(_change_text(happening))
+
+
+def _change_text(happening: Happening) -> str:
     before, after, changes = happening.before, happening.after, happening.changes
     if after is None:
         return ""
@@ -282,6 +292,10 @@ def _facts(seen: Seen) -> tuple[Any, ...]:
 
 def seen_text(seen: Seen, origin: bool = False, stats: bool = True) -> str:
     """A value in one line: `f32[2,3]  [-1 2] μ0.5 σ0.9`; `origin` says whose tensor it is."""
+    return plain(_seen_text(seen, origin, stats))
+
+
+def _seen_text(seen: Seen, origin: bool, stats: bool) -> str:
     if seen.kind == OTHER:
         return _plain(seen)
     prefix = "np." if seen.kind == ARRAY else "torch." if origin else ""
@@ -363,4 +377,4 @@ def _number(number: Any) -> str:
 
 
 def _file(file: str) -> str:
-    return os.path.basename(file)
+    return plain(os.path.basename(file))
