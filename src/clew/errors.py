@@ -1,7 +1,7 @@
-"""The exceptions Clew raises, one tree, so that `except ClewError` catches them all.
+"""The exceptions Clew raises, one tree, so that `except ClewError` catches them all; the warning.
 
 In: what happened, with the values. Out: an exception whose text says what to do next.
-Must not know: anything else of Clew; every other module may import this one.
+Must not know: anything else of Clew but plain text; every other module may import this one.
 
     ClewError
      ├─ AddressSyntaxError   (ValueError)     an address that cannot be read
@@ -14,13 +14,26 @@ Must not know: anything else of Clew; every other module may import this one.
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+import sys
+import warnings
 from collections.abc import Sequence
 
+from clew.plain_text import plain_lines
+
 _EXCERPT = 70
+_OWN_DIR = os.path.dirname(__file__) + os.sep
+_log = logging.getLogger("clew")
 
 
 class ClewError(Exception):
     """Catch anything Clew raises on purpose."""
+
+    def __str__(self) -> str:
+        # A message may quote names of a trace and of its files.
+        return plain_lines(super().__str__())
 
 
 class AddressSyntaxError(ClewError, ValueError):
@@ -102,3 +115,20 @@ def _printable(line: str) -> str:
 
 class ClewWarning(UserWarning):
     """Something the user should know while the program goes on."""
+
+
+def warn(message: str) -> None:
+    """Give one warning, at the user's line; log it where warnings are errors."""
+    level, frame = 1, sys._getframe(0)
+    torch = sys.modules.get("torch")
+    skipped = (
+        _OWN_DIR,
+        os.path.dirname(str(getattr(torch, "__file__", _OWN_DIR))) + os.sep,
+        contextlib.__file__,
+    )
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(skipped):
+        level, frame = level + 1, frame.f_back
+    try:
+        warnings.warn(plain_lines(message), ClewWarning, stacklevel=level)
+    except ClewWarning:
+        _log.warning(plain_lines(message))

@@ -22,7 +22,7 @@ from clew.events.model import Gap
 from clew.events.records import MODULE, OP, VARIABLE
 from clew.run.event import Crash, Events
 from clew.run.run import Run
-from clew.store.remote import is_url
+from clew.store.storage import Storage, storage_of
 from clew.views.export.formats import Exported, export
 from clew.views.graph.view import GraphView, graph_view
 from clew.views.html.report import EVENTS, Report, Side, write_report
@@ -36,8 +36,10 @@ from clew.views.text.tree import TreeView, tree_view
 class Trace:
     """What happened in a program, ready to be asked."""
 
-    def __init__(self, run: Run | None = None) -> None:
+    def __init__(self, run: Run | None = None, storage: Storage | None = None) -> None:
         self._fixed = run
+        # Where it was loaded from.
+        self._storage = storage
 
     def _current_run(self) -> Run:
         """Give everything recorded so far, of all ranks."""
@@ -216,26 +218,36 @@ class Trace:
             raise MissingDependency("Trace.to_pandas", "pandas", "clew[pandas]") from missing
         return pandas.DataFrame(self.table().columns())
 
-    def save(self, path: str | os.PathLike[str], *, exist: str = "new") -> Path | str:
-        """Write the trace into a folder; the folder, which is another if `path` is taken.
+    def save(self, path: str | os.PathLike[str], *, exist: str = "replace") -> Path | str:
+        """Write the trace into a folder; where it is.
 
-        A URL such as `s3://bucket/run.clew` is reached through fsspec.
+        If a trace is there, `exist="replace"` replaces it, `"keep"` moves it to `run.1.clew`,
+        `"error"` raises. A URL such as `s3://bucket/run.clew` is reached through fsspec; nothing
+        is moved there, and with `"keep"` the new one gets the number.
         """
         from clew.run.writing import event_rows
         from clew.store.write.save import save
 
-        columns = self._current_run().recorded()
-        if isinstance(path, str) and is_url(path):
-            from clew.store.write.remote_sink import save_remote
+        place = save(self._current_run().recorded(), path, exist, event_rows)
+        self._saved(place)
+        return place
 
-            return save_remote(columns, path, exist, event_rows)
-        return save(columns, Path(path), exist, event_rows)
+    def _saved(self, place: Path | str) -> None:
+        """Go on reading from what was saved, if that is where this trace was."""
+        if self._storage is not None and str(place) in (
+            str(self._storage), os.path.abspath(str(self._storage))
+        ):  # fmt: skip
+            self._fixed = load(place)._fixed
 
     def export(
-        self, fmt: str, path: str | os.PathLike[str], *, exist: str = "error", **options: Any
+        self, fmt: str, path: str | os.PathLike[str], *, exist: str = "replace", **options: Any
     ) -> Exported:
-        """Write the trace for other tools: chrome, csv, dot, hdf5, json, model_explorer …"""
-        return export(self._current_run(), fmt, Path(path), exist, options)
+        """Write the trace for other tools: chrome, csv, dot, hdf5, json, model_explorer …
+
+        If there is an export of this format, `exist="replace"` replaces it, `"keep"` moves it to
+        `run.1.json`, `"error"` raises.
+        """
+        return export(self._current_run(), fmt, path, exist, options)
 
     def html(
         self,
@@ -249,10 +261,11 @@ class Trace:
         """Write the trace and a viewer for it into one HTML file, which needs no network.
 
         Past `events` events the middle is left out, and the page says so. `redact` leaves out
-        source text, full paths and facts about the machine.
+        source text, full paths and facts about the machine. If there is a page, `exist="replace"`
+        replaces it, `"keep"` moves it to `run.1.html`, `"error"` raises.
         """
         side = self._side(title or str(self.env.get("name") or Path(path).stem))
-        return write_report(side, Path(path), events=events, redact=redact, exist=exist)
+        return write_report(side, path, events=events, redact=redact, exist=exist)
 
     def to_dict(self) -> dict[str, Any]:
         """The trace as plain data."""
@@ -291,10 +304,7 @@ def load(path: str | os.PathLike[str]) -> Trace:
 
     A URL such as `s3://bucket/run.clew` is reached through fsspec.
     """
-    from clew.store.read.open_trace import open_folder
+    from clew.store.read.open_trace import open_trace
 
-    if isinstance(path, str) and is_url(path):
-        from clew.store.read.remote_folder import open_remote
-
-        return Trace(Run(*open_remote(path)))
-    return Trace(Run(*open_folder(Path(path))))
+    storage = storage_of(path)
+    return Trace(Run(*open_trace(storage)), storage)

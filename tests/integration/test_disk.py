@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-import os
 import re
 import time
 from collections.abc import Callable
@@ -414,39 +413,6 @@ def test_sources_can_be_left_out(tmp_path: Path) -> None:
     assert b"optimizer.zero_grad()" not in text
 
 
-def test_a_taken_path_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "run.clew"
-    first = record(arguments, out=path)
-    before = {p: p.read_bytes() for p in path.glob("**/*") if p.is_file()}
-    second = record(arguments, out=path)
-    third = first.save(path)
-    assert [first.path, second.path, third] == [
-        tmp_path / name for name in ("run.clew", "run-2.clew", "run-3.clew")
-    ]
-    assert before == {p: p.read_bytes() for p in path.glob("**/*") if p.is_file()}
-    assert len(clew.load(third).events) == len(clew.load(tmp_path / "run-2.clew").events)
-
-
-def test_replace_replaces_a_trace_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "run.clew"
-    record(training(), out=path)
-    short = record(arguments, out=path, exist="replace")
-    assert len(clew.load(path).events) == len(short.events)
-    assert short.save(path, exist="replace") == path
-    assert facts_of(clew.load(path)) == facts_of(record_of := clew.load(path)), record_of
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "manifest.json").write_text(json.dumps({"name": "not a trace"}))
-    for refused in (
-        lambda: record(arguments, out=mine, exist="replace"),
-        lambda: short.save(mine, exist="replace"),
-    ):
-        with pytest.raises(clew.ClewError, match="is not a trace, so it is not replaced"):
-            refused()
-    assert os.listdir(mine) == ["manifest.json"]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["mine", "run.clew"]
-
-
 @pytest.mark.parametrize(
     ("fact", "message"),
     [
@@ -481,12 +447,6 @@ def test_a_step_in_which_nothing_ran_is_no_step(tmp_path: Path) -> None:
             torch.ones(1)
             t.step()
     assert t.steps == clew.load(tmp_path / "run.clew").steps == [0, 1, 2]
-
-
-def test_an_unknown_exist_is_refused(tmp_path: Path) -> None:
-    t = record(arguments)
-    with pytest.raises(clew.ClewError, match="exist='over' is not one of 'new', 'replace'"):
-        t.save(tmp_path / "run.clew", exist="over")
 
 
 def test_a_big_trace_opens_at_once(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from torch import nn
 import clew
 from clew.cli.main import main
 from clew.errors import BadTrace, ClewError, MissingDependency
-from clew.store import remote
+from clew.store import remote_storage
 from clew.store.format import shards
 from clew.store.write import trace_writer
 from tests.same_trace import facts_of, facts_of_any_run
@@ -61,8 +61,10 @@ class Watched(MemoryFileSystem):  # type: ignore[misc]
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> type[Watched]:
     fsspec.register_implementation("watched", Watched, clobber=True)
-    monkeypatch.setattr(remote, "_OBJECT_STORES", {*remote._OBJECT_STORES, "watched"})
-    monkeypatch.setattr(remote, "_WAITS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(
+        remote_storage, "_OBJECT_STORES", {*remote_storage._OBJECT_STORES, "watched"}
+    )
+    monkeypatch.setattr(remote_storage, "_WAITS", (0.0, 0.0, 0.0))
     Watched.store.clear()
     Watched.calls.clear()
     Watched.names.clear()
@@ -78,8 +80,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"file://{tmp_path}/far/run.clew"
 
 
-def program(out: Any, steps: int = 3, **options: Any) -> Any:
-    torch.manual_seed(0)
+def program(out: Any, steps: int = 3, seed: int = 0, **options: Any) -> Any:
+    torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, LARGE))
     with clew.trace(net, values="full", out=out, **options) as t:
         for _ in range(steps):
@@ -158,14 +160,51 @@ def test_ranks_share_a_folder(url: str, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_taken_place_is_left_alone(url: str) -> None:
     program(url, steps=1)
     before = facts_of(clew.load(url))
-    second = program(url, steps=2)
-    assert second.path == url.replace("run.clew", "run-2.clew")
-    assert second.save(url) == url.replace("run.clew", "run-3.clew")
+    with pytest.warns(clew.ClewWarning, match="is taken; this run goes to .*run.1.clew"):
+        second = program(url, steps=2)
+    assert second.path == url.replace("run.clew", "run.1.clew")
+    with pytest.warns(clew.ClewWarning, match="is taken, and nothing is moved there.*run.2.clew"):
+        assert second.save(url, exist="keep") == url.replace("run.clew", "run.2.clew")
     assert facts_of(clew.load(url)) == before
+    for write in (lambda: program(url, exist="error"), lambda: second.save(url, exist="error")):
+        with pytest.raises(ClewError, match="exists; choose another place"):
+            write()
     assert program(url, steps=2, exist="replace").path == url
     assert clew.load(url).steps == [0, 1]
-    second.save(url, exist="replace")
+    assert second.save(url) == url
     assert facts_of(clew.load(url)) == facts_of(second)
+
+
+def test_a_loaded_trace_says_when_another_run_has_its_place(url: str) -> None:
+    program(url, steps=1)
+    unread, read = clew.load(url), clew.load(url)
+    value = read["2"].values[0]
+    program(url, steps=2, seed=1, exist="replace")
+    for ask in (lambda: len(unread.events), value.array):
+        with pytest.raises(BadTrace, match="holds another run than the one that was opened"):
+            ask()
+
+
+def test_pages_pictures_and_exports_go_to_urls(url: str) -> None:
+    t = program(None, steps=1)
+    above = url.rpartition("/")[0]
+    fs, root = fsspec.core.url_to_fs(above)
+    assert t.html(f"{above}/run.html").path == f"{above}/run.html"
+    assert fs.cat_file(f"{root}/run.html").startswith(b"<!DOCTYPE html>")
+    assert t.graph().save(f"{above}/g.svg") == f"{above}/g.svg"
+    assert fs.cat_file(f"{root}/g.svg").startswith(b"<svg")
+    for fmt in ("json", "zarr"):
+        place = f"{above}/run.{fmt}"
+        assert t.export(fmt, place).path == place
+        assert t.export(fmt, place).path == place
+        with pytest.raises(ClewError, match="exists"):
+            t.export(fmt, place, exist="error")
+        with pytest.warns(clew.ClewWarning, match="nothing is moved there"):
+            assert t.export(fmt, place, exist="keep").path == f"{above}/run.1.{fmt}"
+    fs.pipe_file(f"{root}/mine.json", b"mine")
+    with pytest.raises(ClewError, match="is there and is not JSON"):
+        t.export("json", f"{above}/mine.json")
+    assert fs.cat_file(f"{root}/mine.json") == b"mine"
 
 
 def test_what_is_not_a_trace_is_not_replaced(url: str) -> None:

@@ -21,7 +21,7 @@ from torch import nn  # noqa: E402
 import clew  # noqa: E402
 from clew.cli.main import main  # noqa: E402
 from clew.errors import BadTrace  # noqa: E402
-from clew.store import remote  # noqa: E402
+from clew.store import remote_storage  # noqa: E402
 from tests.same_trace import facts_of  # noqa: E402
 
 LARGE = 9000
@@ -101,7 +101,7 @@ def test_what_is_not_there_is_said(bucket: str) -> None:
 
 
 def test_a_server_out_of_reach_is_said(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_WAITS", (0.0,))
+    monkeypatch.setattr(remote_storage, "_WAITS", (0.0,))
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{unused.getsockname()[1]}")

@@ -66,7 +66,7 @@ class Budget:
     @property
     def is_full(self) -> bool:
         """Whether so much data has gathered that it should be handed over."""
-        return self.pending >= _BATCH_BYTES
+        return self.pending >= min(_BATCH_BYTES, self._limits.queue)
 
     def _limited(self, what: str, name: str) -> None:
         self._on_gap(

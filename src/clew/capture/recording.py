@@ -47,6 +47,8 @@ _REMEMBERED = 4096
 
 # Events handed to the sink at a time: few enough to stay small, enough to amortise the call.
 _BATCH = 1 << 14
+# About how many bytes a field of a record comes to, in memory and on disk.
+_FIELD_BYTES = 16
 
 
 class At(NamedTuple):
@@ -347,7 +349,7 @@ class Recording:
         # there before what is kept of it.
         taken_kept = self.kept[:]
         del self.kept[: len(taken_kept)]
-        self.budget.pending = 0
+        size, self.budget.pending = self.budget.pending, 0
         if self.snapshots is not None:
             self.snapshots.forget()
         taken_events = events[:]
@@ -356,7 +358,8 @@ class Recording:
         del events[: len(taken_events)]
         del values[: len(taken_values)]
         self.hand_overs += 1
-        return Batch(taken_events, taken_values, taken_kept)
+        size += _FIELD_BYTES * (len(taken_events) + len(taken_values))
+        return Batch(taken_events, taken_values, taken_kept, size=size)
 
     def close(self) -> None:
         """Hand over the rest and let go of everything, so that nothing waits for the collector."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
-from clew.cli.output import emit, within
-from clew.cli.reading import add_command, add_rank, open_trace, positive
+from clew.cli.output import complain, emit, within
+from clew.cli.reading import add_command, add_exist, add_rank, open_trace, positive
 from clew.errors import ClewError
 from clew.views.export.formats import FORMATS
 
@@ -26,7 +25,10 @@ def add_parser(commands: Any) -> None:
     parser = add_command(commands, "export", run, "write the trace for other tools", more)
     parser.add_argument("format", metavar="FORMAT", choices=FORMATS, help=", ".join(FORMATS))
     parser.add_argument("out", metavar="OUT", help="the file (for zarr the folder) to write")
-    parser.add_argument("--replace", action="store_true", help="replace OUT if it exists")
+    add_exist(parser)
+    # What --exist=replace was called before it was the default.
+    parser.add_argument("--replace", action="store_const", const="replace", dest="exist",
+                        help=argparse.SUPPRESS)  # fmt: skip
     add = parser.add_argument_group("hdf5, zarr and pt").add_argument
     several = "may be repeated"
     only = f"only these values; {several}"
@@ -52,11 +54,10 @@ def run(args: argparse.Namespace) -> int:
         options["dtype"] = _dtypes(options["dtype"])
     if options.get("compression") == "none":
         options["compression"] = None
-    exist = "replace" if args.replace else "error"
-    done = open_trace(args).export(args.format, args.out, exist=exist, **options)
+    done = open_trace(args).export(args.format, args.out, exist=args.exist, **options)
     emit(args, done.to_dict, lambda: str(done))
     for problem in within(list(done.left_out), _PROBLEMS, "--json"):
-        sys.stderr.write(f"clew: left out {problem}\n")
+        complain(f"left out {problem}")
     return 1 if done.left_out else 0
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clew.cli.output import emit
-from clew.cli.reading import add_command, add_rank, open_trace, positive
+from clew.cli.reading import add_command, add_exist, add_rank, open_trace, positive
 from clew.errors import ClewError
 from clew.views.graph.options import COLORS, DIRECTIONS, SUFFIXES, THEMES
 
@@ -54,6 +54,7 @@ def add_parser(commands: Any) -> None:
     picture.add_argument("--dpi", type=positive, metavar="N", help="dots per inch (192)")
     picture.add_argument("--width", type=float, metavar="INCHES", help="at most so wide")
     picture.add_argument("--height", type=float, metavar="INCHES", help="at most so high")
+    add_exist(parser)
     add_rank(parser)
 
 
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     size = {name: number for name, number in size.items() if number is not None}
     if size and not args.out.lower().endswith(".png"):
         raise ClewError(f"--{next(iter(size))} is for a PNG, and {args.out} does not end in .png")
-    path = view.save(args.out, **size)
+    path = view.save(args.out, exist=args.exist, **size)
     counts = {"nodes": len(view.model.nodes), "edges": len(view.model.edges)}
     said = ", ".join(f"{count} {name}" for name, count in counts.items())
     emit(args, lambda: {"path": str(path), **counts}, lambda: f"{path}: {said}")

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from clew.cli.output import emit
-from clew.cli.reading import add_command, add_rank, open_trace, positive
+from clew.cli.reading import add_command, add_exist, add_rank, open_trace, positive
+from clew.store.storage import is_url
 
 
 def add_parser(commands: Any) -> None:
@@ -20,14 +21,21 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--redact", action="store_true", help="leave out sources, paths and facts of the machine"
     )
+    add_exist(parser)
     add_rank(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the page, and say where it is."""
     trace = open_trace(args)
-    out = Path(args.out) if args.out else Path(args.trace.rstrip("/")).with_suffix(".html")
+    out = args.out or _beside(args.trace)
     options = {} if args.events is None else {"events": args.events}
-    report = trace.html(out, title=args.title, redact=args.redact, **options)
+    report = trace.html(out, title=args.title, redact=args.redact, exist=args.exist, **options)
     emit(args, report.to_dict, lambda: str(report))
     return 1 if report.left_out else 0
+
+
+def _beside(trace: str) -> str:
+    """Give the name of the page: beside a trace that is here, here for one that is elsewhere."""
+    path = Path(trace.rstrip("/").rpartition("/")[2] if is_url(trace) else trace)
+    return str(path.with_suffix(".html"))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections import Counter
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import clew
 from clew.cli.output import emit, within
 from clew.cli.reading import add_command, positive
+from clew.plain_text import plain
 
 if TYPE_CHECKING:
+    from clew.run.event import Event
     from clew.traces import Trace
 
 _ROWS = 40
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     def text() -> str:
         from clew.views.text.style import style_for
 
-        lines = _lines(facts)
+        lines = list(map(plain, _lines(facts)))
         return style_for().finish("\n".join(within(lines, args.rows, f"--rows {len(lines)}")))
 
     emit(args, lambda: facts, text)
@@ -82,15 +82,10 @@ def _rank_facts(trace: Trace) -> dict[str, Any]:
 def _contents(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     """The manifest of a trace, and the sizes of its files."""
     from clew.store.format.manifest import read_manifest
-    from clew.store.read.remote_folder import remote_contents
-    from clew.store.remote import RemoteFolder, is_url
+    from clew.store.storage import storage_of
 
-    if is_url(path):
-        with tempfile.TemporaryDirectory() as here:
-            return remote_contents(RemoteFolder(path), Path(here))
-    files = [file for file in Path(path).rglob("*") if file.is_file()]
-    sizes = {str(file.relative_to(path)): file.stat().st_size for file in files}
-    return read_manifest(Path(path)), sizes
+    storage = storage_of(path)
+    return read_manifest(storage), storage.sizes()
 
 
 def _modes(modes: dict[str, int]) -> str:
@@ -108,8 +103,13 @@ def _crash(trace: Trace) -> dict[str, Any] | None:
         "note": crash.note,
         "event": None if event is None else event.address,
         "rank": None if event is None else event.rank,
-        "source": None if event is None or event.source is None else str(event.source),
+        "source": None if event is None else _place(event),
     }
+
+
+def _place(event: Event) -> str | None:
+    source = event.source
+    return None if source is None else f"{source.file}:{source.line}"
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:

@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 
+from clew.errors import warn
 from clew.events.live import Happening, LiveValue, in_words
 from clew.events.model import Source
 from clew.events.tensor_text import short_dtype
 from clew.session import Tracer, trace
-from clew.session.surroundings import warn
 from clew.views.text.style import suited, uncoloured
 
 __all__ = ["DTYPE_ABBRS", "Trace", "TracingMode"]

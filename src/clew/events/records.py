@@ -199,13 +199,17 @@ def pack(
 
 
 def unpack(payload: Payload) -> tuple[str, dict[str, Any], dict[str, Payload]]:
-    """The form, facts and parts of a packed payload; ValueError if it is not one."""
-    data = bytes(payload.data)
-    size = int.from_bytes(data[:8], "little")
-    head = json.loads(data[8 : 8 + size])
-    position = 8 + size
+    """The form, facts and parts of a packed payload; ValueError if it is not one.
+
+    The parts lie in the payload one after the other, all of it and nothing twice; they are views.
+    """
+    data = memoryview(payload.data).cast("B")
+    position = 8 + int.from_bytes(data[:8], "little")
+    head = json.loads(bytes(data[8:position]))
     parts = {}
     for name, dtype, shape, length in head["parts"]:
+        if type(length) is not int or not 0 <= length <= len(data) - position or dtype == PARTS:
+            raise ValueError("its head describes parts that are not there")
         parts[str(name)] = Payload(str(dtype), tuple(shape), data[position : position + length])
         position += length
     if position != len(data):
@@ -232,6 +236,8 @@ class Batch:
     surviving: list[Any] = field(default_factory=list)
     # Records of the calls that are open now; each comes again, complete, when its call ends.
     open_calls: list[Any] = field(default_factory=list)
+    # About how many bytes it will be.
+    size: int = 0
 
 
 class Sink(Protocol):

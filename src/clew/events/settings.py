@@ -13,10 +13,12 @@ class Limits:
 
     Past `bytes` of data, or `seconds` after the start, values keep only their metadata. A value
     of more than `elements` elements keeps only its statistics. Only every `sample`-th value keeps
-    its data. After `events` events nothing more is recorded.
+    its data. After `events` events nothing more is recorded. At most `queue` bytes wait to be
+    written to `out=`, which is what a kill may lose of what nobody has flushed; the program waits
+    while there are more.
 
     >>> Limits(bytes=1_000_000, elements=10_000)
-    Limits(bytes=1000000, events=None, elements=10000, seconds=None, sample=1)
+    Limits(bytes=1000000, events=None, elements=10000, seconds=None, sample=1, queue=67108864)
     """
 
     bytes: int | None = 16 << 30
@@ -24,12 +26,17 @@ class Limits:
     elements: int | None = None
     seconds: float | None = None
     sample: int = 1
+    queue: int = 64 << 20
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is not None and (isinstance(value, bool) or not value > 0):
-                raise ClewError(f"Limits({field.name}={value!r}): give a positive number, or None")
+            never_none = field.name in ("sample", "queue")
+            if (value is None and never_none) or (
+                value is not None and (isinstance(value, bool) or not value > 0)
+            ):
+                wanted = "a positive number" + ("" if never_none else ", or None")
+                raise ClewError(f"Limits({field.name}={value!r}): give {wanted}")
 
 
 @dataclass(frozen=True, slots=True)

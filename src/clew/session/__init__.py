@@ -6,7 +6,7 @@ The one room that joins capture and store.
 from __future__ import annotations
 
 from clew.session.gaps import Gaps
-from clew.session.surroundings import recorded_columns, surroundings, warn
+from clew.session.surroundings import recorded_columns, surroundings
 from clew.session.tracer import Tracer, active_trace, trace, unrecorded
 from clew.session.workers import begin_worker
 
@@ -19,5 +19,4 @@ __all__ = [
     "surroundings",
     "trace",
     "unrecorded",
-    "warn",
 ]

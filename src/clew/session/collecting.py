@@ -23,8 +23,7 @@ from clew.capture.copies import copied
 from clew.capture.describing import is_same
 from clew.capture.passes import Passes
 from clew.capture.ranks import Ranks, Round
-from clew.errors import ClewError
-from clew.session.surroundings import warn
+from clew.errors import ClewError, warn
 from clew.session.tracer import Tracer, trace, unrecorded
 
 _C = TypeVar("_C", bound="Collecting")

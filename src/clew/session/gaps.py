@@ -9,8 +9,8 @@ import logging
 from collections.abc import Iterator
 
 from clew.capture.failures import pass_on
+from clew.errors import warn
 from clew.events.model import Gap
-from clew.session.surroundings import warn
 
 _log = logging.getLogger("clew")
 

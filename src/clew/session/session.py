@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from clew.analysis.crash import crash_note, failing_event
-from clew.errors import ClewError
+from clew.errors import ClewError, warn
 from clew.events.columns import Columns
 from clew.events.model import Gap
 from clew.events.records import Sink, Step
@@ -40,7 +40,7 @@ from clew.session.surroundings import (
     source_text,
     surroundings,
 )
-from clew.store.remote import is_url
+from clew.store.storage import is_url
 from clew.store.write.memory_sink import MemoryStore, UnkeptStore
 
 if TYPE_CHECKING:
@@ -327,6 +327,12 @@ class Session:
             self._run, self._gaps_read = run, len(self.gaps)
         return self._run
 
+    def rewritten(self) -> None:
+        """Read the folder anew: the whole trace was saved onto it."""
+        assert self.disk is not None
+        self.disk.claim.check.renew()
+        self._run = None
+
     def _open_sink(self) -> Sink:
         settings = self._settings
         if settings.out is False:
@@ -337,16 +343,24 @@ class Session:
         return self.store
 
     def _open_disk(self, out: str | os.PathLike[str], exist: str) -> DiskSink:
+        from clew.store.write.claim import claim
         from clew.store.write.disk_sink import DiskSink
-        from clew.store.write.save import claim
 
-        if isinstance(out, str) and is_url(out):
-            from clew.store.write.remote_sink import RemoteSink, claim_remote
+        claimed = claim(out, self._rank, exist, self._environment(), self._size)
+        if claimed.said is not None:
+            warn(claimed.said)
+        kind = DiskSink
+        if is_url(out):
+            from clew.store.write.remote_sink import RemoteSink
 
-            place = claim_remote(out, self._rank, exist, self._environment(), self._size)
-            return RemoteSink(*place, self._rank, self._around, self.gaps.tell, LiveEventRows())
-        folder = claim(Path(out), self._rank, exist, self._environment(), self._size)
-        return DiskSink(folder, self._rank, self._around, self.gaps.tell, LiveEventRows())
+            kind = RemoteSink
+        try:
+            return kind(
+                claimed, self._rank, self._settings.limits.queue, self._around, self.gaps.tell,
+                LiveEventRows(),
+            )  # fmt: skip
+        except OSError as refused:
+            raise ClewError(f"cannot write a trace to {claimed.storage}: {refused}") from refused
 
     @property
     def path(self) -> Path | str | None:

@@ -18,12 +18,12 @@ from clew.errors import ClewError
 from clew.events.live import Listener
 from clew.events.outputs import Hdf5, check_out
 from clew.events.settings import Limits, Schedule
+from clew.store.write.place import checked_exist
 from clew.views.text.live import LivePrinter
 
 LEVELS = ("values", "modules", "ops")
 VALUES = ("meta", "stats", "full")
 COMPILED = ("opaque", "eager")
-EXIST = ("new", "replace")
 
 # Roles of tensors that modules own, and those besides inputs and outputs of calls.
 TENSOR_ROLES = ("grad", "param", "buffer", "update", "state")
@@ -87,7 +87,6 @@ def settings_of(
         ("level", level, LEVELS),
         ("values", values, VALUES),
         ("compiled", compiled, COMPILED),
-        ("exist", exist, EXIST),
     ):
         if given not in allowed:
             options = ", ".join(repr(option) for option in allowed)
@@ -102,7 +101,7 @@ def settings_of(
         level, values,
         [parse(text) for text in _texts("capture", capture, "addresses such as 'layers.0:in'")],
         followed_addresses(callbacks, gather), gather, _listener(live), compiled,
-        out, exist, schedule, limits or Limits(), redact, name,
+        out, checked_exist(exist), schedule, limits or Limits(), redact, name,
         _texts("watch", watch, "names of variables"),
     )  # fmt: skip
     if gather is not None:

@@ -1,22 +1,15 @@
-"""What a recording knows besides its records: the machine, the ranks, the sources, the columns.
-
-Also how users are told of trouble: one warning, at their own line.
-"""
+"""What a recording knows besides its records: the machine, the ranks, the sources, the columns."""
 
 from __future__ import annotations
 
-import contextlib
 import linecache
-import logging
 import os
 import platform
 import sys
-import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clew.errors import ClewWarning
 from clew.events.columns import Columns, ModuleRow, Place
 from clew.events.model import Gap
 from clew.events.notebook_cells import file_of
@@ -24,11 +17,6 @@ from clew.store.write.memory_sink import MemoryStore
 
 if TYPE_CHECKING:
     from clew.capture.recording import Recording
-
-
-_log = logging.getLogger("clew")
-
-_OWN_DIR = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def recorded_columns(
@@ -88,23 +76,6 @@ def module_rows(recording: Recording) -> list[ModuleRow]:
         ModuleRow(n.path, n.cls, n.entry.number, n.entry.wrapper)
         for n in list(recording.modules.names)
     ]
-
-
-def warn(message: str) -> None:
-    """One warning, at the user's line; logged where warnings are errors."""
-    level, frame = 1, sys._getframe(0)
-    torch = sys.modules.get("torch")
-    skipped = (
-        _OWN_DIR,
-        os.path.dirname(str(getattr(torch, "__file__", _OWN_DIR))) + os.sep,
-        contextlib.__file__,
-    )
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(skipped):
-        level, frame = level + 1, frame.f_back
-    try:
-        warnings.warn(message, ClewWarning, stacklevel=level)
-    except ClewWarning:
-        _log.warning(message)
 
 
 def rank_and_size(known: tuple[int, int] | None = None) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from clew.callbacks import Callbacks
-from clew.errors import ClewError, MissingDependency, TraceStateError
+from clew.errors import ClewError, MissingDependency, TraceStateError, warn
 from clew.events.live import Listener
 from clew.events.model import Gap
 from clew.events.settings import Limits, Schedule
@@ -24,7 +24,6 @@ from clew.run.run import Run
 from clew.session.decorating import inside
 from clew.session.session import Session
 from clew.session.settings import Settings, models_of, settings_of
-from clew.session.surroundings import warn
 from clew.traces import Trace
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def trace(
     live: bool | Listener = False,
     compiled: str = "opaque",
     out: str | os.PathLike[str] | Literal[False] | None = None,
-    exist: str = "new",
+    exist: str = "keep",
     schedule: Schedule | None = None,
     limits: Limits | None = None,
     redact: bool = False,
@@ -94,10 +93,10 @@ def trace(
     `gather=N` brings the values of both to rank 0 every N steps, while the program runs.
     `live` prints each event as it happens, or tells a `clew.events.live.Listener` of it.
     `compiled="eager"` opens compiled regions up.
-    `out` streams the trace to a folder while the program runs; a folder that is taken is left
-    alone and the run gets one of its own, unless `exist="replace"`. `out=False` keeps nothing, so
-    that memory stays flat however long `live` or `callbacks` are told. `schedule` records only some
-    steps, `limits` says where to hold back. `redact` leaves source text out.
+    `out` streams the trace to a folder while the program runs. If it is taken, `exist="keep"` moves
+    the earlier trace to `run.1.clew`, `"replace"` removes it, `"error"` raises. `out=False` keeps
+    nothing, so that memory stays flat however long `live` or `callbacks` are told. `schedule`
+    records only some steps, `limits` says where to hold back. `redact` leaves source text out.
 
     >>> import torch, clew
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
@@ -208,6 +207,10 @@ class Tracer(Trace):
     def path(self) -> Path | str | None:
         """The folder or URL that is written, None if all is kept in memory."""
         return None if self._session is None else self._session.path
+
+    def _saved(self, place: Path | str) -> None:
+        if self._session is not None and str(place) == str(self.path):
+            self._session.rewritten()
 
     def _current_run(self) -> Run:
         if self._session is None:

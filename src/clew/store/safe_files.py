@@ -1,7 +1,11 @@
-"""Files read and written without trust: whole reads, whole writes, ordinary files only."""
+"""Files read and written without trust: whole reads, whole writes, ordinary files only.
+
+A link in the place of a file is refused: it may lead out of the trace.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -10,13 +14,19 @@ from pathlib import Path
 from typing import Any
 
 # Without waiting, so that a pipe in the place of a file cannot hold a reader up.
-_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_SAFELY = ("O_NONBLOCK", "O_NOFOLLOW", "O_BINARY")
+_READ = os.O_RDONLY | sum(getattr(os, name, 0) for name in _SAFELY)
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[int, int]]:
     """An ordinary file opened for reading, and its size; OSError for anything else."""
-    file = os.open(path, _READ)
+    try:
+        file = os.open(path, _READ)
+    except OSError as refused:
+        if refused.errno != errno.ELOOP:
+            raise
+        raise OSError(f"{path.name} is a link, which is not followed") from refused
     try:
         facts = os.fstat(file)
         if not stat.S_ISREG(facts.st_mode):
@@ -28,7 +38,7 @@ def opened(path: Path) -> Iterator[tuple[int, int]]:
 
 def size_of(path: Path) -> int:
     """The size of an ordinary file; OSError for anything else."""
-    facts = os.stat(path)
+    facts = os.lstat(path)
     if not stat.S_ISREG(facts.st_mode):
         raise OSError(f"{path.name} is not an ordinary file")
     return facts.st_size
@@ -45,14 +55,6 @@ def read_at(file: int, offset: int, size: int) -> bytes:
         pieces.append(piece)
         size -= len(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def read_text(path: Path, most: int) -> str:
-    """A small text file; ValueError if it is not small, or not text."""
-    with opened(path) as (file, size):
-        if size > most:
-            raise ValueError(f"it has {size} bytes, far more than such a file needs")
-        return read_at(file, 0, size).decode("utf-8")
 
 
 def write_all(file: int, data: Any) -> None:

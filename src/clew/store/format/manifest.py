@@ -15,8 +15,10 @@ from clew.events.columns import OLDEST_VERSION, SCHEMA_VERSION
 from clew.events.digest import CHECKSUM
 from clew.store.format.checksums import CHECKSUMS
 from clew.store.format.json_rows import from_json, load_facts
-from clew.store.safe_files import read_text
+from clew.store.format.processes import parent_process, runs_here
+from clew.store.storage import Storage
 
+MANIFEST = "manifest.json"
 _FORMAT = "clew-trace"
 _LARGEST_MANIFEST = 16 << 20
 # What launchers set for all processes of one job, and for no other.
@@ -26,28 +28,45 @@ _JOB = (
 )  # fmt: skip
 
 
-def new_manifest(environment: dict[str, Any], world_size: int) -> dict[str, Any]:
-    """Make the manifest of a new run."""
+def new_manifest(environment: dict[str, Any], world_size: int, turn: int = 1) -> dict[str, Any]:
+    """Make the manifest of a new run; it is its process's `turn`-th at this place."""
     return {
         "format": _FORMAT,
         "version": SCHEMA_VERSION,
         "checksum": CHECKSUM,
         "run": uuid.uuid4().hex,
         "job": _job(),
+        "launcher": parent_process(),
+        "turn": turn,
         "world_size": world_size,
         "environment": environment,
     }
 
 
 def _job() -> str:
-    """Name what the processes of one run share: their launcher's word, else their parent."""
+    """Give what a launcher says to all processes of one job, the host's name if none does."""
     said = [f"{name}={os.environ[name]}" for name in _JOB if name in os.environ]
-    return " ".join(said) or f"{platform.node()} {os.getppid()}"
+    return " ".join(said) or platform.node()
 
 
 def same_job(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Tell whether two manifests are of ranks of one run."""
-    return all(one.get(name) == other.get(name) for name in ("job", "world_size"))
+    """Tell whether a manifest that is there, `one`, and another are of ranks of one run.
+
+    Launchers give jobs that follow each other the same names, so on one host the ranks must have
+    the same parent, or one that still runs.
+    """
+    if any(one.get(name) != other[name] for name in ("job", "world_size", "turn")):
+        return False
+    launcher = one.get("launcher")
+    if not isinstance(launcher, dict):
+        return False
+    if launcher.get("host") != other["launcher"]["host"]:
+        return True
+    return launcher == other["launcher"] or (_is_launched(other) and runs_here(launcher))
+
+
+def _is_launched(manifest: dict[str, Any]) -> bool:
+    return "=" in manifest["job"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,65 +82,103 @@ def format_of(manifest: dict[str, Any]) -> Format:
     return Format(manifest["version"], manifest["checksum"])
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(storage: Storage) -> dict[str, Any]:
     """Read the manifest of a trace and check it; BadTrace if it is none, or of another version."""
-    path = folder / "manifest.json"
     try:
-        manifest = load_facts(from_json(read_text(path, _LARGEST_MANIFEST)))
+        manifest = _load(storage)
     except (FileNotFoundError, NotADirectoryError):
-        why = "it has no manifest.json" if folder.is_dir() else "it is a file"
-        if not folder.exists():
-            why = "there is nothing of this name"
+        why = _nothing_there(storage)
         raise BadTrace(
-            f"{folder} is not a trace: {why}; give the folder that "
+            f"{storage} is not a trace: {why}; give the folder that "
             "clew.trace(out=...) or Trace.save() wrote"
         ) from None
-    except (OSError, ValueError) as broken:
-        raise BadTrace(f"{path} cannot be read: {broken}") from broken
+    except ValueError as broken:
+        raise BadTrace(f"{storage}/{MANIFEST} cannot be read: {broken}") from broken
+    except OSError as failed:
+        raise BadTrace(f"{storage} cannot be read: {failed}") from failed
     if manifest.get("format") != _FORMAT:
-        raise BadTrace(f"{path} is not the manifest of a trace")
-    _check_version(folder, manifest)
+        raise BadTrace(f"{storage}/{MANIFEST} is not the manifest of a trace")
+    _check_version(storage, manifest)
     return manifest
 
 
-def _check_version(folder: Path, manifest: dict[str, Any]) -> None:
+def found_manifest(storage: Storage) -> dict[str, Any] | None:
+    """Read the manifest of a trace of whatever version; None if there is none."""
+    try:
+        manifest = _load(storage)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    return manifest if manifest.get("format") == _FORMAT else None
+
+
+def _load(storage: Storage) -> dict[str, Any]:
+    size = storage.size(MANIFEST)
+    if size > _LARGEST_MANIFEST:
+        raise ValueError(f"it has {size} bytes, far more than a manifest needs")
+    return load_facts(from_json(storage.read(MANIFEST).decode("utf-8")))
+
+
+def _nothing_there(storage: Storage) -> str:
+    place = storage.place
+    if isinstance(place, Path) and not place.is_dir():
+        return "it is a file" if place.exists() else "there is nothing of this name"
+    return f"it has no {MANIFEST}"
+
+
+class RunCheck:
+    """Makes sure that a folder holds no other run than it held when it was opened."""
+
+    def __init__(self, storage: Storage, run: object) -> None:
+        self._storage = storage
+        self._run = run
+
+    def renew(self) -> None:
+        """Take the run that is there now for the one that was opened."""
+        self._run = (found_manifest(self._storage) or {}).get("run")
+
+    def __call__(self) -> None:
+        """Raise BadTrace if the folder holds another run by now."""
+        found = found_manifest(self._storage)
+        if found is not None and found.get("run") != self._run:
+            raise BadTrace(
+                f"{self._storage} holds another run than the one that was opened there, which was "
+                "replaced or moved to a name with a number; load it again"
+            )
+
+
+def _check_version(storage: Storage, manifest: dict[str, Any]) -> None:
     version, algorithm = manifest.get("version"), manifest.get("checksum")
     readable = f"this Clew reads {OLDEST_VERSION} to {SCHEMA_VERSION}"
     if type(version) is not int or version > SCHEMA_VERSION:
         shown = str(version)[:40]
-        raise BadTrace(f"{folder} has format version {shown!r}, {readable}; upgrade Clew")
+        raise BadTrace(f"{storage} has format version {shown!r}, {readable}; upgrade Clew")
     if version < OLDEST_VERSION:
         raise BadTrace(
-            f"{folder} has format version {version}, {readable}; open it with the Clew that "
+            f"{storage} has format version {version}, {readable}; open it with the Clew that "
             "wrote it, or record it again"
         )
     if not isinstance(algorithm, str) or algorithm not in CHECKSUMS:
         raise BadTrace(
-            f"{folder} has checksums of the kind {str(algorithm)[:40]!r}, this Clew knows "
+            f"{storage} has checksums of the kind {str(algorithm)[:40]!r}, this Clew knows "
             f"{', '.join(map(repr, CHECKSUMS))}; upgrade Clew"
         )
 
 
-def write_manifest(folder: Path, manifest: dict[str, Any], replace: bool = False) -> None:
-    """Write the manifest in one move, if there is none or it is to be replaced."""
-    target = folder / "manifest.json"
+def create_manifest(folder: Path, manifest: dict[str, Any]) -> bool:
+    """Write the manifest in one move, if there is none; tell whether it is the one there."""
+    target = folder / MANIFEST
     aside = folder / f".manifest-{uuid.uuid4().hex}.json"
     try:
         aside.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-        if replace:
+        try:
+            os.link(aside, target)
+        except FileExistsError:
+            return False
+        except OSError:
+            # A file system without links.
+            if target.exists():
+                return False
             os.replace(aside, target)
-        else:
-            _link(aside, target)
     finally:
         aside.unlink(missing_ok=True)
-
-
-def _link(aside: Path, target: Path) -> None:
-    try:
-        os.link(aside, target)
-    except FileExistsError:
-        pass
-    except OSError:
-        # A file system without links.
-        if not target.exists():
-            os.replace(aside, target)
+    return True

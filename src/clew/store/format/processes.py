@@ -9,8 +9,17 @@ from typing import Any
 
 
 def this_process() -> dict[str, Any]:
-    """What tells this process from any other: host, number, and when it began."""
-    return {"host": platform.node(), "pid": os.getpid(), "began": _began(os.getpid())}
+    """Give what tells this process from any other: host, number, and when it began."""
+    return _process(os.getpid())
+
+
+def parent_process() -> dict[str, Any]:
+    """Give what tells the process that started this one from any other."""
+    return _process(os.getppid())
+
+
+def _process(pid: int) -> dict[str, Any]:
+    return {"host": platform.node(), "pid": pid, "began": _began(pid)}
 
 
 def runs_here(process: dict[str, Any]) -> bool:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from clew.events.records import Payload
-from clew.store.safe_files import opened, read_at, size_of, write_all
+from clew.store.safe_files import write_all
+from clew.store.storage import Storage
 
 _DTYPES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
@@ -148,28 +149,6 @@ def seal(file: int, room: int, entries: Entries) -> None:
     write_all(file, room.to_bytes(LENGTH_BYTES, "little") + header.ljust(room))
 
 
-def shard_size(folder: Path, shard: int) -> int:
-    """The size of a sealed or open shard, 0 if there is none."""
-    for name in _names(shard):
-        try:
-            return size_of(folder / name)
-        except OSError:
-            continue
-    return 0
-
-
-def read_range(folder: Path, shard: int, offset: int, length: int) -> bytes:
-    """Bytes of a sealed or open shard; OSError where they are not there."""
-    for name in _names(shard):
-        try:
-            with opened(folder / name) as (file, size):
-                if 0 <= offset <= size and 0 <= length <= size - offset:
-                    return read_at(file, offset, length)
-        except FileNotFoundError:
-            continue
-    raise OSError(f"shard {shard} has no bytes {offset} to {offset + length}")
-
-
 class Shards(Protocol):
     """Where the bytes of values are read from."""
 
@@ -180,19 +159,29 @@ class Shards(Protocol):
         """Bytes of a shard; OSError where they are not there."""
 
 
-class LocalShards:
-    """The shards of a local folder."""
+class StoredShards:
+    """The shards of one rank, wherever they are."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, storage: Storage, rank: str) -> None:
+        # Kept: copies that were made of its tables go with it.
+        self._storage = storage
+        self._rank = rank
 
     def size(self, shard: int) -> int:
-        """The size of a shard, 0 if there is none."""
-        return shard_size(self._folder, shard)
+        """The size of a sealed or open shard, 0 if there is none."""
+        sizes = (self._storage.size(f"{self._rank}/{name}") for name in _names(shard))
+        return next(filter(None, sizes), 0)
 
     def read(self, shard: int, offset: int, length: int) -> bytes:
-        """Bytes of a shard; OSError where they are not there."""
-        return read_range(self._folder, shard, offset, length)
+        """Bytes of a sealed or open shard; OSError where they are not there."""
+        for name in _names(shard):
+            path = f"{self._rank}/{name}"
+            if 0 <= offset <= offset + length <= self._storage.size(path):
+                try:
+                    return self._storage.read(path, offset, offset + length) if length else b""
+                except FileNotFoundError:
+                    continue
+        raise OSError(f"shard {shard} has no bytes {offset} to {offset + length}")
 
 
 def _names(shard: int) -> tuple[str, str, str]:

@@ -25,18 +25,20 @@ from clew.events.records import KINDS, STEP
 from clew.store.format.arrow import as_utf8
 from clew.store.format.checksums import CHECKSUMS
 from clew.store.format.json_rows import LONGEST_NAME, from_json, load_facts, load_source
-from clew.store.format.manifest import Format, format_of, read_manifest
-from clew.store.format.shards import Shards
+from clew.store.format.manifest import Format, RunCheck, format_of, read_manifest
+from clew.store.format.shards import Shards, StoredShards
 from clew.store.format.tables import TABLES
 from clew.store.format.upgrade import upgraded_row
 from clew.store.read.payloads import KEPT_COLUMNS, KeptOnDisk
 from clew.store.read.repair import Repair
 from clew.store.read.table_parts import read_table
+from clew.store.storage import LocalStorage, Storage
 from clew.store.write.build_columns import Part
 from clew.store.write.memory_sink import in_order
 
 _MOST_RANKS = 1_000_000
 _RANK = re.compile(r"rank=(\d{1,9})")
+PART = re.compile(r"(events|values|tables)-\d{5,9}\.(parquet|arrows)")
 _NUMBERS = ["id", "parent", "start", "end", "subject", "place", "number", "template"]
 _DERIVED = ["step", "call", "owner", "forward", "source"]
 _EVENT_COLUMNS = [*_NUMBERS, "kind", "error", "values", *_DERIVED, "module", "prefix"]
@@ -46,38 +48,57 @@ _TABLE_COLUMNS = ["table", "number", "row"]
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a rank's files end: how many events there are, once it was closed, which process
-    writes them, and what of them could not be read."""
+    """How a rank's files end: how many events there are, once it was closed, and what of them
+    could not be read."""
 
     events: int | None
-    writer: dict[str, Any]
     damage: list[Gap]
-
-
-def rank_folders(folder: Path) -> dict[int, Path]:
-    """The folders of a trace's ranks, in order."""
-    try:
-        found = {p: _RANK.fullmatch(p.name) for p in folder.iterdir() if p.is_dir()}
-    except OSError as refused:
-        raise BadTrace(f"{folder} cannot be read: {refused}") from refused
-    return dict(sorted((int(match[1]), path) for path, match in found.items() if match))
 
 
 # The columns of each rank, read when they are first asked for, and what of the whole is missing.
 Opened: TypeAlias = tuple[dict[int, Callable[[], Columns]], list[Gap]]
 
 
-def open_folder(folder: Path) -> Opened:
+def open_trace(storage: Storage) -> Opened:
     """Open a trace: each rank is read when it is first asked for."""
-    manifest = read_manifest(folder)
-    ranks = rank_folders(folder)
+    manifest = read_manifest(storage)
+    ranks, links = rank_names(storage), _linked(storage)
     if not ranks:
-        raise BadTrace(f"{folder} holds no rank=* folder: nothing was recorded into it")
-    alone, form = len(ranks) == 1, format_of(manifest)
+        why = str(links[0]) if links else "nothing was recorded into it"
+        raise BadTrace(f"{storage} holds no rank=* folder: {why}")
+    form, check = format_of(manifest), RunCheck(storage, manifest.get("run"))
     reads: dict[int, Callable[[], Columns]] = {
-        rank: partial(read_closed, path, form, alone) for rank, path in ranks.items()
+        rank: partial(_read_rank, storage, name, form, len(ranks) == 1, check)
+        for rank, name in ranks.items()
     }
-    return reads, missing_ranks(manifest, list(ranks))
+    return reads, [*links, *missing_ranks(manifest, list(ranks))]
+
+
+def rank_names(storage: Storage) -> dict[int, str]:
+    """Name the folders of a trace's ranks, in order."""
+    try:
+        found = {name: _RANK.fullmatch(name) for name in storage.folders()}
+    except OSError as refused:
+        raise BadTrace(f"{storage} cannot be read: {refused}") from refused
+    return dict(sorted((int(match[1]), name) for name, match in found.items() if match))
+
+
+def rank_folders(folder: Path) -> dict[int, Path]:
+    """Give the folders of a local trace's ranks, in order."""
+    return {rank: folder / name for rank, name in rank_names(LocalStorage(folder)).items()}
+
+
+def rank_links(storage: Storage) -> list[str]:
+    """Name the rank folders that are links, which nobody follows."""
+    return [name for name in storage.links() if _RANK.fullmatch(name)]
+
+
+def _linked(storage: Storage) -> list[Gap]:
+    return [
+        Gap(name, storage.name, "it is a link, and links are not followed out of a trace",
+            "copy the folder it leads to into the trace")
+        for name in rank_links(storage)
+    ]  # fmt: skip
 
 
 def missing_ranks(manifest: dict[str, Any], there: list[int]) -> list[Gap]:
@@ -95,9 +116,13 @@ def missing_ranks(manifest: dict[str, Any], there: list[int]) -> list[Gap]:
     ]  # fmt: skip
 
 
-def read_closed(folder: Path, form: Format, alone: bool, shards: Shards | None = None) -> Columns:
-    """The columns of a rank, with a gap where it stopped if it was not closed."""
-    columns, end = read_files(folder, form, shards)
+def _read_rank(storage: Storage, name: str, form: Format, alone: bool, check: RunCheck) -> Columns:
+    """Read the columns of a rank, with a gap where it stopped if it was not closed."""
+    folder = fetch_tables(storage, name)
+    check()
+    columns, end = read_files(folder, form, StoredShards(storage, name), check)
+    # Nothing of another run came in between.
+    check()
     if alone and not len(columns.id) and end.damage:
         listed = "; ".join(map(str, end.damage[:5]))
         raise BadTrace(f"nothing in {folder} can be read: {listed}")
@@ -105,16 +130,29 @@ def read_closed(folder: Path, form: Format, alone: bool, shards: Shards | None =
     return columns
 
 
+def fetch_tables(storage: Storage, name: str) -> Path:
+    """Give a local folder with the tables of a rank."""
+    try:
+        return storage.local(name, PART)
+    except OSError as failed:
+        raise BadTrace(f"{storage}/{name} cannot be read: {failed}") from failed
+
+
 def read_files(
-    folder: Path, form: Format | None = None, shards: Shards | None = None
+    folder: Path,
+    form: Format | None = None,
+    shards: Shards | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> tuple[Columns, Ending]:
     """Read the columns of one rank's files, and what they say about their end.
 
-    Without `form` they are this Clew's own. Values are read from `shards`, from the folder itself
-    if there are none.
+    Without `form` they are this Clew's own. The data of values is read from `shards`, from the
+    folder itself if there are none; where that fails, `check` may say why.
     """
+    if shards is None:
+        shards = StoredShards(LocalStorage(folder.parent), folder.name)
     try:
-        return _read(folder, form or Format(), shards)
+        return _read(folder, form or Format(), shards, check)
     except Exception as broken:
         # Bytes of strangers: whatever was not foreseen is the trace's fault, and said as such.
         raise BadTrace(f"{folder} is damaged: {type(broken).__name__}: {broken}") from broken
@@ -149,7 +187,9 @@ def _last(columns: Columns) -> str:
     return f"event {int(columns.id[-1])} of step {int(begun[-1]) if len(begun) else 0}"
 
 
-def _read(folder: Path, form: Format, shards: Shards | None) -> tuple[Columns, Ending]:
+def _read(
+    folder: Path, form: Format, shards: Shards, check: Callable[[], None]
+) -> tuple[Columns, Ending]:
     gaps: list[Gap] = []
     # Events first: what they point at was written before them, so it is there by now.
     events, _ = read_table(folder, "events", _EVENT_COLUMNS, gaps)
@@ -163,7 +203,7 @@ def _read(folder: Path, form: Format, shards: Shards | None) -> tuple[Columns, E
     facts = {name: _ints(values[name])[is_fact] for name in _FACTS}
     whole = repair.values(facts.pop("value"), facts)
     columns, errors, derived = _events(events, repair, whole)
-    kept = KeptOnDisk(folder, numbers, values, stretches, CHECKSUMS[form.checksum], shards)
+    kept = KeptOnDisk(folder, numbers, values, stretches, CHECKSUMS[form.checksum], shards, check)
     damage = [*gaps, *repair.gaps, *kept.gaps()]
     repair.name_threads()
     fields: dict[str, Any] = {**in_order([Part(columns, {})])}
@@ -178,7 +218,7 @@ def _read(folder: Path, form: Format, shards: Shards | None) -> tuple[Columns, E
         environment=_environment(tables["environment"]),
         rank=int(folder.name.partition("=")[2]),
         derived=derived,
-    ), Ending(tables["end"].get("events"), tables["writer"], damage)
+    ), Ending(tables["end"].get("events"), damage)
 
 
 def _tables(

@@ -23,7 +23,7 @@ from clew.events.model import Gap
 from clew.events.records import Kept, Payload
 from clew.store.format.checksums import Checksum
 from clew.store.format.schema import STAT_NAMES
-from clew.store.format.shards import LocalShards, Shards
+from clew.store.format.shards import Shards
 from clew.store.read.table_parts import Footer, RowRun, read_group
 
 _PLACE = ("data_dtype", "data_shape", "data_of", "shard", "offset", "length", "checksum")
@@ -83,11 +83,13 @@ class KeptOnDisk(Mapping[int, Kept]):
         rows: pa.Table,
         stretches: list[RowRun],
         checksum: Checksum,
-        shards: Shards | None = None,
+        shards: Shards,
+        check: Callable[[], None],
     ) -> None:
         self._folder = folder
         self._checksum = checksum
-        self._shards = LocalShards(folder) if shards is None else shards
+        self._shards = shards
+        self._check = check
         self._columns = {
             name: Column(rows[name]) for name in KEPT_COLUMNS if rows[name].null_count < len(rows)
         }
@@ -185,6 +187,7 @@ class KeptOnDisk(Mapping[int, Kept]):
             # Whatever a reader of foreign bytes may raise.
             sound = False
         if not sound:
+            self._check()
             raise BadTrace(
                 f"the data of value {number} in {self._folder} is damaged or missing; "
                 "its facts and statistics are still readable"

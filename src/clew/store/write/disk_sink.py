@@ -19,7 +19,9 @@ import numpy as np
 from clew.events.columns import COLUMN_NAMES, Columns, ModuleRow, Place
 from clew.events.model import Gap
 from clew.events.records import Batch
+from clew.store.read.open_trace import read_files
 from clew.store.write.build_columns import Compactor, Part, Tables
+from clew.store.write.claim import Claim
 from clew.store.write.trace_writer import Rows, TraceFiles
 
 # Batches that wait for the writer; more would only be memory that is not in the cache.
@@ -52,30 +54,38 @@ class DiskSink:
 
     def __init__(
         self,
-        folder: Path,
+        claim: Claim,
         rank: int,
+        queue_bytes: int,
         around: Callable[[list[Any]], Surroundings],
         on_gap: Callable[[Gap], Any],
         event_rows: EventRows,
     ) -> None:
-        self.folder = folder
+        self.claim = claim
+        self.folder = claim.folder
         self._rank = rank
         self._event_rows = event_rows
         self._around = around
         self._on_gap = on_gap
         self._compactor = Compactor()
-        self._files = TraceFiles(folder)
+        self._files = TraceFiles(self.folder)
+        self._files.sign()
         self._failed = False
         self._untold: Gap | None = None
         self._queue: queue.Queue[Batch | threading.Event | None] = queue.Queue(_QUEUE)
+        # Bytes that wait to be written, those that are being written too, and how many may.
+        self._waiting = 0
+        self._most = queue_bytes
+        self._room = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def extend(self, batch: Batch) -> None:
-        """Take over a batch; waits while the writer is too far behind."""
+        """Take over a batch; wait while more bytes than may would wait for the writer."""
         self._tell()
         if self._failed:
             return
-        if self._thread is None:
+        thread = self._thread
+        if thread is None:
             thread = threading.Thread(target=self._run, name="clew-writer", daemon=True)
             try:
                 thread.start()
@@ -84,6 +94,10 @@ class DiskSink:
                 self._guarded(functools.partial(self._write, batch))
                 return
             self._thread = thread
+        with self._room:
+            while self._waiting and self._waiting + batch.size > self._most and thread.is_alive():
+                self._room.wait(_PATIENCE)
+            self._waiting += batch.size
         self._put(batch)
 
     def is_behind(self) -> bool:
@@ -111,13 +125,14 @@ class DiskSink:
     @property
     def place(self) -> Path | str:
         """The trace that is written."""
-        return self.folder.parent
+        return self.claim.storage.place
 
     def read(self) -> Columns:
-        """What was written, as far as it was."""
-        from clew.store.read.open_trace import read_files
-
-        return read_files(self.folder)[0]
+        """Read what was written, as far as it was; BadTrace if another run has its place."""
+        self.claim.check()
+        columns = read_files(self.folder, check=self.claim.check)[0]
+        self.claim.check()
+        return columns
 
     def abandon(self) -> None:
         """Write nothing more: the thread that would is in another process."""
@@ -148,6 +163,9 @@ class DiskSink:
                 return
             else:
                 self._guarded(functools.partial(self._write, item))
+                with self._room:
+                    self._waiting -= item.size
+                    self._room.notify_all()
             # Not held while the next is waited for.
             del item
 
@@ -165,7 +183,12 @@ class DiskSink:
                 "make room or choose another place for out=; what was written is readable",
             )
 
+    def _check_place(self) -> None:
+        """Raise if the folder holds another run by now, which is not to be written into."""
+        self.claim.check()
+
     def _write(self, batch: Batch) -> None:
+        self._check_place()
         part = self._compactor.compact(batch)
         open_part = self._compactor.compact_open(batch.open_calls)
         columns = self._write_tables([part, open_part])
@@ -191,6 +214,7 @@ class DiskSink:
             self._guarded(self._write_rest)
 
     def _write_rest(self) -> None:
+        self._check_place()
         self._write_tables([self._compactor.compact_open([])])
         self._files.seal()
 

@@ -9,8 +9,7 @@ another name, and doing it twice does nothing the second time.
 from __future__ import annotations
 
 import os
-import platform
-import time
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,27 +22,24 @@ from clew.events.model import Gap
 from clew.store.format.json_rows import dump, to_json
 from clew.store.format.live_stream import LiveFile
 from clew.store.format.manifest import (
+    MANIFEST,
     Format,
+    create_manifest,
     format_of,
     new_manifest,
     read_manifest,
-    write_manifest,
 )
-from clew.store.format.processes import runs_here
 from clew.store.format.schema import SCHEMAS, part_name
-from clew.store.read.open_trace import (
-    Ending,
-    not_closed,
-    rank_folders,
-    read_files,
-)
+from clew.store.read.live_writer import live_rank_writer
+from clew.store.read.open_trace import not_closed, rank_folders, rank_links, rank_names, read_files
 from clew.store.read.table_parts import parts_of, read_table
-from clew.store.remote import is_url
 from clew.store.safe_files import opened
+from clew.store.storage import LocalStorage, is_url
 from clew.store.write.seal_part import seal_part
 from clew.store.write.seal_shards import seal_shards
 
-_QUIET_SECONDS = 60
+# What sealing writes before it moves it to its name.
+_ASIDE = re.compile(r"(events|values|tables)-\d{5,9}(\.footer)?\.tmp")
 
 
 def recover(path: str | os.PathLike[str]) -> list[str]:
@@ -57,12 +53,14 @@ def recover(path: str | os.PathLike[str]) -> list[str]:
             "a copy of a folder that was not can be recovered once it is local"
         )
     folder = Path(path)
+    storage = LocalStorage(folder)
+    if not (folder / MANIFEST).exists() and not (folder.is_dir() and rank_names(storage)):
+        read_manifest(storage)
     ranks = rank_folders(folder)
-    if not (folder / "manifest.json").exists() and not ranks:
-        read_manifest(folder)
     try:
-        restored = list(_restore_manifest(folder, ranks))
-        return [*restored, *_recover_ranks(ranks, format_of(read_manifest(folder)))]
+        done = list(_restore_manifest(storage, ranks))
+        done += [f"{name}: left alone, it is a link" for name in rank_links(storage)]
+        return [*done, *_recover_ranks(ranks, format_of(read_manifest(storage)))]
     except OSError as refused:
         raise ClewError(f"cannot recover {folder}: {refused}") from refused
 
@@ -73,23 +71,23 @@ def _recover_ranks(ranks: dict[int, Path], form: Format) -> Iterator[str]:
             yield folder.name + (line if line.startswith(":") else f"/{line}")
 
 
-def _restore_manifest(folder: Path, ranks: dict[int, Path]) -> Iterator[str]:
-    """A manifest for a trace that has lost its own."""
-    if (folder / "manifest.json").exists():
-        read_manifest(folder)
+def _restore_manifest(storage: LocalStorage, ranks: dict[int, Path]) -> Iterator[str]:
+    """Write a manifest for a trace that has lost its own."""
+    if os.path.lexists(storage.folder / MANIFEST):
+        read_manifest(storage)
         return
     environment: dict[str, Any] = {}
     for rank in ranks.values():
         environment = environment or read_files(rank)[0].environment
-    write_manifest(folder, new_manifest(environment, len(ranks)))
-    yield "manifest.json: was missing, written anew from what the ranks say"
+    create_manifest(storage.folder, new_manifest(environment, len(ranks)))
+    yield f"{MANIFEST}: was missing, written anew from what the ranks say"
 
 
 def _recover_rank(folder: Path, form: Format) -> Iterator[str]:
     columns, end = read_files(folder, form)
     live = sorted(folder.glob("*.arrows"))
     if live or end.events is None or list(folder.glob(".shard-*.open")):
-        _check_writer(folder, end)
+        _check_writer(folder)
     yield from _clear_away(folder)
     yield from seal_shards(folder)
     for table in SCHEMAS:
@@ -101,24 +99,18 @@ def _recover_rank(folder: Path, form: Format) -> Iterator[str]:
         yield f": closed after {len(columns.id)} events"
 
 
-def _check_writer(folder: Path, end: Ending) -> None:
-    """ClewError if the files are still being written."""
-    host, pid = end.writer.get("host"), end.writer.get("pid")
-    remedy = "wait until it ends; a growing trace can be read as it is"
-    if runs_here(end.writer):
-        raise ClewError(f"{folder} is being written by process {pid}, which still runs; {remedy}")
-    if host is not None and host != platform.node():
-        newest = max((p.lstat().st_mtime for p in folder.iterdir()), default=0.0)
-        if time.time() - newest < _QUIET_SECONDS:
-            raise ClewError(
-                f"{folder} was written to less than {_QUIET_SECONDS} seconds ago by a process on "
-                f"{host}; {remedy}"
-            )
+def _check_writer(folder: Path) -> None:
+    """Raise ClewError if the files are still being written."""
+    writer = live_rank_writer(folder)
+    if writer is not None:
+        raise ClewError(
+            f"{folder} {writer}; wait until it ends; a growing trace can be read as it is"
+        )
 
 
 def _clear_away(folder: Path) -> Iterator[str]:
     """Remove files that were being written aside; what they were made from is still there."""
-    for path in sorted([*folder.glob("*.tmp"), *folder.glob(".*.tmp")]):
+    for path in sorted(path for path in folder.iterdir() if _ASIDE.fullmatch(path.name)):
         path.unlink()
         yield f"{path.name}: half-written copy removed"
 

@@ -7,24 +7,22 @@ is up is removed here. If it cannot be uploaded that is said once, and the rest 
 
 from __future__ import annotations
 
+import os
 import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from clew.errors import BadTrace, ClewError
 from clew.events.columns import Columns
 from clew.events.model import Gap
 from clew.events.records import Batch
-from clew.store.format.manifest import new_manifest, read_manifest, same_job, write_manifest
-from clew.store.format.schema import rank_folder
-from clew.store.read.remote_folder import read_partly_local
-from clew.store.remote import RemoteFolder, candidates, refused
+from clew.store.format.shards import StoredShards
+from clew.store.read.open_trace import PART, read_files
+from clew.store.remote_storage import RemoteStorage
+from clew.store.storage import LocalStorage
+from clew.store.write.claim import Claim
 from clew.store.write.disk_sink import DiskSink, EventRows, Surroundings
-from clew.store.write.save import EXIST, save
-from clew.store.write.whole_trace import EventRows as SavedRows
 
 # What a lost machine loses at most, in seconds, of what nobody has flushed.
 _UPLOAD_SECONDS = 60.0
@@ -36,26 +34,30 @@ class RemoteSink(DiskSink):
 
     def __init__(
         self,
-        remote: RemoteFolder,
-        folder: Path,
+        claim: Claim,
         rank: int,
+        queue_bytes: int,
         around: Callable[[list[Any]], Surroundings],
         on_gap: Callable[[Gap], Any],
         event_rows: EventRows,
     ) -> None:
-        super().__init__(folder, rank, around, on_gap, event_rows)
-        self._remote = remote
+        super().__init__(claim, rank, queue_bytes, around, on_gap, event_rows)
+        self._url = str(claim.storage)
+        self._remote = claim.storage
         self._stranded = False
         self._last_upload = time.monotonic()
 
     @property
     def place(self) -> Path | str:
         """The URL of the trace; the local folder if it could not be uploaded."""
-        return self.folder.parent if self._stranded else self._remote.url
+        return self.folder.parent if self._stranded else self._url
 
     def read(self) -> Columns:
-        """What was written, wherever it is."""
-        return read_partly_local(self._remote, self.folder)
+        """Read what was written, wherever it is."""
+        return _read_partly_local(RemoteStorage(self._url), self.folder)
+
+    def _check_place(self) -> None:
+        """Nothing: the folder here is nobody else's."""
 
     def _write(self, batch: Batch) -> None:
         # Gone if an earlier run of this trace was closed.
@@ -82,17 +84,16 @@ class RemoteSink(DiskSink):
     def _upload(self) -> None:
         try:
             for path in _sealed(self.folder):
-                self._remote.upload(path, f"{self.folder.name}/{path.name}")
+                self._remote.put(path, f"{self.folder.name}/{path.name}")
                 path.unlink()
             self._last_upload = time.monotonic()
-        except Exception as fault:
-            # Each file system has exceptions of its own.
+        except OSError as fault:
             self._stranded = True
             self._untold = Gap(
                 "the upload from here on",
-                self._remote.url,
-                f"it failed ({type(fault).__name__}: {fault})",
-                f"the rest stays in {self.folder.parent}; copied into {self._remote.url} it "
+                self._url,
+                f"it failed ({fault})",
+                f"the rest stays in {self.folder.parent}; copied into {self._url} it "
                 "completes the trace there",
             )
 
@@ -102,103 +103,43 @@ def _sealed(folder: Path) -> list[Path]:
     return [path for pattern in _ORDER for path in sorted(folder.glob(pattern))]
 
 
-def claim_remote(
-    url: str, rank: int, exist: str, environment: dict[str, Any], world_size: int
-) -> tuple[RemoteFolder, Path]:
-    """A place for one rank of a run, there and here: never one that holds another run."""
-    manifest = new_manifest(environment, world_size)
-    for candidate in candidates(url):
-        remote = RemoteFolder(candidate)
-        try:
-            if exist == "replace":
-                _make_way(remote, manifest, rank)
-            if _is_ours(remote, manifest, rank):
-                folder = Path(tempfile.mkdtemp(prefix="clew-")) / (remote.name or "trace")
-                (folder / rank_folder(rank)).mkdir(parents=True)
-                write_manifest(folder, manifest)
-                remote.upload(folder / "manifest.json", "manifest.json")
-                return remote, folder / rank_folder(rank)
-        except ClewError:
-            raise
-        except Exception as fault:
-            # Each file system has exceptions of its own.
-            raise refused(candidate, f"{type(fault).__name__}: {fault}") from fault
-    raise refused(url, "it and every name like it are taken")
+def _read_partly_local(remote: RemoteStorage, local: Path) -> Columns:
+    """Read the columns of a rank that is being uploaded: what is there, and what is still here."""
+    try:
+        folder = remote.local(local.name, PART)
+    except OSError:
+        # Out of reach: that was said when the upload failed.
+        folder = remote.copies(local.name)
+    for path in local.iterdir() if local.is_dir() else ():
+        if PART.fullmatch(path.name) and not (folder / path.name).exists():
+            _copy(path, folder / path.name)
+    here = StoredShards(LocalStorage(local.parent), local.name)
+    return read_files(folder, shards=_Shards(here, StoredShards(remote, local.name)))[0]
 
 
-def _is_ours(remote: RemoteFolder, manifest: dict[str, Any], rank: int) -> bool:
-    """Whether a folder is nobody's, or this job's without this rank."""
-    names = remote.names()
-    if "manifest.json" not in names:
-        return not names
-    if any(name.startswith(f"{rank_folder(rank)}/") for name in names):
-        return False
-    known = _manifest(remote)
-    return known is not None and same_job(known, manifest)
-
-
-def _make_way(remote: RemoteFolder, manifest: dict[str, Any], rank: int) -> None:
-    """Remove what an older run left, as far as it is this rank's to remove."""
-    names = set(remote.names())
-    known = _check_replaceable(remote, names)
-    if known is None:
+def _copy(path: Path, target: Path) -> None:
+    try:
+        os.link(path, target)
+    except FileNotFoundError:
+        # Sealed meanwhile, and perhaps gone up.
         return
-    if same_job(known, manifest):
-        # The other ranks may be there already.
-        names = {name for name in names if name.startswith(f"{rank_folder(rank)}/")}
-    remote.remove(names)
+    except OSError:
+        # Another file system, or one without links.
+        shutil.copyfile(path, target)
 
 
-def _check_replaceable(remote: RemoteFolder, names: Iterable[str]) -> dict[str, Any] | None:
-    """The manifest of the trace that is there, None if nothing is."""
-    if not names:
-        return None
-    known = _manifest(remote) if "manifest.json" in names else None
-    if known is None:
-        raise ClewError(
-            f"{remote} is there and is not a trace, so it is not replaced; choose another place"
-        )
-    return known
+class _Shards:
+    """The shards of a rank: those that are still here, the others from elsewhere."""
 
+    def __init__(self, here: StoredShards, there: StoredShards) -> None:
+        self._here = here
+        self._there = there
 
-def _manifest(remote: RemoteFolder) -> dict[str, Any] | None:
-    """The manifest there, None if it is none."""
-    with tempfile.TemporaryDirectory(prefix="clew-") as here:
-        (Path(here) / "manifest.json").write_bytes(remote.read("manifest.json"))
-        try:
-            return read_manifest(Path(here))
-        except BadTrace:
-            return None
+    def size(self, shard: int) -> int:
+        """The size of a shard, 0 if there is none."""
+        return self._here.size(shard) or self._there.size(shard)
 
-
-def save_remote(columns: list[Columns], url: str, exist: str, event_rows: SavedRows) -> str:
-    """Write a whole trace to a folder elsewhere; its URL, another if that is taken.
-
-    The manifest goes up last: without it nobody takes the folder for a trace.
-    """
-    if exist not in EXIST:
-        raise ClewError(f"exist={exist!r} is not one of {', '.join(map(repr, EXIST))}")
-    with tempfile.TemporaryDirectory(prefix="clew-") as here:
-        folder = save(columns, Path(here) / "trace.clew", "new", event_rows)
-        for candidate in candidates(url):
-            remote = RemoteFolder(candidate)
-            try:
-                if exist == "replace":
-                    _check_replaceable(remote, remote.names())
-                    remote.remove(remote.names())
-                if not remote.names():
-                    _upload_all(remote, folder)
-                    return remote.url
-            except ClewError:
-                raise
-            except Exception as fault:
-                # Each file system has exceptions of its own.
-                raise refused(candidate, f"{type(fault).__name__}: {fault}") from fault
-    raise refused(url, "it and every name like it are taken")
-
-
-def _upload_all(remote: RemoteFolder, folder: Path) -> None:
-    for rank in sorted(folder.glob("rank=*")):
-        for path in _sealed(rank):
-            remote.upload(path, f"{rank.name}/{path.name}")
-    remote.upload(folder / "manifest.json", "manifest.json")
+    def read(self, shard: int, offset: int, length: int) -> bytes:
+        """Bytes of a shard; OSError where they are not there."""
+        holder = self._here if self._here.size(shard) else self._there
+        return holder.read(shard, offset, length)

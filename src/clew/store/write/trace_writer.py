@@ -6,7 +6,6 @@ order whatever a kill leaves behind is whole up to some event.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,8 +19,9 @@ from clew.store.format.json_rows import dump, to_json
 from clew.store.format.live_stream import LiveFile
 from clew.store.format.processes import this_process
 from clew.store.format.schema import SCHEMAS, STAT_NAMES, part_name
-from clew.store.format.shards import ShardWriter, read_range, value_name
+from clew.store.format.shards import ShardWriter, StoredShards, value_name
 from clew.store.format.tables import TABLES
+from clew.store.storage import LocalStorage
 from clew.store.write.dedup import StoredAt, WrittenContents, key_of, strong_digest
 from clew.store.write.seal_part import seal_part
 
@@ -90,13 +90,20 @@ class TraceFiles:
     def __init__(self, folder: Path) -> None:
         self._files = {table: TableFile(folder, table) for table in SCHEMAS}
         self._shards = ShardWriter(folder)
-        self._contents = WrittenContents(functools.partial(read_range, folder))
+        self._contents = WrittenContents(
+            StoredShards(LocalStorage(folder.parent), folder.name).read
+        )
         self._known: dict[str, int] = {}
         self._sources: set[str] = set()
         self._environment = ""
         self._values = 0
         self._events = 0
-        self._signed = False
+
+    def sign(self) -> None:
+        """Say which process writes these files."""
+        rows = _no_rows()
+        _append(rows, "writer", 0, to_json(this_process()))
+        self._files["tables"].write(rows)
 
     def write_events(self, rows: Rows, to_come_again: int = 0) -> None:
         """Append rows of the event table, whose values are there.
@@ -130,8 +137,6 @@ class TraceFiles:
     def write_tables(self, columns: Columns, source: Callable[[str], str | None]) -> None:
         """Write what the tables have gained; `source` gives the text of a file."""
         rows = _no_rows()
-        if not self._signed:
-            _append(rows, "writer", 0, to_json(this_process()))
         for table, kind in TABLES.items():
             held = getattr(columns, kind.attribute)
             listed: list[Any] = list(held.items()) if isinstance(held, dict) else held
@@ -145,7 +150,7 @@ class TraceFiles:
             _append(rows, "environment", 0, environment)
         if rows["row"]:
             self._files["tables"].write(rows)
-        self._environment, self._signed = environment, True
+        self._environment = environment
 
     def _write_sources(
         self, rows: Rows, places: list[Place], source: Callable[[str], str | None]

@@ -7,18 +7,20 @@ when it is whole, and an `Exported` that says what is in it. To add a format: a 
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import inspect
+import json
 import os
-import shutil
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clew.errors import ClewError
+from clew.plain_text import plain
+from clew.store.storage import Storage
+from clew.store.write.place import FolderKind, place_file, place_folder
+from clew.views.file_kinds import KINDS
 
 if TYPE_CHECKING:
     from clew.run.run import Run
@@ -35,7 +37,6 @@ FORMATS = {
     "pt": "clew.views.export.torch_file",
     "zarr": "clew.views.export.zarr_folder",
 }
-EXIST = ("error", "replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Contents:
 class Exported:
     """A finished export."""
 
-    path: Path
+    path: Path | str
     format: str
     contents: Contents
 
@@ -71,7 +72,7 @@ class Exported:
         return str(self.path)
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.contents}"
+        return plain(f"{self.path}: {self.contents}")
 
     def to_dict(self) -> dict[str, Any]:
         """The facts as plain data."""
@@ -84,31 +85,25 @@ class Exported:
         }
 
 
-def export(run: Run, fmt: str, path: Path, exist: str, options: dict[str, Any]) -> Exported:
-    """Write a format aside, then move it to its path in one go."""
-    write = _writer(fmt, exist, options)
-    _check_free(path, exist)
-    aside = path.with_name(f".{uuid.uuid4().hex}-{path.name}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        contents = write(run, aside, **options)
-        if path.is_dir():
-            shutil.rmtree(path)
-        os.replace(aside, path)
-    except OSError as refused:
-        if isinstance(refused, ClewError):
-            raise
-        raise ClewError(f"cannot write {path}: {refused}") from refused
-    finally:
-        _remove(aside)
-    return Exported(path, fmt, contents)
+def export(
+    run: Run, fmt: str, path: str | os.PathLike[str], exist: str, options: dict[str, Any]
+) -> Exported:
+    """Write a format to a path or URL, in one go."""
+    write = _writer(fmt, options)
+
+    def written(target: Path) -> Contents:
+        return write(run, target, **options)
+
+    if fmt == "zarr":
+        place, contents = place_folder(path, exist, _ZARR, written)
+    else:
+        place, contents = place_file(path, exist, KINDS[fmt], written)
+    return Exported(place, fmt, contents)
 
 
-def _writer(fmt: str, exist: str, options: dict[str, Any]) -> Callable[..., Contents]:
+def _writer(fmt: str, options: dict[str, Any]) -> Callable[..., Contents]:
     if fmt not in FORMATS:
         raise ClewError(f"there is no export format {fmt!r}; there are {', '.join(FORMATS)}")
-    if exist not in EXIST:
-        raise ClewError(f"exist={exist!r} is not one of {', '.join(map(repr, EXIST))}")
     write: Callable[..., Contents] = importlib.import_module(FORMATS[fmt]).write
     known = list(inspect.signature(write).parameters)[2:]
     for name in options:
@@ -118,19 +113,14 @@ def _writer(fmt: str, exist: str, options: dict[str, Any]) -> Callable[..., Cont
     return write
 
 
-def _check_free(path: Path, exist: str) -> None:
-    if not os.path.lexists(path):
-        return
-    if exist != "replace":
-        raise ClewError(f"{path} exists; choose another path, or say exist='replace' (--replace)")
-    # A folder is removed only if it is an earlier export.
-    if path.is_dir() and not (path / "zarr.json").exists():
-        raise ClewError(f"{path} is a folder that no export wrote; choose another path")
+def _is_zarr_export(storage: Storage) -> bool:
+    """Tell whether a folder is a Zarr export of Clew's."""
+    try:
+        facts = json.loads(storage.read(_ZARR_MARK))
+        return bool(str(facts["attributes"]["format"]).startswith("clew"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            path.unlink()
+_ZARR_MARK = "zarr.json"
+_ZARR = FolderKind("a Zarr export of Clew's", _ZARR_MARK, _is_zarr_export, lambda name: True)

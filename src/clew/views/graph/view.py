@@ -18,7 +18,9 @@ from clew.analysis.graph.graph_model import BACKWARD, NEXT
 from clew.analysis.graph.part import one_rank
 from clew.errors import ClewError
 from clew.run.run import Run
+from clew.store.write.place import place_file
 from clew.views.export.text import as_json
+from clew.views.file_kinds import KINDS
 from clew.views.graph import words
 from clew.views.graph.dot import dot, netron_dot
 from clew.views.graph.mermaid import mermaid
@@ -66,12 +68,16 @@ class GraphView:
         self.width = width
         self.height = height
 
-    def svg(self, path: PathLike | None = None, *, theme: str | None = None) -> str:
+    def svg(
+        self, path: PathLike | None = None, *, theme: str | None = None, exist: str = "replace"
+    ) -> str:
         """The picture as SVG, written to a file if one is named.
 
-        `theme` is `"light"`, `"dark"`, or `"auto"` for whichever the surroundings have.
+        `theme` is `"light"`, `"dark"`, or `"auto"` for whichever the surroundings have. If there
+        is a picture, `exist="replace"` replaces it, `"keep"` moves it to `graph.1.svg`, `"error"`
+        raises; so do the other forms.
         """
-        return _written(self._drawing(theme or self._theme).text(), path)
+        return _written(self._drawing(theme or self._theme).text(), path, "svg", exist)
 
     def png(
         self,
@@ -81,40 +87,46 @@ class GraphView:
         width: float | None = None,
         height: float | None = None,
         theme: str | None = None,
-    ) -> Path:
+        exist: str = "replace",
+    ) -> Path | str:
         """Write the picture as PNG; `width` and `height`, in inches, say what it has to fit."""
         theme, dpi = theme or self._theme, dpi or self.dpi
         width, height = width or self.width, height or self.height
         drawing = self._drawing("light" if theme == "auto" else theme)
         data = png_bytes(drawing.text(), drawing.size, dpi, width, height)
-        Path(path).write_bytes(data)
-        return Path(path)
+        return _write(path, data, "png", exist)
 
-    def dot(self, path: PathLike | None = None, *, netron: bool = False) -> str:
+    def dot(
+        self, path: PathLike | None = None, *, netron: bool = False, exist: str = "replace"
+    ) -> str:
         """The graph in the DOT language; with `netron` in the form that Netron reads best."""
-        return _written(netron_dot(self.model) if netron else dot(self.model, **self._looks), path)
+        text = netron_dot(self.model) if netron else dot(self.model, **self._looks)
+        return _written(text, path, "dot", exist)
 
-    def mermaid(self, path: PathLike | None = None) -> str:
+    def mermaid(self, path: PathLike | None = None, *, exist: str = "replace") -> str:
         """The graph as a Mermaid flowchart."""
-        return _written(mermaid(self.model, **self._looks), path)
+        return _written(mermaid(self.model, **self._looks), path, "mermaid", exist)
 
-    def json(self, path: PathLike | None = None) -> str:
+    def json(self, path: PathLike | None = None, *, exist: str = "replace") -> str:
         """The graph as data: nodes that nest, and edges."""
-        return _written(as_json(self.to_dict(), indent=1) + "\n", path)
+        return _written(as_json(self.to_dict(), indent=1) + "\n", path, "json", exist)
 
     def to_dict(self) -> dict[str, Any]:
         """The graph as plain data."""
         return self.model.to_dict()
 
-    def save(self, path: PathLike, **options: Any) -> Path:
-        """Write the graph in the form that the file's ending says."""
+    def save(self, path: PathLike, *, exist: str = "replace", **options: Any) -> Path | str:
+        """Write the graph in the form that the file's ending says; where it is."""
         suffix = Path(path).suffix.lower()
-        forms = (self.svg, self.png, self.dot, self.dot, self.mermaid, self.json)
-        writers: dict[str, Callable[..., object]] = dict(zip(SUFFIXES, forms, strict=True))
-        if suffix not in writers:
+        kinds = ("svg", "png", "dot", "dot", "mermaid", "json")
+        forms: dict[str, str] = dict(zip(SUFFIXES, kinds, strict=True))
+        if suffix not in forms:
             raise ClewError(f"cannot tell from {path} what to write; end it in {_listed(SUFFIXES)}")
-        writers[suffix](path, **options)
-        return Path(path)
+        kind = forms[suffix]
+        if kind == "png":
+            return self.png(path, exist=exist, **options)
+        text: str = getattr(self, kind)(**options)
+        return _write(path, text.encode(), kind, exist)
 
     @property
     def source(self) -> str:
@@ -151,7 +163,7 @@ class GraphView:
         nodes, edges = len(graph.nodes), len(graph.edges)
         if not nodes:
             return "nothing to draw: nothing was recorded, or all of it is left out"
-        lines = [f"{graph.heading}: {counted(nodes, 'node')}, {counted(edges, 'edge')}"]
+        lines = [f"{words.heading(graph)}: {counted(nodes, 'node')}, {counted(edges, 'edge')}"]
         for node in graph.nodes:
             depth[node.id] = 1 + depth[node.parent] if node.parent is not None else 0
             said = [words.title(node), words.times(node), words.subtitle(node)]
@@ -169,7 +181,7 @@ class GraphView:
 
     def __repr__(self) -> str:
         nodes = counted(len(self.model.nodes), "node")
-        return f"<GraphView {self.model.heading}: {nodes}; .svg('g.svg') draws it>"
+        return f"<GraphView {words.heading(self.model)}: {nodes}; .svg('g.svg') draws it>"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         return {"image/svg+xml": self.svg(), "text/plain": str(self)}
@@ -247,7 +259,14 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names))
 
 
-def _written(text: str, path: PathLike | None) -> str:
+def _written(text: str, path: PathLike | None, kind: str, exist: str) -> str:
     if path is not None:
-        Path(path).write_text(text, encoding="utf-8")
+        _write(path, text.encode(), kind, exist)
     return text
+
+
+def _write(path: PathLike, data: bytes, kind: str, exist: str) -> Path | str:
+    def write(target: Path) -> None:
+        target.write_bytes(data)
+
+    return place_file(path, exist, KINDS[kind], write)[0]

@@ -8,11 +8,9 @@ own tables, so that they can be laid side by side.
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import html
 import os
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -25,7 +23,10 @@ from clew.analysis.findings import all_clear, list_findings
 from clew.analysis.nonfinite import NonFiniteSearch
 from clew.errors import ClewError
 from clew.events.columns import Ints
+from clew.plain_text import plain, plain_lines
 from clew.run.run import Run
+from clew.store.write.place import place_file
+from clew.views.file_kinds import KINDS
 from clew.views.html import page_findings
 from clew.views.html.payload import Packer
 from clew.views.html.previews import Previews
@@ -48,7 +49,7 @@ class Side:
 class Report:
     """A finished report; `left_out` says what did not fit."""
 
-    path: Path
+    path: Path | str
     events: int
     size: int
     left_out: tuple[str, ...] = field(default=())
@@ -58,7 +59,7 @@ class Report:
 
     def __str__(self) -> str:
         text = f"{self.path}: {self.events:,} events, {self.size / 1e6:.1f} MB"
-        return "\n".join([text, *(f"left out: {what}" for what in self.left_out)])
+        return plain_lines("\n".join([text, *(f"left out: {what}" for what in self.left_out)]))
 
     def to_dict(self) -> dict[str, Any]:
         """The facts as plain data."""
@@ -70,25 +71,19 @@ class Report:
         }
 
 
-def write_report(side: Side, path: Path, *, events: int, redact: bool, exist: str) -> Report:
-    """Write the page aside, then move it to its path in one go."""
-    if exist not in ("replace", "error"):
-        raise ClewError(f"exist={exist!r} is not one of 'replace', 'error'")
-    if exist == "error" and os.path.lexists(path):
-        raise ClewError(f"{path} exists; choose another path, or say exist='replace'")
-    page, kept, left_out = report_page([side], events=events, redact=redact)
-    data = page.encode("utf-8", "backslashreplace")
-    aside = path.with_name(f".{uuid.uuid4().hex}-{path.name}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_bytes(data)
-        os.replace(aside, path)
-    except OSError as refused:
-        raise ClewError(f"cannot write {path}: {refused}") from refused
-    finally:
-        with contextlib.suppress(OSError):
-            aside.unlink()
-    return Report(path, kept, len(data), tuple(left_out))
+def write_report(
+    side: Side, path: str | os.PathLike[str], *, events: int, redact: bool, exist: str
+) -> Report:
+    """Write the page to a path or URL, in one go."""
+
+    def write(target: Path) -> tuple[int, int, list[str]]:
+        page, kept, left_out = report_page([side], events=events, redact=redact)
+        data = page.encode("utf-8", "backslashreplace")
+        target.write_bytes(data)
+        return kept, len(data), left_out
+
+    place, (kept, size, left_out) = place_file(path, exist, KINDS["html"], write)
+    return Report(place, kept, size, tuple(left_out))
 
 
 def report_page(
@@ -186,7 +181,7 @@ def _page(title: str, data: str, values: str) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="referrer" content="no-referrer">\n'
-        f"<title>{html.escape(title)} · clew</title>\n"
+        f"<title>{html.escape(plain(title))} · clew</title>\n"
         f"<style>{style}</style></head>\n"
         '<body><div id="app"><p class="opening">Opening the trace …</p>'
         "<noscript>This report needs JavaScript, which runs in this file alone: it loads nothing "

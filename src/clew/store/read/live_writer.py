@@ -1,0 +1,61 @@
+"""Tell whether the files of a trace are still being written, and by whom."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+from clew.store.format.json_rows import from_json, load_facts
+from clew.store.format.manifest import MANIFEST
+from clew.store.format.processes import runs_here
+from clew.store.read.open_trace import rank_folders
+from clew.store.read.table_parts import read_table
+
+# What was written to less than this long ago by a process nobody can ask may still be written to.
+_QUIET_SECONDS = 60
+
+
+def live_writer(trace: Path) -> str | None:
+    """Say who still writes to a trace, as the end of a sentence about it; None if nobody does."""
+    ranks = rank_folders(trace)
+    if not ranks and _is_recent([trace / MANIFEST]):
+        return "was begun just now"
+    return next(filter(None, map(live_rank_writer, ranks.values())), None)
+
+
+def live_rank_writer(folder: Path) -> str | None:
+    """Say who still writes to the files of a rank; None if nobody does."""
+    files = [folder / name for name in os.listdir(folder)]
+    if files and not any(path.name.endswith((".arrows", ".open")) for path in files):
+        return None
+    writer = _writer(folder)
+    host, pid = writer.get("host"), writer.get("pid")
+    if runs_here(writer):
+        return f"is being written by process {pid}, which still runs"
+    if host != platform.node() and _is_recent([folder, *files]):
+        whose = "" if host is None else f" by a process on {host}"
+        return f"was written to less than {_QUIET_SECONDS} seconds ago{whose}"
+    return None
+
+
+def _writer(folder: Path) -> dict[str, Any]:
+    """Give the process that signed a rank's tables last, nothing if none did."""
+    rows, _ = read_table(folder, "tables", ["table", "row"], [])
+    signed = [row["row"] for row in rows.to_pylist() if row["table"] == "writer"]
+    try:
+        return load_facts(from_json(signed[-1])) if signed else {}
+    except (ValueError, TypeError):
+        return {}
+
+
+def _is_recent(paths: list[Path]) -> bool:
+    newest = 0.0
+    for path in paths:
+        try:
+            newest = max(newest, path.lstat().st_mtime)
+        except OSError:
+            continue
+    return time.time() - newest < _QUIET_SECONDS

@@ -1,0 +1,238 @@
+"""Claim a folder for a run that is about to be written: `clew.trace(out=...)`.
+
+In come a path or URL, the rank and what to do if the place is taken; out comes a folder for this
+rank alone. The name that was asked for holds the newest run: an earlier one is moved to a name
+with a number, by whoever writes the new manifest. Ranks of one run share a folder without talking
+to each other: the others recognise their job in the manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clew.errors import ClewError
+from clew.store.format.manifest import (
+    MANIFEST,
+    RunCheck,
+    create_manifest,
+    found_manifest,
+    new_manifest,
+    same_job,
+)
+from clew.store.format.schema import rank_folder
+from clew.store.read.live_writer import live_writer
+from clew.store.read.open_trace import rank_names
+from clew.store.storage import LocalStorage, Storage, storage_of
+from clew.store.write.place import (
+    FolderKind,
+    checked_exist,
+    is_a_file,
+    not_ours,
+    remove_folder,
+    rename_to_hidden,
+    rename_to_number,
+    taken,
+)
+
+_MARKS = (".manifest-", ".moving-")
+# How long to wait for another rank that moves an earlier run away.
+_PATIENCE = 10.0
+# How often this process has claimed a place, by place and rank: ranks that trace twice to one
+# path meet in the first folder with their first trace, in the second with their second.
+_turns: Counter[tuple[str, int]] = Counter()
+
+
+def _is_trace(storage: Storage) -> bool:
+    return found_manifest(storage) is not None or bool(rank_names(storage))
+
+
+def _owns(name: str) -> bool:
+    return name == MANIFEST or name.startswith(("rank=", *_MARKS))
+
+
+TRACE = FolderKind("a trace", MANIFEST, _is_trace, _owns, live_writer)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A place for one rank of a run: where the trace is, and the folder to write to.
+
+    `check` raises if another run has the place by now. `said` tells why it is not the place that
+    was asked for.
+    """
+
+    storage: Storage
+    folder: Path
+    check: RunCheck
+    said: str | None = None
+
+
+def claim(
+    out: str | os.PathLike[str],
+    rank: int,
+    exist: str,
+    environment: dict[str, Any],
+    world_size: int,
+) -> Claim:
+    """Claim a folder for one rank of a run: never one that holds another run."""
+    exist = checked_exist(exist)
+    storage = storage_of(out)
+    if isinstance(storage, LocalStorage):
+        storage = LocalStorage(Path(os.path.abspath(out)))
+    _turns[str(storage), rank] += 1
+    manifest = new_manifest(environment, world_size, _turns[str(storage), rank])
+    try:
+        if isinstance(storage, LocalStorage):
+            return _claim_local(storage, rank, exist, manifest)
+        return _claim_remote(storage, rank, exist, manifest)
+    except OSError as refused:
+        if isinstance(refused, ClewError):
+            raise
+        raise ClewError(f"cannot write a trace to {storage}: {refused}") from refused
+
+
+def _claim_local(place: LocalStorage, rank: int, exist: str, manifest: dict[str, Any]) -> Claim:
+    path = place.folder
+    if path.exists() and not path.is_dir():
+        raise is_a_file(path)
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        found = _join(place, rank, manifest) or _take(place, rank, manifest)
+        if found is not None:
+            return found
+        if exist == "error":
+            raise taken(path)
+        there = found_manifest(place)
+        if there is None and not rank_names(place):
+            raise not_ours(path, "a trace")
+        why = live_writer(path)
+        if why is None and time.monotonic() > deadline:
+            why = "is being moved by a process that does not finish"
+        if why is None:
+            _move_away(place, (there or {}).get("run"), exist, manifest)
+        elif exist == "replace":
+            raise ClewError(f"{path} {why}, so it is not replaced; choose another place")
+        else:
+            return _take_number(place, rank, manifest, why)
+
+
+def _join(place: LocalStorage, rank: int, manifest: dict[str, Any]) -> Claim | None:
+    """Claim a place in the folder that another rank of this run has made, if one has."""
+    if manifest["world_size"] <= 1:
+        return None
+    others = itertools.takewhile(lambda other: other.folder.exists(), place.numbered())
+    for candidate in (place, *others):
+        there = found_manifest(candidate)
+        if there is not None and _is_ours(there, manifest):
+            found = _take(candidate, rank, manifest)
+            if found is not None:
+                return found
+    return None
+
+
+def _take(place: LocalStorage, rank: int, manifest: dict[str, Any]) -> Claim | None:
+    """Claim a folder that is nobody's or this run's, unless it has this rank already."""
+    if found_manifest(place) is None:
+        if _is_used(place.folder):
+            return None
+        place.folder.mkdir(parents=True, exist_ok=True)
+        create_manifest(place.folder, manifest)
+    there = found_manifest(place)
+    if there is None or not _is_ours(there, manifest):
+        return None
+    folder = place.folder / rank_folder(rank)
+    try:
+        folder.mkdir()
+    except (FileExistsError, FileNotFoundError):
+        return None
+    return Claim(place, folder, RunCheck(place, there.get("run")))
+
+
+def _is_ours(there: dict[str, Any], manifest: dict[str, Any]) -> bool:
+    """Tell whether a manifest that is there is this run's: written by it or by another rank."""
+    if there.get("run") == manifest["run"]:
+        return True
+    return manifest["world_size"] > 1 and same_job(there, manifest)
+
+
+def _is_used(folder: Path) -> bool:
+    try:
+        return any(not name.startswith(_MARKS) for name in os.listdir(folder))
+    except FileNotFoundError:
+        return False
+
+
+def _take_number(place: LocalStorage, rank: int, manifest: dict[str, Any], why: str) -> Claim:
+    for candidate in place.numbered():
+        found = _take(candidate, rank, manifest)
+        if found is not None:
+            said = f"{place} {why}; this run goes to {candidate}"
+            return Claim(candidate, found.folder, found.check, said)
+    raise AssertionError("numbers do not end")
+
+
+def _move_away(place: LocalStorage, run: object, exist: str, manifest: dict[str, Any]) -> None:
+    """Move an earlier run, and write the new manifest in its place; or let another rank do it.
+
+    Who creates the mark in the folder of that very run may move it, and nobody else.
+    """
+    mark = place.folder / f".moving-{hashlib.sha256(str(run).encode()).hexdigest()[:16]}"
+    try:
+        os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except (FileExistsError, FileNotFoundError):
+        time.sleep(0.01)
+        return
+    if (found_manifest(place) or {}).get("run") != run:
+        # It was moved before the mark was made, which is in its successor.
+        mark.unlink(missing_ok=True)
+        return
+    try:
+        moved = (rename_to_number if exist == "keep" else rename_to_hidden)(place.folder)
+    except OSError:
+        mark.unlink(missing_ok=True)
+        raise
+    (moved / mark.name).unlink()
+    place.folder.mkdir(exist_ok=True)
+    create_manifest(place.folder, manifest)
+    if exist == "replace":
+        remove_folder(moved, TRACE, place.folder)
+
+
+def _claim_remote(place: Storage, rank: int, exist: str, manifest: dict[str, Any]) -> Claim:
+    """Claim a folder elsewhere, where nothing can be moved; what is written goes up from here."""
+    mine = f"{rank_folder(rank)}/"
+    for candidate in itertools.chain([place], place.numbered()):
+        sizes = candidate.sizes()
+        there = found_manifest(candidate) if MANIFEST in sizes else None
+        shares = there is not None and _is_ours(there, manifest)
+        if sizes and not (shares and not any(name.startswith(mine) for name in sizes)):
+            if exist == "error":
+                raise taken(candidate)
+            if there is None:
+                raise not_ours(candidate, "a trace")
+            if exist == "keep":
+                continue
+            # Other ranks of this run may be there already.
+            candidate.remove(n for n in sizes if n.startswith(mine) or not shares)
+        folder = Path(tempfile.mkdtemp(prefix="clew-")) / (candidate.name or "trace")
+        (folder / mine).mkdir(parents=True)
+        create_manifest(folder, manifest)
+        if not shares:
+            candidate.put(folder / MANIFEST, MANIFEST)
+            there = found_manifest(candidate)
+            if there is None or not _is_ours(there, manifest):
+                # Somebody else was later, and has it.
+                continue
+        said = None if candidate is place else f"{place} is taken; this run goes to {candidate}"
+        return Claim(
+            candidate, folder / mine, RunCheck(candidate, (there or manifest)["run"]), said
+        )
+    raise AssertionError("numbers do not end")
