@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -26,6 +27,7 @@ from torch.utils.checkpoint import checkpoint
 
 import clew
 from clew.errors import ClewError, MissingDependency, NotRecorded
+from clew.store.format.schema import SCHEMAS
 from clew.store.read.payloads import KeptOnDisk
 from clew.views.export.formats import FORMATS
 from clew.views.export.hdf5 import escaped
@@ -592,18 +594,29 @@ def test_each_value_is_read_once(
     assert sorted(fetches.values()) == [1] * 20
 
 
-@pytest.mark.parametrize("fmt", READERS)
-def test_values_in_parts_are_described_without_being_read(fmt: str, tmp_path: Path) -> None:
-    sparse = torch.eye(4, dtype=torch.bfloat16).to_sparse()
-    rows = torch.eye(4, dtype=torch.float64).to_sparse_csr()
-    with clew.trace(level="values") as t:
-        clew.tap("sparse", sparse)
-        clew.tap("rows", rows)
-    done = t.export(fmt, tmp_path / "x")
-    assert done.left_out == ()
-    found = READERS[fmt](tmp_path / "x")
-    assert_identical(found["sparse"]["values"][0], np.eye(4, dtype=np.float32))
-    assert_identical(found["rows"]["values"][0], np.eye(4))
+@pytest.mark.parametrize("way", ["hdf5", "zarr", "pt", "html", "save"])
+def test_each_value_of_a_model_is_read_once(
+    way: str, tmp_path: Path, fetches: Counter[int]
+) -> None:
+    """One that several addresses have is read for each array that it is written into."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 2)))
+    with clew.trace(model, values="full", out=tmp_path / "run.clew") as t:
+        for _ in range(3):
+            model(torch.randn(2, 3))
+            clew.tap("sparse", torch.eye(3).to_sparse())
+            t.step()
+    trace = clew.load(tmp_path / "run.clew")
+    if way == "html":
+        trace.html(tmp_path / "x.html")
+    elif way == "save":
+        trace.save(tmp_path / "copy.clew")
+    else:
+        done = trace.export(way, tmp_path / "x")
+    assert len(fetches) > 12
+    if way in READERS:
+        assert fetches.total() == done.contents.count
+    else:
+        assert set(fetches.values()) == {1}
 
 
 def spoiled(folder: Path, wanted: Callable[[int], bool]) -> clew.Trace:
@@ -639,6 +652,39 @@ def test_damage_found_while_writing_leaves_the_sound_values(
     # The one value of another size is gone, and so is what made the values ragged.
     assert "lengths" not in group
     assert [int(value[-1]) for value in rows(group)] == [0, 2, 3, 5]
+
+
+def test_padding_that_makes_far_more_than_there_is_is_refused(tmp_path: Path) -> None:
+    with clew.trace(level="values") as t:
+        for shape in ((8192, 1), (1, 8192)):
+            clew.tap("x", torch.zeros(shape))
+    with pytest.raises(ClewError, match=r"would make 134,217,728 elements of the 16,384 of x; "):
+        t.export("hdf5", tmp_path / "x.h5", ragged="pad")
+    assert t.export("hdf5", tmp_path / "x.h5").contents.count == 2
+
+
+@pytest.mark.parametrize("ragged", ["auto", "pad"])
+@pytest.mark.parametrize("fmt", READERS)
+def test_a_size_that_is_only_claimed_is_not_made_room_for(
+    fmt: str, ragged: str, tmp_path: Path
+) -> None:
+    """Neither in memory nor in the file, also where the others would be padded to it."""
+    with clew.trace(level="values", out=tmp_path / "run.clew"):
+        for step in range(3):
+            clew.tap("x", torch.full((4000,), float(step)))
+    (part,) = (tmp_path / "run.clew").glob("rank=*/values-*.parquet")
+    rows_of_part = pq.ParquetFile(part).read().to_pylist()
+    kept = [row for row in rows_of_part if row["length"] is not None]
+    kept[1].update(length=4 << 40, data_shape=[1 << 40])
+    part.unlink()
+    table = pa.Table.from_pylist(rows_of_part, schema=SCHEMAS["values"])
+    pq.write_table(table, part, store_schema=False, use_dictionary=False)
+    done = clew.load(tmp_path / "run.clew").export(fmt, tmp_path / "x", ragged=ragged)
+    assert [text.partition(": ")[0] for text in done.left_out] == ["x, rank 0, call 1"]
+    group = READERS[fmt](tmp_path / "x")["x"]
+    assert [value[0] for value in rows(group)] == [0, 2]
+    size = sum(f.stat().st_size for f in [tmp_path / "x", *(tmp_path / "x").rglob("*")])
+    assert size < 200_000
 
 
 @pytest.mark.parametrize("fmt", READERS)

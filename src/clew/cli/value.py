@@ -149,6 +149,9 @@ def _as_dict(event: Event, address: str, value: Value, elements: int) -> dict[st
 
 def _plain(array: Any) -> Any:
     """An array as nested lists; complex numbers, which JSON lacks, as pairs."""
+    if not array.size:
+        # Without the nesting: no elements can have a shape of any size.
+        return []
     if array.dtype.kind == "c":
         return [_plain(array.real), _plain(array.imag)] if array.ndim == 0 else [
             _plain(item) for item in array

@@ -130,7 +130,11 @@ class Value(Shown):
         return self._run.event(row) if row >= 0 else None
 
     def array(self) -> np.ndarray[Any, Any]:
-        """Give the data as NumPy, bf16 and fp8 as exact float32."""
+        """Give the data as NumPy, bf16 and fp8 as exact float32, a sparse tensor with its zeros.
+
+        A sparse tensor that would take more than 1 GiB so is a ClewError; `tensor()` has it as it
+        is.
+        """
         array: np.ndarray[Any, Any] = self._loaded("array")
         return array
 
@@ -156,15 +160,13 @@ class Value(Shown):
 
     def __str__(self) -> str:
         """Write the look, and what was kept of the numbers; a constant as Python writes it."""
+        if not is_python(self):
+            return f"{self.look} {numbers_text(self.stats, numbers_of(self))}".rstrip()
         try:
-            if is_python(self):
-                return self.look if self.dtype == "object" else repr(self.item())
-            data = self._load("array")
-        except ClewError:
-            data = None
-        if data is not None and data.dtype.kind not in "biufc":
-            data = None
-        return f"{self.look} {numbers_text(self.stats, data)}".rstrip()
+            return self.look if self.dtype == "object" else repr(self.item())
+        except (ClewError, ValueError):
+            # Not kept, damaged, or an integer longer than Python writes.
+            return self.look
 
     @property
     def look(self) -> str:
@@ -205,6 +207,15 @@ class Values(dict[str, Value]):
         if path == "" and len(self) == 1:
             return next(iter(self.values()))
         raise KeyError(f"{path!r}; there are: {', '.join(map(repr, self)) or 'none'}")
+
+
+def numbers_of(value: Value) -> np.ndarray[Any, Any] | None:
+    """Give the numbers to look at, of a large sparse tensor those stored; None without any."""
+    try:
+        data = value._load("numbers")
+    except ClewError:
+        return None
+    return None if data is None or data.dtype.kind not in "biufc" else data
 
 
 def stats_of(kept: Kept) -> Stats | None:

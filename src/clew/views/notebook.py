@@ -23,7 +23,7 @@ from clew.events.notebook_port import Bundle, shows
 from clew.events.tensor_text import numbers_text
 from clew.plain_text import plain_lines
 from clew.run.event import Crash
-from clew.run.value import Value
+from clew.run.value import Value, numbers_of
 from clew.views.html.report import Side, report_page
 from clew.views.text.code import CodeView
 from clew.views.text.style import Style
@@ -137,10 +137,7 @@ def crash_bundle(crash: Crash) -> Bundle:
 def value_bundle(value: Value) -> Bundle:
     """One line; as HTML with a histogram of the data, where that was kept."""
     text = str(value)
-    try:
-        array = value.array()
-    except ClewError:
-        array = None
+    array = numbers_of(value)
     numbers = _escaped(numbers_text(value.stats, None))
     name = f' <span style="{_DIM}">{_escaped(value.name)}</span>' if value.name else ""
     line = f'<code>{_escaped(value.look)}</code>{name} <span style="{_DIM}">{numbers}</span>'

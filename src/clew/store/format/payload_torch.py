@@ -6,14 +6,13 @@ The one file of the store that imports torch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 from pathlib import Path
 from typing import Any
 
-from clew.errors import MissingDependency
-from clew.events.records import PARTS, Payload, unpack
-
-_COMPRESSED = ("sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc")
+from clew.errors import ClewError, MissingDependency
+from clew.events.records import PARTS, Payload
+from clew.store.format.payload_elements import check_filled
+from clew.store.format.payload_parts import SPARSE, unpacked
 
 
 def to_tensor(payload: Payload) -> Any:
@@ -24,13 +23,11 @@ def to_tensor(payload: Payload) -> Any:
         raise MissingDependency("Value.tensor()", "torch", "clew[torch]") from missing
     if payload.dtype == PARTS:
         return _from_parts(payload, torch)
-    dtype = getattr(torch, payload.dtype, None)
+    dtype = getattr(torch, payload.dtype, None) if payload.dtype != "int" else None
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"torch has no dtype {payload.dtype!r}")
-    if any(size < 0 for size in payload.shape) or (
-        prod(payload.shape) * dtype.itemsize != len(payload.data)
-    ):
-        raise ValueError("the bytes do not fill the shape")
+        # "int" is an integer of Python too long for any dtype, written as text.
+        raise ClewError(f"torch has no dtype {payload.dtype[:50]!r}; Value.item() gives the value")
+    check_filled(payload.shape, dtype.itemsize, len(payload.data))
     if not len(payload.data):
         return torch.empty(payload.shape, dtype=dtype)
     raw = torch.frombuffer(bytearray(payload.data), dtype=torch.uint8)
@@ -38,34 +35,32 @@ def to_tensor(payload: Payload) -> Any:
 
 
 def _from_parts(payload: Payload, torch: Any) -> Any:
-    form, facts, packed = unpack(payload)
+    form, facts, packed = unpacked(payload)
     parts = {name: to_tensor(part) for name, part in packed.items()}
     if form == "sparse_coo":
         return torch.sparse_coo_tensor(
             parts["indices"], parts["values"], payload.shape, check_invariants=True
         )
-    if form in _COMPRESSED:
-        rows, columns, values = parts.values()
+    if form in SPARSE:
         return torch.sparse_compressed_tensor(
-            rows,
-            columns,
-            values,
+            *(parts[name] for name in SPARSE[form]),
             payload.shape,
             layout=getattr(torch, form),
             check_invariants=True,
         )
-    if form != "quantized":
-        raise ValueError(f"there is no {form!r} tensor")
     integers = parts["integers"]
+    if tuple(integers.shape) != tuple(payload.shape):
+        raise ValueError("its integers do not fill its shape")
     if "scale" in facts:
         return torch._make_per_tensor_quantized_tensor(
             integers, facts["scale"], facts["zero_point"]
         )
-    channels = integers.shape[facts["axis"]]
-    if parts["scales"].shape != (channels,) or parts["zero_points"].shape != (channels,):
+    axis = facts["axis"]
+    channels = (integers.shape[axis],)
+    if parts["scales"].shape != channels or parts["zero_points"].shape != channels:
         raise ValueError("its scales do not fit its channels")
     return torch._make_per_channel_quantized_tensor(
-        integers, parts["scales"], parts["zero_points"], facts["axis"]
+        integers, parts["scales"], parts["zero_points"], axis
     )
 
 

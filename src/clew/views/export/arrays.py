@@ -5,6 +5,8 @@
                                        modules, dtypes where they differ
     <address>/lengths, ndims   true shapes, where shapes differ and `values` is padded with zeros
     <address>/values/0, 1, …   one array per value instead, where they are stored apart
+    <address>/values/0/indices, values, …   the arrays of a sparse or quantised value, as recorded;
+                                       attributes `form`, `shape`, `clew_dtype`, `scale` …
 
 In come values by address and something that makes groups and arrays; knows neither library.
 """
@@ -19,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from clew.errors import ClewError
+from clew.store.format.payload_parts import Parts
 from clew.views.export.dtypes import Array, Asked, DType, Dtypes, cast, common
 from clew.views.export.formats import Contents
 from clew.views.export.kept_values import KeptSeries, KeptValue
@@ -29,6 +32,9 @@ FORMAT = "clew-values"
 VERSION = 1
 # Padding may make the data at most so many times larger, unless it is asked for.
 _MOST_PADDING = 4
+# … and so many times if it is, unless all of it is still little.
+_MOST_ASKED_PADDING = 64
+_MUCH = 1 << 24
 # Rows are written and compressed in blocks of about this size.
 _BLOCK = 1 << 20
 
@@ -44,7 +50,7 @@ class Arrays(Protocol):
     def array(
         self, group: Any, name: str, shape: Shape, dtype: DType, chunks: Shape, clew_dtype: str
     ) -> Any:
-        """A new array, to be filled by slices."""
+        """A new array, zero wherever it is not filled by slices."""
 
     def texts(self, group: Any, name: str, texts: list[str]) -> None:
         """A list of strings."""
@@ -62,12 +68,20 @@ class Unreadable(ClewError):
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A value with the dtype and shape that its data has, which need not have been read."""
+    """A value with the dtype and shape that its data has, which need not have been read.
+
+    The dtype is None for a value in parts: sparse or quantised.
+    """
 
     value: KeptValue
     recorded: str
-    dtype: DType
+    dtype: DType | None
     shape: Shape
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes its array has, by what is said of it; of one in parts that is not said."""
+        return 0 if self.dtype is None else math.prod(self.shape) * self.dtype.itemsize
 
     def array(self) -> Array:
         """Read the data, and check that it is what was said of it."""
@@ -78,6 +92,17 @@ class Described:
         if array.shape != self.shape:
             raise Unreadable(f"its data has the shape {list(array.shape)}, not {list(self.shape)}")
         return array
+
+    def parts(self) -> Parts:
+        """Read the arrays that the value is made of."""
+        try:
+            return self.value.parts()
+        except ClewError as broken:
+            raise Unreadable(str(broken)) from broken
+
+    def read(self) -> Array | Parts:
+        """Read the data, whichever it is."""
+        return self.parts() if self.dtype is None else self.array()
 
 
 def write_series(arrays: Arrays, series: KeptSeries, dtype: Asked, ragged: str) -> Contents:
@@ -99,12 +124,12 @@ def write_series(arrays: Arrays, series: KeptSeries, dtype: Asked, ragged: str) 
             continue
         name = unused(arrays.safe(address or "(root)"), names)
         try:
-            _write_address(arrays, name, address, items, ragged)
+            _write_address(arrays, name, address, items, ragged, dtypes)
         except Unreadable:
             arrays.remove(name)
             items = _readable(address, items, left_out)
             if items:
-                _write_address(arrays, name, address, items, ragged)
+                _write_address(arrays, name, address, items, ragged, dtypes)
             else:
                 names.remove(name)
         written += len(items)
@@ -120,7 +145,8 @@ def _described(
         try:
             recorded = value.dtype
             array_dtype, shape = value.described()
-            found.append(Described(value, recorded, dtypes.of(recorded, array_dtype), shape))
+            dtype = None if array_dtype is None else dtypes.of(recorded, array_dtype)
+            found.append(Described(value, recorded, dtype, shape))
         except ClewError as refused:
             left_out.append(_left_out(address, value, refused))
     return found
@@ -131,7 +157,7 @@ def _readable(address: str, items: list[Described], left_out: list[str]) -> list
     found = []
     for item in items:
         try:
-            item.array()
+            item.read()
             found.append(item)
         except Unreadable as broken:
             left_out.append(_left_out(address, item.value, broken))
@@ -153,11 +179,17 @@ def unused(name: str, taken: set[str]) -> str:
 
 
 def _write_address(
-    arrays: Arrays, name: str, address: str, items: list[Described], ragged: str
+    arrays: Arrays,
+    name: str,
+    address: str,
+    items: list[Described],
+    ragged: str,
+    dtypes: Dtypes,
 ) -> None:
     shapes = {item.shape for item in items}
-    dtype = common(item.dtype for item in items)
-    apart = dtype is None or (len(shapes) > 1 and not _padded([i.shape for i in items], ragged))
+    known = [item.dtype for item in items if item.dtype is not None]
+    dtype = common(known) if len(known) == len(items) else None
+    apart = dtype is None or (len(shapes) > 1 and not _padded(items, ragged, address))
     attributes: dict[str, Any] = {"address": address}
     if apart or len(shapes) > 1:
         attributes["ragged"] = "apart" if apart else "pad"
@@ -175,57 +207,113 @@ def _write_address(
     if len(recorded) > 1:
         arrays.texts(group, "dtypes", [item.recorded for item in items])
     if apart or dtype is None:
-        _write_apart(arrays, group, address, items)
+        _write_apart(arrays, group, address, items, dtypes)
     else:
         _write_rows(arrays, group, address, items, dtype, "/".join(recorded))
 
 
-def _padded(shapes: list[Shape], ragged: str) -> bool:
+def _padded(items: list[Described], ragged: str, address: str) -> bool:
     """Whether values of several shapes share one padded array."""
-    if ragged != "auto":
-        return ragged == "pad"
-    if len({len(shape) for shape in shapes}) > 1:
+    if ragged == "apart":
         return False
-    largest = math.prod(max(sizes) for sizes in zip(*shapes, strict=True))
+    shapes = [item.shape for item in items]
+    if ragged == "auto" and len({len(shape) for shape in shapes}) > 1:
+        return False
     elements = sum(math.prod(shape) for shape in shapes)
-    return bool(largest * len(shapes) <= _MOST_PADDING * elements)
+    padded = math.prod(_common_size(_lifted(items))) * len(items)
+    if ragged == "auto":
+        return padded <= _MOST_PADDING * elements
+    if padded > max(_MUCH, _MOST_ASKED_PADDING * elements):
+        raise ClewError(
+            f"ragged='pad' would make {padded:,} elements of the {elements:,} of "
+            f"{address or 'the root'}; ragged='apart' stores each value by itself"
+        )
+    return True
 
 
-def _write_apart(arrays: Arrays, group: Any, address: str, items: list[Described]) -> None:
+def _lifted(items: list[Described]) -> list[Shape]:
+    """Give the shapes with axes of one before those that lack some."""
+    axes = max(len(item.shape) for item in items)
+    return [(1,) * (axes - len(item.shape)) + item.shape for item in items]
+
+
+def _common_size(shapes: list[Shape]) -> Shape:
+    return tuple(max(sizes) for sizes in zip(*shapes, strict=True))
+
+
+def _write_apart(
+    arrays: Arrays, group: Any, address: str, items: list[Described], dtypes: Dtypes
+) -> None:
     inner = arrays.group(group, "values", {})
     for index, item in enumerate(items):
+        if item.dtype is None:
+            _write_parts(arrays, inner, str(index), item, dtypes, address)
+            continue
         chunks = chunks_of(item.shape, item.dtype)
         target = arrays.array(inner, str(index), item.shape, item.dtype, chunks, item.recorded)
         target[...] = _data(item, item.dtype, address)
+
+
+def _write_parts(
+    arrays: Arrays, group: Any, name: str, item: Described, dtypes: Dtypes, address: str
+) -> None:
+    """Write a sparse or quantised value as the arrays it is made of, which say all there is."""
+    parts = item.parts()
+    facts = {"form": parts.form, "shape": list(parts.shape), **parts.facts}
+    about = {**facts, "clew_dtype": item.recorded}
+    inner = arrays.group(group, name, about)
+    for part, array in parts.arrays.items():
+        dtype = array.dtype
+        if part == "values":
+            # Of a sparse value these are its numbers; all others say where they are, or what of.
+            dtype = dtypes.of(parts.dtypes[part], dtype)
+        chunks = chunks_of(array.shape, dtype)
+        target = arrays.array(inner, part, array.shape, dtype, chunks, parts.dtypes[part])
+        target[...] = cast(array, dtype, _what(item, address))
 
 
 def _write_rows(
     arrays: Arrays, group: Any, address: str, items: list[Described], dtype: DType, recorded: str
 ) -> None:
     """All values along a new first axis; shapes aligned at their last axes, filled with zeros."""
-    rank = max(len(item.shape) for item in items)
-    lifted = [(1,) * (rank - len(item.shape)) + item.shape for item in items]
-    size = tuple(max(shape[axis] for shape in lifted) for axis in range(rank))
+    lifted = _lifted(items)
+    size = _common_size(lifted)
     if len({item.shape for item in items}) > 1:
         _write_small(arrays, group, "lengths", lifted)
         _write_small(arrays, group, "ndims", [len(item.shape) for item in items])
-    rows = max(1, min(len(items), _BLOCK // max(1, math.prod(size) * dtype.itemsize)))
+    row_bytes = math.prod(size) * dtype.itemsize
+    # What the largest value claims decides how large the others become, so that it is read first.
+    largest = max(range(len(items)), key=lambda row: items[row].nbytes)
+    read = {largest: _data(items[largest], dtype, address)} if row_bytes > _BLOCK else {}
+    rows = max(1, min(len(items), _BLOCK // max(1, row_bytes)))
     chunks = (rows, *chunks_of(size, dtype))
     target = arrays.array(group, "values", (len(items), *size), dtype, chunks, recorded)
     for start in range(0, len(items), rows):
-        data = [_data(item, dtype, address) for item in items[start : start + rows]]
+        stop = min(start + rows, len(items))
+        data = [
+            read[row] if row in read else _data(items[row], dtype, address)
+            for row in range(start, stop)
+        ]
+        if len(data) == 1 and data[0].shape == size:
+            target[start] = data[0]
+            continue
         block = np.zeros((len(data), *size), dtype=dtype)
-        for row, (one, shape) in enumerate(zip(data, lifted[start:], strict=False)):
-            room: tuple[Any, ...] = (row, *(slice(0, length) for length in shape))
+        for row, (one, shape) in enumerate(zip(data, lifted[start:stop], strict=True)):
+            place: tuple[Any, ...] = (row, *(slice(0, length) for length in shape))
             # reshape, unlike assignment, would not repeat a smaller value to fill the room
-            block[room] = one.reshape(shape)
-        target[start : start + len(data)] = block
+            block[place] = one.reshape(shape)
+        target[start:stop] = block
 
 
 def _data(item: Described, dtype: DType, address: str) -> Array:
-    value = item.value
-    what = f"{address or 'the root'}, rank {value.rank}, step {value.step}, call {value.call}"
+    assert item.dtype is not None
+    what = _what(item, address)
     return cast(cast(item.array(), item.dtype, what), dtype, what)
+
+
+def _what(item: Described, address: str) -> str:
+    value = item.value
+    return f"{address or 'the root'}, rank {value.rank}, step {value.step}, call {value.call}"
 
 
 def _write_small(

@@ -21,7 +21,8 @@ from clew.events.columns import IN, OUT
 from clew.events.records import GATHERED, LABELLED, MODULE, OP, RECOMPUTE
 from clew.run.event import Event
 from clew.run.run import Run
-from clew.store.format.payload_numpy import described_array
+from clew.store.format.payload_numpy import decode, described_array
+from clew.store.format.payload_parts import Parts
 
 # Whose address a value goes under. The first two are exported always, an address of the others
 # if it holds something that none before it does: no data is lost, little is written twice.
@@ -46,11 +47,19 @@ class KeptValue:
         """The dtype it was recorded with."""
         return self.run.value(self.number).dtype
 
-    def described(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        """Give dtype and shape that the data has as NumPy, without reading it."""
+    def described(self) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
+        """Give dtype and shape that the data has as NumPy, without reading it.
+
+        The dtype is None for a sparse or quantised tensor, which is several arrays.
+        """
         payload = self.run.columns.kept[self.number].payload
         assert payload is not None
-        return described_array(payload, self.dtype)
+        return described_array(payload)
+
+    def parts(self) -> Parts:
+        """Give the arrays that a sparse or quantised tensor is made of."""
+        parts: Parts = decode(self.run.columns.kept[self.number].payload, "parts")
+        return parts
 
     def array(self) -> np.ndarray[Any, Any]:
         """Give the data as NumPy, bf16 and fp8 as exact float32."""

@@ -26,10 +26,11 @@ def write(
 ) -> Contents:
     """Write the kept values with torch.save."""
     left_out: list[str] = []
+    read: dict[int, Any] = {}
     found: dict[str, Any] = {}
     written = 0
     for address, values in kept_series(run, addresses).items():
-        pairs = _tensors(address, values, left_out)
+        pairs = _tensors(address, values, read, left_out)
         if not pairs:
             continue
         written += len(pairs)
@@ -47,12 +48,15 @@ def write(
 
 
 def _tensors(
-    address: str, values: list[KeptValue], left_out: list[str]
+    address: str, values: list[KeptValue], read: dict[int, Any], left_out: list[str]
 ) -> list[tuple[Any, KeptValue]]:
+    """Give the tensors that can be read; a value of several addresses is one tensor in each."""
     found = []
     for value in values:
         try:
-            found.append((value.tensor(), value))
+            if value.number not in read:
+                read[value.number] = value.tensor()
+            found.append((read[value.number], value))
         except MissingDependency:
             raise
         except ClewError as unreadable:

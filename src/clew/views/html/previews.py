@@ -7,6 +7,7 @@ What does not fit the budget is counted, not shown.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from clew.errors import ClewError
 from clew.events.records import Payload
 from clew.events.tensor_text import stats_of
-from clew.store.format.payload_numpy import decode
+from clew.store.format.payload_numpy import decode, described_array
 
 BINS = 40
 _ROWS, _COLUMNS, _LINE = 64, 64, 256
@@ -45,12 +46,16 @@ class Previews:
 
     def add(self, payload: Payload) -> int:
         """Take in one value; its number counted from 1, 0 if it is not shown."""
-        size = int(np.prod(payload.shape, dtype=np.float64)) * 4
-        if self._read + size > _MOST_READ or self._kept > _MOST_KEPT:
-            self.left_out += 1
+        try:
+            dtype, shape = described_array(payload)
+            size = payload.nbytes if dtype is None else 4 * prod(shape)
+            if self._read + size > _MOST_READ or self._kept > _MOST_KEPT:
+                self.left_out += 1
+                return 0
+            self._read += size
+            array = _numbers(payload)
+        except ClewError:
             return 0
-        self._read += size
-        array = _numbers(payload)
         if array is None or not array.size:
             return 0
         self._last = array
@@ -87,11 +92,8 @@ class Previews:
 
 
 def _numbers(payload: Payload) -> NDArray[Any] | None:
-    """The data as real numbers, complex ones as their size; None if it cannot be read."""
-    try:
-        array = np.asarray(decode(payload, "array"))
-    except (ClewError, ValueError):
-        return None
+    """The data as real numbers, complex ones as their size; None if it is none."""
+    array = np.asarray(decode(payload, "numbers"))
     if array.dtype.kind == "c":
         array = np.abs(array)
     return array.astype(np.float64) if array.dtype.kind in "biuf" else None
