@@ -62,7 +62,8 @@ class Hdf5Arrays:
     def group(self, above: Any, name: str, attributes: dict[str, Any]) -> Any:
         """A new group."""
         group = (self._file if above is None else above).create_group(name)
-        group.attrs.update(attributes)
+        texts = {key: _text(fact) for key, fact in attributes.items() if isinstance(fact, str)}
+        group.attrs.update(attributes | texts)
         return group
 
     def array(
@@ -75,12 +76,12 @@ class Hdf5Arrays:
             filters = {"compression": self._compression, "shuffle": self._shuffle, "chunks": chunks}
         dataset = group.create_dataset(name, shape=shape, dtype=dtype, **filters)
         if clew_dtype:
-            dataset.attrs["clew_dtype"] = clew_dtype
+            dataset.attrs["clew_dtype"] = _text(clew_dtype)
         return dataset
 
     def texts(self, group: Any, name: str, texts: list[str]) -> None:
         """A dataset of strings."""
-        group.create_dataset(name, data=texts, dtype=self._h5py.string_dtype())
+        group.create_dataset(name, data=list(map(_text, texts)), dtype=self._h5py.string_dtype())
 
     def remove(self, name: str) -> None:
         """Remove a group; HDF5 uses its room for what comes next."""
@@ -89,6 +90,11 @@ class Hdf5Arrays:
     def safe(self, name: str) -> str:
         """The name as that of a group."""
         return safe_name(name)
+
+
+def _text(text: str) -> str:
+    """The text as HDF5 takes it: whole characters, none of which ends it."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
 
 
 def safe_name(name: str) -> str:

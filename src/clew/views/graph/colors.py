@@ -149,4 +149,5 @@ def family(node: Node) -> str:
     for name, pattern in _FAMILIES:
         if pattern.search(called):
             return name
-    return f"other{zlib.crc32(called.encode()) % _OTHERS}"
+    number = zlib.crc32(called.encode(errors="surrogatepass"))
+    return f"other{number % _OTHERS}"
