@@ -482,23 +482,21 @@ def test_18_several_variables_do_not_wait_for_each_other(tmp_path: Path) -> None
 from clew.compat.tensortrace import ModelTracer, Variable
 model = nn.Linear(3, 2)
 often, seldom = Variable("", 1, 2), Variable("", 1, 3)
-begin = time.monotonic()
 with ModelTracer(model, [often, seldom]):
     for step in range(3 + 4 * rank):
         model(torch.full((1, 3), float(step)))
-answer = [time.monotonic() - begin < 30]
-answer += [sorted(zip(v.results[""].ranks, v.results[""].iterations)) for v in (often, seldom)]
+answer = [sorted(zip(v.results[""].ranks, v.results[""].iterations)) for v in (often, seldom)]
 """
-    first, second = answers(script, 2, tmp_path, timeout=60)
+    first, second = answers(script, 2, tmp_path)
     all_of_them = [[0, n] for n in (1, 2, 3)] + [[1, n] for n in range(1, 8)]
-    assert first == [True, all_of_them, all_of_them]
-    assert second == [True, [], []]
+    assert first == [all_of_them, all_of_them]
+    assert second == [[], []]
 
 
 def test_18_a_rank_may_evaluate_alone(tmp_path: Path) -> None:
     script = """
 from clew.compat.tensortrace import ModelTracer, Variable
-model, begin = nn.Linear(3, 2), time.monotonic()
+model = nn.Linear(3, 2)
 tracer = ModelTracer(model, [""])  # passes of both modes
 with tracer:
     for epoch in range(3):
@@ -508,12 +506,11 @@ with tracer:
                 model.eval()(torch.full((1, 3), -1.0))
         dist.barrier()
 found = tracer.results.get("")
-answer = [time.monotonic() - begin < 10, found.ranks if found else None]
+answer = found.ranks if found else None
 """
     first, second = answers(script, 2, tmp_path)
-    assert first[0]
-    assert sorted(first[1]) == [0] * 15 + [1] * 3
-    assert second == [True, None]
+    assert sorted(first) == [0] * 15 + [1] * 3
+    assert second is None
 
 
 def test_18_nothing_is_lost_when_another_rank_fails(tmp_path: Path) -> None:
@@ -684,7 +681,6 @@ def test_a_rank_that_fails_before_its_first_gather_is_not_waited_for(tmp_path: P
 from clew.compat.tensortrace import ModelTracer
 model = nn.Linear(3, 2)
 tracer = ModelTracer(model, [""], gathering_interval=4)
-begin = time.monotonic()
 with warnings.catch_warnings(record=True) as told:
     try:
         with tracer:
@@ -692,15 +688,16 @@ with warnings.catch_warnings(record=True) as told:
                 if rank:
                     raise KeyError(step)
                 model(torch.full((1, 3), float(step)))
+            wait_for("the exception")
     except KeyError:
-        pass
-seconds = time.monotonic() - begin
+        reached("the exception")
 found = tracer.results.get("")
-answer = [seconds < 30, found.iterations if found else None, [str(w.message) for w in told]]
+answer = [found.iterations if found else None, [str(w.message) for w in told]]
 """
-    first, second = answers(script, 2, tmp_path, timeout=60)
-    assert first == [True, [1, 2, 3, 4, 5], []]
-    assert second[:2] == [True, None]
+    # With this timeout, rank 0 would give up on a rank that has not said that it is over.
+    first, second = answers(script, 2, tmp_path, timeout=2)
+    assert first == [[1, 2, 3, 4, 5], []]
+    assert second[0] is None
 
 
 def test_own_values_and_odd_objects_of_two_ranks(tmp_path: Path) -> None:
