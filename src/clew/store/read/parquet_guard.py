@@ -1,9 +1,9 @@
 """A guard in front of the Parquet reader: what a file declares, and what it will unfold to.
 
-A few bytes of Parquet can stand for gigabytes: runs of one value, tightly packed zeros. And some
-damage to a footer ends the process instead of raising. So footers and page headers, which are
-Thrift, are read here first: in comes a file, out comes what its row groups and columns are, or
-ValueError if they declare more than the file could honestly hold.
+Some damage to a footer ends the process instead of raising, and a page may say that it stands for
+any number of rows. So footers and page headers, which are Thrift, are read here first: in comes a
+file, out comes what its row groups and columns are and what of its allowance reading them takes,
+or ValueError if they declare more than the file could honestly hold.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from clew.store.format.schema import UNFOLDED
+from clew.store.read.allowance import Allowance
 from clew.store.safe_files import opened, read_at
 
-# What honest files stay far below: values and bytes for each byte of the file.
-_VALUES_PER_BYTE = 64
-_BYTES_PER_BYTE = 1000
-_SPARE_VALUES = 1 << 20
-_SPARE_BYTES = 64 << 20
 _LARGEST_PAGE = 256 << 20
 _LARGEST_FOOTER = 64 << 20
+# Items of any list in a footer but that of the row groups: columns, encodings, parts of a path.
+# Arrow makes room for all of them, a thousand bytes each, before it reads the first.
+_LONGEST_LIST = 256
 _MAGIC = b"PAR1"
 # Headers hold a few numbers, and the least and greatest value of text columns.
 _HEADER_SIZES = (128, 1 << 16, 1 << 22)
@@ -33,26 +32,26 @@ _UNCOMPRESSED_SIZE, _COMPRESSED_SIZE = 2, 3
 _DATA, _DICTIONARY, _DATA_V2 = 5, 7, 8
 # of a footer, a row group, a column chunk and its metadata
 _ROWS, _ROW_GROUPS = 3, 4
-_COLUMNS, _GROUP_BYTES, _GROUP_ROWS = 1, 2, 3
+_COLUMNS, _GROUP_ROWS = 1, 3
 _META_DATA = 3
 _PATH, _CHUNK_SIZE, _DATA_PAGE, _DICTIONARY_PAGE = 3, 7, 9, 11
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Where a column of a row group lies."""
+    """Where a column of a row group lies; whether it is one of lists."""
 
     column: str
+    is_list: bool
     start: int
     end: int
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A row group: how many rows, how many bytes, and its columns."""
+    """A row group: how many rows, and its columns."""
 
     rows: int
-    size: int
     chunks: tuple[Chunk, ...]
 
 
@@ -65,7 +64,7 @@ def read_groups(path: Path) -> list[Group]:
             raise ValueError("it has no footer")
         data = read_at(file, size - 8 - length, length)
     try:
-        footer, _ = _struct(data, 0, 0)
+        footer, _ = _struct(data, 0, 0, endless=_ROW_GROUPS)
         groups = [_group(group) for group in footer.get(_ROW_GROUPS, [])]
     except (IndexError, KeyError, TypeError, AttributeError):
         raise ValueError("its footer cannot be read") from None
@@ -81,38 +80,42 @@ def _group(group: dict[int, Any]) -> Group:
         start = facts[_DATA_PAGE]
         if facts.get(_DICTIONARY_PAGE):
             start = min(start, facts[_DICTIONARY_PAGE])
-        name = facts[_PATH][0].decode("utf-8", "replace")
-        chunks.append(Chunk(name, start, start + facts[_CHUNK_SIZE]))
+        name, *inside = facts[_PATH]
+        chunks.append(
+            Chunk(
+                name.decode("utf-8", "replace"),
+                bool(inside),
+                start,
+                start + facts[_CHUNK_SIZE],
+            )
+        )
     if group[_GROUP_ROWS] < 0:
         raise ValueError("a row group has less than no rows")
-    return Group(group[_GROUP_ROWS], group[_GROUP_BYTES], tuple(chunks))
+    return Group(group[_GROUP_ROWS], tuple(chunks))
 
 
-class Budget:
-    """What one file may still unfold to."""
+def spend(
+    allowance: Allowance, file: int, size: int, table: str, group: Group, columns: set[str]
+) -> None:
+    """Take from an allowance what reading some columns of a row group will need.
 
-    def __init__(self, file: int, size: int, groups: list[Group]) -> None:
-        rows = sum(group.rows for group in groups)
-        if rows > size * _VALUES_PER_BYTE:
-            raise ValueError(f"it declares {rows} rows in {size} bytes")
-        columns = max((len(group.chunks) for group in groups), default=0)
-        self._file = file
-        self._size = size
-        self._groups = groups
-        self._values = size * _VALUES_PER_BYTE * columns + _SPARE_VALUES
-        self._bytes = size * _BYTES_PER_BYTE + _SPARE_BYTES
-
-    def spend(self, group: int, columns: set[str]) -> None:
-        """ValueError if reading these columns of a row group would take more than is left."""
-        for chunk in self._groups[group].chunks:
-            if chunk.column in columns:
-                for kind, values, unfolded in _pages(self._file, self._size, chunk):
-                    if kind == _DICTIONARY and chunk.column == UNFOLDED:
-                        raise ValueError("its data is folded, as no part's is")
-                    self._values -= values
-                    self._bytes -= unfolded
-        if self._values < 0 or self._bytes < 0:
-            raise ValueError(f"its {self._size} bytes would unfold to far too much")
+    ValueError if that is more than is left.
+    """
+    items = unfolded = 0
+    for chunk in group.chunks:
+        if chunk.column not in columns:
+            continue
+        values = 0
+        for kind, count, length in _pages(file, size, chunk):
+            if kind == _DICTIONARY and chunk.column == UNFOLDED:
+                raise ValueError("its data is folded, as no part's is")
+            values += count if kind != _DICTIONARY else 0
+            unfolded += length
+        if chunk.is_list:
+            items += values
+        elif values > group.rows:
+            raise ValueError(f"{values} values are in {group.rows} rows")
+    allowance.rows(table, group.rows, items, unfolded)
 
 
 def _pages(file: int, size: int, chunk: Chunk) -> Iterator[tuple[int | None, int, int]]:
@@ -145,8 +148,13 @@ def _header(file: int, start: int, end: int) -> tuple[dict[int, Any], int]:
     raise ValueError("a page header cannot be read")
 
 
-def _struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
-    """A struct of Thrift's compact protocol by its fields."""
+def _struct(
+    data: bytes, at: int, depth: int, endless: int | None = None
+) -> tuple[dict[int, Any], int]:
+    """A struct of Thrift's compact protocol by its fields.
+
+    Only the list that is the field `endless` may have any number of items.
+    """
     if depth > _DEEPEST:
         raise ValueError("a header is nested too deep")
     fields: dict[int, Any] = {}
@@ -161,19 +169,22 @@ def _struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
         if kind in (1, 2):
             fields[number] = kind == 1
         else:
-            fields[number], at = _value(data, at, kind, depth)
+            most = None if number == endless else _LONGEST_LIST
+            fields[number], at = _value(data, at, kind, depth, most)
     return fields, at + 1
 
 
-def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[Any, int]:
-    """A number, a text, a list or a struct; None for what is skipped."""
+def _value(
+    data: bytes, at: int, kind: int, depth: int, most: int | None = _LONGEST_LIST
+) -> tuple[Any, int]:
+    """A number, a text, a list of at most `most` items or a struct; None for what is skipped."""
     if kind in (4, 5, 6):
         return _integer(data, at)
     if kind == 8:
         length, at = _varint(data, at)
         return data[at : at + length], at + length
     if kind == 9:
-        return _list(data, at, depth)
+        return _list(data, at, depth, most)
     if kind == 12:
         return _struct(data, at, depth + 1)
     if kind == 3:
@@ -183,11 +194,13 @@ def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[Any, int]:
     raise ValueError("a header holds what no header holds")
 
 
-def _list(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
+def _list(data: bytes, at: int, depth: int, most: int | None) -> tuple[list[Any], int]:
     count, kind = data[at] >> 4, data[at] & 15
     at += 1
     if count == 15:
         count, at = _varint(data, at)
+    if most is not None and count > most:
+        raise ValueError(f"a header lists {count} things")
     items = []
     for _ in range(count):
         if at >= len(data):

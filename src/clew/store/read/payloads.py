@@ -55,7 +55,7 @@ class Column:
         self.valid: NDArray[np.bool_] = whole.is_valid().to_numpy(zero_copy_only=False)
         is_number = pa.types.is_integer(whole.type) or pa.types.is_floating(whole.type)
         self._numbers = _filled(whole) if is_number else None
-        self._cells = whole
+        self._cells: Any = None if is_number else whole
 
     def __getitem__(self, row: int) -> Any:
         if not self.valid[row]:
@@ -74,12 +74,17 @@ def _filled(cells: pa.Array) -> NDArray[Any]:
 
 
 class KeptOnDisk(Mapping[int, Kept]):
-    """What was kept of values, by their numbers."""
+    """What was kept of values, by their rows in the columns.
+
+    `numbers` are those that the rows of the values table have, and `value_rows` gives for such
+    numbers the rows in the columns.
+    """
 
     def __init__(
         self,
         folder: Path,
         numbers: Ints,
+        value_rows: Callable[[Ints], Ints],
         rows: pa.Table,
         stretches: list[RowRun],
         checksum: Checksum,
@@ -93,11 +98,13 @@ class KeptOnDisk(Mapping[int, Kept]):
         self._columns = {
             name: Column(rows[name]) for name in KEPT_COLUMNS if rows[name].null_count < len(rows)
         }
-        self._stretches = stretches
+        self._stretches = [(stretch.stem, stretch.start) for stretch in stretches]
         self._starts = np.cumsum([0, *(s.rows.num_rows for s in stretches)]).tolist()
         has_data = self._has("length", len(rows))
         kept = np.flatnonzero(has_data | self._has("count", len(rows)))
-        self._rows = dict(zip(numbers[kept].tolist(), kept.tolist(), strict=True))
+        known = value_rows(numbers[kept])
+        there = known >= 0
+        self._rows = dict(zip(known[there].tolist(), kept[there].tolist(), strict=True))
         # Rows that hold data themselves, for the values that only point at it.
         elsewhere = self._has("shard", len(rows)) | self._has("data_of", len(rows))
         inline = np.flatnonzero(has_data & ~elsewhere) if "data_of" in self._columns else kept[:0]
@@ -199,19 +206,17 @@ class KeptOnDisk(Mapping[int, Kept]):
         if owner is not None:
             row = self._inline_rows[owner]
         at = bisect.bisect_right(self._starts, row) - 1
-        stretch = self._stretches[at]
-        inside = stretch.start + row - self._starts[at]
-        column = self._cached.pop((stretch.stem, stretch.start), None)
+        stem, first = self._stretches[at]
+        inside = first + row - self._starts[at]
+        column = self._cached.pop((stem, first), None)
         if column is None:
-            start, column = read_group(
-                self._folder, "values", "data", stretch.stem, inside, self._footers
-            )
-            if start != stretch.start:
+            start, column = read_group(self._folder, "values", "data", stem, inside, self._footers)
+            if start != first:
                 # The part was sealed since its rows were read, with other stretches.
                 return bytes(column[inside - start].as_py())
             while sum(c.nbytes for c in self._cached.values()) + column.nbytes > _MOST_CACHED:
                 if not self._cached:
                     break
                 del self._cached[next(iter(self._cached))]
-        self._cached[stretch.stem, stretch.start] = column
-        return bytes(column[inside - stretch.start].as_py())
+        self._cached[stem, first] = column
+        return bytes(column[inside - first].as_py())

@@ -7,11 +7,12 @@ told as gaps: an event keeps its place even if its name, its line or its tensors
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from clew.events.columns import VALUE_COLUMNS, Ints, Place
+from clew.events.columns import Ints, Place
 from clew.events.model import Gap
 from clew.events.records import LABELLED, MODULE, NOTE, OP
 from clew.store.format.tables import TABLES
@@ -22,22 +23,24 @@ _SUBJECTS = {MODULE: "module", OP: "op", NOTE: "note", **dict.fromkeys(LABELLED,
 
 
 class Repair:
-    """Replaces what is lost, and counts it."""
+    """Replaces what is lost, and counts it.
+
+    Rows keep their order, not their numbers: a file may number them in any way. What pointed at a
+    number points at the row that has it, or at one that says nothing.
+    """
 
     def __init__(self, tables: dict[str, dict[int, Any]], where: str) -> None:
         self._where = where
         self._lost: dict[str, int] = {}
-        self.rows = {
-            name: self._listed(tables[name], name, kind.lost)
-            for name, kind in TABLES.items()
-            if kind.lost is not None
-        }
+        self.rows: dict[str, list[Any]] = {}
+        self._numbers: dict[str, Ints] = {}
+        self._values: Ints = np.zeros(0, dtype=np.int64)
+        for name, kind in TABLES.items():
+            if kind.lost is not None:
+                self._list(name, tables[name])
         self._order_places()
-        self.rows["parameter"] = [
-            row
-            for _, row in sorted(tables["parameter"].items())
-            if 0 <= row[1] < len(self.rows["module"]) and row[2] >= 0
-        ]
+        self._number_threads()
+        self._list_parameters(tables["parameter"])
 
     @property
     def gaps(self) -> list[Gap]:
@@ -49,99 +52,133 @@ class Repair:
             if count
         ]  # fmt: skip
 
-    def values(self, numbers: Ints, columns: dict[str, Ints]) -> dict[str, Ints]:
-        """Columns of values in order of their numbers, with rows for those that are lost.
+    def values(self, found: dict[str, Ints], refs: Ints) -> dict[str, Ints]:
+        """Columns of values in order of their numbers, with a row for each that is lost.
 
-        The last one, which stands for any other, is there only if it is needed.
+        `refs` are the numbers of those that events have.
         """
-        most = 16 * len(numbers) + (1 << 20)
-        fits = (numbers >= 0) & (numbers < most)
-        numbers = numbers[fits]
-        count = int(numbers.max()) + 1 if len(numbers) else 0
-        found = np.zeros(count, dtype=bool)
-        found[numbers] = True
-        self._lose("values", count - int(found.sum()))
+        numbers = found.pop("value")
+        # Of one that was written twice the last row counts.
+        known, last = np.unique(numbers[::-1], return_index=True)
+        rows = (len(numbers) - 1 - last)[known >= 0]
+        known = known[known >= 0]
+        self._values = known if _is_dense(known, refs) else np.union1d(known, refs[refs >= 0])
+        count = len(self._values)
+        self._lose("values", count - len(known))
+        # The last one stands for any other, and is there only if it is needed.
+        astray = int((refs < 0).sum())
+        self._lose("tensors of events", astray)
+        size = count + (astray > 0)
         whole = {
-            "version": np.zeros(count, dtype=np.int64),
-            "storage": -1 - np.arange(count, dtype=np.int64),
-            "grad": np.zeros(count, dtype=np.int64),
-            "producer": np.full(count, -1, dtype=np.int64),
-            "value_name": np.full(count, -1, dtype=np.int64),
-            "meta": np.full(count, -1, dtype=np.int64),
+            "version": np.zeros(size, dtype=np.int64),
+            "storage": -1 - np.arange(size, dtype=np.int64),
+            "grad": np.zeros(size, dtype=np.int64),
+            "producer": np.full(size, -1, dtype=np.int64),
+            "value_name": np.full(size, -1, dtype=np.int64),
+            "meta": np.full(size, -1, dtype=np.int64),
         }
+        at = slice(count) if count == len(known) else np.searchsorted(self._values, known)
         for name, column in whole.items():
-            column[numbers] = columns[name][fits]
+            column[at] = found[name][rows]
+        whole["value_name"] = self._rows_of("value_name", whole["value_name"])
         self._point(whole, "meta", "meta", "looks of values")
-        named = whole["value_name"]
-        named[(named < -1) | (named >= len(self.rows["value_name"]))] = -1
         return whole
 
-    def refs(self, refs: Ints, values: dict[str, Ints]) -> Ints:
-        """References to values, those to nowhere turned to a value that says nothing."""
-        count = len(values["meta"])
-        astray = (refs < 0) | (refs >= count)
-        if astray.any():
-            self._lose("tensors of events", int(astray.sum()))
-            refs = np.where(astray, count, refs)
-            extra = {"version": 0, "storage": -1 - count, "grad": 0, "producer": -1,
-                     "value_name": -1, "meta": len(self.rows["meta"])}  # fmt: skip
-            self.rows["meta"].append(TABLES["meta"].lost)
-            for name in VALUE_COLUMNS:
-                values[name] = np.append(values[name], extra[name])
-        return refs
+    def value_rows(self, numbers: Ints) -> Ints:
+        """Give the rows of values by their numbers, -1 for one that there is not."""
+        return rows_of(self._values, numbers)
 
-    def events(self, columns: dict[str, Ints], values: int) -> None:
+    def refs(self, refs: Ints) -> Ints:
+        """Give the rows of the values that events have."""
+        rows = self.value_rows(refs)
+        return np.where(rows >= 0, rows, len(self._values)) if (rows < 0).any() else rows
+
+    def events(self, columns: dict[str, Ints]) -> None:
         """Repair the columns of events in place; they are in order of their ids."""
         self._point(columns, "place", "place", "places in the code")
         self._point(columns, "template", "template", "argument lists")
         for kind, table in _SUBJECTS.items():
             self._point_subjects(columns, kind, table)
-        number = columns["number"]
-        owner = -2 - np.where(columns["kind"] == OP, number, 0)
-        number[owner >= values] = -1
-        number[(columns["kind"] != OP) & (number < -1)] = -1
+        self._point_owners(columns)
         self._fit_tensors(columns)
         self._nest(columns)
 
-    def name_threads(self) -> None:
-        """Give every thread that a place names some name."""
-        names: list[str] = self.rows["thread"]
-        most = max((place.thread + 1 for place in self.rows["place"]), default=0)
-        names += [f"thread {number}" for number in range(len(names), most)]
+    def place_rows(self, numbers: Ints) -> Ints:
+        """Give the rows of places by their numbers, -1 for one that there is not."""
+        return self._rows_of("place", numbers)
 
-    def _listed(self, found: dict[int, Any], table: str, lost: Any) -> list[Any]:
-        """The rows of a table in order, with something in the place of those that are lost."""
+    def _list(self, table: str, found: dict[int, Any]) -> None:
+        """List the rows of a table in order of their numbers."""
         most = 16 * len(found) + (1 << 16)
-        count = max((number for number in found if 0 <= number < most), default=-1) + 1
-        self._lose(f"rows of the {table} table", count - sum(0 <= n < count for n in found))
-        return [found.get(number, lost) for number in range(count)]
+        numbers = sorted(number for number in found if 0 <= number < most)
+        count = numbers[-1] + 1 if numbers else 0
+        self._lose(f"rows of the {table} table", count - len(numbers))
+        self._numbers[table] = np.array(numbers, dtype=np.int64)
+        self.rows[table] = [found[number] for number in numbers]
+
+    def _rows_of(self, table: str, numbers: Ints) -> Ints:
+        return rows_of(self._numbers[table], numbers)
 
     def _order_places(self) -> None:
+        """Let every place come after its caller."""
         places: list[Place] = self.rows["place"]
-        for number, place in enumerate(places):
+        numbers = self._numbers["place"].tolist()
+        rows = {number: row for row, number in enumerate(numbers)}
+        for row, (number, place) in enumerate(zip(numbers, places, strict=True)):
             if not -1 <= place.parent < number:
                 self._lose("places in the code", 1)
-                places[number] = TABLES["place"].lost
+                places[row] = TABLES["place"].lost
+            elif place.parent != rows.get(place.parent, -1):
+                places[row] = replace(place, parent=rows.get(place.parent, -1))
+
+    def _number_threads(self) -> None:
+        """Give every thread that a place names some name, and all of them numbers in a row."""
+        names = dict(zip(self._numbers["thread"].tolist(), self.rows["thread"], strict=True))
+        places: list[Place] = self.rows["place"]
+        threads = sorted({*names, *(place.thread for place in places)})
+        rows = {number: row for row, number in enumerate(threads)}
+        self.rows["thread"] = [names.get(number, f"thread {number}") for number in threads]
+        if threads[-1:] != [len(threads) - 1]:
+            for row, place in enumerate(places):
+                places[row] = replace(place, thread=rows[place.thread])
+
+    def _list_parameters(self, found: dict[int, Any]) -> None:
+        ordered = [row for _, row in sorted(found.items())]
+        owners = self._rows_of("module", np.array([row[1] for row in ordered], dtype=np.int64))
+        self.rows["parameter"] = [
+            (path, owner, count)
+            for (path, _, count), owner in zip(ordered, owners.tolist(), strict=True)
+            if owner >= 0 and count >= 0
+        ]
 
     def _point(self, columns: dict[str, Ints], column: str, table: str, what: str) -> None:
-        """Point what points outside a table at a row that says nothing."""
-        rows = self.rows[table]
-        pointers = columns[column]
-        astray = (pointers < 0) | (pointers >= len(rows))
+        """Turn numbers into rows; what points outside a table gets a row that says nothing."""
+        rows = self._rows_of(table, columns[column])
+        columns[column] = rows
+        astray = rows < 0
         if astray.any():
-            pointers[astray] = len(rows)
-            rows.append(TABLES[table].lost)
+            rows[astray] = len(self.rows[table])
+            self.rows[table].append(TABLES[table].lost)
             if column != "meta":
                 self._lose(f"{what} of events", int(astray.sum()))
 
+    def _point_owners(self, columns: dict[str, Ints]) -> None:
+        """Let an op that accumulates a gradient name the row of the parameter's value."""
+        number = columns["number"]
+        number[(columns["kind"] != OP) & (number < -1)] = -1
+        mine = np.flatnonzero(number < -1)
+        rows = self.value_rows(-2 - number[mine])
+        number[mine] = np.where(rows >= 0, -2 - rows, -1)
+
     def _point_subjects(self, columns: dict[str, Ints], kind: int, table: str) -> None:
-        rows = self.rows[table]
-        subject = columns["subject"]
-        astray = (columns["kind"] == kind) & ((subject < 0) | (subject >= len(rows)))
+        mine = np.flatnonzero(columns["kind"] == kind)
+        rows = self._rows_of(table, columns["subject"][mine])
+        astray = rows < 0
         if astray.any():
-            subject[astray] = len(rows)
-            rows.append(TABLES[table].lost)
+            rows[astray] = len(self.rows[table])
+            self.rows[table].append(TABLES[table].lost)
             self._lose(f"{table} names of events", int(astray.sum()))
+        columns["subject"][mine] = rows
 
     def _fit_tensors(self, columns: dict[str, Ints]) -> None:
         """An event has as many tensors as its arguments say, or its arguments are lost."""
@@ -178,3 +215,21 @@ class Repair:
     def _lose(self, what: str, count: int) -> None:
         if count:
             self._lost[what] = self._lost.get(what, 0) + count
+
+
+def _is_dense(numbers: Ints, refs: Ints) -> bool:
+    """Whether numbers count up from 0, and all that is referred to is among them."""
+    if len(numbers) and numbers[-1] != len(numbers) - 1:
+        return False
+    return not len(refs) or int(refs.max()) < len(numbers)
+
+
+def rows_of(known: Ints, wanted: Ints) -> Ints:
+    """Give the rows of numbers in a sorted array, -1 for those that are not in it."""
+    if not len(known):
+        return np.full(len(wanted), -1, dtype=np.int64)
+    if known[-1] == len(known) - 1:
+        return np.where((wanted >= 0) & (wanted < len(known)), wanted, -1)
+    at = np.searchsorted(known, wanted)
+    at[at == len(known)] = 0
+    return np.where(known[at] == wanted, at, -1)

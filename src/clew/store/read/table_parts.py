@@ -8,25 +8,31 @@ and said; the rest is read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from clew.events.model import Gap
 from clew.store.format import live_stream
-from clew.store.format.schema import SCHEMAS, UNFOLDED, footer_name
+from clew.store.format.schema import SCHEMAS, footer_name
 from clew.store.format.upgrade import added_columns, known_schemas
 from clew.store.read import parquet_guard
+from clew.store.read.allowance import Allowance
 from clew.store.safe_files import opened
 
-# Text for each byte of the file it is in, and some to spare.
-_TEXT_PER_BYTE = 1000
-_SPARE_TEXT = 64 << 20
-_TEXT = (pa.string(), pa.binary())
+_TEXT = pa.string()
+_FOLDED = pa.dictionary(pa.int32(), _TEXT)
+# The column whose text is JSON, which takes more as objects than as text.
+_JSON = "row"
+# Gaps told one by one; of more, how many there are.
+_MOST_TOLD = 20
 # Readings of a table whose parts are sealed while it is read.
 _MOST_TRIES = 50
 
@@ -41,12 +47,13 @@ class RowRun:
 
 
 def read_table(
-    folder: Path, table: str, columns: list[str], damage: list[Gap]
+    folder: Path, table: str, columns: list[str], damage: list[Gap], folded: bool = False
 ) -> tuple[pa.Table, list[RowRun]]:
     """Some columns of a table, and the stretches they are made of.
 
-    Parts that come into being meanwhile are left for another time; where one was sealed, which
-    moves rows of open calls from it to the next, it is read again.
+    With `folded` text stays as numbers into a list of texts. Parts that come into being meanwhile
+    are left for another time; where one was sealed, which moves rows of open calls from it to the
+    next, it is read again.
     """
     # What is sealed stays as it is, and need not be read again.
     sealed: dict[str, tuple[list[RowRun], list[Gap]]] = {}
@@ -57,7 +64,7 @@ def read_table(
         for stem, kinds in parts:
             if stem not in sealed:
                 gaps: list[Gap] = []
-                read = list(_part(folder, table, stem, kinds, columns, gaps)), gaps
+                read = list(_part(folder, table, stem, kinds, columns, folded, gaps)), gaps
                 if kinds != ["arrows"]:
                     sealed[stem] = read
             else:
@@ -67,9 +74,16 @@ def read_table(
         live_ones = [stem for stem, kinds in parts if kinds == ["arrows"]]
         if all((folder / f"{stem}.arrows").exists() for stem in live_ones):
             break
-    damage += told
-    schema = pa.schema([SCHEMAS[table].field(name) for name in columns])
-    return pa.concat_tables([schema.empty_table(), *(s.rows for s in stretches)]), stretches
+    damage += _shortened(told)
+    empty = _schema(table, columns, folded).empty_table()
+    return pa.concat_tables([empty, *(s.rows for s in stretches)]), stretches
+
+
+def size_of_parts(folder: Path) -> int:
+    """The bytes of all parts of all tables."""
+    named = re.compile(rf"({'|'.join(SCHEMAS)})-\d{{5,9}}\.(parquet|arrows)")
+    found = (path for path in folder.iterdir() if named.fullmatch(path.name))
+    return sum(path.stat().st_size for path in found if path.is_file())
 
 
 def parts_of(folder: Path, table: str, damage: list[Gap]) -> dict[str, list[str]]:
@@ -121,7 +135,13 @@ def read_group(
 
 
 def _part(
-    folder: Path, table: str, stem: str, kinds: list[str], columns: list[str], damage: list[Gap]
+    folder: Path,
+    table: str,
+    stem: str,
+    kinds: list[str],
+    columns: list[str],
+    folded: bool,
+    damage: list[Gap],
 ) -> list[RowRun]:
     """The rows of one part, from whichever of its files gives most."""
     best: list[RowRun] = []
@@ -131,7 +151,7 @@ def _part(
         if told == []:
             break
         try:
-            stretches, found = _file(folder / f"{stem}.{kind}", table, columns)
+            stretches, found = _file(folder / f"{stem}.{kind}", table, columns, folded)
         except FileNotFoundError as gone:
             stretches, found = [], [_gap(folder, stem, _reason(gone), "the rest is shown")]
             if kind not in kinds:
@@ -142,13 +162,15 @@ def _part(
     return best
 
 
-def _file(path: Path, table: str, columns: list[str]) -> tuple[list[RowRun], list[Gap]]:
+def _file(
+    path: Path, table: str, columns: list[str], folded: bool
+) -> tuple[list[RowRun], list[Gap]]:
     """What one file of a part has of its rows, and what of them is lost."""
     stretches: list[RowRun] = []
     lost: list[Gap] = []
     read = sealed_rows if path.suffix == ".parquet" else live_rows
     try:
-        for start, rows in read(path, table, columns):
+        for start, rows in read(path, table, columns, folded):
             if isinstance(rows, Exception):
                 lost.append(_gap(path.parent, path.stem, _reason(rows), "the rest is shown"))
             else:
@@ -168,7 +190,9 @@ def _count(stretches: list[RowRun]) -> int:
 Piece = tuple[int, "pa.Table | Exception"]
 
 
-def sealed_rows(path: Path, table: str, columns: list[str]) -> Iterator[Piece]:
+def sealed_rows(
+    path: Path, table: str, columns: list[str], folded: bool = False
+) -> Iterator[Piece]:
     """The row groups of a sealed part, each with its first row, damaged ones as the exception."""
     with sealed(path, table) as part:
         start = 0
@@ -176,23 +200,27 @@ def sealed_rows(path: Path, table: str, columns: list[str]) -> Iterator[Piece]:
             yield start, part.cut_short
         for group, count in enumerate(part.rows):
             try:
-                yield start, part.read(group, columns)
+                yield start, part.read(group, columns, folded)
             except Exception as broken:
                 yield start, broken
             start += count
 
 
-def live_rows(path: Path, table: str, columns: list[str]) -> Iterator[Piece]:
+def live_rows(path: Path, table: str, columns: list[str], folded: bool = False) -> Iterator[Piece]:
     """The batches of a live part up to where it breaks off, damaged ones as the exception."""
     with opened(path) as (file, size):
         start = 0
+        allowance = Allowance(size)
         for message in live_stream.messages(file, size, known_schemas(table)):
             if isinstance(message, live_stream.Damage):
                 yield start, message
                 continue
             try:
                 batch = live_stream.read_batch(file, message)
-                yield start, _completed(pa.Table.from_batches([batch]), table, columns)
+                rows = _completed(pa.Table.from_batches([batch]), table, columns)
+                allowance.rows(table, len(rows), _items(rows), message.size)
+                _spend_text(allowance, rows)
+                yield start, rows.cast(_schema(table, columns, folded))
             except Exception as broken:
                 yield start, broken
             start += message.rows
@@ -219,9 +247,7 @@ class SealedPart:
         # Columns that came with a later version than this part's.
         self._unwritten = added_columns(table) - set(names)
         texts = [
-            f.name
-            for f in SCHEMAS[table]
-            if f.type in _TEXT and f.name != UNFOLDED and f.name not in self._unwritten
+            f.name for f in SCHEMAS[table] if f.type == _TEXT and f.name not in self._unwritten
         ]
         # Text stays folded until its length is known.
         self.parquet = pq.ParquetFile(
@@ -231,24 +257,32 @@ class SealedPart:
             page_checksum_verification=True,
             pre_buffer=False,
         )
-        self._budget = parquet_guard.Budget(file, size, footer.groups)
+        self._file, self._size = file, size
+        self._allowance = Allowance(size)
         self.rows = [group.rows for group in footer.groups]
 
-    def read(self, group: int, columns: list[str]) -> pa.Table:
+    def read(self, group: int, columns: list[str], folded: bool = False) -> pa.Table:
         """Some columns of a row group; whatever Arrow raises if it is damaged."""
         written = [name for name in columns if name not in self._unwritten]
-        self._budget.spend(group, set(written))
+        parquet_guard.spend(
+            self._allowance, self._file, self._size, self._table, self.footer.groups[group],
+            set(written),
+        )  # fmt: skip
         rows = self.parquet.read_row_group(group, columns=written, use_threads=False)
         missing = set(written) - set(rows.column_names)
         if missing:
             raise ValueError(f"it lacks the column {', '.join(sorted(missing))}")
         rows.validate(full=True)
-        text = sum(_unfolded(c) for c in rows.columns if pa.types.is_dictionary(c.type))
-        size = self.footer.groups[group].size
-        if text > _TEXT_PER_BYTE * size + _SPARE_TEXT:
-            raise ValueError(f"its text would unfold to {text} bytes")
-        wanted = pa.schema([SCHEMAS[self._table].field(name) for name in columns])
+        if not folded or _JSON in written:
+            _spend_text(self._allowance, rows)
+        wanted = _schema(self._table, columns, folded)
         return _completed(rows, self._table, columns).cast(wanted)
+
+
+def _schema(table: str, columns: list[str], folded: bool) -> pa.Schema:
+    """The schema of some columns, of text as it is or as numbers into a list."""
+    fields = [SCHEMAS[table].field(name) for name in columns]
+    return pa.schema([f.with_type(_FOLDED) if folded and f.type == _TEXT else f for f in fields])
 
 
 def _completed(rows: pa.Table, table: str, columns: list[str]) -> pa.Table:
@@ -287,13 +321,43 @@ def _read_footer(path: Path) -> Footer:
     return Footer(pq.read_metadata(str(path)), groups)
 
 
-def _unfolded(column: pa.ChunkedArray) -> int:
-    """The bytes that a column of repeated text takes when written out."""
+def _items(rows: pa.Table) -> int:
+    """The items of all lists."""
+    lists = (column for column in rows.columns if pa.types.is_list(column.type))
+    return sum(len(chunk.values) for column in lists for chunk in column.chunks)
+
+
+def _spend_text(allowance: Allowance, rows: pa.Table) -> None:
+    """Take from an allowance what text needs where every row has its own, and JSON as objects."""
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        if pa.types.is_dictionary(column.type) or column.type == _TEXT:
+            length = _summed(column, pc.binary_length)
+            if name != _JSON:
+                allowance.spend(length, f"{length} bytes of text")
+            else:
+                # Each element of JSON but the first comes after one of these.
+                marks = (partial(pc.count_substring, pattern=mark) for mark in ",[{")
+                allowance.json(length, sum(_summed(column, count) for count in marks))
+
+
+def _summed(column: pa.ChunkedArray, measure: Callable[[Any], Any]) -> int:
+    """Sum a measure of texts over all rows, taking each text once."""
     total = 0
     for chunk in column.chunks:
-        lengths = pa.compute.binary_length(chunk.dictionary).take(chunk.indices)
-        total += pa.compute.sum(pa.compute.cast(lengths, pa.int64())).as_py() or 0
+        folded = pa.types.is_dictionary(chunk.type)
+        found = measure(chunk.dictionary if folded else chunk)
+        found = pc.cast(found.take(chunk.indices) if folded else found, pa.int64())
+        total += pc.sum(found).as_py() or 0
     return total
+
+
+def _shortened(gaps: list[Gap]) -> list[Gap]:
+    """Leave out all but the first of very many gaps, and say how many there are."""
+    more = len(gaps) - _MOST_TOLD
+    if more <= 0:
+        return gaps
+    last = Gap(f"{more} more parts", gaps[0].where, "they cannot be read", "the rest is shown")
+    return [*gaps[:_MOST_TOLD], last]
 
 
 def _reason(broken: Exception) -> str:
