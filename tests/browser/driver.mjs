@@ -1,5 +1,5 @@
 // Drives Chromium for the tests: a command per line of JSON comes in, an answer per line goes out.
-// `node driver.mjs /usr/bin/chromium`
+// `node driver.mjs /usr/bin/chromium 1200`: the browser, and the seconds after which something hangs.
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
 
@@ -13,6 +13,7 @@ const browser = await chromium.launch({
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
   ],
 });
+const patience = Number(process.argv[3]) * 1000;
 let context = null;
 let page = null;
 let problems = [];
@@ -23,6 +24,7 @@ const commands = {
   async open({ url, theme = "light", width = 1400, height = 900 }) {
     await context?.close();
     context = await browser.newContext({ viewport: { width, height }, colorScheme: theme });
+    context.setDefaultTimeout(patience);
     page = await context.newPage();
     problems = [];
     requests = [];
@@ -35,14 +37,14 @@ const commands = {
   evaluate: ({ code, frame }) => where(frame).evaluate(code),
   /** Wait until something is true. The page's own policy forbids the usual way, which is to poll inside it. */
   async until({ code, frame }) {
-    for (let tries = 0; tries < 300; tries++) {
+    for (const begun = Date.now(); Date.now() - begun < patience;) {
       if (await where(frame)?.evaluate(code)) return;
       await new Promise((done) => setTimeout(done, 50));
     }
-    throw new Error(`not so after 15 seconds; there is ${JSON.stringify(await where(frame)?.evaluate("document.body.innerText.slice(0, 300)"))}`);
+    throw new Error(`still not so; there is ${JSON.stringify(await where(frame)?.evaluate("document.body.innerText.slice(0, 300)"))}`);
   },
-  click: ({ selector, frame, options = {} }) => where(frame).click(selector, { timeout: 5_000, ...options }),
-  dblclick: ({ selector }) => page.dblclick(selector, { timeout: 5_000 }),
+  click: ({ selector, frame, options = {} }) => where(frame).click(selector, options),
+  dblclick: ({ selector }) => page.dblclick(selector),
   press: ({ key }) => page.keyboard.press(key),
   type: ({ text }) => page.keyboard.type(text),
   wheel: async ({ selector, x = 0, y = 0 }) => { await page.hover(selector); await page.mouse.wheel(x, y); },

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.processes import HANG_GUARD
+
 HERE = Path(__file__).parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -27,7 +29,7 @@ class Page:
         if browser is None or node is None or not tools.exists():
             raise BrowserError("the tests of the viewer need Node and Chromium: run `make browser`")
         self._process = subprocess.Popen(
-            [node, str(HERE / "driver.mjs"), browser],
+            [node, str(HERE / "driver.mjs"), browser, str(HANG_GUARD)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -46,7 +48,7 @@ class Page:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(20)
+        self._process.wait(HANG_GUARD)
         self._process.stdout.close()
 
     def _ask(self, command: str, **given: Any) -> Any:

@@ -15,6 +15,7 @@ import pytest
 from clew.address import ROLES, compile_pattern, matches_file, matches_op
 from clew.errors import AddressSyntaxError
 from tests.browser import reports
+from tests.processes import HANG_GUARD
 
 HERE = Path(__file__).parent
 
@@ -53,7 +54,7 @@ def node(script: str, asked: Any) -> list[Any]:
         capture_output=True,
         text=True,
         encoding="utf-8",
-        timeout=60,
+        timeout=HANG_GUARD,
     )
     assert done.returncode == 0, done.stderr
     return list(json.loads(done.stdout))

@@ -24,7 +24,7 @@ from clew.compat.tensortrace import (
 )
 from clew.errors import ClewWarning
 from tests.compat.test_tensortrace import Net, passes, traced
-from tests.processes import answers
+from tests.processes import HANG_GUARD, answers
 
 
 class Given(nn.Module):
@@ -637,7 +637,7 @@ def test_passes_that_overlap_have_the_values_of_their_own_iteration() -> None:
         def forward(self, x: Tensor) -> Tensor:
             if x.item() == 1:
                 first_began.set()
-                second_over.wait(20)
+                second_over.wait(HANG_GUARD)
             y = x * 10
             return y
 
@@ -646,7 +646,7 @@ def test_passes_that_overlap_have_the_values_of_their_own_iteration() -> None:
     with tracer:
         thread = threading.Thread(target=model, args=(torch.ones(1),))
         thread.start()
-        first_began.wait(20)
+        first_began.wait(HANG_GUARD)
         model(torch.full((1,), 2.0))
         second_over.set()
         thread.join()
@@ -733,7 +733,7 @@ answer = [{name: [r.iterations, r.ranks, [str(v) for v in r.values]]
 
 
 def test_passes_of_threads_at_the_same_time_are_counted_one_by_one() -> None:
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=HANG_GUARD)
 
     class Meets(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from clew.compat.torchspy import (
 )  # fmt: skip
 from clew.compat.torchspy.trace_graph import build_tree, construct_graph, parse_trace
 from tests.compat.test_torchspy import model_of, saved
-from tests.processes import answers
+from tests.processes import HANG_GUARD, answers
 
 
 def kernels_of(program: Callable[[], Any]) -> set[str]:
@@ -309,18 +309,18 @@ def test_defect_a_thread_saves_where_its_own_context_says(tmp_path: Path) -> Non
 
     def work(name: str) -> None:
         with DebugContext(TensorSaver(tmp_path / name)) as context:
-            both_open.wait(10)
+            both_open.wait(HANG_GUARD)
             assert get_debug_context() is context
             spy_save(name, torch.ones(1))
-            all_saved.wait(10)
+            all_saved.wait(HANG_GUARD)
 
     threads = [threading.Thread(target=work, args=(name,)) for name in ("a", "b")]
     for thread in threads:
         thread.start()
-    both_open.wait(10)
+    both_open.wait(HANG_GUARD)
     # A thread without one saves to whichever was opened last.
     spy_save("without", torch.ones(1))
-    all_saved.wait(10)
+    all_saved.wait(HANG_GUARD)
     for thread in threads:
         thread.join()
     first, second = saved(tmp_path / "a"), saved(tmp_path / "b")
@@ -333,7 +333,7 @@ def test_defect_a_task_saves_where_its_own_context_says(tmp_path: Path) -> None:
 
     async def work(name: str) -> None:
         with DebugContext(saver, name) as context:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)  # the other task enters its context, too
             spy_save("t", torch.ones(1))
             await asyncio.to_thread(spy_save, "u", torch.ones(1))
             assert get_debug_context() is context

@@ -51,7 +51,7 @@ from clew.compat.ttracker import (
     trace_calls,
     var_tracker,
 )  # fmt: skip
-from tests.processes import answers
+from tests.processes import HANG_GUARD, answers
 
 FILE = Path(__file__).name
 
@@ -86,7 +86,7 @@ def line_of(function: Any, text: str) -> int:
 def run_program(program: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", program], cwd=folder, env={**os.environ, **environment},
-        timeout=120, capture_output=True, text=True,
+        timeout=HANG_GUARD, capture_output=True, text=True,
     )  # fmt: skip
 
 

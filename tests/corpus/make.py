@@ -21,6 +21,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tests.processes import HANG_GUARD
+
 CORPUS = Path(__file__).parent
 PROJECT = CORPUS.parents[1]
 TRACES = CORPUS / "traces"
@@ -28,7 +30,6 @@ PLACE = Path("/tmp/example")
 # Left in the place, so that only a folder made here is ever removed.
 MARK = PLACE / "made-by-tests.corpus.make"
 AT_ONCE = 2
-SECONDS = 120
 # Programs that end by a signal, on purpose.
 ENDINGS = {"killed": -signal.SIGKILL}
 
@@ -76,7 +77,7 @@ def _record(name: str, program: object) -> None:
         for rank in numbers
     ]
     try:
-        codes = [process.wait(SECONDS) for process in processes]
+        codes = [process.wait(HANG_GUARD) for process in processes]
     finally:
         for process in processes:
             process.kill()

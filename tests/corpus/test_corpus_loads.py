@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import clew
+from tests.processes import HANG_GUARD
 
 HERE = Path(__file__).parent
 TRACES = HERE / "traces"
@@ -333,7 +334,10 @@ def test_all_open_and_print_without_torch() -> None:
         "    print(repr(clew.load(path)))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=HANG_GUARD,
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == len(CHECKS)

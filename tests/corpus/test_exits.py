@@ -21,6 +21,7 @@ from clew.store.read.open_trace import rank_folders, read_files
 from clew.store.write.recover import recover
 from clew.views.export.formats import FORMATS
 from tests.corpus.exits import EXITS, HAS_FINDINGS, Case, objects_with_numbers, pages
+from tests.processes import HANG_GUARD
 
 HERE = Path(__file__).parent
 OF_EVENTS = (
@@ -196,7 +197,7 @@ def test_no_exit_needs_torch(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=HERE.parents[1], capture_output=True, text=True,
-        timeout=60,
+        timeout=HANG_GUARD,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     # All but the tree, which has facts of the whole trace alone.

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import clew
 from clew.cli.main import COMMANDS, main, parser
 from clew.cli.output import within
+from tests.processes import HANG_GUARD
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -87,7 +88,9 @@ def run_process(*args: object, code: int = 0, **env: str) -> Done:
     """Run `python -m clew` as people do, and check its exit code."""
     command = [sys.executable, "-W", "error", "-m", "clew", *map(str, args)]
     settings = {**os.environ, "PYTHONIOENCODING": "utf-8", **env}
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, env=settings)
+    done = subprocess.run(
+        command, capture_output=True, encoding="utf-8", timeout=HANG_GUARD, env=settings
+    )
     assert done.returncode == code, done.stderr
     return Done(done.stdout, done.stderr)
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import clew
 from clew.cli.main import main
 from tests.golden import programs
+from tests.processes import HANG_GUARD
 
 CALLS = "encoder.layer.0.linear1\nencoder.layer.0.linear2\nencoder.layer.1.linear1\nhead\n"
 
@@ -104,7 +105,7 @@ def test_a_saved_trace_is_drawn_without_torch(run_folder: Path, tmp_path: Path) 
         "from clew.cli.main import main\n"
         f"sys.exit(main(['graph', {str(run_folder)!r}, '-o', {str(tmp_path / 'g.svg')!r}]))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=HANG_GUARD)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "g.svg").read_text().startswith("<svg ")
 
@@ -221,7 +222,7 @@ def placed_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name / "model.py").write_text(MODEL.format(name=name.title()))
     (folder / "program.py").write_text(PROGRAM)
     run = folder / "run.clew"
-    subprocess.run([sys.executable, folder / "program.py", run], check=True, timeout=120)
+    subprocess.run([sys.executable, folder / "program.py", run], check=True, timeout=HANG_GUARD)
     return run
 
 

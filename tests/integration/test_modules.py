@@ -22,6 +22,7 @@ import clew
 from tests import models
 from tests.models import Call
 from tests.outcomes import faults
+from tests.processes import HANG_GUARD
 
 ONE = torch.ones(1, 2)
 
@@ -676,7 +677,7 @@ def test_the_prefix_of_data_parallel_is_stripped() -> None:
         [sys.executable, "-c", DATA_PARALLEL],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=HANG_GUARD,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
     )
     assert done.returncode == 0, done.stderr

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.processes import HANG_GUARD
+
 pytest.importorskip("IPython")
 
 # Runs the cells given as JSON in a shell that names them as IPython or as Jupyter does.
@@ -52,7 +54,7 @@ with clew.trace(model) as t:
 def answer(cells: list[str], shell: str) -> Any:
     """Run cells in a process of their own and give what they call `answer`."""
     command = [sys.executable, "-c", SHELL, json.dumps(cells), shell]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_GUARD)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from clew.capture.passes import Passes
+from tests.processes import HANG_GUARD
 
 
 class Recursive(nn.Module):
@@ -150,14 +151,14 @@ def test_what_is_due_is_told_by_the_pass_of_the_thread() -> None:
         def forward(self, wait: bool) -> None:
             if wait:
                 inside.set()
-                go.wait(30)
+                go.wait(HANG_GUARD)
             due.append((passes.number(), passes.is_due(2, "train"), passes.is_due(1, "eval")))
 
     model, due = Waiting(), []
     with Passes(model, lambda mode: None) as passes:
         first = threading.Thread(target=model, args=(True,))
         first.start()
-        assert inside.wait(30)
+        assert inside.wait(HANG_GUARD)
         model(False)
         go.set()
         first.join()

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 import clew
 from clew.capture.threads import _cpu_time
 from tests.outcomes import differing, faults, installed
+from tests.processes import HANG_GUARD
 
 
 def in_thread(work: Callable[[], Any], name: str | None = None) -> None:
@@ -172,15 +174,23 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def settle() -> None:
-    """Wait until every other thread waits for something."""
+    """Wait until every other thread waits for something, however late the machine lets it."""
 
     def used() -> list[int | None]:
-        return [_cpu_time(thread) for thread in threading.enumerate() if thread is not here]
+        return [_cpu_time(thread) for thread in others]
 
-    here = threading.current_thread()
+    others = [
+        thread for thread in threading.enumerate() if thread is not threading.current_thread()
+    ]
     before = None
-    while before != (before := used()):
+    while before != (before := used()) or not all(map(is_asleep, others)):
         time.sleep(0.05)
+
+
+def is_asleep(thread: threading.Thread) -> bool:
+    """Whether a thread waits; one that could run, but is not let, does not."""
+    state = Path(f"/proc/self/task/{thread.native_id}/stat")
+    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "S"
 
 
 def test_an_older_thread_that_runs_is_in_the_coverage(pool: ThreadPoolExecutor) -> None:
@@ -217,12 +227,12 @@ def test_an_older_thread_that_calls_a_module_has_one_gap(pool: ThreadPoolExecuto
 
 
 def test_a_thread_of_a_package_without_torch_is_no_gap() -> None:
-    stop = threading.Event()
+    stop, ran = threading.Event(), threading.Event()
 
     class Monitor(threading.Thread):
         def run(self) -> None:
             while not stop.wait(0.001):
-                pass
+                ran.set()
 
     # As if a package that knows nothing of torch had made it, as progress bars do.
     Monitor.run.__module__ = "numpy"
@@ -231,7 +241,8 @@ def test_a_thread_of_a_package_without_torch_is_no_gap() -> None:
     try:
         with clew.trace() as t:
             torch.ones(1) + 1
-            time.sleep(0.02)
+            ran.clear()
+            assert ran.wait(HANG_GUARD)
     finally:
         stop.set()
         monitor.join()
@@ -491,7 +502,7 @@ def test_a_child_process_of_a_traced_one_is_not_confused() -> None:
         model(torch.ones(1, 2))
         process = context.Process(target=child)
         process.start()
-        process.join(60)
+        process.join(HANG_GUARD)
     assert process.exitcode == 0
     assert results.get() == (1, 2)
     assert len(t[""]) == 1

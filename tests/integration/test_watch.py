@@ -19,6 +19,7 @@ import torch
 import clew
 from clew.events.tensor_text import tensor_text as facts
 from clew.run.event import Event
+from tests.processes import HANG_GUARD
 
 
 def texts(stream: io.StringIO) -> list[str]:
@@ -569,17 +570,17 @@ def test_calls_on_several_threads_at_once_share_one_watch() -> None:
 
     @clew.watch("x", out=False)
     def run(n: int) -> Any:
-        ready.wait(10)
+        ready.wait(HANG_GUARD)
         x = np.full(1, n)
         x = x + 1
-        ready.wait(10)
+        ready.wait(HANG_GUARD)
         return x
 
     threads = [threading.Thread(target=run, args=(n,)) for n in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(HANG_GUARD)
     assert len(values(run.watch.trace, "x")) == 6  # type: ignore[attr-defined]
 
 

@@ -16,6 +16,7 @@ import clew
 from clew.events.tensor_text import tensor_text
 from clew.run.event import Event
 from tests.datasets import Stream, Videos, WatchedVideos, plain, seeded
+from tests.processes import HANG_GUARD
 
 METHODS = ["fork", pytest.param("spawn", marks=pytest.mark.slow)]
 CAPTURED = "datasets.py:decode.video"
@@ -41,7 +42,7 @@ def _no_folder_stays(temporary: Path) -> Iterator[None]:
 def loader(dataset: Any, method: str, **options: Any) -> DataLoader[Any]:
     options = {"batch_size": 2, "num_workers": 2, **options}
     return DataLoader(
-        dataset, multiprocessing_context=method, collate_fn=plain, timeout=60, **options
+        dataset, multiprocessing_context=method, collate_fn=plain, timeout=HANG_GUARD, **options
     )
 
 

@@ -17,6 +17,7 @@ import pytest
 
 import clew
 from clew.events.tensor_text import tensor_text as facts
+from tests.processes import HANG_GUARD
 
 HIDE_TORCH = "import sys; sys.modules['torch'] = None\n"
 
@@ -24,7 +25,10 @@ HIDE_TORCH = "import sys; sys.modules['torch'] = None\n"
 def run(program: str) -> str:
     """Run a program in a fresh interpreter and return what it prints."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=HANG_GUARD,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import clew
+from tests.processes import HANG_GUARD
 
 
 def told(function: Any, *names: str, **options: Any) -> tuple[list[str], Any]:
@@ -205,7 +206,7 @@ def test_defect_10_an_import_writes_nothing_and_text_can_be_switched_off(tmp_pat
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment, timeout=60,
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, timeout=HANG_GUARD,
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -16,6 +16,7 @@ from clew.analysis.expressions import Expression, Wording, expression_at
 from clew.events.live import Happening
 from clew.events.model import Source
 from clew.views.text.style import base_op
+from tests.processes import HANG_GUARD
 
 
 def found(folder: Path, text: str, part: str | None = None) -> Expression | None:
@@ -263,13 +264,13 @@ def test_threads_do_not_mix_their_words() -> None:
             super().ends(event)
             if [op for op, _ in self.words].count("view") == 2 and not inside.is_set():
                 inside.set()
-                assert done.wait(10)
+                assert done.wait(HANG_GUARD)
 
     listener = Mixed()
 
     class Other(torch.nn.Module):
         def forward(self) -> Tensor:
-            assert inside.wait(10)
+            assert inside.wait(HANG_GUARD)
             y = x @ x
             done.set()
             return y

@@ -25,6 +25,7 @@ from tests.corpus.exits.case import (
     plain,
     reads,
 )
+from tests.processes import HANG_GUARD
 
 PAGE = Path(__file__).parents[1] / "page.mjs"
 HAS_FINDINGS = hasattr(clew.Trace, "findings")
@@ -135,7 +136,7 @@ def pages(cases: list[Case]) -> list[Seen]:
         texts.append(found[1])
     done = subprocess.run(
         [node, str(PAGE)], input=json.dumps(texts), capture_output=True, text=True,
-        encoding="utf-8", timeout=60,
+        encoding="utf-8", timeout=HANG_GUARD,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return [_from_page(data) for data in json.loads(done.stdout)]

@@ -11,6 +11,7 @@ import pytest
 
 from clew.capture.frames import Target, follow_calls, follow_frame, instrument
 from tests.no_torch.frames.seen import Seen, follow, program, wanting
+from tests.processes import HANG_GUARD
 
 MONITORED = sys.version_info >= (3, 12)
 
@@ -285,7 +286,7 @@ def test_threads_started_below_are_followed_and_older_ones_are_not() -> None:
     go, done = threading.Event(), threading.Event()
 
     def work() -> None:
-        go.wait(10)
+        go.wait(HANG_GUARD)
         module["helper"]("older")
         done.set()
 
@@ -294,7 +295,7 @@ def test_threads_started_below_are_followed_and_older_ones_are_not() -> None:
 
     def root(q: int) -> None:
         go.set()
-        done.wait(10)
+        done.wait(HANG_GUARD)
         module["parallel"](q)
 
     with follow_calls(root, in_cell, wanting(), seen):

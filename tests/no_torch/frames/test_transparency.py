@@ -22,6 +22,7 @@ import pytest
 from clew.capture.frames import Target, instrument
 from tests.no_torch.frames.seen import Seen, follow, program, wanting
 from tests.no_torch.frames.test_bindings import CASES
+from tests.processes import HANG_GUARD
 
 # A handler around the whole call shows its line where an exception leaves; and 3.10 counts a line
 # anew that holds two contexts.
@@ -272,7 +273,7 @@ def test_a_thread_that_runs_already_is_followed_in_its_next_call() -> None:
     go, stop, seen = threading.Event(), threading.Event(), Seen()
 
     def work() -> None:
-        go.wait(10)
+        go.wait(HANG_GUARD)
         module["f"](3)
         stop.set()
 
@@ -280,7 +281,7 @@ def test_a_thread_that_runs_already_is_followed_in_its_next_call() -> None:
     thread.start()
     with follow(seen, module["f"], "y"):
         go.set()
-        assert stop.wait(10)
+        assert stop.wait(HANG_GUARD)
     thread.join()
     assert seen.values("y") == [3]
 
