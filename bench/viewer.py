@@ -13,9 +13,8 @@ import time
 from pathlib import Path
 
 import torch
-from torch import nn
 
-import clew
+from bench.workloads import training_trace
 from tests.browser.page import Page
 
 OPENINGS = 3
@@ -45,7 +44,7 @@ _SCROLL = """(async () => {
 
 def main(wanted: int) -> None:
     torch.set_num_threads(1)
-    trace = _trace(wanted)
+    trace = training_trace(wanted)
     with tempfile.TemporaryDirectory() as folder, Page() as page:
         begun = time.perf_counter()
         report = trace.html(Path(folder) / "report.html", events=2 * wanted)
@@ -65,29 +64,6 @@ def main(wanted: int) -> None:
         "scroll": scrolled["worst"],
     }
     print(json.dumps(found))
-
-
-def _trace(wanted: int) -> clew.Trace:
-    """Steps of training until there are about so many events."""
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
-    model = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
-    optimizer = torch.optim.Adam(model.parameters())
-    batch = torch.randn(2, 8, 32)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        model(batch).square().mean().backward()
-        optimizer.step()
-
-    step()
-    with clew.trace(model) as one:
-        step()
-    with clew.trace(model, values="stats") as t:
-        for _ in range(wanted // len(one) + 1):
-            step()
-            t.step()
-    return t
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+import clew
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -62,6 +64,29 @@ def wide_encoder(layers: int = 12) -> Workload:
     """Encoder layers of a usual size, 4 × 128 tokens: here the kernels take the time."""
     model, x = _encoder(layers, width=768, heads=12, hidden=3072, batch=4, tokens=128)
     return _forward(f"encoder {layers} × 768, 512 tokens", model, x)
+
+
+def training_trace(wanted: int) -> clew.Trace:
+    """The trace of training steps, with statistics, until there are about so many events."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
+    model = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+    optimizer = torch.optim.Adam(model.parameters())
+    batch = torch.randn(2, 8, 32)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+
+    step()
+    with clew.trace(model) as one:
+        step()
+    with clew.trace(model, values="stats") as t:
+        for _ in range(wanted // len(one) + 1):
+            step()
+            t.step()
+    return t
 
 
 def _encoder(

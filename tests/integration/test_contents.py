@@ -193,8 +193,7 @@ def test_what_waits_to_be_written_is_bounded(
     write_values = trace_writer.TraceFiles.write_values
 
     def watched(self: Any, columns: Any, taken: Any, kept: Any) -> None:
-        payloads = [found.payload for found in kept.values()]
-        sizes.append(sum(len(p.data) for p in payloads if p is not None))
+        sizes.append(sum(len(payload.data) for payload in kept.payloads.values()))
         write_values(self, columns, taken, kept)
 
     monkeypatch.setattr(trace_writer.TraceFiles, "write_values", watched)

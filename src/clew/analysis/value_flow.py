@@ -18,7 +18,6 @@ from clew.errors import ClewError
 from clew.events.columns import Ints
 from clew.events.op_names import UNINITIALISED, bare_op
 from clew.events.records import BACKWARD, GRADIENT, LABELLED, MODULE, OP
-from clew.run.event_table import event_values, tensor_leaves
 from clew.run.run import Run
 
 # What arrives at an output, a loss or a gradient, as bits.
@@ -43,10 +42,10 @@ class ValueFlow:
     def __init__(self, run: Run) -> None:
         self.run = run
         c = run.columns
-        counts, is_result = tensor_leaves(c)
-        self.values: Ints = event_values(c)
-        self.event: Ints = np.repeat(np.arange(len(run)), counts)
-        self.is_result: Flags = is_result
+        tensors = run.tensors
+        self.values: Ints = tensors.value
+        self.event: Ints = tensors.event
+        self.is_result: Flags = tensors.is_output
         self.producer = run.producers
         self.has_ops = bool((c.kind == OP).any())
         self.is_float: Flags = _per_meta(run, lambda meta: _is_float(meta.dtype))

@@ -129,6 +129,27 @@ class Coded:
 
 
 @dataclass(frozen=True, slots=True)
+class CountedTexts:
+    """Texts of a head, a number and a tail, such as `op:aten.mm.default#` and 3; -1 is no number.
+
+    `codes` says which of `heads` and `tails` each text has.
+    """
+
+    codes: Ints
+    heads: Sequence[str]
+    tails: Sequence[str]
+    numbers: Ints
+
+    def listed(self) -> list[str]:
+        """Give the texts themselves."""
+        pairs = zip(self.codes.tolist(), self.numbers.tolist(), strict=True)
+        return [
+            f"{self.heads[code]}{number if number >= 0 else ''}{self.tails[code]}"
+            for code, number in pairs
+        ]
+
+
+@dataclass(frozen=True, slots=True)
 class CodedLists:
     """Lists of texts, one after the other; `counts` says how long each is."""
 

@@ -11,9 +11,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clew.address import written
-from clew.events.columns import IN, Coded, CodedLists, Columns, Derived, Ints, NumberLists
+from clew.events.columns import (
+    IN,
+    Coded,
+    CodedLists,
+    Columns,
+    CountedTexts,
+    Derived,
+    Ints,
+    Meta,
+    NumberLists,
+)
 from clew.events.op_names import UNINITIALISED, bare_op
 from clew.events.records import (
     GATHERED,
@@ -26,24 +37,59 @@ from clew.events.records import (
     PREFIX,
 )
 from clew.events.tensor_text import short_dtype
+from clew.run.lookup import used_rows
 from clew.run.value_stats import StatColumns, over_outputs
 
 
-def event_table(c: Columns, derived: Derived, rank: Ints, ref_meta: Ints) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class EventTensors:
+    """The tensors of events, one event's after the other's: whose, which value, whether a result.
+
+    `counts` says how many each event has.
+    """
+
+    counts: Ints
+    event: Ints
+    value: Ints
+    is_output: NDArray[np.bool_]
+
+
+def event_tensors(c: Columns) -> EventTensors:
+    """Give the tensors of all events."""
+    used, at = used_rows(len(c.templates), c.template)
+    leaves = [c.templates[number].tensors for number in used]
+    sizes = np.array([len(of_one) for of_one in leaves], dtype=np.int64)
+    roles = np.array([leaf.role != IN for of_one in leaves for leaf in of_one], dtype=bool)
+    template = at[c.template]
+    counts: Ints = sizes[template] if len(template) else template
+    starts = np.cumsum(counts) - counts
+    event = np.repeat(np.arange(len(c.id)), counts)
+    within = np.arange(len(event)) - starts[event]
+    first = np.cumsum(sizes) - sizes
+    return EventTensors(
+        counts, event, c.refs[c.first_ref[event] + within], roles[first[template[event]] + within]
+    )
+
+
+def event_table(
+    c: Columns, derived: Derived, rank: Ints, tensors: EventTensors, ref_meta: Ints
+) -> dict[str, Any]:
     """Give the facts of all events but their statistics.
 
-    `ref_meta` says what the tensors of the events look like, one event's after the other's.
+    `ref_meta` says what each of the events' tensors looks like.
     """
-    places = c.places
+    has_source = derived.source >= 0
+    source = np.where(has_source, derived.source, c.place)
+    used, at = used_rows(len(c.places), c.place, source)
+    places = [c.places[number] for number in used]
     phase = np.array([place.phase for place in places], dtype=np.int64)
     thread = np.array([place.thread for place in places], dtype=np.int64)
-    files, functions = _coded([p.file for p in places]), _coded([p.function for p in places])
     lines = np.array([place.line for place in places], dtype=np.int64)
-    has_source = derived.source >= 0
-    source = np.where(has_source, derived.source, 0)
+    files, functions = _coded([p.file for p in places]), _coded([p.function for p in places])
+    place, source = at[c.place], at[source]
     names = event_names(c, derived.call)
     labelled = np.isin(c.kind, (MODULE, OP, *LABELLED))
-    inputs, outputs = _tensors(c, ref_meta)
+    inputs, outputs = _looks(c, tensors, ref_meta)
     return {
         "id": c.id,
         "parent": c.parent,
@@ -53,12 +99,12 @@ def event_table(c: Columns, derived: Derived, rank: Ints, ref_meta: Ints) -> dic
         "module": Coded(derived.module, derived.paths),
         "call": np.where(labelled, derived.call, -1),
         "step": derived.step,
-        "phase": Coded(phase[c.place], PHASES),
+        "phase": Coded(phase[place], PHASES),
         "rank": rank,
-        "thread": Coded(thread[c.place], thread_names(c)),
-        "file": Coded(_where(has_source, files, source), files.texts),
-        "line": np.where(has_source, lines[source], -1) if len(lines) else derived.source,
-        "function": Coded(_where(has_source, functions, source), functions.texts),
+        "thread": Coded(thread[place], thread_names(c)),
+        "file": Coded(np.where(has_source, files.codes[source], -1), files.texts),
+        "line": np.where(has_source, lines[source], -1),
+        "function": Coded(np.where(has_source, functions.codes[source], -1), functions.texts),
         "start": c.start,
         "end": c.end,
         "error": Coded(c.error, c.errors),
@@ -71,15 +117,13 @@ def event_table(c: Columns, derived: Derived, rank: Ints, ref_meta: Ints) -> dic
     }
 
 
-def output_stats(c: Columns, stats: StatColumns, rows: Ints) -> StatColumns:
+def output_stats(c: Columns, stats: StatColumns, tensors: EventTensors, rows: Ints) -> StatColumns:
     """Give the statistics over all results of each event; of uninitialised memory there are none.
 
-    `rows` says for the tensors of the events, in order, which rows of `stats` are theirs, -1 none.
+    `rows` says for each of the events' tensors which row of `stats` is its own, -1 none.
     """
-    counts, is_output = tensor_leaves(c)
-    event = np.repeat(np.arange(len(c.id)), counts)
-    mine = is_output & (rows >= 0) & ~gives_uninitialised(c)[event]
-    joined: StatColumns = over_outputs(stats, rows[mine], event[mine], len(c.id))
+    mine = tensors.is_output & (rows >= 0) & ~gives_uninitialised(c)[tensors.event]
+    joined: StatColumns = over_outputs(stats, rows[mine], tensors.event[mine], len(c.id))
     return joined
 
 
@@ -89,42 +133,15 @@ def gives_uninitialised(c: Columns) -> Any:
     return ops[np.where(c.kind == OP, c.subject, len(c.ops))]
 
 
-def tensor_leaves(c: Columns) -> tuple[Ints, Any]:
-    """Give how many tensors each event has, and for all of them whether they are results."""
-    sizes, counts = _tensor_counts(c)
-    roles = [leaf.role != IN for t in c.templates for leaf in t.tensors]
-    if not len(c.id):
-        return counts, np.zeros(0, dtype=bool)
-    first = np.cumsum(sizes) - sizes
-    starts = np.cumsum(counts) - counts
-    at = np.repeat(first[c.template] - starts, counts) + np.arange(int(counts.sum()))
-    return counts, np.array([*roles, False], dtype=bool)[at]
-
-
-def event_values(c: Columns) -> Ints:
-    """Give the numbers of the events' tensors, one event's after the other's."""
-    _, counts = _tensor_counts(c)
-    starts = np.cumsum(counts) - counts
-    at = np.repeat(c.first_ref - starts, counts) + np.arange(int(counts.sum()))
-    values: Ints = c.refs[at]
-    return values
-
-
-def numbers_of_tables(c: Columns, values: Ints) -> dict[str, Any]:
+def numbers_of_tables(c: Columns, tensors: EventTensors) -> dict[str, Any]:
     """Give the columns of the event table that point at rows of other tables."""
     return {
         "subject": c.subject,
         "place": c.place,
         "number": c.number,
         "template": c.template,
-        "values": NumberLists(_tensor_counts(c)[1], values),
+        "values": NumberLists(tensors.counts, tensors.value),
     }
-
-
-def _tensor_counts(c: Columns) -> tuple[Ints, Ints]:
-    """Give how many tensors each template has, and each event."""
-    sizes = np.array([len(t.tensors) for t in c.templates], dtype=np.int64)
-    return sizes, sizes[c.template] if len(c.id) else np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +159,18 @@ class EventNames:
 
     def address(self, row: int) -> str:
         """Give the address of one event."""
-        stem = int(self.stem[row])
-        return self._address(stem, int(self.call[row]))
+        head = self.stems[int(self.stem[row])]
+        return f"{head}{self.call[row]}{self.roles[self.stem[row]]}" if _is_counted(head) else head
 
-    def addresses(self) -> list[str]:
+    def addresses(self) -> CountedTexts:
         """Give the addresses of all events."""
-        pairs = zip(self.stem.tolist(), self.call.tolist(), strict=True)
-        return [self._address(stem, call) for stem, call in pairs]
+        counted = np.array([_is_counted(head) for head in self.stems], dtype=bool)
+        numbers = np.where(counted[self.stem], self.call, -1) if len(counted) else self.call
+        return CountedTexts(self.stem, self.stems, self.roles, numbers)
 
-    def _address(self, stem: int, call: int) -> str:
-        text = self.stems[stem]
-        return f"{text}{call}{self.roles[stem]}" if text.endswith("#") else text
+
+def _is_counted(head: str) -> bool:
+    return head.endswith("#")
 
 
 def event_names(c: Columns, call: Ints) -> EventNames:
@@ -210,27 +228,24 @@ def thread_names(c: Columns) -> list[str]:
     return [*c.threads, *(str(number) for number in range(len(c.threads), most + 1))]
 
 
-def _tensors(c: Columns, ref_meta: Ints) -> tuple[CodedLists, CodedLists]:
+def _looks(c: Columns, tensors: EventTensors, ref_meta: Ints) -> tuple[CodedLists, CodedLists]:
     """Give what the tensors an event took, and gave, look like."""
-    looks = [
-        f"{short_dtype(m.dtype)}[{'?' if m.shape is None else ','.join(map(str, m.shape))}]"
-        for m in c.metas
+    used, at = used_rows(len(c.metas), ref_meta)
+    looks = [_look(c.metas[number]) for number in used]
+    codes = at[ref_meta]
+    sides = [
+        CodedLists(np.bincount(tensors.event[side], minlength=len(c.id)), codes[side], looks)
+        for side in (~tensors.is_output, tensors.is_output)
     ]
-    counts, is_output = tensor_leaves(c)
-    event = np.repeat(np.arange(len(c.id)), counts)
-    size = len(c.id)
-    sides = [np.bincount(event[side], minlength=size) for side in (~is_output, is_output)]
-    return (
-        CodedLists(sides[0], ref_meta[~is_output], looks),
-        CodedLists(sides[1], ref_meta[is_output], looks),
-    )
+    return sides[0], sides[1]
+
+
+def _look(meta: Meta) -> str:
+    sizes = "?" if meta.shape is None else ",".join(map(str, meta.shape))
+    return f"{short_dtype(meta.dtype)}[{sizes}]"
 
 
 def _coded(texts: list[str]) -> Coded:
     numbers: dict[str, int] = {}
     codes = [numbers.setdefault(text, len(numbers)) for text in texts]
     return Coded(np.array(codes, dtype=np.int64), list(numbers))
-
-
-def _where(there: Any, coded: Coded, rows: Ints) -> Ints:
-    return np.where(there, coded.codes[rows], -1) if len(coded.codes) else np.full(len(rows), -1)

@@ -18,6 +18,17 @@ def find(known: Ints, wanted: Ints) -> Ints:
     return np.where(known[at] == wanted, at, -1)
 
 
+def used_rows(count: int, *numbers: Ints) -> tuple[list[int], Ints]:
+    """Give which of so many rows some numbers are of, in order, and the place of each there.
+
+    A number below 0 is of none; its place is -1.
+    """
+    used = np.zeros(count, dtype=bool)
+    for of_rows in numbers:
+        used[of_rows[of_rows >= 0]] = True
+    return np.flatnonzero(used).tolist(), np.append(np.cumsum(used) - 1, -1)
+
+
 class Rows:
     """Rows of columns that grow at the end; of more than `most` the oldest are forgotten."""
 

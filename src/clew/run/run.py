@@ -31,9 +31,10 @@ from clew.run.derive import derive_all
 from clew.run.event import Event, Events
 from clew.run.event_table import (
     EventNames,
+    EventTensors,
     event_names,
     event_table,
-    event_values,
+    event_tensors,
     output_stats,
     thread_names,
 )
@@ -235,6 +236,11 @@ class Run:
         parts = [stat_columns(columns.kept, len(columns.meta)) for columns, _ in self.parts]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
+    @cached_property
+    def tensors(self) -> EventTensors:
+        """The tensors of all events."""
+        return event_tensors(self.columns)
+
     @property
     def metas(self) -> list[Any]:
         """What values look like."""
@@ -265,11 +271,10 @@ class Run:
 
     def table(self) -> dict[str, Any]:
         """Give the event table: every fact as a column, as SQL engines see it in the files."""
-        c = self.columns
-        values = event_values(c)
+        c, tensors = self.columns, self.tensors
         return {
-            **event_table(c, self.derived, self.rank, c.meta[values]),
-            **output_stats(c, self.stats, values),
+            **event_table(c, self.derived, self.rank, tensors, c.meta[tensors.value]),
+            **output_stats(c, self.stats, tensors, tensors.value),
         }
 
     # Facts of the whole run

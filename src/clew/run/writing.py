@@ -14,12 +14,12 @@ import numpy as np
 from clew.events.columns import EVENT_COLUMNS, Columns
 from clew.events.records import Kept
 from clew.run.derive import State, derive
-from clew.run.event_table import event_table, event_values, numbers_of_tables, output_stats, ranks
+from clew.run.event_table import event_table, event_tensors, numbers_of_tables, output_stats, ranks
 from clew.run.lookup import find
 from clew.run.value_stats import stat_columns
 
 # Rows made at a time of a whole rank: enough to be quick, few enough to stay small.
-_SLICE = 1 << 14
+_SLICE = 1 << 16
 
 
 class LiveEventRows:
@@ -34,16 +34,16 @@ class LiveEventRows:
         """Give the rows of a batch; `alive` are the values that later events may mention."""
         derived = derive(batch, self._state)
         self._kept |= {n: k for n, k in batch.kept.items() if k.stats is not None}
-        values = event_values(batch)
-        numbers, at = np.unique(values, return_inverse=True)
+        tensors = event_tensors(batch)
+        numbers, at = np.unique(tensors.value, return_inverse=True)
         metas = self._state.values["meta"][find(self._state.values["number"], numbers)]
         kept = {i: self._kept[n] for i, n in enumerate(numbers.tolist()) if n in self._kept}
-        stats = output_stats(batch, stat_columns(kept, len(numbers)), at)
+        stats = output_stats(batch, stat_columns(kept, len(numbers)), tensors, at)
         self._state.forget_values(alive)
         self._kept = {n: self._kept[n] for n in alive if n in self._kept}
         return {
-            **event_table(batch, derived, ranks(batch, batch.rank), metas[at]),
-            **numbers_of_tables(batch, values),
+            **event_table(batch, derived, ranks(batch, batch.rank), tensors, metas[at]),
+            **numbers_of_tables(batch, tensors),
             **stats,
         }
 
@@ -56,9 +56,10 @@ def event_rows(columns: Columns) -> Iterator[dict[str, Any]]:
     for start in range(0, len(columns.id), _SLICE):
         rows = slice(start, start + _SLICE)
         part = replace(columns, **{name: getattr(columns, name)[rows] for name in EVENT_COLUMNS})
-        values = event_values(part)
+        tensors = event_tensors(part)
+        meta = part.meta[tensors.value]
         yield {
-            **event_table(part, derived.take(rows), ranks(part, part.rank), part.meta[values]),
-            **numbers_of_tables(part, values),
-            **output_stats(part, stats, values),
+            **event_table(part, derived.take(rows), ranks(part, part.rank), tensors, meta),
+            **numbers_of_tables(part, tensors),
+            **output_stats(part, stats, tensors, tensors.value),
         }

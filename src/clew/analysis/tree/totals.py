@@ -14,7 +14,7 @@ import numpy as np
 from clew.analysis.tree.tree_model import ResultStats
 from clew.events.columns import Ints
 from clew.events.records import OP, OPTIMIZER
-from clew.run.event_table import event_values, gives_uninitialised, output_stats, tensor_leaves
+from clew.run.event_table import gives_uninitialised, output_stats
 from clew.run.run import Run
 
 # What a top event belongs to.
@@ -32,10 +32,9 @@ class Totals:
 
     def _read_stats(self, run: Run) -> None:
         c, stats = run.columns, run.stats
-        counts, is_output = tensor_leaves(c)
-        values = event_values(c)
-        event = np.repeat(np.arange(len(c.id)), counts)
-        known = is_output & (stats["count"][values] >= 0) & ~gives_uninitialised(c)[event]
+        tensors = run.tensors
+        values, event = tensors.value, tensors.event
+        known = tensors.is_output & (stats["count"][values] >= 0) & ~gives_uninitialised(c)[event]
         rows, first = np.unique(event[known], return_index=True)
         value = values[known][first]
         finite = stats["count"][value] - stats["nan"][value] - stats["inf"][value]
@@ -51,7 +50,7 @@ class Totals:
         with np.errstate(over="ignore"):
             self._squares[rows] = finite * stats["std"][value] ** 2
         self._min[rows], self._max[rows] = stats["min"][value], stats["max"][value]
-        over_all = output_stats(c, stats, values)
+        over_all = output_stats(c, stats, tensors, values)
         self._nan: Ints = over_all["nan"].copy()
         self._inf: Ints = over_all["inf"].copy()
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from clew.events.columns import Coded, CodedLists, Ints, NumberLists
+from clew.events.columns import Coded, CodedLists, CountedTexts, Ints, NumberLists
 from clew.store.format.schema import NULLABLE
 
 
@@ -27,17 +28,36 @@ def record_batch(columns: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatc
     return pa.record_batch(arrays, schema=schema)
 
 
-def _array(column: Any, kind: pa.DataType, nullable: bool) -> pa.Array:
+def folded_batch(columns: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
+    """Give rows as a record batch whose coded texts stay so: each text is there once.
+
+    In Parquet it is the same as the batch of the schema itself, and quicker to write.
+    """
+    arrays = [_array(columns[f.name], f.type, f.name in NULLABLE, folded=True) for f in schema]
+    return pa.record_batch(arrays, names=schema.names)
+
+
+def _array(column: Any, kind: pa.DataType, nullable: bool, folded: bool = False) -> pa.Array:
     """Give a column as Arrow; of numbers those below 0 are null if they may be, NaN always."""
+    coded = _folded if folded else _coded
+    if isinstance(column, pa.Array):
+        return column if column.type.equals(kind) else column.cast(kind)
     if isinstance(column, Coded):
-        return _coded(column.codes, column.texts, kind)
+        return coded(column.codes, column.texts, kind)
+    if isinstance(column, CountedTexts):
+        return _counted(column, kind)
     if isinstance(column, CodedLists):
-        return _lists(column.counts, _coded(column.codes, column.texts, kind.value_type))
+        return _lists(column.counts, coded(column.codes, column.texts, kind.value_type))
     if isinstance(column, NumberLists):
         return _lists(column.counts, pa.array(column.numbers, kind.value_type))
     if isinstance(column, np.ndarray):
         missing = np.isnan(column) if column.dtype.kind == "f" else nullable & (column < 0)
-        return pa.array(column, mask=missing).cast(kind)
+        return pa.array(column, mask=missing if missing.any() else None).cast(kind)
+    return listed_array(column, kind)
+
+
+def listed_array(column: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Give a list as Arrow, text that is no UTF-8 escaped."""
     if column.count(None) == len(column):
         return pa.nulls(len(column), kind)
     try:
@@ -49,8 +69,36 @@ def _array(column: Any, kind: pa.DataType, nullable: bool) -> pa.Array:
 
 def _coded(codes: Ints, texts: Sequence[str], kind: pa.DataType) -> pa.Array:
     """Give texts by their codes, -1 as null."""
-    indices = pa.array(codes, pa.int64(), mask=codes < 0)
-    return _array(list(texts), kind, nullable=False).take(indices)
+    used, at = _used(codes, len(texts))
+    return listed_array([texts[code] for code in used], kind).take(at)
+
+
+def _folded(codes: Ints, texts: Sequence[str], kind: pa.DataType) -> pa.Array:
+    """Give the same with each text once, which is what a reader of the codes counts on."""
+    used, at = _used(codes, len(texts))
+    once = listed_array([texts[code] for code in used], kind).dictionary_encode()
+    return pa.DictionaryArray.from_arrays(once.indices.take(at), once.dictionary)
+
+
+def _used(codes: Ints, count: int) -> tuple[list[int], pa.Array]:
+    """Give the codes that occur, and for each row which of those it has, null for -1."""
+    # The last stands for -1.
+    occurs = np.zeros(count + 1, dtype=bool)
+    occurs[codes] = True
+    at = np.cumsum(occurs[:-1], dtype=np.int32)[codes] - 1 if count else codes.astype(np.int32)
+    missing = codes < 0
+    return np.flatnonzero(occurs[:-1]).tolist(), pa.array(
+        at, mask=missing if missing.any() else None
+    )
+
+
+def _counted(column: CountedTexts, kind: pa.DataType) -> pa.Array:
+    heads, tails = (_coded(column.codes, texts, kind) for texts in (column.heads, column.tails))
+    missing = column.numbers < 0
+    numbers = pa.array(column.numbers, mask=missing if missing.any() else None).cast(kind)
+    return pc.binary_join_element_wise(
+        heads, numbers, tails, "", null_handling="replace", null_replacement=""
+    )
 
 
 def _lists(counts: Ints, items: pa.Array) -> pa.Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,12 @@ class Column:
             return None
         return self._cells[row].as_py() if self._numbers is None else self._numbers[row].item()
 
+    def take(self, rows: Ints) -> pa.Array:
+        """Give some rows as Arrow."""
+        if self._numbers is None:
+            return self._cells.take(pa.array(rows))
+        return pa.array(self._numbers[rows], mask=~self.valid[rows])
+
     def numbers(self) -> NDArray[Any]:
         """All of them, 0 where there is none."""
         assert self._numbers is not None
@@ -103,8 +109,11 @@ class KeptOnDisk(Mapping[int, Kept]):
         has_data = self._has("length", len(rows))
         kept = np.flatnonzero(has_data | self._has("count", len(rows)))
         known = value_rows(numbers[kept])
-        there = known >= 0
-        self._rows = dict(zip(known[there].tolist(), kept[there].tolist(), strict=True))
+        # In order of their numbers; of several rows of one value the last counts.
+        order = np.argsort(known, kind="stable")[np.count_nonzero(known < 0) :]
+        last = np.append(np.diff(known[order]) != 0, True)[: len(order)]
+        self._kept_numbers: Ints = known[order][last]
+        self._kept_rows: Ints = kept[order][last]
         # Rows that hold data themselves, for the values that only point at it.
         elsewhere = self._has("shard", len(rows)) | self._has("data_of", len(rows))
         inline = np.flatnonzero(has_data & ~elsewhere) if "data_of" in self._columns else kept[:0]
@@ -113,11 +122,16 @@ class KeptOnDisk(Mapping[int, Kept]):
         self._cached: dict[tuple[str, int], Any] = {}
         self._footers: dict[str, Footer] = {}
 
+    @cached_property
+    def _rows(self) -> dict[int, int]:
+        pairs = zip(self._kept_numbers.tolist(), self._kept_rows.tolist(), strict=True)
+        return dict(pairs)
+
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._kept_numbers)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._rows)
+        return iter(self._kept_numbers.tolist())
 
     def __contains__(self, number: object) -> bool:
         return number in self._rows
@@ -128,22 +142,44 @@ class KeptOnDisk(Mapping[int, Kept]):
         if self._field("count", row) is not None:
             found = ((name, self._field(name, row)) for name in STAT_NAMES)
             stats = {name: value for name, value in found if value is not None}
-        payload = None
-        length = self._field("length", row)
-        if length is not None:
-            dtype, shape = self._field("data_dtype", row), self._field("data_shape", row)
-            fetch = partial(self._fetch, number, row)
-            payload = StoredPayload(str(dtype), tuple(shape or ()), (fetch, length))
-        return Kept(stats, payload)
+        has_data = self._field("length", row) is not None
+        return Kept(stats, self._payload(number, row) if has_data else None)
+
+    def _payload(self, number: int, row: int) -> StoredPayload:
+        dtype, shape = self._field("data_dtype", row), self._field("data_shape", row)
+        fetch = partial(self._fetch, number, row), self._field("length", row)
+        return StoredPayload(str(dtype), tuple(shape or ()), fetch)
+
+    def arrays(
+        self, wanted: range | None = None
+    ) -> tuple[Ints, dict[str, pa.Array], dict[int, Payload]]:
+        """Give the values that something was kept of, in order, and what: their statistics as
+        columns, and the data of those that have some."""
+        first, end = (
+            (0, len(self))
+            if wanted is None
+            else np.searchsorted(self._kept_numbers, [wanted.start, wanted.stop]).tolist()
+        )
+        numbers, rows = self._kept_numbers[first:end], self._kept_rows[first:end]
+        stats = {
+            name: self._columns[name].take(rows) for name in STAT_NAMES if name in self._columns
+        }
+        has_data = self._has("length", self._starts[-1])[rows]
+        pairs = zip(numbers[has_data].tolist(), rows[has_data].tolist(), strict=True)
+        return numbers, stats, {number: self._payload(number, row) for number, row in pairs}
+
+    def with_data(self) -> Ints:
+        """Give the values that have data, in order."""
+        if "length" not in self._columns:
+            return self._kept_numbers[:0]
+        return self._kept_numbers[self._columns["length"].valid[self._kept_rows]]
 
     def stat_columns(self) -> tuple[Ints, dict[str, NDArray[Any]]]:
         """Give the values that have statistics, and those as columns; NaN for what has none."""
         if "count" not in self._columns:
             return np.zeros(0, dtype=np.int64), {}
-        numbers = np.fromiter(self._rows.keys(), np.int64, len(self._rows))
-        rows = np.fromiter(self._rows.values(), np.int64, len(self._rows))
-        taken = self._columns["count"].valid[rows]
-        numbers, rows = numbers[taken], rows[taken]
+        taken = self._columns["count"].valid[self._kept_rows]
+        numbers, rows = self._kept_numbers[taken], self._kept_rows[taken]
         found = {}
         for name in set(STAT_NAMES) - {"digest"}:
             column = self._columns.get(name)

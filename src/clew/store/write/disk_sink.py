@@ -23,6 +23,7 @@ from clew.store.read.open_trace import read_files
 from clew.store.write.build_columns import Compactor, Part, Tables
 from clew.store.write.claim import Claim
 from clew.store.write.trace_writer import Rows, TraceFiles
+from clew.store.write.value_rows import kept_rows
 
 # Batches that wait for the writer; more would only be memory that is not in the cache.
 _QUEUE = 4
@@ -192,7 +193,7 @@ class DiskSink:
         part = self._compactor.compact(batch)
         open_part = self._compactor.compact_open(batch.open_calls)
         columns = self._write_tables([part, open_part])
-        self._files.write_values(columns, slice(None), columns.kept)
+        self._files.write_values(columns, slice(None), kept_rows(columns.kept))
         rows = self._event_rows(columns, self._compactor.alive)
         self._files.write_events(rows, to_come_again=len(open_part.columns["id"]))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,13 @@ from clew.store.read.table_parts import Piece, live_rows, sealed_rows
 # Rows read together: enough to be quick, few enough that one value's data is little to read and
 # that a file cut short loses little.
 _GROUP_ROWS = 1 << 14
-_GROUP_BYTES = 1 << 20
+_GROUP_BYTES = 16 << 20
+_GROUP_DATA = 1 << 20
+# Columns in which hardly anything comes twice: as references they would take longer and more room.
+_UNLIKE = frozenset(
+    {"id", "start", "end", "call", "number", "address", "values", "value", "producer", "storage",
+     "min", "max", "mean", "std", "norm", "digest", "offset", "checksum", UNFOLDED}
+)  # fmt: skip
 
 
 def seal_part(
@@ -40,8 +47,7 @@ def seal_part(
         if table == "events":
             pieces = _newest(pieces, read(path, table, ["id"]), moved)
         rows = _write(aside, table, pieces, damage)
-        # A copy of the footer: without it nothing in a file that has lost its end can be found.
-        pq.read_metadata(aside).write_metadata_file(aside.with_suffix(".footer.tmp"))
+        copy_footer(aside, aside.with_suffix(".footer.tmp"))
         if any(not isinstance(d, BrokenOff) for d in damage):
             _keep(path)
         os.replace(aside.with_suffix(".footer.tmp"), footer)
@@ -66,26 +72,41 @@ def _keep(path: Path) -> None:
         os.rename(path, aside)
 
 
-def _write(target: Path, table: str, pieces: Iterator[Piece], damage: list[Exception]) -> int:
-    paths = [
-        f"{f.name}.list.element" if pa.types.is_list(f.type) else f.name for f in SCHEMAS[table]
-    ]
-    rows = 0
-    with pq.ParquetWriter(
-        target,
-        SCHEMAS[table],
+def parquet_options(table: str) -> dict[str, Any]:
+    """How the parts of a table are written."""
+    paths = {
+        f.name: f"{f.name}.list.element" if pa.types.is_list(f.type) else f.name
+        for f in SCHEMAS[table]
+    }
+    return {
         # Numbers hardly get smaller, and one value's data is then read without its neighbours'.
-        compression={path: "none" if path == UNFOLDED else "zstd" for path in paths},
-        compression_level={path: 1 for path in paths if path != UNFOLDED},
-        use_dictionary=[path for path in paths if path != UNFOLDED],
-        write_page_checksum=True,
+        "compression": {p: "none" if p == UNFOLDED else "zstd" for p in paths.values()},
+        "compression_level": {path: 1 for path in paths.values() if path != UNFOLDED},
+        "use_dictionary": [path for name, path in paths.items() if name not in _UNLIKE],
+        "write_page_checksum": True,
         # For queries; the other tables are only ever read whole.
-        write_statistics=table == "events",
-        store_schema=False,
-    ) as writer:
+        "write_statistics": table == "events",
+        "store_schema": False,
+    }
+
+
+def group_rows(rows: pa.Table) -> int:
+    """Give how many rows to read together."""
+    data = rows[UNFOLDED].nbytes if UNFOLDED in rows.column_names else 0
+    share = min(_GROUP_BYTES / max(rows.nbytes, 1), _GROUP_DATA / max(data, 1))
+    return max(min(_GROUP_ROWS, int(len(rows) * share)), 1)
+
+
+def copy_footer(part: Path, target: Path) -> None:
+    """Copy a part's footer: without it nothing in a file that has lost its end can be found."""
+    pq.read_metadata(part).write_metadata_file(target)
+
+
+def _write(target: Path, table: str, pieces: Iterator[Piece], damage: list[Exception]) -> int:
+    rows = 0
+    with pq.ParquetWriter(target, SCHEMAS[table], **parquet_options(table)) as writer:
         for group in _groups(pieces, damage):
-            most = min(len(group), len(group) * _GROUP_BYTES // max(group.nbytes, 1))
-            writer.write_table(group, row_group_size=max(most, 1))
+            writer.write_table(group, row_group_size=group_rows(group))
             rows += len(group)
     return rows
 

@@ -8,24 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
-from clew.events.columns import VALUE_COLUMNS, Columns, Place
-from clew.events.records import Kept, Payload
-from clew.store.format.arrow import record_batch
+from clew.events.columns import Columns, Ints, Place
+from clew.events.records import Payload
+from clew.store.format.arrow import listed_array, record_batch
 from clew.store.format.json_rows import dump, to_json
 from clew.store.format.live_stream import LiveFile
 from clew.store.format.processes import this_process
-from clew.store.format.schema import SCHEMAS, STAT_NAMES, part_name
+from clew.store.format.schema import SCHEMAS, part_name
 from clew.store.format.shards import ShardWriter, StoredShards, value_name
 from clew.store.format.tables import TABLES
 from clew.store.storage import LocalStorage
 from clew.store.write.dedup import StoredAt, WrittenContents, key_of, strong_digest
 from clew.store.write.seal_part import seal_part
+from clew.store.write.value_rows import KeptRows, row_of, scattered, value_rows
 
 _INLINE = 8 << 10
+_DATA_COLUMNS = (
+    "data", "data_of", "data_dtype", "data_shape", "shard", "offset", "length", "checksum",
+)  # fmt: skip
 _ROLL_ROWS = 200_000
 _ROLL_BYTES = 64 << 20
 
@@ -34,7 +39,22 @@ _ROLL_BYTES = 64 << 20
 Rows: TypeAlias = dict[str, Any]
 
 
-class TableFile:
+class Table(Protocol):
+    """One table of a trace, written part by part."""
+
+    def __init__(self, folder: Path, table: str) -> None: ...
+
+    def write(self, columns: Rows, to_come_again: int = 0) -> None:
+        """Append rows, the last of which newer ones may replace."""
+
+    def seal(self) -> None:
+        """Finish the part; the next rows begin another."""
+
+    def close(self) -> None:
+        """Let go of the part as it is."""
+
+
+class LiveTable:
     """One table of the trace: a live Arrow stream, rolled to Parquet when it is full or done."""
 
     def __init__(self, folder: Path, table: str) -> None:
@@ -87,8 +107,8 @@ class TableFile:
 class TraceFiles:
     """Writes parts of a trace into one rank's folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self._files = {table: TableFile(folder, table) for table in SCHEMAS}
+    def __init__(self, folder: Path, kind: type[Table] = LiveTable) -> None:
+        self._files: dict[str, Table] = {table: kind(folder, table) for table in SCHEMAS}
         self._shards = ShardWriter(folder)
         self._contents = WrittenContents(
             StoredShards(LocalStorage(folder.parent), folder.name).read
@@ -162,54 +182,55 @@ class TraceFiles:
                 _append(rows, "source", number, to_json([file, text]))
         self._sources |= files
 
-    def write_values(self, columns: Columns, taken: slice, kept: Mapping[int, Kept]) -> None:
-        """Append some rows of the values in `columns`, their payloads before them."""
-        numbers = {name: getattr(columns, name)[taken] for name in VALUE_COLUMNS}
-        count = len(numbers["meta"])
-        if not count and not kept:
+    def write_values(self, columns: Columns, taken: slice, kept: KeptRows) -> None:
+        """Append some rows of the values in `columns`, their payloads before them.
+
+        What was kept later than its value was met is a row that adds to the one already written.
+        """
+        first, count = self._values, len(columns.meta[taken])
+        late = kept.numbers[kept.numbers < first]
+        numbers = np.append(np.arange(first, first + count), late)
+        if not len(numbers):
             return
-        metas, names = columns.metas, columns.value_names
-        first = self._values
-        rows: Rows = {name: [None] * count for name in SCHEMAS["values"].names}
-        rows["value"] = list(range(first, first + count))
-        rows |= {name: column.tolist() for name, column in numbers.items()}
-        rows["dtype"] = [metas[m].dtype for m in rows["meta"]]
-        rows["shape"] = [metas[m].shape for m in rows["meta"]]
-        rows["device"] = [metas[m].device for m in rows["meta"]]
-        rows["name"] = [names[n] if n >= 0 else None for n in rows["value_name"]]
-        for number, found in kept.items():
-            at = number - first
-            if at < 0:
-                # Kept later than it was met: a row that adds to the one already written.
-                at = len(rows["value"])
-                for name, column in rows.items():
-                    column.append({"value": number, "meta": -1}.get(name))
-            self._write_kept(rows, at, number, found)
+        rows: Rows = dict.fromkeys(SCHEMAS["values"].names, pa.nulls(len(numbers)))
+        rows |= value_rows(columns, taken, numbers, kept)
+        rows |= self._write_payloads(kept.payloads, numbers, count)
         self._files["values"].write(rows)
         self._values += count
 
-    def _write_kept(self, rows: Rows, at: int, number: int, kept: Kept) -> None:
-        if kept.stats is not None:
-            for name in STAT_NAMES:
-                rows[name][at] = kept.stats.get(name)
-        payload = kept.payload
-        if payload is None:
-            return
+    def _write_payloads(
+        self, payloads: Mapping[int, Payload], numbers: Ints, met: int
+    ) -> dict[str, pa.Array]:
+        """Write data; the columns of the values that say where it lies."""
+        if not payloads:
+            return {}
+        cells: dict[str, list[Any]] = {name: [] for name in _DATA_COLUMNS}
+        for number, payload in payloads.items():
+            for column, cell in zip(cells.values(), self._placed(number, payload), strict=True):
+                column.append(cell)
+        with_data = np.fromiter(payloads, np.int64, len(payloads))
+        at = scattered(len(numbers), row_of(numbers, met, with_data))
+        schema = SCHEMAS["values"]
+        return {
+            name: listed_array(column, schema.field(name).type).take(at)
+            for name, column in cells.items()
+        }
+
+    def _placed(self, number: int, payload: Payload) -> tuple[Any, ...]:
+        """Write the data of a value unless the same was written before; its `_DATA_COLUMNS`."""
         # Once: it may be read from another trace's file.
         data = memoryview(payload.data).cast("B")
         key = key_of(payload, data)
         spot = self._contents.find(key, data)
+        inline = owner = None
         if spot is None:
             spot = self._write_content(number, payload, data)
             self._contents.add(key, spot)
-            if spot.shard is None:
-                rows["data"][at] = bytes(data)
+            inline = bytes(data) if spot.shard is None else None
         elif spot.shard is None:
-            rows["data_of"][at] = spot.value
-        rows["shard"][at], rows["offset"][at] = spot.shard, spot.offset
-        rows["data_dtype"][at] = payload.dtype
-        rows["data_shape"][at] = list(payload.shape)
-        rows["length"][at], rows["checksum"][at] = key[1:]
+            owner = spot.value
+        shape = list(payload.shape)
+        return inline, owner, payload.dtype, shape, spot.shard, spot.offset, *key[1:]
 
     def _write_content(self, number: int, payload: Payload, data: memoryview) -> StoredAt:
         if len(data) <= _INLINE:

@@ -1,4 +1,7 @@
-"""Write one rank of a trace at once: all it has is known, and nobody reads the folder yet."""
+"""Write one rank of a trace at once: all it has is known, and nobody reads the folder yet.
+
+So nothing is written to be safe from a kill: each part is Parquet from the beginning.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from clew.events.columns import Columns
-from clew.store.write.trace_writer import TraceFiles
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from clew.events.columns import Columns
+from clew.store.format.arrow import folded_batch
+from clew.store.format.schema import SCHEMAS, footer_name, part_name
+from clew.store.write.seal_part import copy_footer, group_rows, parquet_options
+from clew.store.write.trace_writer import Rows, TraceFiles
+from clew.store.write.value_rows import kept_rows
+
+# Values written together, each of which may have some data in its row; and what is one part.
 _SLICE = 1 << 14
+_PART_ROWS = 200_000
+_PART_BYTES = 256 << 20
 
 # Gives the rows of the event table of one rank, a slice at a time.
 EventRows: TypeAlias = Callable[[Columns], Iterator[dict[str, Any]]]
@@ -17,15 +30,58 @@ EventRows: TypeAlias = Callable[[Columns], Iterator[dict[str, Any]]]
 
 def write_rank(folder: Path, columns: Columns, event_rows: EventRows) -> None:
     """Write a rank's tables, values and events into its folder."""
-    files = TraceFiles(folder)
+    files = TraceFiles(folder, SealedTable)
     try:
         files.write_tables(columns, columns.sources.get)
         for start in range(0, len(columns.meta), _SLICE):
-            numbers = range(start, min(start + _SLICE, len(columns.meta)))
-            kept = {n: columns.kept[n] for n in numbers if n in columns.kept}
-            files.write_values(columns, slice(start, start + _SLICE), kept)
+            end = min(start + _SLICE, len(columns.meta))
+            kept = kept_rows(columns.kept, range(start, end))
+            files.write_values(columns, slice(start, end), kept)
         for rows in event_rows(columns):
             files.write_events(rows)
         files.seal()
     finally:
         files.close()
+
+
+class SealedTable:
+    """One table of a trace, its parts Parquet from the beginning."""
+
+    def __init__(self, folder: Path, table: str) -> None:
+        self._folder = folder
+        self._table = table
+        self._index = 0
+        self._rows = self._bytes = 0
+        self._writer: pq.ParquetWriter | None = None
+
+    def write(self, columns: Rows, to_come_again: int = 0) -> None:
+        """Append rows; nothing is open any more, so none come again."""
+        assert not to_come_again
+        rows = pa.Table.from_batches([folded_batch(columns, SCHEMAS[self._table])])
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(
+                self._path(), rows.schema, **parquet_options(self._table)
+            )
+        self._writer.write_table(rows, row_group_size=group_rows(rows))
+        self._rows += len(rows)
+        self._bytes += rows.nbytes
+        if self._rows >= _PART_ROWS or self._bytes >= _PART_BYTES:
+            self.seal()
+
+    def seal(self) -> None:
+        """Finish the part; the next rows begin another."""
+        if self._writer is not None:
+            self.close()
+            path = self._path()
+            copy_footer(path, path.with_name(footer_name(path.stem)))
+            self._index += 1
+            self._rows = self._bytes = 0
+
+    def close(self) -> None:
+        """Let go of the part as it is."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _path(self) -> Path:
+        return self._folder / part_name(self._table, self._index, live=False)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from clew.events.columns import Coded, CodedLists
+from clew.events.columns import Coded, CodedLists, CountedTexts
 from clew.events.notebook_port import Shown
 from clew.events.records import KINDS, OP, PHASES
 from clew.plain_text import first_line, plain
@@ -179,10 +179,8 @@ class _Table:
 
 def _plain(column: Any, may_miss: bool) -> list[Any]:
     """Give a column as a list of plain data, None for what is missing."""
-    if isinstance(column, (Coded, CodedLists)):
+    if isinstance(column, (Coded, CodedLists, CountedTexts)):
         return list(column.listed())
-    if isinstance(column, list):
-        return column
     missing = np.isnan(column) if column.dtype.kind == "f" else may_miss & (column < 0)
     return [None if gone else item for item, gone in zip(column.tolist(), missing, strict=True)]
 

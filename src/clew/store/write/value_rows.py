@@ -1,0 +1,102 @@
+"""Rows of the values table as columns: what values look like, and what was kept of them.
+
+In come columns and what was kept, out come Arrow arrays and coded texts, made for all rows at
+once. Where data lies is for whoever writes it to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from clew.events.columns import VALUE_COLUMNS, Coded, Columns, Ints
+from clew.events.records import Kept, Payload
+from clew.store.format.arrow import listed_array
+from clew.store.format.schema import STAT_NAMES, VALUES
+from clew.store.read.payloads import KeptOnDisk
+
+_STATS = pa.struct([VALUES.field(name) for name in STAT_NAMES])
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRows:
+    """What was kept of some values: a row of statistics for each, and the data some have."""
+
+    numbers: Ints
+    stats: dict[str, pa.Array]
+    payloads: dict[int, Payload]
+
+
+def kept_rows(kept: Mapping[int, Kept], numbers: range | None = None) -> KeptRows:
+    """Give what was kept of some values, of all of them without `numbers`."""
+    if isinstance(kept, KeptOnDisk):
+        return KeptRows(*kept.arrays(numbers))
+    mine = kept if numbers is None else {n: kept[n] for n in numbers if n in kept}
+    stats = pa.array([one.stats for one in mine.values()], _STATS)
+    return KeptRows(
+        np.fromiter(mine, np.int64, len(mine)),
+        dict(zip(STAT_NAMES, stats.flatten(), strict=True)),
+        {number: one.payload for number, one in mine.items() if one.payload is not None},
+    )
+
+
+def value_rows(columns: Columns, taken: slice, numbers: Ints, kept: KeptRows) -> dict[str, Any]:
+    """Give the rows of some values, without their data.
+
+    `numbers` are those of the rows: first of the values `taken` from `columns`, then of earlier
+    ones that something was kept of since; their rows have no facts.
+    """
+    facts = {name: getattr(columns, name)[taken] for name in VALUE_COLUMNS}
+    met = len(facts["meta"])
+    rows: dict[str, Any] = {"value": numbers}
+    rows |= {name: _with_nulls(facts[name], len(numbers) - met) for name in VALUE_COLUMNS}
+    rows["meta"] = np.append(facts["meta"], np.full(len(numbers) - met, -1))
+    rows |= _looks(columns, rows["meta"])
+    named = np.append(facts["value_name"], np.full(len(numbers) - met, -1))
+    rows["name"] = Coded(named, columns.value_names)
+    at = scattered(len(numbers), row_of(numbers, met, kept.numbers))
+    return rows | {name: column.take(at) for name, column in kept.stats.items()}
+
+
+def row_of(numbers: Ints, met: int, wanted: Ints) -> Ints:
+    """Give the rows of values: the first `met` have numbers in a row, the others are looked up."""
+    first = int(numbers[0]) if met else 0
+    rows: Ints = wanted - first
+    late = np.flatnonzero((rows < 0) | (rows >= met))
+    if len(late):
+        order = np.argsort(numbers[met:], kind="stable")
+        rows[late] = met + order[np.searchsorted(numbers[met:], wanted[late], sorter=order)]
+    return rows
+
+
+def scattered(count: int, rows: Ints) -> pa.Array:
+    """Give for each of so many rows which of some things goes there, null for none."""
+    at = np.full(count, -1, dtype=np.int64)
+    at[rows] = np.arange(len(rows))
+    return pa.array(at, mask=at < 0)
+
+
+def _with_nulls(column: Ints, count: int) -> pa.Array:
+    numbers = pa.array(column, pa.int64())
+    return pa.concat_arrays([numbers, pa.nulls(count, pa.int64())]) if count else numbers
+
+
+def _looks(columns: Columns, meta: Ints) -> dict[str, Any]:
+    """Give what values look like; nothing for the meta -1."""
+    used, codes = np.unique(meta, return_inverse=True)
+    metas = [columns.metas[number] if number >= 0 else None for number in used.tolist()]
+
+    def coded(texts: Sequence[str | None]) -> Coded:
+        there = np.array([text is not None for text in texts], dtype=bool)
+        return Coded(np.where(there[codes], codes, -1), ["" if t is None else t for t in texts])
+
+    shapes = [None if one is None or one.shape is None else list(one.shape) for one in metas]
+    return {
+        "dtype": coded([None if one is None else one.dtype for one in metas]),
+        "device": coded([None if one is None else one.device for one in metas]),
+        "shape": listed_array(shapes, VALUES.field("shape").type).take(pa.array(codes)),
+    }
