@@ -16,6 +16,8 @@ from clew.events.model import Gap
 from clew.events.records import LABELLED, MODES, PHASES, STAGES, Label, Unseen
 
 _LARGEST = (1 << 63) - 1
+# Of a line, a column, a rank.
+_LARGEST_SMALL = (1 << 31) - 1
 _MOST_THREADS = 1 << 16
 # Python reads only so many digits, and views count up the numbers in names.
 LONGEST_NAME = 4000
@@ -68,7 +70,7 @@ def load_meta(data: Any) -> Meta:
 def load_place(data: Any) -> Place:
     """A place from its row."""
     parent, file, function, *numbers = _listed(data, 10)
-    line, end_line, col, end_col, library, phase, thread = map(_integer, numbers)
+    line, end_line, col, end_col, library, phase, thread = map(_small, numbers)
     if not 0 <= phase < len(PHASES) or not 0 <= thread < _MOST_THREADS:
         raise ValueError(f"there is no phase {phase} or thread {thread}")
     return Place(
@@ -91,7 +93,7 @@ def load_label(data: Any) -> Label:
     role, module, file, package = (r if r is None else _name(r) for r in rest)
     return Label(
         kind, _name(stem), _name(name), role, module, file, package, stage,
-        None if rank is None else _integer(rank),
+        None if rank is None else _small(rank),
     )  # fmt: skip
 
 
@@ -208,6 +210,12 @@ def _integer(data: Any) -> int:
     if type(data) not in (int, bool) or not -_LARGEST - 1 <= data <= _LARGEST:
         raise ValueError("a whole number belongs here")
     return int(data)
+
+
+def _small(data: Any) -> int:
+    if abs(number := _integer(data)) > _LARGEST_SMALL:
+        raise ValueError(f"{number} belongs nowhere")
+    return number
 
 
 def _sizes(data: Any) -> tuple[int, ...] | None:

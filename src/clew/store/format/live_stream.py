@@ -23,7 +23,10 @@ MOST_ROWS = 1 << 14
 _MESSAGE_BYTES = 16 << 20
 _LARGEST_MESSAGE = 1 << 28
 _LARGEST_METADATA = 1 << 20
-_LARGEST_SEARCH = 1 << 28
+# Of a batch: a few numbers for each column.
+_LONGEST_METADATA = 1 << 14
+# Bytes searched at a time for where a stream goes on.
+_FIRST_LOOK, _LARGEST_LOOK = 1 << 12, 1 << 22
 _CONTINUATION = 0xFFFFFFFF
 _MARK = b"\xff\xff\xff\xff"
 _END = struct.pack("<Ii", _CONTINUATION, 0)
@@ -144,30 +147,41 @@ def _read_schema(file: int, message: Message) -> pa.Schema:
 
 
 def _next(file: int, offset: int, size: int) -> int:
-    """Where the next message after a damaged one begins, `size` if there is none."""
-    data = read_at(file, offset, min(size - offset, _LARGEST_SEARCH))
-    at = data.find(_MARK, 8)
-    while at >= 0:
-        if at % 8 == 0 and _is_batch(file, offset + at, size):
-            return offset + at
-        at = data.find(_MARK, at + 1)
+    """Where the next message after a damaged one begins, `size` if there is none.
+
+    Looks further and further ahead, so that the way there is all that is read.
+    """
+    room = _FIRST_LOOK
+    start = offset + 8
+    while start < size:
+        # Messages begin at multiples of 8, so none begins in two looks at once.
+        data = read_at(file, start, min(size - start, room))
+        at = data.find(_MARK)
+        while at >= 0:
+            if at % 8 == 0 and _is_batch(file, start + at, size):
+                return start + at
+            at = data.find(_MARK, at + 1)
+        start += room
+        room = min(2 * room, _LARGEST_LOOK)
     return size
 
 
 def _is_batch(file: int, offset: int, size: int) -> bool:
     """Whether a whole record batch begins at a place."""
     try:
-        return _message(file, offset, size)[1] == _RECORD_BATCH
+        return _message(file, offset, size, _LONGEST_METADATA)[1] == _RECORD_BATCH
     except Damage:
         return False
 
 
-def _message(file: int, offset: int, size: int) -> tuple[Message, int | None]:
+def _message(
+    file: int, offset: int, size: int, most: int = _LARGEST_METADATA
+) -> tuple[Message, int | None]:
     """The message at an offset and its kind, None at the end marker."""
     if offset + 8 > size:
         raise BrokenOff(f"it breaks off at byte {size}")
     continuation, length = struct.unpack("<Ii", read_at(file, offset, 8))
-    if continuation != _CONTINUATION or not 0 <= length <= _LARGEST_METADATA:
+    if continuation != _CONTINUATION or not 0 <= length <= most:
         raise Damage(f"it goes astray at byte {offset}")
     if length == 0:
         return Message(offset, 8, 0), None

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -91,9 +92,11 @@ def missing_ranks(manifest: dict[str, Any], there: list[int]) -> list[Gap]:
     # A manifest from a stranger may say anything.
     if type(size) is not int or not len(there) < size <= _MOST_RANKS:
         return []
-    missing = sorted(set(range(size)) - set(there))
-    listed = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
-    what = f"rank {listed}" if len(missing) == 1 else f"ranks {listed}"
+    known = set(there)
+    count = size - sum(rank < size for rank in known)
+    missing = islice((rank for rank in range(size) if rank not in known), 8)
+    listed = ", ".join(map(str, missing)) + (", …" if count > 8 else "")
+    what = f"rank {listed}" if count == 1 else f"ranks {listed}"
     return [
         Gap(what, "", f"the run had {size} ranks, and these have no folder here",
             "copy their rank=* folders into the trace; the others are shown")

@@ -219,7 +219,8 @@ def live_rows(path: Path, table: str, columns: list[str], folded: bool = False) 
                 batch = live_stream.read_batch(file, message)
                 rows = _completed(pa.Table.from_batches([batch]), table, columns)
                 allowance.rows(table, len(rows), _items(rows), message.size)
-                _spend_text(allowance, rows)
+                if _JSON in columns:
+                    _spend_text(allowance, rows)
                 yield start, rows.cast(_schema(table, columns, folded))
             except Exception as broken:
                 yield start, broken
