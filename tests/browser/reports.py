@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -145,17 +145,13 @@ def masked() -> clew.Trace:
 
 def two_ranks(folder: Path) -> clew.Trace:
     """The same forward pass on two ranks."""
-    before = os.environ.get("RANK")
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WORLD_SIZE", "2")
         for rank in range(2):
-            os.environ["RANK"] = str(rank)
+            patch.setenv("RANK", str(rank))
             model = Net(layers=1)
             with clew.trace(model, values="stats", out=folder):
                 model(TOKENS)
-    finally:
-        os.environ.pop("RANK", None)
-        if before is not None:
-            os.environ["RANK"] = before
     return clew.load(folder)
 
 

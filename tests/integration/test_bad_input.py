@@ -349,11 +349,18 @@ def test_reading_before_it_was_started() -> None:
         tracer["x"]
 
 
-def test_a_trace_that_was_not_started_is_still_an_object() -> None:
-    tracer = clew.trace()
-    assert repr(tracer)
-    assert tracer
+def test_a_trace_that_was_not_started_says_so_and_can_be_started_later() -> None:
+    model = nn.Linear(2, 2)
+    tracer = clew.trace(model)
+    model(torch.ones(1, 2))
+    assert repr(tracer) == "<Trace, nothing recorded yet>"
+    assert bool(tracer) is True
     assert tracer.recording is False
+    with tracer:
+        assert tracer.recording is True
+        model(torch.ones(1, 2))
+    assert tracer.recording is False
+    assert len(tracer.modules) == 1
 
 
 def test_an_empty_trace_is_true() -> None:

@@ -48,6 +48,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trace of two ranks and two steps with all data."""
     folder = tmp_path_factory.mktemp("cli") / "run.clew"
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WORLD_SIZE", "2")
         for rank in range(2):
             patch.setenv("RANK", str(rank))
             model = Net()
@@ -152,11 +153,25 @@ def test_numbers_in_json_are_numbers(command: str, run_folder: Path, tmp_path: P
     assert set(numbers_as_text(data)) <= names
 
 
+# What each command says of the trace, in words that no other command uses.
+SAID = {
+    "info": r"ranks +2",
+    "show": r"layers\.0 … layers\.3 ×4  Sequential",
+    "code": r"# addmm\(f32\[8\], f32\[2,8\], f32\[8,8\]\) -> f32\[2,8\]",
+    "value": r"layers\.0#0.* f32\[2,8\]",
+    "graph": r"layers",
+    "html": r"x\.html",
+    "export": r"x\.csv",
+    "recover": r"nothing",
+}
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_is_a_module_with_two_functions(command: str) -> None:
-    module = importlib.import_module(f"clew.cli.{command}")
-    assert callable(module.add_parser)
-    assert callable(module.run)
+def test_every_command_answers_in_words(command: str, run_folder: Path, tmp_path: Path) -> None:
+    arguments = [text.format(tmp=tmp_path) for text in ARGUMENTS.get(command, [])]
+    done = run(command, run_folder, *arguments)
+    assert re.search(SAID[command], done.stdout), done.stdout
+    assert done.stderr == ""
 
 
 @pytest.mark.skipif(tomllib is None, reason="Python 3.10 cannot read pyproject.toml by itself")
@@ -356,7 +371,8 @@ def test_export_writes_and_says_what(run_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "x.parquet"
     events = len(clew.load(run_folder).events)
     assert run("export", run_folder, "parquet", out).stdout == f"{out}: {events} events\n"
-    assert f"{out} exists" in run("export", run_folder, "parquet", out, code=2).stderr
+    refused = run("export", run_folder, "parquet", out, "--exist", "error", code=2)
+    assert f"{out} exists" in refused.stderr
     assert run_json("export", run_folder, "parquet", out, "--replace")["events"] == events
 
 
