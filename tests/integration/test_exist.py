@@ -19,6 +19,7 @@ import clew
 from clew.cli.main import main
 from clew.errors import BadTrace, ClewError
 from clew.store.write.claim import Claim, claim
+from clew.store.write.trace_writer import TraceFiles
 from clew.views.export.formats import FORMATS
 
 FILES = [fmt for fmt in FORMATS if fmt != "zarr"]
@@ -321,17 +322,23 @@ def in_child(work: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def signed(found: Claim, say: str) -> str:
-    """Write what a rank that ran and ended leaves behind; the name of its folder."""
+    """Write what a rank leaves behind, closed or not; the name of its folder."""
     (found.folder / "events-00000.parquet").write_text(say)
+    if not say.endswith("closed"):
+        TraceFiles(found.folder).sign()
     return found.folder.parent.name
 
 
-def launch(path: Path, world: int, say: str, turns: int = 1, **options: Any) -> list[list[str]]:
+def launch(
+    path: Path, world: int, say: str, turns: int = 1, end: str = "", **options: Any
+) -> list[list[str]]:
     """Run a job: a launcher that starts ranks, each of which claims a folder so many times."""
 
     def rank(number: int) -> list[str]:
         return [
-            signed(claim(path, number, options.get("exist", "keep"), {}, world), f"{say} {turn}")
+            signed(
+                claim(path, number, options.get("exist", "keep"), {}, world), f"{say} {turn}{end}"
+            )
             for turn in range(turns)
         ]
 
@@ -347,7 +354,7 @@ def launch(path: Path, world: int, say: str, turns: int = 1, **options: Any) -> 
 def contents(folder: Path) -> dict[str, set[str]]:
     """What ranks wrote into each folder, by its name."""
     return {
-        path.name: {file.read_text() for file in path.glob("rank=*/*")}
+        path.name: {file.read_text() for file in path.glob("rank=*/*.parquet")}
         for path in sorted(folder.iterdir())
     }
 
@@ -358,19 +365,19 @@ STATIC = {"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1", "MASTER_POR
 @pytest.mark.parametrize("said", [{}, STATIC], ids=["spawned", "torchrun"])
 def test_ranks_of_one_job_meet_in_the_newest_folder(said: dict[str, str], tmp_path: Path) -> None:
     """Also where the launcher gives jobs that follow each other the same names."""
-    for number in range(10):
+    for number in range(6):
         found = launch(tmp_path / "run.clew", 4, f"job {number}", said=said)
         assert found == [["run.clew"]] * 4
     assert contents(tmp_path) == {
-        "run.clew": {"job 9 0"}, **{f"run.{n + 1}.clew": {f"job {n} 0"} for n in range(9)}
+        "run.clew": {"job 5 0"}, **{f"run.{n + 1}.clew": {f"job {n} 0"} for n in range(5)}
     }  # fmt: skip
     assert all(len(list(path.glob("rank=*"))) == 4 for path in tmp_path.iterdir())
 
 
 def test_ranks_that_trace_twice_meet_in_two_folders(tmp_path: Path) -> None:
-    launch(tmp_path / "run.clew", 3, "job", turns=3)
+    launch(tmp_path / "run.clew", 3, "job", turns=3, end=" closed")
     found = contents(tmp_path)
-    assert sorted(map(sorted, found.values())) == [["job 0"], ["job 1"], ["job 2"]]
+    assert sorted(map(sorted, found.values())) == [[f"job {turn} closed"] for turn in range(3)]
     assert all(len(list(path.glob("rank=*"))) == 3 for path in tmp_path.iterdir())
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 import clew
-from clew.store.write import disk_sink, trace_writer
+from clew.store.write import trace_writer
 
 ROOT = Path(__file__).parents[2]
 
@@ -289,38 +289,58 @@ def test_a_rank_that_is_damaged_does_not_hide_the_others(three_ranks: Path, tmp_
     assert any("rank=00002" in gap.where for gap in t.coverage)
 
 
-def test_the_program_waits_for_a_writer_too_far_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held, reached = threading.Event(), threading.Event()
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Hold the writer at its first events; an event that lets go, and one that says it is there."""
+    go_on, reached = threading.Event(), threading.Event()
     write = trace_writer.TraceFiles.write_events
-    monkeypatch.setattr(disk_sink, "_QUEUE", 2)
 
     def slow(self: Any, *args: Any, **options: Any) -> None:
         reached.set()
-        assert held.wait(30)
+        go_on.wait()
         write(self, *args, **options)
 
     monkeypatch.setattr(trace_writer.TraceFiles, "write_events", slow)
+    return go_on, reached
+
+
+def test_the_program_waits_for_a_writer_too_far_behind(
+    tmp_path: Path, held: tuple[threading.Event, threading.Event]
+) -> None:
+    go_on, reached = held
     done: list[int] = []
+    step = 4 * 20_000
 
     def program() -> None:
-        with clew.trace(out=tmp_path / "run.clew") as t:
+        limits = clew.Limits(queue=3 * step)
+        with clew.trace(values="full", out=tmp_path / "run.clew", limits=limits) as t:
             for number in range(10):
-                torch.ones(1)
+                torch.full((20_000,), float(number))
                 t.step()
                 done.append(number)
 
     thread = threading.Thread(target=program)
     thread.start()
-    assert reached.wait(30)
+    reached.wait()
     thread.join(0.5)
     assert thread.is_alive()
-    # One is being written, two wait, one is at the door.
-    assert len(done) <= 3
-    held.set()
-    thread.join(30)
+    # What is being written counts: two steps and the little that is around them.
+    assert len(done) <= 2
+    go_on.set()
+    thread.join()
     assert len(clew.load(tmp_path / "run.clew").ops) == 10
+
+
+def test_what_is_larger_than_the_queue_is_written_all_the_same(tmp_path: Path) -> None:
+    with clew.trace(values="full", out=tmp_path / "run.clew", limits=clew.Limits(queue=1)) as t:
+        for number in range(3):
+            torch.full((20_000,), float(number))
+            t.step()
+    values = clew.load(tmp_path / "run.clew")["op:aten.full.default"].values
+    assert [value.array()[0] for value in values] == [0, 1, 2]
+    for wrong in (0, -1, None, True):
+        with pytest.raises(clew.ClewError, match=r"Limits\(queue=.*give a positive number"):
+            clew.Limits(queue=wrong)
 
 
 def test_a_path_that_is_a_file(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ from clew.store.write.place import (
 
 _MARKS = (".manifest-", ".moving-")
 # How long to wait for another rank that moves an earlier run away.
-_PATIENCE = 10.0
+_PATIENCE = 30.0
 # How often this process has claimed a place, by place and rank: ranks that trace twice to one
 # path meet in the first folder with their first trace, in the second with their second.
 _turns: Counter[tuple[str, int]] = Counter()
@@ -100,41 +100,79 @@ def claim(
 
 
 def _claim_local(place: LocalStorage, rank: int, exist: str, manifest: dict[str, Any]) -> Claim:
-    path = place.folder
-    if path.exists() and not path.is_dir():
-        raise is_a_file(path)
+    if place.folder.exists() and not place.folder.is_dir():
+        raise is_a_file(place.folder)
     deadline = time.monotonic() + _PATIENCE
     while True:
-        found = _join(place, rank, manifest) or _take(place, rank, manifest)
+        late = time.monotonic() > deadline
+        try:
+            found = _try_local(place, rank, exist, manifest, late)
+        except FileNotFoundError:
+            # Another rank moves the folder while it is looked at.
+            if late:
+                raise
+            continue
         if found is not None:
             return found
-        if exist == "error":
-            raise taken(path)
-        there = found_manifest(place)
-        if there is None and not rank_names(place):
-            raise not_ours(path, "a trace")
-        why = live_writer(path)
-        if why is None and time.monotonic() > deadline:
-            why = "is being moved by a process that does not finish"
-        if why is None:
-            _move_away(place, (there or {}).get("run"), exist, manifest)
-        elif exist == "replace":
-            raise ClewError(f"{path} {why}, so it is not replaced; choose another place")
-        else:
-            return _take_number(place, rank, manifest, why)
 
 
-def _join(place: LocalStorage, rank: int, manifest: dict[str, Any]) -> Claim | None:
-    """Claim a place in the folder that another rank of this run has made, if one has."""
-    if manifest["world_size"] <= 1:
+def _try_local(
+    place: LocalStorage, rank: int, exist: str, manifest: dict[str, Any], late: bool
+) -> Claim | None:
+    """Claim the place, or make it free; None if it is to be tried again."""
+    path = place.folder
+    for home in _homes(place, manifest):
+        found = _take(home, rank, manifest)
+        if found is not None:
+            return found
+    found = _take(place, rank, manifest)
+    if found is not None:
+        return _settled(found, place, manifest)
+    there = found_manifest(place)
+    if there is None and not rank_names(place):
+        if not _is_used(path):
+            return None
+        raise taken(path) if exist == "error" else not_ours(path, "a trace")
+    if exist == "error":
+        raise taken(path)
+    why = live_writer(path)
+    if _run_of(place) != (there or {}).get("run"):
+        # Another rank has moved it meanwhile: what was looked at is its successor.
         return None
+    if why is None and late:
+        why = "is being moved by a process that does not finish"
+    if why is None:
+        _move_away(place, exist, manifest)
+        return None
+    if exist == "replace":
+        raise ClewError(f"{path} {why}, so it is not replaced; choose another place")
+    return _settled(_take_number(place, rank, manifest, why), place, manifest)
+
+
+def _homes(place: LocalStorage, manifest: dict[str, Any]) -> list[LocalStorage]:
+    """Give the folders that other ranks of this run have made, the earliest first."""
+    if manifest["world_size"] <= 1:
+        return []
+    found = []
     others = itertools.takewhile(lambda other: other.folder.exists(), place.numbered())
     for candidate in (place, *others):
         there = found_manifest(candidate)
         if there is not None and _is_ours(there, manifest):
-            found = _take(candidate, rank, manifest)
-            if found is not None:
-                return found
+            made = (candidate.folder / MANIFEST).stat().st_mtime_ns
+            found.append((made, str(there.get("run")), candidate))
+    return [candidate for *_, candidate in sorted(found, key=lambda home: home[:2])]
+
+
+def _settled(found: Claim, place: LocalStorage, manifest: dict[str, Any]) -> Claim | None:
+    """Give up a folder that was made while another rank made one: all meet in the earliest."""
+    homes = _homes(place, manifest)
+    mine = found.folder.parent
+    if not homes or homes[0].folder == mine:
+        return found
+    found.folder.rmdir()
+    if os.listdir(mine) == [MANIFEST]:
+        (mine / MANIFEST).unlink()
+        mine.rmdir()
     return None
 
 
@@ -179,18 +217,19 @@ def _take_number(place: LocalStorage, rank: int, manifest: dict[str, Any], why: 
     raise AssertionError("numbers do not end")
 
 
-def _move_away(place: LocalStorage, run: object, exist: str, manifest: dict[str, Any]) -> None:
-    """Move an earlier run, and write the new manifest in its place; or let another rank do it.
+def _move_away(place: LocalStorage, exist: str, manifest: dict[str, Any]) -> None:
+    """Move an earlier run away, or let another rank do it.
 
     Who creates the mark in the folder of that very run may move it, and nobody else.
     """
+    run = _run_of(place)
     mark = place.folder / f".moving-{hashlib.sha256(str(run).encode()).hexdigest()[:16]}"
     try:
         os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-    except (FileExistsError, FileNotFoundError):
+    except FileExistsError:
         time.sleep(0.01)
         return
-    if (found_manifest(place) or {}).get("run") != run:
+    if _run_of(place) != run:
         # It was moved before the mark was made, which is in its successor.
         mark.unlink(missing_ok=True)
         return
@@ -200,10 +239,14 @@ def _move_away(place: LocalStorage, run: object, exist: str, manifest: dict[str,
         mark.unlink(missing_ok=True)
         raise
     (moved / mark.name).unlink()
-    place.folder.mkdir(exist_ok=True)
-    create_manifest(place.folder, manifest)
     if exist == "replace":
+        place.folder.mkdir(exist_ok=True)
+        create_manifest(place.folder, manifest)
         remove_folder(moved, TRACE, place.folder)
+
+
+def _run_of(place: Storage) -> object:
+    return (found_manifest(place) or {}).get("run")
 
 
 def _claim_remote(place: Storage, rank: int, exist: str, manifest: dict[str, Any]) -> Claim:

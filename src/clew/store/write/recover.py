@@ -31,7 +31,7 @@ from clew.store.format.manifest import (
 )
 from clew.store.format.schema import SCHEMAS, part_name
 from clew.store.read.live_writer import live_rank_writer
-from clew.store.read.open_trace import not_closed, rank_folders, rank_links, rank_names, read_files
+from clew.store.read.open_trace import not_closed, rank_folders, rank_links, read_files
 from clew.store.read.table_parts import parts_of, read_table
 from clew.store.safe_files import opened
 from clew.store.storage import LocalStorage, is_url
@@ -54,9 +54,9 @@ def recover(path: str | os.PathLike[str]) -> list[str]:
         )
     folder = Path(path)
     storage = LocalStorage(folder)
-    if not (folder / MANIFEST).exists() and not (folder.is_dir() and rank_names(storage)):
-        read_manifest(storage)
     ranks = rank_folders(folder)
+    if not ranks:
+        read_manifest(storage)
     try:
         done = list(_restore_manifest(storage, ranks))
         done += [f"{name}: left alone, it is a link" for name in rank_links(storage)]
