@@ -60,6 +60,8 @@ class Plan:
     small_tensors: int
     report_events: int
     variables: Effort
+    variable_calls: int
+    layouts: tuple[int, ...]
     seed_rounds: int
     seed_layers: int
 
@@ -74,6 +76,8 @@ FULL = Plan(
     small_tensors=20_000,
     report_events=100_000,
     variables=Effort(rounds=10, seconds=4.0),
+    variable_calls=100_000,
+    layouts=(1_000, 10_000),
     seed_rounds=12,
     seed_layers=6,
 )
@@ -87,6 +91,8 @@ QUICK = Plan(
     small_tensors=500,
     report_events=5_000,
     variables=Effort(rounds=1, seconds=0.2),
+    variable_calls=100_000,
+    layouts=(1_000, 10_000),
     seed_rounds=1,
     seed_layers=1,
 )
@@ -241,7 +247,7 @@ def _variables(plan: Plan, python: str, key: str) -> Iterator[Row]:
     """The ways to follow a variable of a NumPy program, each in the same process."""
     effort = plan.variables
     found = json.loads(_output("-m", "bench.variables", str(effort.rounds), str(effort.seconds),
-                               python=python))  # fmt: skip
+                               str(plan.variable_calls), python=python))  # fmt: skip
     times, on = found["times"], f"NumPy program, Python {found['python']}"
     for name, what, goal in WAYS:
         if name in times:
@@ -302,7 +308,7 @@ def _import_seconds(statement: str) -> float:
 
 def drawing(plan: Plan) -> Iterator[Row]:
     """Graphs: large layouts by themselves, and a model from its trace to the picture."""
-    for count in (1_000, 10_000):
+    for count in plan.layouts:
         seconds = pictures.layout_seconds(count)
         yield Row(
             f"graph.layout_{count}", "layout of a graph", f"{count:,} nodes", "", seconds, "s"

@@ -27,8 +27,8 @@ from clew.capture.variables import VariableSource
 from clew.events.settings import Limits
 from clew.store.write.memory_sink import MemoryStore
 
-# Bindings of the variable, and calls elsewhere, of one run.
-ROUNDS, CALLS, SIZE = 20, 100_000, 16
+# Rounds of one run, in each of which the variable is bound and `calls` other calls are made.
+ROUNDS, SIZE = 20, 16
 NAME = f"{os.path.basename(__file__)}:target.y"
 
 
@@ -52,11 +52,11 @@ def small(i: int) -> int:
     return doubled + 1
 
 
-def program() -> Any:
+def program(calls: int, wanted: Callable[[Any], Any] | None = None) -> Any:
     x = np.full((SIZE, SIZE), 0.5)
     for _ in range(ROUNDS):
-        x = target(x)
-        elsewhere(CALLS)
+        x = (wanted or target)(x)
+        elsewhere(calls)
     return x
 
 
@@ -70,7 +70,7 @@ class _Records:
         self._recording.named(label, value, where)
 
 
-def one_local() -> Any:
+def one_local(calls: int) -> Any:
     """`y` of `target` recorded in full at each binding, and nothing else touched."""
     sink = MemoryStore()
     budget = Budget(Limits(), lambda gap: None)
@@ -79,25 +79,25 @@ def one_local() -> Any:
     source = VariableSource(recording, [parse(NAME)], records, lambda gap: None)
     source.start()
     try:
-        program()
+        program(calls)
     finally:
         source.stop()
     recording.close()
     return sink
 
 
-def watched(**options: Any) -> Subject:
+def watched(calls: int, **options: Any) -> Subject:
     """`clew.watch("y")` around the program."""
 
     def run() -> Any:
         with clew.watch("y", **options) as watch:
-            program()
+            program(calls)
         return watch
 
     return run
 
 
-def settraced() -> Any:
+def settraced(calls: int) -> Any:
     """A trace function on everything that looks at `y` after each line."""
     seen = []
 
@@ -110,13 +110,13 @@ def settraced() -> Any:
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        program()
+        program(calls)
     finally:
         sys.settrace(before)
     return seen
 
 
-def snooped() -> Subject | None:
+def snooped(calls: int) -> Subject | None:
     """PySnooper on `target` alone, its text thrown away; None where it is not installed."""
     try:
         import pysnooper
@@ -126,10 +126,7 @@ def snooped() -> Subject | None:
     shown = pysnooper.snoop(stream)(target)
 
     def run() -> Any:
-        x = np.full((SIZE, SIZE), 0.5)
-        for _ in range(ROUNDS):
-            x = shown(x)
-            elsewhere(CALLS)
+        x = program(calls, shown)
         stream.seek(0)
         stream.truncate()
         return x
@@ -137,24 +134,24 @@ def snooped() -> Subject | None:
     return run
 
 
-def measure(effort: Effort) -> dict[str, float]:
+def measure(effort: Effort, calls: int) -> dict[str, float]:
     """The time of each way, in seconds."""
     ways: dict[str, Callable[[], object] | None] = {
-        "untraced": program,
-        "local": one_local,
-        "watch": watched(out=False),
-        "watch_meta": watched(out=False, values="meta"),
-        "watch_text": watched(out=io.StringIO()),
-        "settrace": settraced,
-        "pysnooper": snooped(),
+        "untraced": lambda: program(calls),
+        "local": lambda: one_local(calls),
+        "watch": watched(calls, out=False),
+        "watch_meta": watched(calls, out=False, values="meta"),
+        "watch_text": watched(calls, out=io.StringIO()),
+        "settrace": lambda: settraced(calls),
+        "pysnooper": snooped(calls),
     }
     return best_times({name: way for name, way in ways.items() if way is not None}, effort)
 
 
 def main() -> None:
-    rounds, seconds = int(sys.argv[1]), float(sys.argv[2])
+    rounds, seconds, calls = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
     version = ".".join(map(str, sys.version_info[:2]))
-    print(json.dumps({"python": version, "times": measure(Effort(rounds, seconds))}))
+    print(json.dumps({"python": version, "times": measure(Effort(rounds, seconds), calls)}))
 
 
 if __name__ == "__main__":
