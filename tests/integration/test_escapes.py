@@ -201,6 +201,23 @@ def test_whatever_is_called_gives_plain_text(name: str, folders: dict[str, Path]
             "TableView", "GraphView", "Graph", "Node", "Edge"} <= crawler.seen  # fmt: skip
 
 
+def test_names_make_no_lines_and_keep_to_the_width() -> None:
+    """A name with a line break cannot pretend to be a line of its own."""
+    style = Style(width=70, bounded=True)
+    for name in ("taps", "crash", "threads"):
+        odd = in_memory(name)
+        short = hostile(clew.load(CORPUS / f"{name}.clew"), "x")
+        for view in (
+            lambda t: t.tree(fold=False),
+            lambda t: t.code(succinct=False),
+            lambda t: t.table().head(1000),
+        ):
+            usual, shown = view(short).text(Style()), view(odd).text(Style())
+            assert shown.count("\n") == usual.count("\n")
+            assert all(len(line) <= 70 for line in view(odd).text(style).split("\n"))
+        assert str(odd.graph(depth=1)).count("\n") == str(short.graph(depth=1)).count("\n")
+
+
 def test_every_error_quotes_plain_names(folders: dict[str, Path]) -> None:
     trace = clew.load(folders["taps"])
     first = trace.modules[0]

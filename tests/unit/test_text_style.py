@@ -106,6 +106,9 @@ def test_long_lines_go_on_under_the_same_tree_lines(width: int, color: bool) -> 
 def test_a_word_longer_than_the_line_is_cut() -> None:
     lines = Style(width=40, bounded=True).wrapped("│ ", "x" * 100)
     assert [len(line) for line in lines] == [40, 40, 2 + 4 + 28]
+    # One that ends at the edge comes before it, so that the space between lies past the edge.
+    lines = Style(width=40, bounded=True).wrapped("│ ", f"{'y' * 38} {'x' * 100}")
+    assert [len(line) for line in lines] == [40, 40, 40, 2 + 4 + 32]
 
 
 def test_where_nothing_bounds_a_line_it_stays_whole() -> None:

@@ -36,6 +36,7 @@ class CallTexts:
         self._refs: list[int] = c.refs.tolist()
         self._parts: dict[int, tuple[_Parts, _Parts, int]] = {}
         self._made: dict[tuple[int, tuple[int, ...]], tuple[str, str]] = {}
+        self._ops: dict[str, str] = {}
 
     def inputs(self, row: int) -> str:
         """The arguments of an event."""
@@ -48,8 +49,16 @@ class CallTexts:
     def op(self, row: int) -> str:
         """An op with its arguments and result."""
         inputs, outputs = self._texts(row)
-        name = short_op(plain(self._run.name(row)))
+        name = self.short_op(row)
         return f"{name}({inputs}) -> {outputs}" if outputs else f"{name}({inputs})"
+
+    def short_op(self, row: int) -> str:
+        """The name of an op, short."""
+        name = self._run.name(row)
+        short = self._ops.get(name)
+        if short is None:
+            short = self._ops[name] = short_op(plain(name))
+        return short
 
     def looks(self, row: int) -> tuple[int, tuple[int, ...]]:
         """What an event's text depends on, besides its name."""

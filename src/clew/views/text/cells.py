@@ -115,6 +115,9 @@ def cells_of(node: TreeNode, times: int = 1, above: Source | None = None) -> Cel
 
 def _plain(cells: Cells) -> Cells:
     """Make plain what the program named, before it is measured."""
+    # One look at all of it, as nearly every line is plain.
+    if "".join((cells.name, cells.cls, cells.mark, *cells.flow, *cells.shorter)).isprintable():
+        return cells
     cells.name, cells.cls, cells.mark = map(plain, (cells.name, cells.cls, cells.mark))
     cells.flow, cells.shorter = list(map(plain, cells.flow)), list(map(plain, cells.shorter))
     return cells

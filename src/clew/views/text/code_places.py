@@ -52,11 +52,11 @@ class CodePlaces:
 
     def file(self, file: str) -> str:
         """A file's name in short: from its package on, or as much of its path as tells it apart."""
-        return plain(self._names[file])
+        return self._names[file]
 
     @cached_property
     def _names(self) -> dict[str, str]:
-        return file_names(self._run)
+        return {file: plain(name) for file, name in file_names(self._run).items()}
 
 
 def short_place(place: Place, last: Place | None = None) -> str:

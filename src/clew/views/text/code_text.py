@@ -29,7 +29,7 @@ from clew.views.text.code_nodes import (
 )
 from clew.views.text.code_places import CodePlaces
 from clew.views.text.event_texts import EventTexts
-from clew.views.text.style import Style, counted, not_finite_text, short_op
+from clew.views.text.style import Style, counted, not_finite_text
 
 BAR = "│ "
 _MOST_NAMES = 8
@@ -179,7 +179,7 @@ class CodeText:
         return self._style.paint(text, "dim") + self._not_finite(node.counted)
 
     def _names(self, rows: list[int]) -> str:
-        names = Counter(short_op(plain(self._run.name(row))) for row in rows)
+        names = Counter(map(self._texts.short_op, rows))
         shown = [n + (f" ×{names[n]}" if names[n] > 1 else "") for n in names]
         rest = f", +{len(shown) - _MOST_NAMES}" if len(shown) > _MOST_NAMES else ""
         return ", ".join(shown[:_MOST_NAMES]) + rest

@@ -46,7 +46,8 @@ def _lines(finding: Finding, run: Run, style: Style) -> list[str]:
     if finding.kind == "coverage":
         way = style.way("t.coverage lists them", "`clew info` lists them")
         head = signed(WARNING, f"not seen: {counted(finding.count, 'thing')}, {way}")
-        gaps = [f"  {clipped(str(gap), _LONGEST_GAP)}" for gap in run.coverage[:_MOST_GAPS]]
+        room = min(_LONGEST_GAP, style.width - 2) if style.bounded else _LONGEST_GAP
+        gaps = [f"  {clipped(str(gap), room)}" for gap in run.coverage[:_MOST_GAPS]]
         return [_painted(head, looks, style), *gaps]
     text = signed(finding.severity, finding.text)
     if finding.kind == "crash":

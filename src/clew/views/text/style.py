@@ -172,7 +172,8 @@ def _cut(text: str, first: int, room: int) -> Iterator[str]:
             color = "" if piece == _RESET else piece
             continue
         while length + len(piece.rstrip()) > first:
-            fits = first if len(piece) > room else length
+            # A space after the last word may lie past the edge.
+            fits = max(first, length) if len(piece) > room else length
             head, piece = piece[: fits - length], piece[fits - length :]
             yield (line + head).rstrip() + (_RESET if color else "")
             line, length, first = color, 0, room
