@@ -64,6 +64,7 @@ class Many(nn.Module):
 
 def record(path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> clew.Trace:
     """A run of several ranks and steps whose batch differs from step to step."""
+    monkeypatch.setenv("WORLD_SIZE", str(RANKS))
     for rank in range(RANKS):
         monkeypatch.setenv("RANK", str(rank))
         torch.manual_seed(rank)
@@ -73,6 +74,7 @@ def record(path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> clew.
                 model(torch.randn(2 + step % 2, 8))
                 t.step()
     monkeypatch.delenv("RANK")
+    monkeypatch.delenv("WORLD_SIZE")
     return clew.load(path)
 
 
@@ -505,17 +507,21 @@ def test_a_missing_extra_names_the_install(
 def test_an_existing_file_is_left_alone(full: clew.Trace, tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("mine")
-    with pytest.raises(ClewError, match=r"x\.csv exists; .* exist='replace'"):
-        full.export("csv", path)
+    for exist, said in (("replace", "is not a CSV of events, so it is not replaced"),
+                        ("error", r"x\.csv exists; .* exist='replace'")):  # fmt: skip
+        with pytest.raises(ClewError, match=said):
+            full.export("csv", path, exist=exist)
     assert path.read_text() == "mine"
-    full.export("csv", path, exist="replace")
+    path.unlink()
+    for _ in range(2):
+        full.export("csv", path)
     assert path.read_text().startswith("id,")
 
 
 def test_only_an_export_may_be_replaced_by_a_folder(full: clew.Trace, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
-    with pytest.raises(ClewError, match="no export wrote"):
+    with pytest.raises(ClewError, match="is not a Zarr export of Clew's, so it is not replaced"):
         full.export("zarr", tmp_path / "mine", exist="replace")
     full.export("zarr", tmp_path / "x.zarr", addresses=["fc"])
     full.export("zarr", tmp_path / "x.zarr", addresses=["parts.a/b"], exist="replace")
@@ -541,8 +547,8 @@ def test_wrong_words_are_answered_with_the_right_ones(full: clew.Trace, tmp_path
         full.export("hdf5", tmp_path / "x", ragged="cut")
     with pytest.raises(ClewError, match="compression='zip' is not one of None, 'gzip', 'lzf'"):
         full.export("hdf5", tmp_path / "x", compression="zip")
-    with pytest.raises(ClewError, match="exist='new' is not one of 'error', 'replace'"):
-        full.export("csv", tmp_path / "x", exist="new")
+    with pytest.raises(ClewError, match="exist='over' is not one of 'replace', 'keep', 'error'"):
+        full.export("csv", tmp_path / "x", exist="over")
 
 
 def test_an_unwritable_place_is_said(full: clew.Trace, tmp_path: Path) -> None:

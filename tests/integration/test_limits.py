@@ -115,9 +115,19 @@ def test_what_is_captured_by_name_is_limited_too() -> None:
     assert kept(t).count(SIZE) == 3
 
 
-@pytest.mark.parametrize("limits", [{"bytes": 0}, {"events": -1}, {"sample": True}, {"seconds": 0}])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"bytes": 0},
+        {"events": -1},
+        {"sample": True},
+        {"seconds": 0},
+        {"sample": None},
+        {"queue": 0},
+    ],
+)
 def test_a_limit_that_is_none(limits: dict[str, Any]) -> None:
-    with pytest.raises(clew.ClewError, match="give a positive number, or None"):
+    with pytest.raises(clew.ClewError, match="give a positive number"):
         clew.Limits(**limits)
 
 

@@ -279,10 +279,10 @@ def test_title_and_name(trace: clew.Trace, tmp_path: Path) -> None:
 
 def test_existing_file_is_replaced_unless_told_otherwise(trace: clew.Trace, tmp_path: Path) -> None:
     path = tmp_path / "r.html"
-    path.write_text("old")
-    with pytest.raises(clew.ClewError, match="r.html exists; choose another path"):
+    path.write_text("<!doctype html>old")
+    with pytest.raises(clew.ClewError, match="r.html exists; choose another place"):
         trace.html(path, exist="error")
-    assert path.read_text() == "old"
+    assert path.read_text() == "<!doctype html>old"
     trace.html(path)
     assert path.read_text().startswith("<!DOCTYPE html>")
     assert list(tmp_path.iterdir()) == [path]

@@ -151,7 +151,7 @@ def _try_local(
 
 def _homes(place: LocalStorage, manifest: dict[str, Any]) -> list[LocalStorage]:
     """Give the folders that other ranks of this run have made, the earliest first."""
-    if manifest["world_size"] <= 1:
+    if not _may_be_one_of_many(manifest):
         return []
     found = []
     others = itertools.takewhile(lambda other: other.folder.exists(), place.numbered())
@@ -198,7 +198,12 @@ def _is_ours(there: dict[str, Any], manifest: dict[str, Any]) -> bool:
     """Tell whether a manifest that is there is this run's: written by it or by another rank."""
     if there.get("run") == manifest["run"]:
         return True
-    return manifest["world_size"] > 1 and same_job(there, manifest)
+    return _may_be_one_of_many(manifest) and same_job(there, manifest)
+
+
+def _may_be_one_of_many(manifest: dict[str, Any]) -> bool:
+    """Tell whether this process is a rank among others; some launchers give no number of them."""
+    return manifest["world_size"] > 1 or "RANK" in os.environ
 
 
 def _is_used(folder: Path) -> bool:
