@@ -2,40 +2,52 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 
 from clew.events.columns import ModuleRow
+
+# The character after the one that ends a name in a path.
+_AFTER_DOT = chr(ord(".") + 1)
 
 
 class Parameters:
     """How many parameters lie in each module, shared ones counted once."""
 
     def __init__(self, modules: list[ModuleRow], parameters: list[tuple[str, int, int]]) -> None:
-        self._paths = {path for path, _, _ in parameters}
+        self._names = {path for path, _, _ in parameters}
         self.total = sum(size for _, _, size in parameters)
         owned: Counter[int] = Counter()
         for _, owner, size in parameters:
             owned[modules[owner].number] += size
-        self._inside: dict[str, set[int]] = {}
+        self._owned = owned
+        # Paths in order, so that those inside a module are neighbours.
+        found = sorted({(m.path, m.number) for m in modules if owned[m.number]})
+        self._paths = [path for path, _ in found]
+        self._numbers = [number for _, number in found]
         # Beside a model that was given, other outermost modules go by their class.
         others = {module.path for module in modules if module.path in _names_of_a_root(module)}
-        for module in modules:
-            if owned[module.number]:
-                path = module.path
-                if path.partition(".")[0] not in others:
-                    self._inside.setdefault("", set()).add(module.number)
-                while path:
-                    self._inside.setdefault(path, set()).add(module.number)
-                    path = path.rpartition(".")[0]
-        self._owned = owned
+        first_names = ((path.partition(".")[0], number) for path, number in found)
+        self._counts: dict[str, int] = {}
+        self._in_the_root = {number for name, number in first_names if name not in others}
 
     def has(self, path: str) -> bool:
         """Whether a parameter goes by this path."""
-        return path in self._paths
+        return path in self._names
 
     def inside(self, path: str) -> int:
         """The number of elements of all parameters in a module."""
-        return sum(self._owned[number] for number in self._inside.get(path, ()))
+        if path not in self._counts:
+            numbers = self._in_the_root
+            if path:
+                own = slice(self._place(path), self._place(path + "\0"))
+                below = slice(self._place(path + "."), self._place(path + _AFTER_DOT))
+                numbers = {*self._numbers[own], *self._numbers[below]}
+            self._counts[path] = sum(self._owned[number] for number in numbers)
+        return self._counts[path]
+
+    def _place(self, path: str) -> int:
+        return bisect_left(self._paths, path)
 
 
 def _names_of_a_root(module: ModuleRow) -> tuple[str, ...]:

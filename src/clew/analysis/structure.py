@@ -19,6 +19,7 @@ from clew.events.records import GRADIENT, MODULE, OP, TAP, VARIABLE
 from clew.run.run import Run
 
 _DIGITS = re.compile(r"\d+")
+_MOST_DIGITS = 18
 
 
 class Structure:
@@ -49,6 +50,7 @@ class Structure:
         self.size: list[int] = [1] * len(run)
         # Whether the rows inside an event, and inside each of those, follow it without a gap.
         self._is_whole: list[bool] = [True] * len(run)
+        self._indices: dict[int, list[int]] = {}
         self._sign()
 
     def name(self, row: int) -> str:
@@ -77,7 +79,10 @@ class Structure:
         if not self._sizes:
             return []
         if self.kind[row] == MODULE:
-            return [int(digits) for digits in _DIGITS.findall(self.name(row))]
+            found = self._indices.get(row)
+            if found is None:
+                found = self._indices[row] = numbers_in(self.name(row))
+            return found
         return self._templates[int(self.run.columns.template[row])].indices
 
     def subtree(self, row: int) -> list[int]:
@@ -100,6 +105,8 @@ class Structure:
         else:
             parts = [self.values[self.first[row] : self.first[row + 1]] for row in rows]
             values = np.concatenate(parts)
+        if not len(values):
+            return values
         _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
         rank = np.empty(len(first), dtype=np.int64)
         rank[np.argsort(first)] = np.arange(len(first))
@@ -185,6 +192,16 @@ class Structure:
 
     def _number(self, key: Any) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
+
+
+def numbers_in(name: str) -> list[int]:
+    """Give the numbers in a name; those too long to count up are only told apart.
+
+    >>> numbers_in("layers.11.conv2")
+    [11, 2]
+    """
+    found = _DIGITS.findall(name)
+    return [int(n) if len(n) <= _MOST_DIGITS else int.from_bytes(n.encode(), "big") for n in found]
 
 
 class _Shape:

@@ -119,7 +119,8 @@ class DataEdges:
         if box in self.boxes.frames:
             self._leave_frame(given)
             return
-        handed_on = [value for value in given if value in taken]
+        went_in = set(taken)
+        handed_on = [value for value in given if value in went_in]
         self._take(row, [v for v in handed_on if self.boxes.box(row) != self._box_of(v)])
         for value in given:
             self._made_by[value] = (row,)
@@ -242,23 +243,24 @@ class DataEdges:
 
     def _outputs(self) -> list[Edge]:
         """Edges to what outermost calls return and nothing takes up."""
-        edges: dict[tuple[str, str], Edge] = {}
+        labels: dict[tuple[str, str], dict[str, None]] = {}
+        paths: dict[int, dict[int, str]] = {}
         for value, row in self._left.items():
             first = self.boxes.like.get(row, row)
             name = f"out{int(self.run.columns.id[first])}"
-            label = _named(self._path(row, value), self.text(value))
+            if row not in paths:
+                paths[row] = self._paths(row)
+            label = _named(paths[row].get(value, ""), self.text(value))
             for source in map(self._box, self._made_by.get(value, ())):
                 if source is not None:
-                    known = edges.get((source, name), Edge(source, name))
-                    labels = tuple(dict.fromkeys((*known.labels, label)))
-                    edges[source, name] = Edge(source, name, DATA, labels, len(labels))
+                    labels.setdefault((source, name), {})[label] = None
                     self.outside.setdefault(name, Node(name, OUTPUT, "output"))
-        return list(edges.values())
+        return [Edge(*ends, DATA, tuple(said), len(said)) for ends, said in labels.items()]
 
-    def _path(self, row: int, value: int) -> str:
-        """Where in the result of a call a value is."""
+    def _paths(self, row: int) -> dict[int, str]:
+        """Where in the result of a call each value is, by the first place that has it."""
         leaves = self.run.leaf_values(row)
-        return next((leaf.path for leaf, v in leaves if v == value and leaf.role == OUT), "")
+        return {v: leaf.path for leaf, v in reversed(leaves) if leaf.role == OUT}
 
 
 def _named(path: str, text: str) -> str:

@@ -71,11 +71,8 @@ def build(
     `folds` saves folding the same run again, `said` is what else to say of what is drawn.
     """
     folds = folds or Folds(run, options.fold, options.sizes)
-    ops = options.ops or (BETWEEN if options.edges == FLOW else NO_OPS)
-    maker = BoxMaker(folds, Wanted(options.depth, ops, options.prune))
     part = _part(folds, options, roots)
-    maker.add(part.rows)
-    boxes = maker.boxes
+    boxes = _boxes(folds, options, part)
     if options.edges == TREE:
         boxes.nodes = _without_repeats(boxes.nodes)
     edges, outside = _edges(folds, boxes, options)
@@ -87,7 +84,10 @@ def build(
         edges = merged_edges(edges, becomes)
     figures = NodeFacts(folds)
     filled = {name: figures.filled(node, rows[name]) for name, node in nodes.items()}
-    filled |= {n.id: _summed(n, filled) for n in filled.values() if n.kind == REPEAT}
+    inside: dict[str | None, list[Node]] = {}
+    for node in filled.values():
+        inside.setdefault(node.parent, []).append(node)
+    filled |= {n.id: _summed(n, inside.get(n.id, [])) for n in filled.values() if n.kind == REPEAT}
     if options.edges == TREE:
         filled = {name: replace(node, parent=None) for name, node in filled.items()}
     before = {node.id: node for node in outside if node.kind == INPUT}
@@ -98,6 +98,30 @@ def build(
         tuple(edges),
         ", ".join(filter(None, [part.said, said])),
     )
+
+
+def count_boxes(folds: Folds, options: Options, roots: list[int] | None) -> tuple[int, int]:
+    """Count the nodes of a graph, and those with nothing inside; inputs and outputs are not known.
+
+    It takes far less than the graph itself, whose edges are the work.
+    """
+    nodes = _boxes(folds, options, _part(folds, options, roots)).nodes
+    is_tree = options.edges == TREE
+    if is_tree:
+        nodes = _without_repeats(nodes)
+    becomes = {name: name for name in nodes}
+    if options.squash is not None:
+        becomes = squash(nodes, options.squash, everywhere=is_tree)
+    left = set(becomes.values())
+    frames = {becomes[n.parent] for n in nodes.values() if n.parent is not None and not is_tree}
+    return len(left), len(left - frames)
+
+
+def _boxes(folds: Folds, options: Options, part: GraphPart) -> Boxes:
+    ops = options.ops or (BETWEEN if options.edges == FLOW else NO_OPS)
+    maker = BoxMaker(folds, Wanted(options.depth, ops, options.prune))
+    maker.add(part.rows)
+    return maker.boxes
 
 
 def _part(folds: Folds, options: Options, roots: list[int] | None) -> GraphPart:
@@ -146,9 +170,8 @@ def _rows(boxes: Boxes) -> dict[str, list[int]]:
     }
 
 
-def _summed(repeat: Node, nodes: dict[str, Node]) -> Node:
+def _summed(repeat: Node, inside: list[Node]) -> Node:
     """A repeat with the time, parameters and ops of what is directly in it."""
-    inside = [node for node in nodes.values() if node.parent == repeat.id]
     times = [node.seconds for node in inside if node.seconds is not None]
     return replace(
         repeat,

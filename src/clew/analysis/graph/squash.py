@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 
 from clew.analysis.graph.graph_model import CALL, Edge, Node
@@ -47,13 +48,14 @@ def merged(
             title = before.cls if by == "class" else bare(before.name)
             exact = before.exact and node.exact
             left[name] = replace(before, name=title, count=before.count + node.count, exact=exact)
-            rows[name] = rows[name] + rows.pop(node.id)
+            rows[name] += rows.pop(node.id)
     return left, rows
 
 
 def merged_edges(edges: list[Edge], becomes: dict[str, str]) -> list[Edge]:
     """Edges between the nodes that are left, those of one kind between two as one."""
-    found: dict[tuple[str, str, str], Edge] = {}
+    labels: dict[tuple[str, str, str], dict[str, None]] = {}
+    counts: Counter[tuple[str, str, str]] = Counter()
     for edge in edges:
         source, target = (
             becomes.get(edge.source, edge.source),
@@ -62,8 +64,6 @@ def merged_edges(edges: list[Edge], becomes: dict[str, str]) -> list[Edge]:
         if source == target:
             continue
         key = source, target, edge.kind
-        before = found.get(key)
-        labels = edge.labels if before is None else (*before.labels, *edge.labels)
-        count = edge.count + (0 if before is None else before.count)
-        found[key] = Edge(source, target, edge.kind, tuple(dict.fromkeys(labels)), count)
-    return list(found.values())
+        labels.setdefault(key, {}).update(dict.fromkeys(edge.labels))
+        counts[key] += edge.count
+    return [Edge(*key, tuple(said), counts[key]) for key, said in labels.items()]

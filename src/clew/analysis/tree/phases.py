@@ -13,7 +13,7 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from clew.analysis.fold import name_range
-from clew.analysis.structure import Structure
+from clew.analysis.structure import Structure, numbers_in
 from clew.analysis.tree.outline import Draft, Outliner
 from clew.analysis.tree.totals import BACKWARD_SECTION, OPTIMIZER_SECTION, Totals
 from clew.analysis.tree.tree_model import BACKWARD, GROUP, LINE, OPTIMIZER
@@ -129,7 +129,7 @@ def listed(names: list[str]) -> str:
     >>> listed(["h.0", "h.1", "h.2"]), listed(["h.0", "h.2"]), listed(["h.0", "h.2", "h.3", "h.9"])
     ('h.0 … h.2', 'h.0, h.2', 'h.0, h.2 … h.9')
     """
-    numbers = [[int(digits) for digits in _DIGITS.findall(name)] for name in names]
+    numbers = [numbers_in(name) for name in names]
     steps = {sum(b) - sum(a) for a, b in pairwise(numbers)}
     if len(names) > 3 and not steps <= {-1} and not steps <= {1}:
         return f"{names[0]}, {names[1]} … {names[-1]}"

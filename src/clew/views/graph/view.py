@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from clew.analysis.fold import Folds
-from clew.analysis.graph import Graph, Options, build
+from clew.analysis.graph import Graph, Options, build, count_boxes
 from clew.analysis.graph.graph_model import BACKWARD, NEXT
 from clew.analysis.graph.part import one_rank
 from clew.errors import ClewError
@@ -184,7 +184,10 @@ class GraphView:
         return f"<GraphView {words.heading(self.model)}: {nodes}; .svg('g.svg') draws it>"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        return {"image/svg+xml": self.svg(), "text/plain": str(self)}
+        try:
+            return {"image/svg+xml": self.svg(), "text/plain": str(self)}
+        except ClewError as too_much:
+            return {"text/plain": f"{too_much}\n{self}"}
 
 
 def graph_view(
@@ -211,38 +214,56 @@ def graph_view(
 
     folded = {sizes: Folds(run, fold, sizes) for sizes in (True, False)}
 
-    def at(depth: int | None, sizes: bool = True) -> Graph:
-        options = Options(depth, fold, ops, pruned, squash, edges, backward, sizes, step)
-        return build(run, options, roots, folded[sizes], said)
+    def options(depth: int, sizes: bool = True) -> Options:
+        return Options(depth, fold, ops, pruned, squash, edges, backward, sizes, step)
 
-    return GraphView(at(depth) if depth is not None else _readable(at, fold), **looks)
+    def at(depth: int, sizes: bool = True) -> Graph:
+        return build(run, options(depth, sizes), roots, folded[sizes], said)
+
+    def count(depth: int) -> tuple[int, int]:
+        return count_boxes(folded[True], options(depth), roots)
+
+    if depth is not None:
+        return GraphView(at(depth), **looks)
+    return GraphView(_readable(at, _deepest(count), fold), **looks)
 
 
 def _outermost(run: Run, rows: list[int]) -> list[int]:
     """Those of some events that lie in none of the others."""
-    parents = run.parent_row
+    parents = run.parent_row.tolist()
     wanted = set(rows)
+    # Whether a call, or one around it, is among those wanted.
+    inside: dict[int, bool] = {-1: False}
     found = []
     for row in sorted(wanted):
-        above = int(parents[row])
-        while above >= 0 and above not in wanted:
-            above = int(parents[above])
-        if above < 0:
+        path = [parents[row]]
+        while path[-1] not in inside and path[-1] not in wanted:
+            path.append(parents[path[-1]])
+        is_inside = path[-1] in wanted or inside[path[-1]]
+        inside.update(dict.fromkeys(path, is_inside))
+        if not is_inside:
             found.append(row)
     return found
 
 
-def _readable(at: Callable[..., Graph], fold: bool) -> Graph:
-    """The deepest graph that is not too much to look at."""
-    best: Graph | None = None
-    for depth in range(1, _DEEPEST + 1):
-        graph = at(depth)
-        if best is not None and len(graph.boxes) > READABLE:
-            break
-        if best is not None and len(graph.nodes) == len(best.nodes):
-            break
-        best = graph
-    assert best is not None
+def _deepest(count: Callable[[int], tuple[int, int]]) -> int:
+    """The last depth that shows more than the one before, and not too much."""
+    known, _ = count(1)
+    for depth in range(2, _DEEPEST + 1):
+        nodes, boxes = count(depth)
+        if nodes == known or boxes > READABLE:
+            return depth - 1
+        known = nodes
+    return _DEEPEST
+
+
+def _readable(at: Callable[..., Graph], deepest: int, fold: bool) -> Graph:
+    """The deepest graph that is not too much to look at, inputs and outputs included."""
+    depth = deepest
+    best = at(depth)
+    while depth > 1 and len(best.boxes) > READABLE:
+        depth -= 1
+        best = at(depth)
     if fold and len(best.boxes) > READABLE:
         # A loop whose tensors grow is folded only where showing each turn is too much.
         shorter = at(1, False)

@@ -271,8 +271,9 @@ class Heights:
         steps or ranks, their headings.
         """
         least = self._lowest if self._lowest < 0 else 1
-        depth = self.deepest
-        while room is not None and depth > least and self.at(depth) > room:
+        depth, lines = self.deepest, self.all
+        while room is not None and depth > least and lines > room:
+            lines += self._rest[depth] - self._at[depth]
             depth -= 1
         return depth
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from clew.errors import ClewError
 from clew.views.graph.layout.box_columns import columns
 from clew.views.graph.layout.crossings import ordered
 from clew.views.graph.layout.grid import Grid, Ties
@@ -19,6 +20,8 @@ from clew.views.graph.layout.shapes import Point, Rect, Size, Spacing
 # What a place is: a box in the rows, or a port through which lines come in or go out.
 BOX, ENTRY, EXIT = 0, -1, 1
 _FAR = 1 << 20
+# A line has a bend in each row that it passes.
+_MOST_BENDS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +106,20 @@ class Level:
             found[number[n]] if sort == BOX else edge[sort] for n, sort in enumerate(self._sorts)
         ]
 
+    def bends(self) -> int:
+        """How many rows the ties pass, all of them together."""
+        rows = self.rows_of_boxes()
+        return sum(max(0, rows[tie.target] - rows[tie.source] - 1) for tie in self.ties)
+
     def laid(self) -> Laid:
-        """The finished level."""
+        """The finished level; ClewError if its lines pass more rows than can be drawn."""
+        bends = self.bends()
+        if bends > _MOST_BENDS:
+            raise ClewError(
+                f"{len(self.ties):,} lines would pass {bends:,} rows of boxes, more than the "
+                f"{_MOST_BENDS:,} of a picture; draw less, with depth=, prune=, squash= or an "
+                "address; the text, .dot(), .mermaid() and .json() have all of it"
+            )
         places = [
             _Place(width, height, row)
             for (width, height), row in zip(self._sizes, self.rows_of_boxes(), strict=True)
@@ -227,7 +242,13 @@ class Level:
             )
             for x, place in zip(xs, places, strict=True)
         ]
-        ways = [self._way(chain, places, xs, rects, tops, bottoms, below) for chain in chains]
+        # Where lines between two places are fixed; the first line speaks for all between them.
+        fixed = {
+            (one, two): (out, into)
+            for one, ties in enumerate(below)
+            for two, out, into, _ in reversed(ties)
+        }
+        ways = [self._way(chain, places, xs, rects, tops, bottoms, fixed) for chain in chains]
         labels = [None if chain.label is None else rects[chain.label] for chain in chains]
         width = max((rect.right for rect in rects), default=0.0)
         height = max(bottoms.values(), default=0.0)
@@ -260,12 +281,12 @@ class Level:
         rects: list[Rect],
         tops: dict[int, float],
         bottoms: dict[int, float],
-        below: Ties,
+        fixed: dict[tuple[int, int], tuple[float, float]],
     ) -> list[Point]:
         """The points of a tie: straight down through each row, so that it misses the boxes."""
         points = []
         for one, two in pairwise(chain.places):
-            out, into = next((o, i) for other, o, i, _ in below[one] if other == two)
+            out, into = fixed[one, two]
             row = places[one].row
             start = tops[row] if places[one].bend else rects[one].bottom
             x = xs[one] + out

@@ -13,6 +13,8 @@ from clew.views.graph.layout.level import BOX, ENTRY, EXIT, Laid, Level, Tie
 from clew.views.graph.layout.shapes import Box, Link, Picture, Point, Rect, Route, Size, Spacing
 
 _TOP = ""
+# Bends of lines in a frame that are too many to draw them all.
+_MANY_BENDS = 20_000
 # A link's origin and lane, which make its ports.
 _Key = tuple[str, str]
 # An end of a cut link in one frame: a box with the port used, or the frame's own port.
@@ -253,10 +255,7 @@ class _FrameLevel:
     def lay(self, title: Size, right: bool) -> Laid:
         """Lay the frame's inside out and keep what came of it in the frame."""
         frame = self._frame
-        level = self._level(set(), title, right)
-        long = self._too_long(level)
-        if long:
-            level = self._level(long, title, right)
+        level = self._followable(title, right)
         laid = level.laid()
         for name, way, label in zip(frame.cuts, laid.ways, laid.labels, strict=True):
             frame.ways[name], frame.labels[name] = way, label
@@ -266,14 +265,28 @@ class _FrameLevel:
             frame.places[box] = laid.places[place]
         return laid
 
-    def _too_long(self, level: Level) -> set[_Name]:
+    def _followable(self, title: Size, right: bool) -> Level:
+        """The level with stubs for lines that an eye cannot follow.
+
+        Lines from outside the frame have some too, where there are very many and that helps.
+        """
+        first = self._level(set(), title, right)
+        long = self._too_long(first, (BOX,))
+        level = self._level(long, title, right) if long else first
+        bends = level.bends()
+        if bends <= _MANY_BENDS:
+            return level
+        more = self._level(self._too_long(first, (BOX, ENTRY)), title, right)
+        return more if more.bends() < bends else self._level(long, title, right)
+
+    def _too_long(self, level: Level, sources: tuple[int, ...]) -> set[_Name]:
         """The cuts that span more rows than an eye can follow."""
         rows = level.rows_of_boxes()
         return {
             name
             for name, tie in zip(self._frame.cuts, level.ties, strict=True)
             if rows[tie.target] - rows[tie.source] > 2 * self._space.longest
-            and name[0][0] == BOX
+            and name[0][0] in sources
             and name[1][0] == BOX
         }
 
@@ -287,9 +300,14 @@ class _FrameLevel:
             sorts.append(sort)
             return len(sizes) - 1
 
+        self._stubs.clear()
         stubs: dict[tuple[str, str], int] = {}
+        into: dict[str, list[_Name]] = {}
+        for name in self._frame.cuts:
+            if name in long:
+                into.setdefault(name[1][1], []).append(name)
         for box in self._frame.box.inside:
-            for name in [n for n in long if n[1][1] == box.id]:
+            for name in into.get(box.id, ()):
                 origin = self._origin(name)
                 if (origin, box.id) not in stubs:
                     size = self._stub_size(origin)
