@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -47,7 +48,8 @@ def check_out(out: object) -> None:
         name = os.fspath(path)
         if isinstance(out, Hdf5) or name.lower().endswith(SUFFIXES):
             folder = os.path.splitext(name)[0] + ".clew"
+            command = shlex.join(["clew", "export", folder, "hdf5", name])
             raise ClewError(
                 f"out={name!r}: a running trace is written to a folder, out={folder!r}; "
-                f"`clew export {folder} hdf5 {name}` makes the HDF5 file, while it runs or later"
+                f"`{command}` makes the HDF5 file, while it runs or later"
             )
