@@ -298,7 +298,9 @@ def test_without_fsspec_the_install_is_named(monkeypatch: pytest.MonkeyPatch) ->
         clew.load("memory://bucket/run.clew")
 
 
-def test_commands_take_urls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_take_urls(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = f"file://{tmp_path}/run.clew"
     t = program(url)
     assert main(["info", url, "--json"]) == 0
@@ -308,6 +310,9 @@ def test_commands_take_urls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     for command in (["show", url], ["code", url], ["value", url, "0"],
                     ["export", url, "chrome", str(tmp_path / "t.json")]):  # fmt: skip
         assert main(command) == 0
+    monkeypatch.chdir(tmp_path / "run.clew")
+    assert main(["html", url]) == 0
+    assert (tmp_path / "run.clew" / "run.html").exists()
     assert main(["recover", url]) == 2
     assert "is not recovered in place" in capsys.readouterr().err
 

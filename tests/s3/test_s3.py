@@ -70,8 +70,12 @@ def test_streamed_saved_and_loaded_it_is_the_trace(bucket: str) -> None:
     loaded = clew.load(f"{bucket}/deep/run.clew")
     assert facts_of(loaded) == facts_of(t)
     assert torch.equal(loaded["2"].values[1].tensor(), t["2"].values[1].tensor())
-    assert loaded.save(f"{bucket}/deep/run.clew") == f"{bucket}/deep/run-2.clew"
-    assert facts_of(clew.load(f"{bucket}/deep/run-2.clew")) == facts_of(t)
+    with pytest.warns(clew.ClewWarning, match="is taken, and nothing is moved there"):
+        kept = loaded.save(f"{bucket}/deep/run.clew", exist="keep")
+    assert kept == f"{bucket}/deep/run.1.clew"
+    assert facts_of(clew.load(kept)) == facts_of(t)
+    assert loaded.save(f"{bucket}/deep/run.clew") == f"{bucket}/deep/run.clew"
+    assert facts_of(loaded) == facts_of(t)
     assert program(f"{bucket}/deep/run.clew", exist="replace").path == f"{bucket}/deep/run.clew"
 
 
