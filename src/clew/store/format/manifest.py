@@ -137,8 +137,11 @@ class RunCheck:
         self._run = (found_manifest(self._storage) or {}).get("run")
 
     def __call__(self) -> None:
-        """Raise BadTrace if the folder holds another run by now."""
-        found = found_manifest(self._storage)
+        """Raise BadTrace if the folder holds another run by now, as far as that can be told."""
+        try:
+            found = found_manifest(self._storage)
+        except OSError:
+            return
         if found is not None and found.get("run") != self._run:
             raise BadTrace(
                 f"{self._storage} holds another run than the one that was opened there, which was "

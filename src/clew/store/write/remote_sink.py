@@ -17,6 +17,7 @@ from typing import Any
 from clew.events.columns import Columns
 from clew.events.model import Gap
 from clew.events.records import Batch
+from clew.store.format.manifest import RunCheck
 from clew.store.format.shards import StoredShards
 from clew.store.read.open_trace import PART, read_files
 from clew.store.remote_storage import RemoteStorage
@@ -54,7 +55,8 @@ class RemoteSink(DiskSink):
 
     def read(self) -> Columns:
         """Read what was written, wherever it is."""
-        return _read_partly_local(RemoteStorage(self._url), self.folder)
+        self.claim.check()
+        return _read_partly_local(RemoteStorage(self._url), self.folder, self.claim.check)
 
     def _check_place(self) -> None:
         """Nothing: the folder here is nobody else's."""
@@ -103,7 +105,7 @@ def _sealed(folder: Path) -> list[Path]:
     return [path for pattern in _ORDER for path in sorted(folder.glob(pattern))]
 
 
-def _read_partly_local(remote: RemoteStorage, local: Path) -> Columns:
+def _read_partly_local(remote: RemoteStorage, local: Path, check: RunCheck) -> Columns:
     """Read the columns of a rank that is being uploaded: what is there, and what is still here."""
     try:
         folder = remote.local(local.name, PART)
@@ -114,7 +116,8 @@ def _read_partly_local(remote: RemoteStorage, local: Path) -> Columns:
         if PART.fullmatch(path.name) and not (folder / path.name).exists():
             _copy(path, folder / path.name)
     here = StoredShards(LocalStorage(local.parent), local.name)
-    return read_files(folder, shards=_Shards(here, StoredShards(remote, local.name)))[0]
+    shards = _Shards(here, StoredShards(remote, local.name))
+    return read_files(folder, shards=shards, check=check)[0]
 
 
 def _copy(path: Path, target: Path) -> None:
