@@ -25,6 +25,7 @@ from clew.analysis.nonfinite import (
     NonFiniteSearch,
 )
 from clew.analysis.rank_order import Parting, partings
+from clew.events.columns import Ints
 from clew.events.model import Data
 from clew.events.records import GATHERED, MODULE, NOTE, OP, PREFIX, STEP
 from clew.plain_text import first_line, plain
@@ -195,21 +196,26 @@ def _not_checked(search: NonFiniteSearch) -> Iterator[Finding]:
     flow, run = search.flow, search.run
     quiet = np.isin(run.columns.kind, (NOTE, STEP, PREFIX, GATHERED))
     results = flow.is_result & flow.is_float[flow.values] & ~quiet[flow.event]
-    rows = np.unique(flow.event[results])
-    unseen = np.unique(flow.event[results & ~flow.known[flow.values]])
-    if not len(unseen):
+    total = _distinct(flow.event[results])
+    unseen = _distinct(flow.event[results & ~flow.known[flow.values]])
+    if not unseen:
         return
-    looked = len(rows) - len(unseen)
+    looked = total - unseen
     if looked:
         text = (
             "NaN and Inf not checked everywhere: values were taken of "
-            f"{looked:,} of {len(rows):,} events"
+            f"{looked:,} of {total:,} events"
         )
     else:
         text = "NaN and Inf not checked: no values were taken"
     if run.environment.get("values") not in ("stats", "fingerprint", "full"):
         text += "; values='stats' takes them"
-    yield Finding(INFO, "not checked", text, None, len(unseen))
+    yield Finding(INFO, "not checked", text, None, unseen)
+
+
+def _distinct(rows: Ints) -> int:
+    """Count the different rows among some, which are in order."""
+    return int(np.count_nonzero(np.diff(rows))) + bool(len(rows))
 
 
 def _where(event: Event, names: dict[str, str], rank: bool = False, step: bool = False) -> str:

@@ -14,12 +14,18 @@ from typing import Any
 
 import numpy as np
 
+from clew.analysis.nesting import Nesting
 from clew.events.columns import Ints, Leaf, Meta, Template, Tensor
 from clew.events.records import GRADIENT, MODULE, OP, TAP, VARIABLE
+from clew.run.lookup import number_lists, numbered
 from clew.run.run import Run
 
 _DIGITS = re.compile(r"\d+")
 _MOST_DIGITS = 18
+
+
+# Room for signatures beside the number of a name.
+_MOST_SIGNATURES = 1 << 40
 
 
 class Structure:
@@ -32,47 +38,41 @@ class Structure:
         self.kind: list[int] = c.kind.tolist()
         self.subject: list[int] = c.subject.tolist()
         self.parent: list[int] = run.parent_row.tolist()
-        self.kids: dict[int, list[int]] = {}
-        for row, parent in enumerate(self.parent):
-            self.kids.setdefault(parent, []).append(row)
+        self.kids = Nesting(run.parent_row)
         self._numbers: dict[Any, int] = {}
         looks = np.array([self._number(_look(meta, sizes)) for meta in c.metas], dtype=np.int64)
         self._templates = [_Shape(t) for t in c.templates]
-        self._owned = _owned_parameters(run)
-        # Rows of `refs` that belong to each event, events in order.
-        counts = np.array([t.tensors for t in self._templates], dtype=np.int64)[c.template]
-        first = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
-        at = np.repeat(c.first_ref - first[:-1], counts) + np.arange(first[-1])
-        self.first: list[int] = first.tolist()
-        self.values: Ints = c.refs[at]
-        self._looks_of_values: Ints = looks[c.meta[self.values]]
-        self.signature: list[int] = [0] * len(run)
-        self.size: list[int] = [1] * len(run)
-        # Whether the rows inside an event, and inside each of those, follow it without a gap.
-        self._is_whole: list[bool] = [True] * len(run)
+        self._first: Ints = np.concatenate([[0], np.cumsum(run.tensors.counts)])
+        self._looks_of_values: Ints = looks[c.meta[run.tensors.value]]
+        # For each event what its tensors look like, as a number.
+        self._tensors = number_lists(run.tensors.counts, self._looks_of_values)
         self._indices: dict[int, list[int]] = {}
-        self._sign()
+        signature, self._keys = self._sign_leaves()
+        self._sign_calls(signature)
+        self.signature: list[int] = signature.tolist()
 
     def name(self, row: int) -> str:
         """The path of a module call relative to the module that calls it."""
-        modules = self.run.columns.modules
-        path = modules[self.subject[row]].path
         parent = self.parent[row]
-        if parent < 0 or self.kind[parent] != MODULE:
+        return self._relative(self.subject[row], self.subject[parent] if parent >= 0 else -1)
+
+    def _relative(self, subject: int, above: int) -> str:
+        modules = self.run.columns.modules
+        path = modules[subject].path
+        if above < 0:
             return path
-        above = modules[self.subject[parent]].path
-        if path == above:
+        outer = modules[above].path
+        if path == outer:
             return ""
-        return path[len(above) + 1 :] if above and path.startswith(above + ".") else path
+        return path[len(outer) + 1 :] if outer and path.startswith(outer + ".") else path
 
     def key(self, row: int) -> int:
         """What a row and its like among its siblings have in common, their indices left out."""
         if self.kind[row] == MODULE:
             name = _DIGITS.sub("#", self.name(row)) if self._sizes else self.name(row)
             return self._number((name, self.signature[row]))
-        if self.kind[row] == OP:
-            return self._number(self._op(row, loose=True))
-        return self._number(self._other(row))
+        # Below 0, where no number of a call is.
+        return -1 - int(self._keys[row])
 
     def indices(self, row: int) -> list[int]:
         """The numbers in a module's name or among an op's constants, which may count up."""
@@ -87,29 +87,28 @@ class Structure:
 
     def subtree(self, row: int) -> list[int]:
         """An event and everything inside it, in order."""
-        if self._is_whole[row]:
-            return list(range(row, row + self.size[row]))
+        if self.kids.is_whole[row]:
+            return list(range(row, row + int(self.kids.sizes[row])))
         rows = [row]
-        if self.kids.get(row):
-            pending = self.kids[row][::-1]
-            while pending:
-                inner = pending.pop()
-                rows.append(inner)
-                pending += self.kids.get(inner, ())[::-1]
+        pending = self.kids.get(row, [])[::-1]
+        while pending:
+            inner = pending.pop()
+            rows.append(inner)
+            pending += self.kids.get(inner, [])[::-1]
         return rows
 
     def wiring(self, rows: list[int]) -> Ints:
         """The values of some events, numbered by when they first occur."""
+        first, values = self._first, self.run.tensors.value
         if rows[-1] - rows[0] + 1 == len(rows):
-            values = self.values[self.first[rows[0]] : self.first[rows[-1] + 1]]
+            values = values[first[rows[0]] : first[rows[-1] + 1]]
         else:
-            parts = [self.values[self.first[row] : self.first[row + 1]] for row in rows]
-            values = np.concatenate(parts)
+            values = np.concatenate([values[first[row] : first[row + 1]] for row in rows])
         if not len(values):
             return values
-        _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-        rank = np.empty(len(first), dtype=np.int64)
-        rank[np.argsort(first)] = np.arange(len(first))
+        _, first_met, inverse = np.unique(values, return_index=True, return_inverse=True)
+        rank = np.empty(len(first_met), dtype=np.int64)
+        rank[np.argsort(first_met)] = np.arange(len(first_met))
         return rank[inverse]
 
     def same_wiring(self, row: int, other: int) -> bool:
@@ -118,77 +117,89 @@ class Structure:
 
     def looks(self, rows: Ints) -> tuple[Ints, Ints]:
         """Give how many tensors each of some events has, and what all of those look like."""
-        first = np.asarray(self.first, dtype=np.int64)
-        counts = first[rows + 1] - first[rows]
+        counts = self.run.tensors.counts[rows]
         starts = np.cumsum(counts) - counts
-        at = np.repeat(first[rows] - starts, counts) + np.arange(int(counts.sum()))
+        at = np.repeat(self._first[rows] - starts, counts) + np.arange(int(counts.sum()))
         return counts, self._looks_of_values[at]
 
-    def likeness(self, row: int) -> tuple[int | str, bytes]:
+    def likeness(self, row: int) -> tuple[int | str, int]:
         """Give what an op, or a call of some class, and its like have in common.
 
         Constants and what ran in a call make no difference.
         """
         subject = self.subject[row]
         is_call = self.kind[row] == MODULE
-        return self.run.columns.modules[subject].cls if is_call else subject, self._tensors(row)
+        cls = self.run.columns.modules[subject].cls if is_call else subject
+        return cls, int(self._tensors[row])
 
-    def _sign(self) -> None:
-        parent, kind = self.parent, self.kind
-        is_whole, last = self._is_whole, list(range(len(kind)))
-        for row in range(len(kind) - 1, -1, -1):
-            if kind[row] == MODULE:
-                self.signature[row] = self._number(self._module(row))
-            elif kind[row] == OP:
-                self.signature[row] = self._number(self._op(row, loose=False))
-            else:
-                self.signature[row] = self._number(self._other(row))
-            is_whole[row] = is_whole[row] and last[row] - row + 1 == self.size[row]
-            above = parent[row]
-            if above >= 0:
-                self.size[above] += self.size[row]
-                last[above] = max(last[above], last[row])
-                is_whole[above] = is_whole[above] and is_whole[row]
+    def _sign_leaves(self) -> tuple[Ints, Ints]:
+        """Number all events but calls by what they are, and with their indices left out."""
+        c, phase = self.run.columns, self.run.phase
+        # Each event is like none but those it is said to be like below.
+        signature = np.arange(len(c.id))
+        keys = signature.copy()
+        first = len(c.id)
+        ops = np.flatnonzero(c.kind == OP)
+        loose = np.array([self._number(shape.loose) for shape in self._templates], dtype=np.int64)
+        facts = c.subject[ops], self._tensors[ops], c.error[ops], phase[ops]
+        template = c.template[ops]
+        if len(ops):
+            keys[ops] = first + numbered(loose[template], *facts)
+            signature[ops] = first + numbered(template, *facts) if self._sizes else keys[ops]
+            first += 2 * len(ops)
+        named = np.flatnonzero(np.isin(c.kind, (VARIABLE, TAP, GRADIENT)))
+        if len(named):
+            labels = [self._number((n.kind, n.name, n.role)) for n in c.labels]
+            label = np.array(labels, dtype=np.int64)[c.subject[named]]
+            keys[named] = signature[named] = first + numbered(label, self._tensors[named])
+        return signature, keys
 
-    def _module(self, row: int) -> tuple[Any, ...]:
-        c = self.run.columns
-        module = c.modules[self.subject[row]]
-        inside = self.kids.get(row, ())
-        template = self._templates[int(c.template[row])]
-        return (
-            module.cls,
-            self._owned.get(module.number, ()),
+    def _sign_calls(self, signature: Ints) -> None:
+        """Number the calls in place, from the innermost outwards."""
+        c, shapes = self.run.columns, self._templates
+        is_call = c.kind == MODULE
+        names = self._names(is_call)
+        owned = _owned_parameters(self.run)
+        modules = [self._number((m.cls, owned.get(m.number, ()))) for m in c.modules]
+        exact = np.array([self._number(shape.exact) for shape in shapes], dtype=np.int64)
+        paths = np.array([self._number(shape.tensor_paths) for shape in shapes], dtype=np.int64)
+        for level in reversed(self.kids.levels):
+            rows = level[is_call[level]]
+            if not len(rows):
+                continue
+            counts, kids = self.kids.inside(rows)
+            inside = names[kids] * _MOST_SIGNATURES + signature[kids]
             # What constants do shows in the ops; without any, the constants are all there is.
-            template.tensor_paths if inside or not self._sizes else template.exact,
-            self._tensors(row),
-            int(c.error[row]),
-            int(c.end[row]) < 0,
-            int(self.run.phase[row]),
-            tuple(
-                (self.name(kid) if self.kind[kid] == MODULE else "", self.signature[kid])
-                for kid in inside
-            ),
-        )
+            bare = (counts > 0) | (not self._sizes)
+            template = np.where(bare, paths[c.template[rows]], exact[c.template[rows]])
+            module = np.array(modules, dtype=np.int64)[c.subject[rows]]
+            facts = (
+                module, template, self._tensors[rows], c.error[rows], c.end[rows] < 0,
+                self.run.phase[rows],
+            )  # fmt: skip
+            like, first = _first_of_each(numbered(*facts, number_lists(counts, inside)))
+            ends = np.cumsum(counts)
+            numbers = [
+                self._number(
+                    (*(int(fact[at]) for fact in facts),
+                     inside[ends[at] - counts[at] : ends[at]].tobytes())
+                )
+                for at in first.tolist()
+            ]  # fmt: skip
+            signature[rows] = 3 * len(c.id) + np.array(numbers, dtype=np.int64)[like]
 
-    def _op(self, row: int, loose: bool) -> tuple[Any, ...]:
-        c = self.run.columns
-        number = int(c.template[row])
-        template = number if self._sizes and not loose else self._templates[number].loose
-        return (
-            self.subject[row], template, self._tensors(row), int(c.error[row]),
-            int(self.run.phase[row]),
-        )  # fmt: skip
-
-    def _other(self, row: int) -> tuple[Any, ...]:
-        """What a named value is compared by; other events are like none."""
-        if self.kind[row] not in (VARIABLE, TAP, GRADIENT):
-            return "event", row
-        label = self.run.columns.labels[self.subject[row]]
-        return "named", label.kind, label.name, label.role, self._tensors(row)
-
-    def _tensors(self, row: int) -> bytes:
-        """What the tensors of an event look like, as something to compare."""
-        return self._looks_of_values[self.first[row] : self.first[row + 1]].tobytes()
+    def _names(self, is_call: Any) -> Ints:
+        """Number calls by their names, from 1 on; other events have 0."""
+        subjects = self.run.columns.subject
+        names = np.zeros(len(is_call), dtype=np.int64)
+        rows = np.flatnonzero(is_call)
+        parent = self.run.parent_row[rows]
+        subject, above = subjects[rows], np.where(parent >= 0, subjects[parent], -1)
+        like, first = _first_of_each(numbered(subject, above))
+        pairs = zip(subject[first].tolist(), above[first].tolist(), strict=True)
+        numbers = [1 + self._number(self._relative(*pair)) for pair in pairs]
+        names[rows] = np.array(numbers, dtype=np.int64)[like]
+        return names
 
     def _number(self, key: Any) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
@@ -202,6 +213,13 @@ def numbers_in(name: str) -> list[int]:
     """
     found = _DIGITS.findall(name)
     return [int(n) if len(n) <= _MOST_DIGITS else int.from_bytes(n.encode(), "big") for n in found]
+
+
+def _first_of_each(numbers: Ints) -> tuple[Ints, Ints]:
+    """Give numbers from 0 on as they are, and the first row of each."""
+    first = np.zeros(numbers.max(initial=-1) + 1, dtype=np.int64)
+    first[numbers[::-1]] = np.arange(len(numbers))[::-1]
+    return numbers, first
 
 
 class _Shape:

@@ -217,8 +217,8 @@ class ValueFlow:
 
     def _first(self, leaves: Flags) -> Ints:
         rows: Ints = np.full(len(self.bad), -1, dtype=np.int64)
-        numbers, at = np.unique(self.values[leaves], return_index=True)
-        rows[numbers] = self.event[leaves][at]
+        # Of several the one that is written last stays.
+        rows[self.values[leaves][::-1]] = self.event[leaves][::-1]
         return rows
 
     # What arrives

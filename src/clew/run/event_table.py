@@ -37,7 +37,7 @@ from clew.events.records import (
     PREFIX,
 )
 from clew.events.tensor_text import short_dtype
-from clew.run.lookup import used_rows
+from clew.run.lookup import numbered, used_rows
 from clew.run.value_stats import StatColumns, over_outputs
 
 
@@ -180,9 +180,11 @@ def event_names(c: Columns, call: Ints) -> EventNames:
     roles: list[str] = []
     names = np.zeros(len(c.id), dtype=np.int64)
     stem = np.zeros(len(c.id), dtype=np.int64)
-    for kind in np.unique(c.kind).tolist():
+    for kind in np.flatnonzero(np.bincount(c.kind)).tolist():
         mine = c.kind == kind
-        subjects, inverse = np.unique(c.subject[mine], return_inverse=True)
+        inverse = numbered(c.subject[mine])
+        subjects = np.zeros(inverse.max() + 1, dtype=np.int64)
+        subjects[inverse] = c.subject[mine]
         numbers = []
         for subject in subjects.tolist():
             name, head, role = _subject_texts(c, kind, subject)

@@ -29,6 +29,45 @@ def used_rows(count: int, *numbers: Ints) -> tuple[list[int], Ints]:
     return np.flatnonzero(used).tolist(), np.append(np.cumsum(used) - 1, -1)
 
 
+def numbered(*columns: Ints) -> Ints:
+    """Number rows by what they hold: those that are alike in all columns have the same number."""
+    found = _dense(columns[0])
+    for column in columns[1:]:
+        more = _dense(column)
+        found = _dense(found * (more.max(initial=0) + 1) + more)
+    return found
+
+
+def _dense(numbers: Ints) -> Ints:
+    """Give smaller numbers for numbers: from 0 on, none left out, alike where those are alike."""
+    if not len(numbers):
+        return numbers.astype(np.int64)
+    low, high = int(numbers.min()), int(numbers.max())
+    if high - low < 8 * len(numbers) + 1024:
+        occurs = np.zeros(high - low + 1, dtype=bool)
+        occurs[numbers - low] = True
+        small: Ints = (np.cumsum(occurs) - 1)[numbers - low]
+        return small
+    return np.unique(numbers, return_inverse=True)[1]
+
+
+def number_lists(counts: Ints, items: Ints) -> Ints:
+    """Number lists of numbers, which lie one after the other: equal ones have the same number."""
+    sizes = counts
+    while len(sizes) and sizes.max() > 1:
+        # Two neighbours at a time become one, so a list of a thousand takes ten turns.
+        half = (sizes + 1) // 2
+        first = np.cumsum(sizes) - sizes
+        left = np.repeat(first - 2 * (np.cumsum(half) - half), half) + 2 * np.arange(half.sum())
+        alone = left + 1 == np.repeat(first + sizes, half)
+        right = items[np.where(alone, left, left + 1)]
+        items = numbered(items[left], np.where(alone, items.min() - 1, right))
+        sizes = half
+    whole = np.zeros(len(counts), dtype=np.int64)
+    whole[counts > 0] = items
+    return numbered(whole, counts)
+
+
 class Rows:
     """Rows of columns that grow at the end; of more than `most` the oldest are forgotten."""
 

@@ -26,6 +26,7 @@ from clew.events.columns import (
 from clew.events.records import LABELLED, MODULE, NOTE, OP, Kept
 from clew.run.event_table import ranks
 from clew.run.lookup import find
+from clew.run.value_stats import numbers_with_data
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,3 +270,11 @@ class _KeptOfRanks(Mapping[int, Kept]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+    def with_data(self) -> Ints:
+        """Give the values whose data was kept, in order."""
+        found = []
+        for part, first, end in zip(self._parts, self._first, self._first[1:], strict=False):
+            numbers = np.sort(numbers_with_data(part))
+            found.append(numbers[(numbers >= 0) & (numbers < end - first)] + first)
+        return np.concatenate(found)

@@ -39,7 +39,7 @@ from clew.run.event_table import (
     thread_names,
 )
 from clew.run.inferred import InferredResults
-from clew.run.lookup import find
+from clew.run.lookup import find, used_rows
 from clew.run.merge import Joined, joined
 from clew.run.place_facts import PlaceFacts
 from clew.run.value import Value, Values
@@ -317,8 +317,8 @@ class Run:
         return tuple(dict.fromkeys([*self._gaps, *gaps, *opaque_kernels(self._ops_that_ran())]))
 
     def _ops_that_ran(self) -> list[str]:
-        ran = np.unique(self.columns.subject[self.rows(OP)])
-        return [self.columns.ops[number] for number in ran.tolist()]
+        ran, _ = used_rows(len(self.columns.ops), self.columns.subject[self.rows(OP)])
+        return [self.columns.ops[number] for number in ran]
 
     @property
     def crashes(self) -> dict[int, str]:

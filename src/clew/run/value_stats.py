@@ -24,25 +24,35 @@ def stat_columns(kept: Mapping[int, Kept], count: int) -> StatColumns:
     columns: StatColumns = {name: np.full(count, np.nan) for name in NUMBERS}
     columns |= {name: np.full(count, -1, dtype=np.int64) for name in COUNTS}
     whole = getattr(kept, "stat_columns", None)
-    if whole is not None:
-        numbers, found = whole()
-        mine = (numbers >= 0) & (numbers < count)
-        for name in COUNTS:
-            columns[name][numbers[mine]] = 0
-        for name, column in found.items():
-            columns[name][numbers[mine]] = column[mine]
-        return columns
-    for number, one in kept.items():
-        stats = one.stats
-        if stats is None or not 0 <= number < count:
-            continue
-        for name in NUMBERS:
-            taken = stats.get(name)
-            if taken is not None:
-                columns[name][number] = taken
-        for name in COUNTS:
-            columns[name][number] = stats.get(name, 0)
+    numbers, found = _listed(kept) if whole is None else whole()
+    mine = (numbers >= 0) & (numbers < count)
+    for name in COUNTS:
+        columns[name][numbers[mine]] = 0
+    for name, column in found.items():
+        columns[name][numbers[mine]] = column[mine]
     return columns
+
+
+def _listed(kept: Mapping[int, Kept]) -> tuple[NDArray[Any], StatColumns]:
+    """Give the values that have statistics, and those as columns."""
+    taken = {number: one.stats for number, one in kept.items() if one.stats is not None}
+    numbers = np.fromiter(taken, np.int64, len(taken))
+    found: StatColumns = {}
+    for name in NUMBERS:
+        # None becomes NaN.
+        found[name] = np.array([stats.get(name) for stats in taken.values()], dtype=np.float64)
+    for name in COUNTS:
+        found[name] = np.array([stats.get(name, 0) for stats in taken.values()], dtype=np.int64)
+    return numbers, found
+
+
+def numbers_with_data(kept: Mapping[int, Kept]) -> NDArray[Any]:
+    """Give the values whose data was kept."""
+    listed = getattr(kept, "with_data", None)
+    if listed is not None:
+        numbers: NDArray[Any] = listed()
+        return numbers
+    return np.array([n for n, one in kept.items() if one.payload is not None], dtype=np.int64)
 
 
 def over_outputs(stats: StatColumns, values: NDArray[Any], event: NDArray[Any], count: int) -> Any:

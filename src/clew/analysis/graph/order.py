@@ -19,7 +19,7 @@ def walk(structure: Structure, tops: list[int]) -> Iterator[tuple[int, bool]]:
     while pending:
         row, begins = pending.pop()
         yield row, begins
-        inside = structure.kids.get(row)
+        inside = structure.kids.get(row, None)
         if begins and inside is not None:
             pending.append((row, False))
             pending += [(r, True) for r in reversed(inside) if phase[r] not in _LATER_PHASES]

@@ -17,6 +17,7 @@ from clew.analysis.structure import Structure
 from clew.analysis.tree.totals import BACKWARD_SECTION, ENTRIES, OPTIMIZER_SECTION
 from clew.events.columns import Ints
 from clew.events.records import BACKWARD, MODULE, OP, OPTIMIZER, RECOMPUTE
+from clew.run.lookup import numbered
 from clew.run.run import Run
 
 
@@ -111,7 +112,7 @@ def _threads(run: Run) -> Ints:
     threads: Ints = run.thread.copy()
     for rank in run.ranks:
         mine = run.process == rank
-        threads[mine] = np.unique(run.thread[mine], return_inverse=True)[1]
+        threads[mine] = numbered(run.thread[mine])
     return threads
 
 

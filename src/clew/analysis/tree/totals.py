@@ -35,8 +35,9 @@ class Totals:
         tensors = run.tensors
         values, event = tensors.value, tensors.event
         known = tensors.is_output & (stats["count"][values] >= 0) & ~gives_uninitialised(c)[event]
-        rows, first = np.unique(event[known], return_index=True)
-        value = values[known][first]
+        rows, value = event[known], values[known]
+        first = np.append(True, np.diff(rows) != 0)[: len(rows)]
+        rows, value = rows[first], value[first]
         finite = stats["count"][value] - stats["nan"][value] - stats["inf"][value]
         numbers = np.isfinite(stats["mean"][value]) & (finite > 0)
         rows, value, finite = rows[numbers], value[numbers], finite[numbers]

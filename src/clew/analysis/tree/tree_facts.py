@@ -18,7 +18,7 @@ from clew.analysis.tree import tree_model
 from clew.analysis.tree.outline import Draft
 from clew.analysis.tree.totals import Totals
 from clew.analysis.tree.tree_model import CALL, FAILURE, GROUP, LINE, OPS, REPEAT, TreeNode
-from clew.events.columns import IN, OUT
+from clew.events.columns import IN, OUT, Ints
 from clew.events.model import Source
 from clew.events.records import MODULE, OP, PHASES
 from clew.events.tensor_text import tensor_text
@@ -118,8 +118,8 @@ class Facts:
             node,
             name=self._name(draft) or cls,
             cls=cls,
-            ops=self._ops_inside[row] * draft.times,
-            calls=self._calls_inside[row] * draft.times,
+            ops=int(self._ops_inside[row]) * draft.times,
+            calls=int(self._calls_inside[row]) * draft.times,
             seconds=None if is_open else int(self._totals.nanoseconds[row]) / 1e9,
             address=run.address(row),
             module=run.module_path(row),
@@ -244,18 +244,9 @@ class Facts:
         return text
 
     @cached_property
-    def _ops_inside(self) -> list[int]:
-        return self._counts(OP)
+    def _ops_inside(self) -> Ints:
+        return self._structure.kids.sums(self._run.columns.kind == OP)
 
     @cached_property
-    def _calls_inside(self) -> list[int]:
-        return self._counts(MODULE)
-
-    def _counts(self, kind: int) -> list[int]:
-        """Count for each event those of a kind in it, itself included."""
-        counts = [int(one == kind) for one in self._structure.kind]
-        parent = self._structure.parent
-        for row in range(len(counts) - 1, -1, -1):
-            if parent[row] >= 0:
-                counts[parent[row]] += counts[row]
-        return counts
+    def _calls_inside(self) -> Ints:
+        return self._structure.kids.sums(self._run.columns.kind == MODULE)

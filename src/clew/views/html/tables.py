@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from clew.analysis.file_names import short_names
 from clew.analysis.parameters import Parameters
-from clew.events.columns import IN, Columns, Ints, Leaf, Tensor
+from clew.events.columns import IN, Ints, Leaf, Tensor
 from clew.events.records import KINDS, PHASES, Unseen
 from clew.events.tensor_text import short_dtype
 from clew.run.event_table import thread_names
-from clew.run.lookup import find
+from clew.run.lookup import find, used_rows
 from clew.run.run import Run
-from clew.run.value_stats import COUNTS, NUMBERS
+from clew.run.value_stats import COUNTS, NUMBERS, StatColumns, numbers_with_data
 from clew.views.html.previews import Previews
 from clew.views.text.call_texts import constant_text
 from clew.views.text.style import meta_text
@@ -64,10 +64,11 @@ class PageTables:
         # The last stands for "none".
         self._new_row = np.full(len(run) + 1, -1, dtype=np.int64)
         self._new_row[rows] = np.arange(len(rows))
-        refs, self._counts = _refs(run.columns, rows)
-        self._numbers, self._refs = np.unique(refs, return_inverse=True)
+        refs, self._counts = _refs(run, rows)
+        used, at = used_rows(len(run.columns.meta), refs)
+        self._numbers, self._refs = np.array(used, dtype=np.int64), at[refs]
         self._events = self._event_columns()
-        self._stats: list[list[Any]] = []
+        self._stats: StatColumns = {}
         self._values = self._value_columns(previews)
 
     def row_of(self, row: int) -> int:
@@ -80,11 +81,10 @@ class PageTables:
             for name, column in group.items():
                 packer.add(prefix + name, column, differences=name in ("start", "first_ref"))
         packer.add(prefix + "refs", self._refs)
-        stats = np.array(self._stats, dtype=np.float64).reshape(-1, len(NUMBERS) + len(COUNTS))
-        for at, name in enumerate(NUMBERS):
-            packer.add(f"{prefix}stat.{name}", _floats(stats[:, at]))
-        for at, name in enumerate(COUNTS, len(NUMBERS)):
-            packer.add(f"{prefix}stat.{name}", stats[:, at].astype(np.int64))
+        for name in NUMBERS:
+            packer.add(f"{prefix}stat.{name}", _floats(self._stats[name]))
+        for name in COUNTS:
+            packer.add(f"{prefix}stat.{name}", self._stats[name])
         return {**self._head(packer, prefix), "kinds": KINDS, "phases": PHASES}
 
     def _head(self, packer: Any, prefix: str) -> dict[str, Any]:
@@ -152,11 +152,12 @@ class PageTables:
 
     def _coded(self, texts: Sequence[str], codes: Ints) -> Ints:
         """Number the texts that codes stand for, from 1 on, as they come; 0 for the code -1."""
-        used, first = np.unique(codes, return_index=True)
+        # The last stands for -1. Of several rows of a code the one that is written last stays.
+        first = np.full(len(texts) + 1, len(codes), dtype=np.int64)
+        first[codes[::-1]] = np.arange(len(codes))[::-1]
         numbers = np.zeros(len(texts) + 1, dtype=np.int64)
-        for code in used[np.argsort(first)].tolist():
-            if code >= 0:
-                numbers[code] = self.strings(texts[code]) + 1
+        for code in np.argsort(first[:-1], kind="stable")[: np.sum(first[:-1] < len(codes))]:
+            numbers[code] = self.strings(texts[code]) + 1
         return np.asarray(numbers[codes])
 
     def _texts_of_threads(self) -> Ints:
@@ -195,8 +196,9 @@ class PageTables:
     def _inferred(self) -> dict[str, list[list[Any]]]:
         """Give results that are in no template: those of calls that went past the hooks."""
         found = {}
-        for at, row in enumerate(self._rows.tolist()):
-            if self._run.columns.end[row] < 0 and self._run.is_reconstructed(row):
+        for at in np.flatnonzero(self._run.columns.end[self._rows] < 0).tolist():
+            row = int(self._rows[at])
+            if self._run.is_reconstructed(row):
                 outputs = self._run.event(row).outputs
                 numbers = np.array([value.number for value in outputs.values()], dtype=np.int64)
                 # A value that no event of the report has is not in it.
@@ -209,11 +211,10 @@ class PageTables:
         run, numbers = self._run, self._numbers
         c = run.columns
         metas = np.array([self._meta(meta) for meta in c.metas], dtype=np.int64)
-        producers = np.array([run.producer_row(n) for n in numbers.tolist()], dtype=np.int64)
         stats, shown = self._kept(previews)
         return {
             "meta": metas[c.meta[numbers]] if len(numbers) else numbers,
-            "producer": self._new_row[producers] + 1,
+            "producer": self._new_row[run.producers[numbers]] + 1,
             "version": c.version[numbers],
             "grad": c.grad[numbers],
             "value_name": self._coded(c.value_names, c.value_name[numbers]),
@@ -230,35 +231,31 @@ class PageTables:
 
     def _kept(self, previews: Previews) -> tuple[Ints, Ints]:
         """Give for each value the numbers of its statistics and of its picture."""
-        kept, columns = self._run.columns.kept, self._run.stats
-        stats = np.zeros(len(self._numbers), dtype=np.int64)
-        shown = np.zeros(len(self._numbers), dtype=np.int64)
-        for at, number in enumerate(self._numbers.tolist()):
-            if number not in kept:
-                continue
-            facts: dict[str, Any] | None = None
-            if columns["count"][number] >= 0:
-                facts = {name: columns[name][number] for name in (*NUMBERS, *COUNTS)}
-            payload = kept[number].payload
-            if payload is not None:
-                shown[at] = previews.add(payload)
-                if facts is None and shown[at]:
-                    facts = previews.statistics()
-            if facts is not None:
-                floats = [np.nan if facts.get(name) is None else facts[name] for name in NUMBERS]
-                self._stats.append([*floats, *(facts.get(name, 0) for name in COUNTS)])
-                stats[at] = len(self._stats)
-        return stats, shown
+        numbers = self._numbers
+        stats = {name: column[numbers] for name, column in self._run.stats.items()}
+        known = stats["count"] >= 0
+        shown = np.zeros(len(numbers), dtype=np.int64)
+        kept = self._run.columns.kept
+        with_data = find(numbers, numbers_with_data(kept))
+        for at in with_data[with_data >= 0].tolist():
+            payload = kept[int(numbers[at])].payload
+            shown[at] = 0 if payload is None else previews.add(payload)
+            if shown[at] and not known[at]:
+                known[at] = True
+                facts = previews.statistics()
+                for name, column in stats.items():
+                    missing = np.nan if name in NUMBERS else 0
+                    column[at] = missing if facts.get(name) is None else facts[name]
+        self._stats = {name: column[known] for name, column in stats.items()}
+        return np.where(known, np.cumsum(known), 0), shown
 
 
-def _refs(c: Columns, rows: Ints) -> tuple[Ints, Ints]:
+def _refs(run: Run, rows: Ints) -> tuple[Ints, Ints]:
     """The values of some events one after the other, and how many each has."""
-    tensors = np.array([len(t.tensors) for t in c.templates], dtype=np.int64)
-    counts = tensors[c.template[rows]] if len(rows) else np.zeros(0, dtype=np.int64)
-    ends = np.cumsum(counts)
-    total = int(ends[-1]) if len(ends) else 0
-    at = np.repeat(c.first_ref[rows] - (ends - counts), counts) + np.arange(total)
-    return c.refs[at], counts
+    tensors = run.tensors
+    mine = np.zeros(len(run), dtype=bool)
+    mine[rows] = True
+    return tensors.value[mine[tensors.event]], tensors.counts[rows]
 
 
 def _floats(numbers: NDArray[Any]) -> NDArray[Any]:
