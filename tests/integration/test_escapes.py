@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 import clew
 from clew.cli.main import COMMANDS, main
+from clew.compat import torch_code_tracing, tracy_nn
 from clew.views.export.formats import FORMATS
 from clew.views.text.style import Style
 from tests.hostile import EVIL, HALF, ODD_NAME, assert_plain, hostile
@@ -450,6 +451,17 @@ def test_the_live_log_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\\x1b[5m" in printed
     assert "ValueError" in printed
     Crawler().look(t, "t")
+
+
+def test_older_tools_print_plain_text(capsys: pytest.CaptureFixture[str]) -> None:
+    model = Odd()
+    with contextlib.suppress(ValueError), tracy_nn.Tracer(EVIL).trace(model):
+        model(torch.ones(1, 2), EVIL)
+    with contextlib.suppress(ValueError), torch_code_tracing.TracingMode():
+        model(torch.ones(1, 2), EVIL)
+    printed = capsys.readouterr().out
+    assert "addmm" in printed
+    assert_plain(printed.replace("\t", ""), "older tools")
 
 
 SOURCE = f"""

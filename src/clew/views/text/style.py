@@ -28,6 +28,7 @@ _CODES = {
 }  # fmt: skip
 
 _CODE = re.compile(r"\x1b\[[0-9;]*m")
+_COLOR_OR_TAB = re.compile(r"(\x1b\[[0-9;]*m|\t)")
 _PIECE = re.compile(r"\x1b\[[0-9;]*m|[^\x1b ]+ *| +|\x1b")
 _RESET = "\x1b[0m"
 # The codes that `Style.paint` writes, and no others.
@@ -113,13 +114,19 @@ def uncoloured(text: str) -> str:
 
 
 def suited(text: str, stream: TextIO) -> str:
-    """Finished text as a stream shows it: without colour, or in ASCII, where it takes no other."""
+    """Finished text as a stream shows it: without colour, or in ASCII, where it takes no other.
+
+    The text of other tools has colours and tabs of its own; no other codes pass.
+    """
     style = style_for(stream)
     text = text if style.color else uncoloured(text)
+    if not text.replace("\n", "").isprintable():
+        pieces = enumerate(_COLOR_OR_TAB.split(text))
+        text = "".join(piece if n % 2 else plain_lines(piece) for n, piece in pieces)
     if style.unicode:
         return text
     encoding = getattr(stream, "encoding", None) or "ascii"
-    return style.finish(text).encode(encoding, "replace").decode(encoding)
+    return text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
 
 
 def style_for(
