@@ -12,12 +12,12 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq --constraint constraints.txt
 setup: $(READY)
 
 # torch is asked for by itself and by its exact version, so that pip takes that wheel wherever it
-# is configured to look; the rest then finds torch already in place.
+# is configured to look; the rest then finds torch already in place. An older pip knows no groups.
 $(READY): pyproject.toml constraints.txt
 	@echo "Installing into .venv; the first time this takes a few minutes."
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(PIP_INSTALL) torch==2.13.0
-	$(PIP_INSTALL) --editable '.[torch,dev]'
+	$(PIP_INSTALL) pip torch==2.13.0
+	$(PIP_INSTALL) --editable '.[torch,all]' --group dev
 	@touch $@
 
 demo: setup

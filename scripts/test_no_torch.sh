@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Run tests/no_torch with every other Python that is found here, in environments that hold what
-# Clew itself needs and no torch: a saved trace must open on such a machine.
+# Clew itself needs and no torch: a saved trace must open on such a machine. The oldest Python has
+# the lowest versions of everything that pyproject.toml allows, extras as well.
 #
 #   scripts/test_no_torch.sh              all versions below
 #   NO_TORCH_PYTHONS=3.12 scripts/test_no_torch.sh
@@ -32,13 +33,17 @@ for version in ${NO_TORCH_PYTHONS:-3.10 3.12 3.13}; do
         continue
     fi
     venv=.venv-$version
-    if [[ ! $venv/.ready -nt constraints.txt ]]; then
-        "$python" -m venv "$venv"
-        "$venv/bin/python" -m pip install -qq --constraint constraints.txt \
-            numpy pyarrow safetensors xxhash pytest pysnooper
+    constraints=constraints.txt packages=(numpy pyarrow xxhash pytest pysnooper) with=""
+    if [[ $version == 3.10 ]]; then
+        constraints=constraints-lowest.txt with=", lowest versions"
+        packages+=(fsspec h5py pandas resvg-py)
+    fi
+    if [[ ! $venv/.ready -nt $constraints ]]; then
+        "$python" -m venv --clear "$venv"
+        "$venv/bin/python" -m pip install -qq --constraint "$constraints" "${packages[@]}"
         touch "$venv/.ready"
     fi
-    echo "no torch, Python $version:"
+    echo "no torch, Python $version$with:"
     # --confcutdir: the other tests' conftest.py may import torch.
     PYTHONPATH=$PWD/src "$venv/bin/python" -m pytest -q -p no:cacheprovider \
         --confcutdir tests/no_torch tests/no_torch
