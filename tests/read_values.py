@@ -68,7 +68,9 @@ def read_trace(t: clew.Trace, folder: Path, options: dict[str, Any]) -> dict[str
 
 
 def peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """The most memory this process had; `ru_maxrss` would begin with that of its parent."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 def run(trace: Path, folder: Path) -> dict[str, Any]:

@@ -90,6 +90,7 @@ LIES = {
     "part_backwards": headed(listed(["values", "float32", [4], 16],
                                     ["values", "float32", [4], -16]), bytes(16)),
     "part_in_a_part": coo((2,), ints(0, shape=(1, 1)), coo((2,), ints(0, shape=(1, 1)), ONE)),
+    "part_too_wide": coo((2,), ints(0, shape=(1, 1)), Payload("numpy:<f16", (1,), bytes(16))),
     "part_of_text": coo((2,), ints(0, shape=(1, 1)), Payload("numpy:<U1", (1,), bytes(4))),
     "part_elsewhere": headed(listed(["../../x", "float32", [1], 4]), bytes(4)),
     "no_form": pack("sparse_xyz" * 9000, (2,), {}, {"values": ONE}),
@@ -252,3 +253,15 @@ def test_a_dtype_asked_for_is_for_the_values_of_a_sparse_tensor_alone(tmp_path: 
     with h5py.File(tmp_path / "x.h5") as file:
         group = file["s/values/0"]
         assert (group["values"].dtype, group["indices"].dtype) == (np.float16, np.int64)
+
+
+def test_floats_that_a_format_lacks_are_left_out_of_it(tmp_path: Path) -> None:
+    with clew.trace(level="values") as t:
+        clew.tap("x", np.ones(2, dtype=np.longdouble))
+        clew.tap("y", np.ones(2))
+    if np.dtype(np.longdouble).itemsize == 8:
+        pytest.skip("this machine has no longer floats")
+    assert t.export("hdf5", tmp_path / "x.h5").left_out == ()
+    done = t.export("zarr", tmp_path / "x.zarr")
+    assert done.left_out == ("x, rank 0, call 0: it is float128, which Zarr lacks; hdf5 has it",)
+    assert t.export("zarr", tmp_path / "y.zarr", dtype="float64").left_out == ()

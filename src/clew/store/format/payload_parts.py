@@ -22,6 +22,8 @@ LARGEST_DENSE = 1 << 30
 # One that is only looked at is written out up to here, or to as many bytes as are stored.
 _SMALL_DENSE = 4 << 20
 
+# What tensors are made of, as NumPy has it: integers, floats and complex numbers up to 64 bits.
+_TORCH_DTYPES = "?bBhHiIlLqQefdFD"
 # What torch counts elements with.
 _MOST_ELEMENTS = 1 << 63
 
@@ -55,7 +57,7 @@ def to_parts(payload: Payload) -> Parts:
     """Read the parts of a packed payload; ValueError if they are not what its head says."""
     form, facts, packed = unpacked(payload)
     arrays = {name: array_of(part) for name, part in packed.items()}
-    if any(array.dtype.kind not in "biufc" for array in arrays.values()):
+    if any(array.dtype.char not in _TORCH_DTYPES for array in arrays.values()):
         raise ValueError("its parts are not numbers")
     dtypes = {name: part.dtype for name, part in packed.items()}
     parts = Parts(form, payload.shape, facts, arrays, dtypes)

@@ -52,6 +52,9 @@ class Arrays(Protocol):
     ) -> Any:
         """A new array, zero wherever it is not filled by slices."""
 
+    def check(self, dtype: DType) -> None:
+        """Raise ClewError if the file has no such dtype."""
+
     def texts(self, group: Any, name: str, texts: list[str]) -> None:
         """A list of strings."""
 
@@ -119,7 +122,7 @@ def write_series(arrays: Arrays, series: KeptSeries, dtype: Asked, ragged: str) 
     names: set[str] = set()
     written = 0
     for address, values in series.items():
-        items = _described(address, values, dtypes, left_out)
+        items = _described(arrays, address, values, dtypes, left_out)
         if not items:
             continue
         name = unused(arrays.safe(address or "(root)"), names)
@@ -137,7 +140,7 @@ def write_series(arrays: Arrays, series: KeptSeries, dtype: Asked, ragged: str) 
 
 
 def _described(
-    address: str, values: list[KeptValue], dtypes: Dtypes, left_out: list[str]
+    arrays: Arrays, address: str, values: list[KeptValue], dtypes: Dtypes, left_out: list[str]
 ) -> list[Described]:
     """Give the values whose descriptions are sound; no data is read."""
     found = []
@@ -146,6 +149,8 @@ def _described(
             recorded = value.dtype
             array_dtype, shape = value.described()
             dtype = None if array_dtype is None else dtypes.of(recorded, array_dtype)
+            if dtype is not None:
+                arrays.check(dtype)
             found.append(Described(value, recorded, dtype, shape))
         except ClewError as refused:
             left_out.append(_left_out(address, value, refused))

@@ -79,6 +79,9 @@ class Hdf5Arrays:
             dataset.attrs["clew_dtype"] = _text(clew_dtype)
         return dataset
 
+    def check(self, dtype: DType) -> None:
+        """HDF5 has every dtype of numbers."""
+
     def texts(self, group: Any, name: str, texts: list[str]) -> None:
         """A dataset of strings."""
         group.create_dataset(name, data=list(map(_text, texts)), dtype=self._h5py.string_dtype())

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from clew.errors import MissingDependency
+from clew.errors import ClewError, MissingDependency
 from clew.events.outputs import check_compression
 from clew.run.run import Run
 from clew.views.export.arrays import FORMAT, VERSION, Shape, write_series
@@ -81,6 +81,11 @@ class ZarrArrays:
             name = {"gzip": "zlib"}.get(self._compression, self._compression)
             return codecs.BloscCodec(cname=name, shuffle="shuffle", typesize=dtype.itemsize)
         return codecs.ZstdCodec() if self._compression == "zstd" else codecs.GzipCodec()
+
+    def check(self, dtype: DType) -> None:
+        """Refuse the floats that are longer than Zarr's."""
+        if dtype.char in "gG":
+            raise ClewError(f"it is {dtype}, which Zarr lacks; hdf5 has it")
 
     def texts(self, group: Any, name: str, texts: list[str]) -> None:
         """An attribute: Zarr has no settled form for arrays of strings."""
