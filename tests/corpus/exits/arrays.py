@@ -76,7 +76,10 @@ def _arrays(group: Any, count: int, texts: dict[str, list[str]]) -> list[tuple[s
     values = group["values"]
     if group.attrs.get("ragged") == "apart":
         apart = [values[str(number)] for number in range(count)]
-        return [(array.attrs["clew_dtype"], np.asarray(array[...])) for array in apart]
+        return [
+            (item.attrs["clew_dtype"], _joined(item) if "form" in item.attrs else item[...])
+            for item in apart
+        ]
     dtypes = texts.get("dtypes", [values.attrs["clew_dtype"]] * count)
     arrays = list(values[...])
     if "lengths" in group:
@@ -85,6 +88,14 @@ def _arrays(group: Any, count: int, texts: dict[str, list[str]]) -> list[tuple[s
             part = arrays[number][tuple(slice(length) for length in lengths)]
             arrays[number] = part.reshape(lengths[len(lengths) - ndim :])
     return list(zip(dtypes, map(np.asarray, arrays), strict=True))
+
+
+def _joined(parts: Any) -> Any:
+    """Give a sparse value, which is stored as its parts, with its zeros."""
+    assert parts.attrs["form"] == "sparse_coo"
+    dense = np.zeros(tuple(parts.attrs["shape"]), dtype=parts["values"].dtype)
+    np.add.at(dense, tuple(parts["indices"][...]), parts["values"][...])
+    return dense
 
 
 def _bytes(array: Any) -> bytes:
