@@ -10,9 +10,10 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from clew.lazy_names import lazy_names
 
 __version__ = "0.1.0"
 
@@ -60,12 +61,7 @@ if TYPE_CHECKING:
     from clew.watching import watch
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'clew' has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(home), name)
-    return value
+__getattr__ = lazy_names(globals(), _HOME)
 
 
 def __dir__() -> list[str]:

@@ -8,29 +8,34 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from clew import analysis, views
 from clew.analysis.crash import first_crash
-from clew.analysis.findings import Finding, findings
-from clew.analysis.nonfinite import NonFinite, nonfinite
-from clew.analysis.selection import Selection, find, names, select
-from clew.analysis.series import Series, series
+from clew.analysis.findings import findings
+from clew.analysis.nonfinite import nonfinite
 from clew.errors import MissingDependency
 from clew.events.model import Gap
 from clew.events.records import MODULE, OP, VARIABLE
 from clew.run.event import Crash, Events
 from clew.run.run import Run
 from clew.store.storage import Storage, storage_of
-from clew.views.export.formats import Exported, export
-from clew.views.graph.view import GraphView, graph_view
-from clew.views.html.report import EVENTS, Report, Side, write_report
-from clew.views.notebook import trace_bundle
-from clew.views.text.code import CodeView, code_view
-from clew.views.text.style import Style, counted
-from clew.views.text.table_view import TableView, table_view
-from clew.views.text.tree import TreeView, tree_view
+from clew.views.html import EVENTS
+from clew.views.text.style import counted
+
+if TYPE_CHECKING:
+    from clew.analysis.findings import Finding
+    from clew.analysis.nonfinite import NonFinite
+    from clew.analysis.selection import Selection
+    from clew.analysis.series import Series
+    from clew.views.export.formats import Exported
+    from clew.views.graph.view import GraphView
+    from clew.views.html.report import Report, Side
+    from clew.views.text.code import CodeView
+    from clew.views.text.table_view import TableView
+    from clew.views.text.tree import TreeView
 
 
 class Trace:
@@ -146,36 +151,36 @@ class Trace:
         third call, `fc.weight:grad`, `op:aten.mm*`, `line:model.py:57`, and `@1` at the end for
         rank 1 alone. What matches nothing raises with the nearest names that exist.
         """
-        return select(self._current_run(), address)
+        return analysis.select(self._current_run(), address)
 
     def _ipython_key_completions_(self) -> list[str]:
         """Give the addresses that IPython offers after `t["`."""
-        return names(self._current_run())
+        return analysis.names(self._current_run())
 
     def find(self, pattern: str) -> Selection:
         """Find events whose module path, class, op, variable or role holds or matches a pattern."""
-        return find(self._current_run(), pattern)
+        return analysis.find(self._current_run(), pattern)
 
     def series(self, address: str, *, mode: str | None = None) -> Series:
         """The values of an address over the run, with their steps and ranks.
 
         `mode` is `"train"` or `"eval"` for the values of such steps alone.
         """
-        return series(self._current_run(), address, mode)
+        return analysis.series_of(self._current_run(), address, mode)
 
     def tree(
         self, depth: int | None = None, fold: bool = True, rows: int | None = None
     ) -> TreeView:
         """Modules and their source, repeated layers folded; `str()` of it is the text."""
-        return tree_view(self._current_run(), depth=depth, fold=fold, rows=rows)
+        return views.tree_view(self._current_run(), depth=depth, fold=fold, rows=rows)
 
     def code(
         self, address: str | None = None, *, succinct: bool = True, color: bool | None = None
     ) -> CodeView:
         """Every source line with the ops it ran and the named values; `str()` of it is the text."""
         run = self._current_run()
-        rows = None if address is None else [event.row for event in select(run, address)]
-        return code_view(run, rows, succinct=succinct, color=color)
+        rows = None if address is None else [event.row for event in analysis.select(run, address)]
+        return views.code_view(run, rows, succinct=succinct, color=color)
 
     def graph(
         self,
@@ -199,8 +204,8 @@ class Trace:
         All of the run, or the calls that an address names.
         """
         run = self._current_run()
-        rows = None if address is None else [event.row for event in select(run, address)]
-        return graph_view(
+        rows = None if address is None else [event.row for event in analysis.select(run, address)]
+        return views.graph_view(
             run, rows, depth=depth, fold=fold, ops=ops, prune=prune,
             squash=squash, edges=edges, backward=backward, step=step, direction=direction,
             color=color, show=show, theme=theme,
@@ -208,7 +213,7 @@ class Trace:
 
     def table(self) -> TableView:
         """One row per event; `str()` of it is the text."""
-        return table_view(self._current_run())
+        return views.table_view(self._current_run())
 
     def to_pandas(self) -> Any:
         """The table as a pandas DataFrame."""
@@ -247,7 +252,7 @@ class Trace:
         If there is an export of this format, `exist="replace"` replaces it, `"keep"` moves it to
         `run.1.json`, `"error"` raises.
         """
-        return export(self._current_run(), fmt, path, exist, options)
+        return views.write_export(self._current_run(), fmt, path, exist, options)
 
     def html(
         self,
@@ -265,7 +270,7 @@ class Trace:
         replaces it, `"keep"` moves it to `run.1.html`, `"error"` raises.
         """
         side = self._side(title or str(self.env.get("name") or Path(path).stem))
-        return write_report(side, path, events=events, redact=redact, exist=exist)
+        return views.write_report(side, path, events=events, redact=redact, exist=exist)
 
     def to_dict(self) -> dict[str, Any]:
         """The trace as plain data."""
@@ -277,11 +282,13 @@ class Trace:
         }
 
     def _side(self, name: str) -> Side:
-        return Side(self._current_run(), name)
+        return views.Side(self._current_run(), name)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        text = self.tree().text(Style())
-        return trace_bundle(text, self.findings, self._side(str(self.env.get("name") or "trace")))
+        text = self.tree().text(views.Style())
+        return views.trace_bundle(
+            text, self.findings, self._side(str(self.env.get("name") or "trace"))
+        )
 
     def __str__(self) -> str:
         return str(self.tree())

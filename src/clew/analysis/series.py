@@ -118,7 +118,7 @@ class Entry:
     rank: int | None
 
 
-def series(run: Run, text: str, mode: str | None) -> Series:
+def series_of(run: Run, text: str, mode: str | None) -> Series:
     """Give the values of an address as a series, only those of `mode` if one is given."""
     if mode not in (None, *MODES):
         raise ClewError(f"mode={mode!r} is not one of {', '.join(map(repr, MODES))}, None")

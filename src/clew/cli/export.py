@@ -6,7 +6,8 @@ import argparse
 from typing import Any
 
 from clew.cli.output import complain, emit, within
-from clew.cli.reading import add_command, add_exist, add_rank, open_trace, positive
+from clew.cli.reading import add_command, add_rank, open_trace, positive
+from clew.cli.writing import add_exist
 from clew.errors import ClewError
 from clew.views.export.formats import FORMATS
 

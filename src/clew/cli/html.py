@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from clew.cli.output import emit
-from clew.cli.reading import add_command, add_exist, add_rank, open_trace, positive
+from clew.cli.reading import add_command, add_rank, open_trace, positive
+from clew.cli.writing import add_exist
 from clew.store.storage import is_url
 
 

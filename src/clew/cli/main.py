@@ -2,8 +2,8 @@
 
 Exit codes: 0 fine, 1 the command found something (each command's help says what), 2 wrong usage
 or input that cannot be read. To add a command: a module here with `add_parser(commands)` and
-`run(args) -> int`, and its name in `COMMANDS`. Modules are imported for every invocation, so
-they reach for anything heavy through `clew.load` or inside `run`.
+`run(args) -> int`, and its name in `COMMANDS`. Modules are imported for `clew --help`, so they
+reach for anything heavy through `clew.load` or inside `run`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class _Parser(argparse.ArgumentParser):
         super().error(plain(message))
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
+    """The command line: all of it, or that of some commands."""
     top = _Parser(
         prog="clew",
         description="Read a recorded trace: what flowed through a PyTorch program.",
@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"clew {clew.__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
-    for name in COMMANDS:
+    for name in names:
         importlib.import_module(f"clew.cli.{name}").add_parser(commands)
     return top
 
@@ -52,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    args = parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    args = parser(words[:1] if words[:1] and words[0] in COMMANDS else COMMANDS).parse_args(words)
     try:
         code = int(args.run(args))
         sys.stdout.flush()

@@ -10,7 +10,7 @@ from typing import Any
 from clew.errors import AddressSyntaxError
 from clew.events.model import SCHEMA
 from clew.plain_text import plain, plain_lines
-from clew.views.export.text import as_json
+from clew.views.strict_json import as_json
 
 
 def emit(

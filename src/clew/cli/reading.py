@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import clew
-from clew.store.write.place import EXIST
 
 if TYPE_CHECKING:
     from clew.traces import Trace
@@ -31,15 +30,6 @@ def add_command(
 def add_rank(parser: argparse.ArgumentParser) -> None:
     """`--rank`, for commands that can look at one rank alone."""
     parser.add_argument("--rank", type=int, metavar="N", help="look at this rank only")
-
-
-def add_exist(parser: argparse.ArgumentParser) -> None:
-    """`--exist`, for commands that write something."""
-    what = (
-        "if there is one: replace it, if it is of the same kind (the default), "
-        "keep it under a name with a number, or stop with an error"
-    )
-    parser.add_argument("--exist", choices=EXIST, default="replace", help=what)
 
 
 def positive(text: str) -> int:

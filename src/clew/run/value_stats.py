@@ -6,6 +6,8 @@ In comes what was kept of values, out come arrays: numbers that were not taken a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +19,9 @@ NUMBERS = ("min", "max", "mean", "std", "norm")
 COUNTS = ("nan", "inf", "zeros", "count")
 
 StatColumns: TypeAlias = dict[str, NDArray[Any]]
+
+_MISSING: dict[str, float] = dict.fromkeys(NUMBERS, np.nan) | dict.fromkeys(COUNTS, 0)
+_IN_ORDER = itemgetter(*_MISSING)
 
 
 def stat_columns(kept: Mapping[int, Kept], count: int) -> StatColumns:
@@ -37,13 +42,15 @@ def _listed(kept: Mapping[int, Kept]) -> tuple[NDArray[Any], StatColumns]:
     """Give the values that have statistics, and those as columns."""
     taken = {number: one.stats for number, one in kept.items() if one.stats is not None}
     numbers = np.fromiter(taken, np.int64, len(taken))
-    found: StatColumns = {}
-    for name in NUMBERS:
-        # None becomes NaN.
-        found[name] = np.array([stats.get(name) for stats in taken.values()], dtype=np.float64)
-    for name in COUNTS:
-        found[name] = np.array([stats.get(name, 0) for stats in taken.values()], dtype=np.int64)
-    return numbers, found
+    size = len(taken) * len(_MISSING)
+    try:
+        flat = np.fromiter(chain.from_iterable(map(_IN_ORDER, taken.values())), np.float64, size)
+    except (KeyError, TypeError):
+        # What has no elements has no mean.
+        whole = (_MISSING | {n: s for n, s in o.items() if s is not None} for o in taken.values())
+        flat = np.fromiter(chain.from_iterable(map(_IN_ORDER, whole)), np.float64, size)
+    columns = dict(zip(_MISSING, flat.reshape(len(taken), -1).T, strict=True)) if size else {}
+    return numbers, columns
 
 
 def numbers_with_data(kept: Mapping[int, Kept]) -> NDArray[Any]:

@@ -74,7 +74,7 @@ def _coded(codes: Ints, texts: Sequence[str], kind: pa.DataType) -> pa.Array:
 
 
 def _folded(codes: Ints, texts: Sequence[str], kind: pa.DataType) -> pa.Array:
-    """Give the same with each text once, which is what a reader of the codes counts on."""
+    """Give the same with each text once: of codes for two that are alike Parquet makes texts."""
     used, at = _used(codes, len(texts))
     once = listed_array([texts[code] for code in used], kind).dictionary_encode()
     return pa.DictionaryArray.from_arrays(once.indices.take(at), once.dictionary)

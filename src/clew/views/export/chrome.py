@@ -18,7 +18,8 @@ from clew.events.columns import Ints
 from clew.events.records import MODULE, NOTE, OP, STEP
 from clew.run.run import Run
 from clew.views.export.formats import Contents
-from clew.views.export.text import as_json, text_file
+from clew.views.export.text import text_file
+from clew.views.strict_json import as_json
 from clew.views.text.call_texts import CallTexts
 
 # Perfetto takes a thread whose number is its process's for the main one, and threads of one number

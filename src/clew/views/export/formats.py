@@ -85,7 +85,7 @@ class Exported:
         }
 
 
-def export(
+def write_export(
     run: Run, fmt: str, path: str | os.PathLike[str], exist: str, options: dict[str, Any]
 ) -> Exported:
     """Write a format to a path or URL, in one go."""

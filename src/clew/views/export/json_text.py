@@ -7,7 +7,8 @@ from pathlib import Path
 from clew.analysis.findings import findings
 from clew.run.run import Run
 from clew.views.export.formats import Contents
-from clew.views.export.text import as_json, text_file
+from clew.views.export.text import text_file
+from clew.views.strict_json import as_json
 
 
 def write(run: Run, target: Path) -> Contents:

@@ -14,8 +14,9 @@ from clew.analysis.graph import Edge, Graph, Node, Options, build
 from clew.analysis.graph.graph_model import NEXT
 from clew.run.run import Run
 from clew.views.export.formats import Contents
-from clew.views.export.text import as_json, text_file
+from clew.views.export.text import text_file
 from clew.views.graph import words
+from clew.views.strict_json import as_json
 from clew.views.text.style import time_text
 
 

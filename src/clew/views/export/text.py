@@ -1,13 +1,10 @@
-"""Text files and the JSON that goes into them: strict, so that every parser takes it."""
+"""Text files to write to."""
 
 from __future__ import annotations
 
 import gzip
-import json
-import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import TextIO, cast
 
 
 def text_file(target: Path) -> TextIO:
@@ -16,26 +13,3 @@ def text_file(target: Path) -> TextIO:
     if target.suffix == ".gz":
         return cast(TextIO, gzip.open(target, "wt", encoding="utf-8", errors=errors, newline="\n"))
     return open(target, "w", encoding="utf-8", errors=errors, newline="\n")
-
-
-def as_json(data: Any, indent: int | None = None) -> str:
-    """Strict JSON: `nan` and infinities, which it lacks, as strings; other objects as text.
-
-    >>> as_json({"max": float("inf"), "shape": (2, 3)})
-    '{"max": "inf", "shape": [2, 3]}'
-    """
-    try:
-        return json.dumps(data, indent=indent, default=str, allow_nan=False)
-    except (ValueError, TypeError):
-        # Rare, so only then is everything looked at: a float JSON lacks, a key that is no string.
-        return json.dumps(_strict(data), indent=indent, default=str, allow_nan=False)
-
-
-def _strict(data: Any) -> Any:
-    if isinstance(data, float):
-        return data if math.isfinite(data) else str(data)
-    if isinstance(data, Mapping):
-        return {str(key): _strict(item) for key, item in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_strict(item) for item in data]
-    return data

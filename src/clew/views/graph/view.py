@@ -19,7 +19,6 @@ from clew.analysis.graph.part import one_rank
 from clew.errors import ClewError
 from clew.run.run import Run
 from clew.store.write.place import place_file
-from clew.views.export.text import as_json
 from clew.views.file_kinds import KINDS
 from clew.views.graph import words
 from clew.views.graph.dot import dot, netron_dot
@@ -27,6 +26,7 @@ from clew.views.graph.mermaid import mermaid
 from clew.views.graph.options import DIRECTIONS, FACTS, SUFFIXES, THEMES
 from clew.views.graph.png import png_bytes
 from clew.views.graph.svg import Drawing
+from clew.views.strict_json import as_json
 from clew.views.text.style import counted
 
 # How many boxes a picture has at the most when its depth is left open.

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clew.views.export.text import as_json
+from clew.views.strict_json import as_json
 
 _WHOLE = ("u1", "i1", "u2", "i2", "u4", "i4")
 # Beyond this it takes twice as long for a fiftieth less.

@@ -27,12 +27,11 @@ from clew.plain_text import plain, plain_lines
 from clew.run.run import Run
 from clew.store.write.place import place_file
 from clew.views.file_kinds import KINDS
-from clew.views.html import page_findings
+from clew.views.html import EVENTS, page_findings
 from clew.views.html.payload import Packer
 from clew.views.html.previews import Previews
 from clew.views.html.tables import PageTables
 
-EVENTS = 200_000
 _ASSETS = Path(__file__).parent / "assets"
 _PRIVATE = ("name", "argv", "cwd", "host", "user", "platform")
 
