@@ -5,7 +5,7 @@ In come rows of a `Run`, out come `Place`s and short texts. Torch's own frames a
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from clew.analysis.file_names import bare_name, file_names
 from clew.events.columns import Place
@@ -68,6 +68,7 @@ def short_place(place: Place, last: Place | None = None) -> str:
     return text if first == end else f"{text}–{end}"
 
 
+@lru_cache(maxsize=4096)
 def short_place_of(file: str, line: int) -> str:
     """`model.py:12`."""
     return plain(f"{bare_name(file)}:{line}")

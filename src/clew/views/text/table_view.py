@@ -17,7 +17,7 @@ from clew.run.run import Run
 from clew.views.text.call_texts import CallTexts
 from clew.views.text.code_places import short_place
 from clew.views.text.named_texts import NAMED, named_text
-from clew.views.text.style import Style, clipped, counted, short_op, style_for, time_text
+from clew.views.text.style import Style, clipped, counted, style_for, time_text
 
 _ROWS = 40
 _TAIL = 5
@@ -154,7 +154,6 @@ class _Table:
         kind = int(c.kind[row])
         seconds = self._run.seconds(row)
         error = int(c.error[row])
-        name = plain(self._run.name(row))
         inputs, outputs = self._texts.inputs(row), self._texts.outputs(row)
         if kind in NAMED:
             call = named_text(self._run, self._texts, row)
@@ -169,7 +168,7 @@ class _Table:
             "step": str(int(self._run.step[row])) if len(self._run.steps) > 1 else "",
             "phase": PHASES[int(self._run.phase[row])],
             "kind": KINDS[kind],
-            "name": short_op(name) if kind == OP else name,
+            "name": self._texts.short_op(row) if kind == OP else plain(self._run.name(row)),
             "module": "(root)" if module == "" else plain(module or ""),
             "source": "" if source is None else short_place(source),
             "time": "" if seconds is None else time_text(seconds),
