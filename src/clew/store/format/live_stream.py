@@ -25,8 +25,8 @@ _LARGEST_MESSAGE = 1 << 28
 _LARGEST_METADATA = 1 << 20
 # Of a batch: a few numbers for each column.
 _LONGEST_METADATA = 1 << 14
-# Bytes searched at a time for where a stream goes on.
-_FIRST_LOOK, _LARGEST_LOOK = 1 << 12, 1 << 22
+# Bytes searched at a time for where a stream goes on, and in all after one message.
+_FIRST_LOOK, _LARGEST_LOOK, _LARGEST_SEARCH = 1 << 12, 1 << 22, 1 << 28
 _CONTINUATION = 0xFFFFFFFF
 _MARK = b"\xff\xff\xff\xff"
 _END = struct.pack("<Ii", _CONTINUATION, 0)
@@ -153,7 +153,7 @@ def _next(file: int, offset: int, size: int) -> int:
     """
     room = _FIRST_LOOK
     start = offset + 8
-    while start < size:
+    while start < min(size, offset + _LARGEST_SEARCH):
         # Messages begin at multiples of 8, so none begins in two looks at once.
         data = read_at(file, start, min(size - start, room))
         at = data.find(_MARK)
