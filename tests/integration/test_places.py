@@ -21,6 +21,7 @@ from torch import nn
 
 import clew
 from clew.store.write import trace_writer
+from tests.processes import HANG_GUARD
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,7 +49,7 @@ def in_mount(options: str, folder: Path, program: str) -> dict[str, Any]:
         ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, "sh", MOUNTED + program],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_GUARD,
         cwd=ROOT,
     )
     if "unshare" in done.stderr or "mount:" in done.stderr:
@@ -217,7 +218,7 @@ def test_processes_that_race_for_one_path_never_share_it(tmp_path: Path) -> None
     for racer in racers:
         assert racer.stdout is not None
         assert racer.stdout.readline() == "ready\n"
-    names = [racer.communicate("go\n", timeout=60)[0].strip() for racer in racers]
+    names = [racer.communicate("go\n", timeout=HANG_GUARD)[0].strip() for racer in racers]
     # One that has ended may be moved by the next, one that runs is not.
     assert len(names) == 3
     found = [clew.load(path) for path in tmp_path.iterdir()]
@@ -247,7 +248,7 @@ def run_ranks(folder: Path, world: int, port: str) -> None:
         subprocess.Popen([sys.executable, "-c", RANK, str(folder)], env={**shared, "RANK": str(n)})
         for n in range(world)
     ]
-    codes = [rank.wait(timeout=120) for rank in ranks]
+    codes = [rank.wait(timeout=HANG_GUARD) for rank in ranks]
     assert codes == [-signal.SIGKILL if n == 1 else 0 for n in range(world)]
 
 
