@@ -160,7 +160,8 @@ class Structure:
         is_call = c.kind == MODULE
         names = self._names(is_call)
         owned = _owned_parameters(self.run)
-        modules = [self._number((m.cls, owned.get(m.number, ()))) for m in c.modules]
+        numbers_of = [self._number((m.cls, owned.get(m.number, ()))) for m in c.modules]
+        modules = np.array(numbers_of, dtype=np.int64)
         exact = np.array([self._number(shape.exact) for shape in shapes], dtype=np.int64)
         paths = np.array([self._number(shape.tensor_paths) for shape in shapes], dtype=np.int64)
         for level in reversed(self.kids.levels):
@@ -172,12 +173,13 @@ class Structure:
             # What constants do shows in the ops; without any, the constants are all there is.
             bare = (counts > 0) | (not self._sizes)
             template = np.where(bare, paths[c.template[rows]], exact[c.template[rows]])
-            module = np.array(modules, dtype=np.int64)[c.subject[rows]]
             facts = (
-                module, template, self._tensors[rows], c.error[rows], c.end[rows] < 0,
+                modules[c.subject[rows]], template, self._tensors[rows], c.error[rows], c.end[rows] < 0,
                 self.run.phase[rows],
             )  # fmt: skip
-            like, first = _first_of_each(numbered(*facts, number_lists(counts, inside)))
+            like = first = np.zeros(1, dtype=np.int64)
+            if len(rows) > 1:
+                like, first = _first_of_each(numbered(*facts, number_lists(counts, inside)))
             ends = np.cumsum(counts)
             numbers = [
                 self._number(
