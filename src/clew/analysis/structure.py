@@ -174,8 +174,8 @@ class Structure:
             bare = (counts > 0) | (not self._sizes)
             template = np.where(bare, paths[c.template[rows]], exact[c.template[rows]])
             facts = (
-                modules[c.subject[rows]], template, self._tensors[rows], c.error[rows], c.end[rows] < 0,
-                self.run.phase[rows],
+                modules[c.subject[rows]], template, self._tensors[rows], c.error[rows],
+                c.end[rows] < 0, self.run.phase[rows],
             )  # fmt: skip
             like = first = np.zeros(1, dtype=np.int64)
             if len(rows) > 1:
