@@ -73,6 +73,12 @@ def test_twice_the_events_are_about_twice_the_work(name: str, way: str, size: in
     assert large < most * small
 
 
+def test_what_is_nested_deep_is_not_pushed_ever_further_to_the_right() -> None:
+    small, large = (str(clew.Trace(RUNS["nested"](count)).code()) for count in (400, 800))
+    assert len(large) < 2.6 * len(small)
+    assert large.splitlines()[-1].endswith("│ (depth 799) [m799] Block()")
+
+
 def test_parameters_of_long_paths_take_memory_for_their_text() -> None:
     c = long_paths(1500).columns
     text = sum(len(module.path) for module in c.modules)

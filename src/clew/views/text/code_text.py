@@ -32,6 +32,8 @@ from clew.views.text.event_texts import EventTexts
 from clew.views.text.style import Style, counted, not_finite_text
 
 BAR = "│ "
+# Deeper than this a line says how deep it is: a bar for each level of each would be a square.
+_MOST_BARS = 100
 _MOST_NAMES = 8
 
 
@@ -63,7 +65,7 @@ class CodeText:
         return [
             line
             for below, node in walk(nodes)
-            for line in wrapped(BAR * (depth + below), self._node(node))
+            for line in wrapped(_bars(depth + below), self._node(node))
         ]
 
     def _node(self, node: Node) -> str:
@@ -187,6 +189,10 @@ class CodeText:
     def _not_finite(self, rows: Sequence[int]) -> str:
         text = not_finite_text(*self._texts.not_finite(rows))
         return f"  {self._style.paint(text, 'red', 'bold')}" if text else ""
+
+
+def _bars(depth: int) -> str:
+    return BAR * depth if depth <= _MOST_BARS else f"{BAR * _MOST_BARS}(depth {depth}) "
 
 
 def _times(rows: list[int]) -> str:
