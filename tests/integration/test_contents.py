@@ -160,7 +160,7 @@ def test_a_shard_with_shared_content_is_recovered_whole(
             torch.full((LARGE,), float(number))
         t.flush()
         shutil.copytree(tmp_path / "run.clew", tmp_path / "cut.clew")
-    monkeypatch.setattr("clew.store.write.recover.runs_here", lambda writer: False)
+    monkeypatch.setattr("clew.store.read.live_writer.runs_here", lambda writer: False)
     assert "rank=00000/.shard-00000.open: sealed with 2 values" in recover(tmp_path / "cut.clew")
     values = clew.load(tmp_path / "cut.clew")["op:aten.full.default"].values
     assert [v.array()[-1] for v in values] == [1, 2, 1, 2]
