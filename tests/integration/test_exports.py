@@ -31,7 +31,7 @@ from clew.store.format.schema import SCHEMAS
 from clew.store.read.payloads import KeptOnDisk
 from clew.views.export.formats import FORMATS
 from clew.views.export.hdf5 import escaped
-from clew.views.export.text import as_json
+from clew.views.strict_json import as_json
 
 VALUE_FORMATS = ["hdf5", "zarr", "pt"]
 RANKS, STEPS = 2, 3

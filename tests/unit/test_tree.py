@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import clew
 from clew.analysis.tree.tree_model import TreeNode, walk
-from clew.views.export.text import as_json
+from clew.views.strict_json import as_json
 from clew.views.text.cells import op_names
 from clew.views.text.style import Style
 from tests.golden import programs

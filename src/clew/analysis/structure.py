@@ -37,7 +37,7 @@ class Structure:
         c = run.columns
         self.kind: list[int] = c.kind.tolist()
         self.subject: list[int] = c.subject.tolist()
-        self.parent: list[int] = run.parent_row.tolist()
+        self.parent: Ints = run.parent_row
         self.kids = Nesting(run.parent_row)
         self._numbers: dict[Any, int] = {}
         looks = np.array([self._number(_look(meta, sizes)) for meta in c.metas], dtype=np.int64)
@@ -47,13 +47,12 @@ class Structure:
         # For each event what its tensors look like, as a number.
         self._tensors = number_lists(run.tensors.counts, self._looks_of_values)
         self._indices: dict[int, list[int]] = {}
-        signature, self._keys = self._sign_leaves()
-        self._sign_calls(signature)
-        self.signature: list[int] = signature.tolist()
+        self._signature, self._keys = self._sign_leaves()
+        self._sign_calls(self._signature)
 
     def name(self, row: int) -> str:
         """The path of a module call relative to the module that calls it."""
-        parent = self.parent[row]
+        parent = int(self.parent[row])
         return self._relative(self.subject[row], self.subject[parent] if parent >= 0 else -1)
 
     def _relative(self, subject: int, above: int) -> str:
@@ -70,7 +69,7 @@ class Structure:
         """What a row and its like among its siblings have in common, their indices left out."""
         if self.kind[row] == MODULE:
             name = _DIGITS.sub("#", self.name(row)) if self._sizes else self.name(row)
-            return self._number((name, self.signature[row]))
+            return self._number((name, int(self._signature[row])))
         # Below 0, where no number of a call is.
         return -1 - int(self._keys[row])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clew.events.columns import Ints
 
@@ -29,24 +30,27 @@ def used_rows(count: int, *numbers: Ints) -> tuple[list[int], Ints]:
     return np.flatnonzero(used).tolist(), np.append(np.cumsum(used) - 1, -1)
 
 
-def numbered(*columns: Ints) -> Ints:
+def numbered(*columns: NDArray[Any]) -> Ints:
     """Number rows by what they hold: those that are alike in all columns have the same number."""
     found = _dense(columns[0])
     for column in columns[1:]:
         more = _dense(column)
-        found = _dense(found * (more.max(initial=0) + 1) + more)
+        count = int(more.max(initial=0)) + 1
+        if count > 1:
+            found = _dense(found * count + more)
     return found
 
 
-def _dense(numbers: Ints) -> Ints:
+def _dense(numbers: NDArray[Any]) -> Ints:
     """Give smaller numbers for numbers: from 0 on, none left out, alike where those are alike."""
     if not len(numbers):
         return numbers.astype(np.int64)
     low, high = int(numbers.min()), int(numbers.max())
     if high - low < 8 * len(numbers) + 1024:
+        from_0 = numbers.astype(np.int64) - low
         occurs = np.zeros(high - low + 1, dtype=bool)
-        occurs[numbers - low] = True
-        small: Ints = (np.cumsum(occurs) - 1)[numbers - low]
+        occurs[from_0] = True
+        small: Ints = from_0 if occurs.all() else (np.cumsum(occurs) - 1)[from_0]
         return small
     return np.unique(numbers, return_inverse=True)[1]
 

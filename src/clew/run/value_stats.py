@@ -26,10 +26,15 @@ _IN_ORDER = itemgetter(*_MISSING)
 
 def stat_columns(kept: Mapping[int, Kept], count: int) -> StatColumns:
     """Give the statistics of the first `count` values as columns."""
-    columns: StatColumns = {name: np.full(count, np.nan) for name in NUMBERS}
-    columns |= {name: np.full(count, -1, dtype=np.int64) for name in COUNTS}
     whole = getattr(kept, "stat_columns", None)
     numbers, found = _listed(kept) if whole is None else whole()
+    columns: StatColumns = {name: np.full(count, np.nan) for name in NUMBERS}
+    if np.array_equal(numbers, np.arange(count)):
+        columns |= {name: np.zeros(count, dtype=np.int64) for name in COUNTS}
+        for name, column in found.items():
+            columns[name] = np.ascontiguousarray(column, columns[name].dtype)
+        return columns
+    columns |= {name: np.full(count, -1, dtype=np.int64) for name in COUNTS}
     mine = (numbers >= 0) & (numbers < count)
     for name in COUNTS:
         columns[name][numbers[mine]] = 0
@@ -65,20 +70,20 @@ def numbers_with_data(kept: Mapping[int, Kept]) -> NDArray[Any]:
 def over_outputs(stats: StatColumns, values: NDArray[Any], event: NDArray[Any], count: int) -> Any:
     """Join the statistics of each event's results: extremes and sums over all of them.
 
-    `values` are rows of `stats`, `event` says whose result each is, of `count` events.
+    `values` are rows of `stats`, `event` says whose result each is, of `count` events in order.
     """
     known = stats["count"][values] >= 0
     values, event = values[known], event[known]
     joined: StatColumns = {
-        "min": np.full(count, np.inf), "max": np.full(count, -np.inf),
+        "min": np.full(count, np.nan), "max": np.full(count, np.nan),
         "nan": np.full(count, -1, dtype=np.int64), "inf": np.full(count, -1, dtype=np.int64),
     }  # fmt: skip
-    for name, extreme in (("min", np.fmin), ("max", np.fmax)):
-        taken = stats[name][values]
-        finite = ~np.isnan(taken)
-        extreme.at(joined[name], event[finite], taken[finite])
+    first = np.flatnonzero(np.append(True, np.diff(event) != 0)[: len(event)])
+    if not len(first):
+        return joined
+    rows = event[first]
+    for name, join in (("min", np.fmin), ("max", np.fmax), ("nan", np.add), ("inf", np.add)):
+        joined[name][rows] = join.reduceat(stats[name][values], first)
+    for name in ("min", "max"):
         joined[name][np.isinf(joined[name])] = np.nan
-    for name in ("nan", "inf"):
-        joined[name][event] = 0
-        np.add.at(joined[name], event, stats[name][values])
     return joined

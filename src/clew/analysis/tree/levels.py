@@ -82,8 +82,10 @@ def stretches(
         return []
     # What a call runs is of the step in which the call began.
     step = run.step[top[rows]]
-    rows = rows[np.lexsort((rows, step, run.process[rows]))]
-    step, process = run.step[top[rows]], run.process[rows]
+    process = run.process[rows]
+    if ((np.diff(process) < 0) | ((np.diff(process) == 0) & (np.diff(step) < 0))).any():
+        rows = rows[np.lexsort((rows, step, process))]
+        step, process = run.step[top[rows]], run.process[rows]
     bounds = np.flatnonzero(np.r_[True, (np.diff(step) != 0) | (np.diff(process) != 0)])
     ends = np.r_[bounds[1:], len(rows)]
     if len(bounds) == 1:
@@ -92,15 +94,16 @@ def stretches(
     position[rows] = np.arange(len(rows)) - np.repeat(bounds, ends - bounds)
     counts, looks = structure.looks(rows)
     loose = None if sizeless is None else sizeless.looks(rows)[1]
-    facts = np.stack([
+    # One number for all that an event is compared by.
+    facts = numbered(
         c.kind[rows], c.subject[rows], position[run.parent_row[rows]], run.phase[rows],
         c.error[rows], _threads(run)[rows], run.end[rows] < 0, counts,
-    ])  # fmt: skip
+    )  # fmt: skip
     starts = np.r_[0, np.cumsum(counts)]
     found = []
     for first, end in zip(bounds.tolist(), ends.tolist(), strict=True):
         mode = run.modes.get(int(step[first]))
-        ran = mode, facts[:, first:end].tobytes()
+        ran = mode, facts[first:end].tobytes()
         exact = ran, looks[starts[first] : starts[end]].tobytes()
         key = exact if loose is None else (ran, loose[starts[first] : starts[end]].tobytes())
         found.append(RankStep(int(process[first]), int(step[first]), rows[first:end], key, exact))

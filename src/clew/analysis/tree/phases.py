@@ -37,9 +37,9 @@ class Phases:
         self._error: list[int] = self._run.columns.error.tolist()
         # For each row how many ops that are not of the phase ran before it.
         is_op = self._run.columns.kind == OP
-        self._others: dict[str, list[int]] = {
-            BACKWARD: np.cumsum(is_op & (section != BACKWARD_SECTION)).tolist(),
-            OPTIMIZER: np.cumsum(is_op & (section != OPTIMIZER_SECTION)).tolist(),
+        self._others: dict[str, Ints] = {
+            BACKWARD: np.cumsum(is_op & (section != BACKWARD_SECTION)),
+            OPTIMIZER: np.cumsum(is_op & (section != OPTIMIZER_SECTION)),
         }
 
     def backward(self, tops: list[int], times: int) -> Draft:
@@ -82,7 +82,7 @@ class Phases:
             for row in self._structure.subtree(top)
             if self._structure.kind[row] in (MODULE, OP)
         ]
-        others = self._others[kind]
+        others = dict(zip(rows, self._others[kind][rows].tolist(), strict=True))
         passes = [list(run) for _, run in groupby(rows, lambda row: others[row])]
         likes = {
             tuple((place(row), self._structure.likeness(row)) for row in one) for one in passes

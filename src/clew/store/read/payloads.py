@@ -180,13 +180,17 @@ class KeptOnDisk(Mapping[int, Kept]):
             return np.zeros(0, dtype=np.int64), {}
         taken = self._columns["count"].valid[self._kept_rows]
         numbers, rows = self._kept_numbers[taken], self._kept_rows[taken]
+        # All of them in order need not be gathered.
+        every = len(rows) == self._starts[-1] and np.array_equal(rows, np.arange(len(rows)))
         found = {}
         for name in set(STAT_NAMES) - {"digest"}:
             column = self._columns.get(name)
             if column is not None:
-                found[name] = column.numbers()[rows]
-                if found[name].dtype.kind == "f":
-                    found[name] = np.where(column.valid[rows], found[name], np.nan)
+                taken, valid = column.numbers(), column.valid
+                if not every:
+                    taken, valid = taken[rows], valid[rows]
+                is_float = taken.dtype.kind == "f"
+                found[name] = np.where(valid, taken, np.nan) if is_float else taken
         return numbers, found
 
     def gaps(self) -> list[Gap]:

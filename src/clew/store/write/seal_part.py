@@ -27,6 +27,11 @@ _UNLIKE = frozenset(
     {"id", "start", "end", "call", "number", "address", "values", "value", "producer", "storage",
      "min", "max", "mean", "std", "norm", "digest", "offset", "checksum", UNFOLDED}
 )  # fmt: skip
+# Columns of events that queries look for; what a group holds of them says whether to read it.
+_QUERIED = (
+    "id", "kind", "name", "module", "call", "step", "phase", "rank", "start", "end", "error",
+    "min", "max", "nan", "inf",
+)  # fmt: skip
 
 
 def seal_part(
@@ -84,8 +89,8 @@ def parquet_options(table: str) -> dict[str, Any]:
         "compression_level": {path: 1 for path in paths.values() if path != UNFOLDED},
         "use_dictionary": [path for name, path in paths.items() if name not in _UNLIKE],
         "write_page_checksum": True,
-        # For queries; the other tables are only ever read whole.
-        "write_statistics": table == "events",
+        # The other tables are only ever read whole.
+        "write_statistics": list(_QUERIED) if table == "events" else False,
         "store_schema": False,
     }
 
