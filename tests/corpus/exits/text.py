@@ -54,7 +54,8 @@ def code(case: Case) -> Seen:
     events: dict[int, dict[str, Any]] = {}
     lines: list[tuple[int, Any]] = []
     for text in str(case.trace.code(succinct=False)).splitlines():
-        bare = text.lstrip("│ ")
+        # Deep lines say how deep they are.
+        bare = re.sub(r"^\(depth \d+\) ", "", text.lstrip("│ "))
         depth = len(text) - len(bare)
         while lines and lines[-1][0] >= depth:
             lines.pop()
