@@ -54,9 +54,10 @@ def code(case: Case) -> Seen:
     events: dict[int, dict[str, Any]] = {}
     lines: list[tuple[int, Any]] = []
     for text in str(case.trace.code(succinct=False)).splitlines():
-        # Deep lines say how deep they are.
-        bare = re.sub(r"^\(depth \d+\) ", "", text.lstrip("│ "))
+        bare = text.lstrip("│ ")
         depth = len(text) - len(bare)
+        if deep := re.match(r"\(depth (\d+)\) ", bare):
+            bare, depth = bare[deep.end() :], 2 * int(deep[1])
         while lines and lines[-1][0] >= depth:
             lines.pop()
         place = re.search(r"  # (\S+):(\d+) in ", bare)
