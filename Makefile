@@ -7,7 +7,7 @@ READY := .venv/.ready
 NODE_READY := viewer/node_modules/.ready
 PIP_INSTALL := $(BIN)/python -m pip install -qq --constraint constraints.txt
 
-.PHONY: setup demo test bench lint viewer viewer-check browser docs api corpus clean
+.PHONY: setup demo test bench lint viewer viewer-check browser docs api corpus fuzz clean
 
 setup: $(READY)
 
@@ -55,6 +55,10 @@ browser: $(NODE_READY)
 
 docs: setup
 	@$(BIN)/python -m pytest -q tests/docs
+
+# Minutes: twenty thousand damaged traces, read in every way. The tests take a hundred.
+fuzz: setup
+	@$(BIN)/python -m tests.mutations
 
 # Only after a change to its programs or to the format: the traces are committed.
 corpus: setup

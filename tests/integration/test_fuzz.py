@@ -23,6 +23,7 @@ from torch import Tensor, nn
 import clew
 from clew.store.format.schema import SCHEMAS
 from clew.store.write import trace_writer
+from tests.processes import HANG_GUARD
 
 
 class Net(nn.Module):
@@ -83,24 +84,23 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10))
-def test_a_thousand_mutations(seed: int, traces: Path) -> None:
-    """Ten thousand over all seeds, each in a process of its own, without torch, in 3 GB."""
+def test_a_hundred_mutations(tmp_path: Path) -> None:
+    """Of rows, bytes and files, with every reading call; `make fuzz` takes many thousands."""
+    words = ["--count", "100", "--jobs", "1", "--kept", str(tmp_path / "kept")]
     done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-m", "tests.mutations", traces, str(seed), "1000"],
+        [sys.executable, "-X", "faulthandler", "-m", "tests.mutations", *words],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=HANG_GUARD,
         cwd=Path(__file__).parents[2],
     )
     assert done.returncode == 0, done.stdout + done.stderr
     *_, outcomes, rounds = done.stdout.splitlines()
-    assert rounds == "1000 rounds"
+    assert rounds == "100 rounds, 0 failures"
     found = json.loads(outcomes)
     # Damage does damage, and leaves what it did not touch.
-    assert sum(n for what, n in found.items() if "refused" in what) > 50
-    assert sum(n for what, n in found.items() if "some" in what) > 500
+    assert sum(n for what, n in found.items() if "refused" in what) > 5
+    assert sum(n for what, n in found.items() if "data" in what) > 50
 
 
 FILES = [
