@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import astuple
+from sys import intern
 from typing import Any
 
 from clew.events.columns import IN, OUT, Leaf, Meta, ModuleRow, Place, Symbol, Template, Tensor
@@ -74,8 +75,9 @@ def load_place(data: Any) -> Place:
     if not 0 <= phase < len(PHASES) or not 0 <= thread < _MOST_THREADS:
         raise ValueError(f"there is no phase {phase} or thread {thread}")
     return Place(
-        _integer(parent), _text(file), _text(function), line, end_line, col, end_col,
-        bool(library), phase, thread,
+        # A file has many places, and a function too.
+        _integer(parent), intern(_text(file)), intern(_text(function)), line, end_line, col,
+        end_col, bool(library), phase, thread,
     )  # fmt: skip
 
 
@@ -185,7 +187,7 @@ def _load_constant(data: Any) -> Any:
 def _leaf(role: Any, path: Any, constant: Any) -> Leaf:
     if role not in (IN, OUT):
         raise ValueError(f"{role!r} is neither argument nor result")
-    return Leaf(role, _text(path), _load_constant(constant))
+    return Leaf(IN if role == IN else OUT, intern(_text(path)), _load_constant(constant))
 
 
 def _listed(data: Any, count: int | None = None) -> list[Any]:

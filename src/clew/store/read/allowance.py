@@ -9,15 +9,16 @@ files can honestly stand for.
 from __future__ import annotations
 
 # No call that reads a trace takes more memory than this for each byte of its files, beside what it
-# takes for the smallest one and 64 MB. Events that a program recorded take 18 bytes each in the
-# files and up, and 20 to 50 times their bytes in memory.
-MEMORY_PER_BYTE = 128
+# takes for the smallest one and 64 MB; `to_dict`, which makes an object of every fact, takes four
+# times as much. A million events that a program recorded take 9 to 25 bytes each in the files, and
+# 30 to 120 times as much in memory.
+MEMORY_PER_BYTE = 256
 
 # What the most expensive of the calls takes, in bytes: for a row of each table, for an item of a
 # list in one, and for an element of JSON.
-_ROW = {"events": 1400, "values": 700, "tables": 300}
+_ROW = {"events": 1400, "values": 700, "tables": 250}
 _ITEM = 56
-_ELEMENT = 64
+_ELEMENT = 32
 
 
 class Allowance:
@@ -25,16 +26,16 @@ class Allowance:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._left = MEMORY_PER_BYTE * size
+        self.left = MEMORY_PER_BYTE * size
 
     def spend(self, cost: int, what: str) -> None:
         """Take something from what is left; ValueError if there is not so much."""
-        self._left -= cost
-        if self._left < 0:
+        if cost > self.left:
             raise ValueError(
-                f"its {self._size} bytes would take more than {MEMORY_PER_BYTE} times as much to "
-                f"read, for {what}, which those of a recorded trace never do"
+                f"{what} would take {cost} bytes of memory, more than {MEMORY_PER_BYTE} times the "
+                f"{self._size} bytes of the files, which those of a recorded trace never do"
             )
+        self.left -= cost
 
     def rows(self, table: str, count: int, items: int, unfolded: int) -> None:
         """Take what rows of a table need, with the items of their lists, from unpacked bytes."""

@@ -26,6 +26,9 @@ from clew.store.format.schema import STAT_NAMES
 from clew.store.format.shards import Shards
 from clew.store.read.table_parts import Footer, RowRun, read_group
 
+_COUNTS = ("nan", "inf", "zeros", "count")
+# More elements than any tensor has, few enough that those of a million tensors can be added up.
+_MOST_ELEMENTS = 1 << 42
 _PLACE = ("data_dtype", "data_shape", "data_of", "shard", "offset", "length", "checksum")
 # Bytes of inline data kept at hand.
 _MOST_CACHED = 32 << 20
@@ -68,6 +71,10 @@ class Column:
             return self._cells.take(pa.array(rows))
         return pa.array(self._numbers[rows], mask=~self.valid[rows])
 
+    def limit(self, most: int) -> None:
+        """Bring numbers that are below 0, or above `most`, back to there."""
+        self._numbers = np.clip(self.numbers(), 0, most)
+
     def numbers(self) -> NDArray[Any]:
         """All of them, 0 where there is none."""
         assert self._numbers is not None
@@ -104,6 +111,9 @@ class KeptOnDisk(Mapping[int, Kept]):
         self._columns = {
             name: Column(rows[name]) for name in KEPT_COLUMNS if rows[name].null_count < len(rows)
         }
+        for name in _COUNTS:
+            if name in self._columns:
+                self._columns[name].limit(_MOST_ELEMENTS)
         self._stretches = [(stretch.stem, stretch.start) for stretch in stretches]
         self._starts = np.cumsum([0, *(s.rows.num_rows for s in stretches)]).tolist()
         has_data = self._has("length", len(rows))

@@ -8,6 +8,7 @@ is there, and what the columns unfold to is in proportion to the bytes of the fi
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,10 @@ from clew.store.format.manifest import Format
 from clew.store.format.shards import Shards
 from clew.store.format.tables import TABLES
 from clew.store.format.upgrade import upgraded_row
+from clew.store.read.allowance import Allowance
 from clew.store.read.payloads import KEPT_COLUMNS, KeptOnDisk
 from clew.store.read.repair import Repair
-from clew.store.read.table_parts import read_table, size_of_parts
+from clew.store.read.table_parts import Query, read_query, size_of_parts
 from clew.store.read.unfolded import check_unfolded
 
 _NUMBERS = ["id", "parent", "start", "end", "subject", "place", "number", "template"]
@@ -48,9 +50,12 @@ def read_rank(
     """Read a rank: its columns, how many events it ended with if it did, what is damaged."""
     gaps: list[Gap] = []
     # Events first: what they point at was written before them, so it is there by now.
-    events = _held(read_table(folder, "events", _EVENT_COLUMNS, gaps, folded=True)[0])
-    values, stretches = read_table(folder, "values", [*_FACTS, *KEPT_COLUMNS], gaps, folded=True)
-    table = read_table(folder, "tables", _TABLE_COLUMNS, gaps, folded=True)[0]
+    allowance = Allowance(size_of_parts(folder))
+    query = partial(Query, folded=True, allowance=allowance)
+    events = _held(read_query(folder, query("events", _EVENT_COLUMNS), gaps)[0])
+    facts = query("values", [*_FACTS, *KEPT_COLUMNS])
+    values, stretches = read_query(folder, facts, gaps)
+    table = read_query(folder, query("tables", _TABLE_COLUMNS), gaps)[0]
     where = f"{folder.parent.name}/{folder.name}"
     tables = _tables(table, form.version, where, gaps)
     repair = Repair(tables, where)

@@ -46,25 +46,53 @@ class RowRun:
     rows: pa.Table
 
 
-def read_table(
-    folder: Path, table: str, columns: list[str], damage: list[Gap], folded: bool = False
-) -> tuple[pa.Table, list[RowRun]]:
-    """Some columns of a table, and the stretches they are made of.
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is read of a table: some columns, in how much memory.
 
-    With `folded` text stays as numbers into a list of texts. Parts that come into being meanwhile
-    are left for another time; where one was sealed, which moves rows of open calls from it to the
-    next, it is read again.
+    `folded` text stays as numbers into a list of texts. Without an allowance each file has one of
+    its own.
+    """
+
+    table: str
+    columns: list[str]
+    folded: bool = False
+    allowance: Allowance | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the columns."""
+        fields = [SCHEMAS[self.table].field(name) for name in self.columns]
+        return pa.schema(
+            [f.with_type(_FOLDED) if self.folded and f.type == _TEXT else f for f in fields]
+        )
+
+
+def read_table(
+    folder: Path, table: str, columns: list[str], damage: list[Gap]
+) -> tuple[pa.Table, list[RowRun]]:
+    """Some columns of a table, and the stretches they are made of."""
+    return read_query(folder, Query(table, columns), damage)
+
+
+def read_query(folder: Path, query: Query, damage: list[Gap]) -> tuple[pa.Table, list[RowRun]]:
+    """What a query asks for, and the stretches it is made of.
+
+    Parts that come into being meanwhile are left for another time; where one was sealed, which
+    moves rows of open calls from it to the next, it is read again.
     """
     # What is sealed stays as it is, and need not be read again.
     sealed: dict[str, tuple[list[RowRun], list[Gap]]] = {}
+    spent: dict[str, int] = {}
     for _ in range(_MOST_TRIES):
         told: list[Gap] = []
         stretches: list[RowRun] = []
-        parts = sorted(parts_of(folder, table, told).items())
+        parts = sorted(parts_of(folder, query.table, told).items())
         for stem, kinds in parts:
             if stem not in sealed:
                 gaps: list[Gap] = []
-                read = list(_part(folder, table, stem, kinds, columns, folded, gaps)), gaps
+                with _spent_once(query.allowance, stem, spent):
+                    read = list(_part(folder, stem, kinds, query, gaps)), gaps
                 if kinds != ["arrows"]:
                     sealed[stem] = read
             else:
@@ -75,8 +103,20 @@ def read_table(
         if all((folder / f"{stem}.arrows").exists() for stem in live_ones):
             break
     damage += _shortened(told)
-    empty = _schema(table, columns, folded).empty_table()
+    empty = query.schema.empty_table()
     return pa.concat_tables([empty, *(s.rows for s in stretches)]), stretches
+
+
+@contextmanager
+def _spent_once(allowance: Allowance | None, stem: str, spent: dict[str, int]) -> Iterator[None]:
+    """Give back what an earlier reading of a part took."""
+    if allowance is None:
+        yield
+        return
+    allowance.left += spent.pop(stem, 0)
+    before = allowance.left
+    yield
+    spent[stem] = before - allowance.left
 
 
 def size_of_parts(folder: Path) -> int:
@@ -121,7 +161,7 @@ def read_group(
             footers[stem] = part.footer
             for group, count in enumerate(part.rows):
                 if row < start + count:
-                    return start, part.read(group, [column])[column]
+                    return start, part.read(group, Query(table, [column]))[column]
                 start += count
     except FileNotFoundError:
         with opened(folder / f"{stem}.arrows") as (live_file, size):
@@ -135,13 +175,7 @@ def read_group(
 
 
 def _part(
-    folder: Path,
-    table: str,
-    stem: str,
-    kinds: list[str],
-    columns: list[str],
-    folded: bool,
-    damage: list[Gap],
+    folder: Path, stem: str, kinds: list[str], query: Query, damage: list[Gap]
 ) -> list[RowRun]:
     """The rows of one part, from whichever of its files gives most."""
     best: list[RowRun] = []
@@ -151,7 +185,7 @@ def _part(
         if told == []:
             break
         try:
-            stretches, found = _file(folder / f"{stem}.{kind}", table, columns, folded)
+            stretches, found = _file(folder / f"{stem}.{kind}", query)
         except FileNotFoundError as gone:
             stretches, found = [], [_gap(folder, stem, _reason(gone), "the rest is shown")]
             if kind not in kinds:
@@ -162,15 +196,13 @@ def _part(
     return best
 
 
-def _file(
-    path: Path, table: str, columns: list[str], folded: bool
-) -> tuple[list[RowRun], list[Gap]]:
+def _file(path: Path, query: Query) -> tuple[list[RowRun], list[Gap]]:
     """What one file of a part has of its rows, and what of them is lost."""
     stretches: list[RowRun] = []
     lost: list[Gap] = []
-    read = sealed_rows if path.suffix == ".parquet" else live_rows
+    read = _sealed_pieces if path.suffix == ".parquet" else _live_pieces
     try:
-        for start, rows in read(path, table, columns, folded):
+        for start, rows in read(path, query):
             if isinstance(rows, Exception):
                 lost.append(_gap(path.parent, path.stem, _reason(rows), "the rest is shown"))
             else:
@@ -190,38 +222,44 @@ def _count(stretches: list[RowRun]) -> int:
 Piece = tuple[int, "pa.Table | Exception"]
 
 
-def sealed_rows(
-    path: Path, table: str, columns: list[str], folded: bool = False
-) -> Iterator[Piece]:
+def sealed_rows(path: Path, table: str, columns: list[str]) -> Iterator[Piece]:
     """The row groups of a sealed part, each with its first row, damaged ones as the exception."""
-    with sealed(path, table) as part:
+    return _sealed_pieces(path, Query(table, columns))
+
+
+def live_rows(path: Path, table: str, columns: list[str]) -> Iterator[Piece]:
+    """The batches of a live part up to where it breaks off, damaged ones as the exception."""
+    return _live_pieces(path, Query(table, columns))
+
+
+def _sealed_pieces(path: Path, query: Query) -> Iterator[Piece]:
+    with sealed(path, query.table) as part:
         start = 0
         if part.cut_short is not None:
             yield start, part.cut_short
         for group, count in enumerate(part.rows):
             try:
-                yield start, part.read(group, columns, folded)
+                yield start, part.read(group, query)
             except Exception as broken:
                 yield start, broken
             start += count
 
 
-def live_rows(path: Path, table: str, columns: list[str], folded: bool = False) -> Iterator[Piece]:
-    """The batches of a live part up to where it breaks off, damaged ones as the exception."""
+def _live_pieces(path: Path, query: Query) -> Iterator[Piece]:
     with opened(path) as (file, size):
         start = 0
-        allowance = Allowance(size)
-        for message in live_stream.messages(file, size, known_schemas(table)):
+        allowance = query.allowance or Allowance(size)
+        for message in live_stream.messages(file, size, known_schemas(query.table)):
             if isinstance(message, live_stream.Damage):
                 yield start, message
                 continue
             try:
                 batch = live_stream.read_batch(file, message)
-                rows = _completed(pa.Table.from_batches([batch]), table, columns)
-                allowance.rows(table, len(rows), _items(rows), message.size)
-                if _JSON in columns:
+                rows = _completed(pa.Table.from_batches([batch]), query)
+                allowance.rows(query.table, len(rows), _items(rows), message.size)
+                if _JSON in query.columns:
                     _spend_text(allowance, rows)
-                yield start, rows.cast(_schema(table, columns, folded))
+                yield start, rows.cast(query.schema)
             except Exception as broken:
                 yield start, broken
             start += message.rows
@@ -239,7 +277,6 @@ class SealedPart:
     """A sealed part, opened with care."""
 
     def __init__(self, path: Path, table: str, file: int, size: int, footer: Footer | None) -> None:
-        self._table = table
         self.cut_short: Exception | None = None
         if footer is None:
             footer, self.cut_short = _footer(path)
@@ -262,36 +299,30 @@ class SealedPart:
         self._allowance = Allowance(size)
         self.rows = [group.rows for group in footer.groups]
 
-    def read(self, group: int, columns: list[str], folded: bool = False) -> pa.Table:
+    def read(self, group: int, query: Query) -> pa.Table:
         """Some columns of a row group; whatever Arrow raises if it is damaged."""
-        written = [name for name in columns if name not in self._unwritten]
+        written = [name for name in query.columns if name not in self._unwritten]
+        allowance = query.allowance or self._allowance
         parquet_guard.spend(
-            self._allowance, self._file, self._size, self._table, self.footer.groups[group],
-            set(written),
-        )  # fmt: skip
+            allowance, self._file, self._size, query.table, self.footer.groups[group], set(written)
+        )
         rows = self.parquet.read_row_group(group, columns=written, use_threads=False)
         missing = set(written) - set(rows.column_names)
         if missing:
             raise ValueError(f"it lacks the column {', '.join(sorted(missing))}")
         rows.validate(full=True)
-        if not folded or _JSON in written:
-            _spend_text(self._allowance, rows)
-        wanted = _schema(self._table, columns, folded)
-        return _completed(rows, self._table, columns).cast(wanted)
+        if not query.folded or _JSON in written:
+            _spend_text(allowance, rows)
+        return _completed(rows, query).cast(query.schema)
 
 
-def _schema(table: str, columns: list[str], folded: bool) -> pa.Schema:
-    """The schema of some columns, of text as it is or as numbers into a list."""
-    fields = [SCHEMAS[table].field(name) for name in columns]
-    return pa.schema([f.with_type(_FOLDED) if folded and f.type == _TEXT else f for f in fields])
-
-
-def _completed(rows: pa.Table, table: str, columns: list[str]) -> pa.Table:
+def _completed(rows: pa.Table, query: Query) -> pa.Table:
     """Select columns; one that an earlier version did not write is null."""
-    for name in columns:
+    for name in query.columns:
         if name not in rows.column_names:
-            rows = rows.append_column(name, pa.nulls(len(rows), SCHEMAS[table].field(name).type))
-    return rows.select(columns)
+            kind = SCHEMAS[query.table].field(name).type
+            rows = rows.append_column(name, pa.nulls(len(rows), kind))
+    return rows.select(query.columns)
 
 
 @contextmanager
