@@ -6,7 +6,7 @@ node when it differs from the one before, or runs again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from clew.events.columns import Place
@@ -27,6 +27,22 @@ class Frame:
     place: Place | None
     module: str | None = None
     tag: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chain:
+    """A frame and those above it, which chains of what runs under it share."""
+
+    frame: Frame
+    above: Chain | None
+    depth: int
+
+
+def extended(chain: Chain | None, frames: Iterable[Frame]) -> Chain | None:
+    """Give a chain, None for an empty one, with frames under it."""
+    for frame in frames:
+        chain = Chain(frame, chain, 0 if chain is None else chain.depth + 1)
+    return chain
 
 
 @dataclass(slots=True)
@@ -63,21 +79,38 @@ class OpenLines:
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self._open = [Visit(self.nodes)]
+        # The chain that led to each open line last.
+        self._reached: list[Chain] = []
 
-    def go(self, chain: list[Frame]) -> None:
+    def go(self, chain: Chain | None) -> None:
         """Open the lines of a chain, with new nodes for those that are not open yet."""
-        for depth, frame in enumerate(chain):
-            above = self._open[depth]
-            before = above.inside.get(frame.key)
-            is_open = len(self._open) > depth + 1 and self._open[depth + 1] is before
-            if is_open and before is not None and not before.runs_again(frame):
-                before.reach(frame)
-                continue
-            self._close(depth)
-            visit = _visit(before, frame, above.children)
-            above.inside[frame.key] = visit
-            self._open.append(visit)
-        self._close(len(chain))
+        length = 0 if chain is None else chain.depth + 1
+        new: list[Chain] = []
+        # What was reached by the same chain stays as it is, so that the way down is as long as
+        # what differs.
+        while chain is not None and (
+            len(self._reached) <= chain.depth or self._reached[chain.depth] is not chain
+        ):
+            new.append(chain)
+            chain = chain.above
+        for link in reversed(new):
+            self._enter(link)
+        self._close(length)
+
+    def _enter(self, link: Chain) -> None:
+        frame, depth = link.frame, link.depth
+        above = self._open[depth]
+        before = above.inside.get(frame.key)
+        is_open = len(self._open) > depth + 1 and self._open[depth + 1] is before
+        if is_open and before is not None and not before.runs_again(frame):
+            before.reach(frame)
+            self._reached[depth] = link
+            return
+        self._close(depth)
+        visit = _visit(before, frame, above.children)
+        above.inside[frame.key] = visit
+        self._open.append(visit)
+        self._reached.append(link)
 
     def put(self, node: Node) -> None:
         """Add a node under the innermost open line."""
@@ -94,6 +127,7 @@ class OpenLines:
 
     def _close(self, depth: int) -> None:
         del self._open[depth + 1 :]
+        del self._reached[depth:]
 
 
 def _visit(before: Visit | None, frame: Frame, siblings: list[Node]) -> Visit:

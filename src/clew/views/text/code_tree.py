@@ -23,7 +23,7 @@ from clew.events.records import (
     VARIABLE,
 )
 from clew.run.run import Run
-from clew.views.text.code_lines import Frame, OpenLines
+from clew.views.text.code_lines import Chain, Frame, OpenLines, extended
 from clew.views.text.code_nodes import (
     BackwardPass,
     Failure,
@@ -139,9 +139,9 @@ class _Builder:
         """Build the tree of some siblings of one rank."""
         if self._chosen:
             kept = self._without_told_at_forward(rows)
-            _finish(self._items(self._facts.folds.fold(kept), [], {}))
+            _finish(self._items(self._facts.folds.fold(kept), None, {}))
         else:
-            _finish(self._siblings(rows, []))
+            _finish(self._siblings(rows, None))
         return self._lines.nodes
 
     def _without_told_at_forward(self, rows: list[int]) -> list[int]:
@@ -150,7 +150,7 @@ class _Builder:
         linked, forward = self._facts.linked, self._facts.forward
         return [row for row in rows if not (linked[row] and forward[row] in chosen)]
 
-    def _siblings(self, rows: list[int], base: list[Frame]) -> Work:
+    def _siblings(self, rows: list[int], base: Chain | None) -> Work:
         """Events under a chain of lines, the backward pass and the optimizer each as one."""
         stretches: Stretches = {}
         kept: list[int] = []
@@ -168,7 +168,7 @@ class _Builder:
         given = {row: (self._phase[row], *frames(row)) for row in stretches}
         yield self._items(self._facts.folds.fold(kept, given), base, stretches)
 
-    def _items(self, items: list[Item], base: list[Frame], stretches: Stretches) -> Work:
+    def _items(self, items: list[Item], base: Chain | None, stretches: Stretches) -> Work:
         for item in items:
             if isinstance(item, Repeat):
                 yield self._repeat(item, base, stretches)
@@ -179,14 +179,14 @@ class _Builder:
             else:
                 self._event(item, base)
 
-    def _stretch(self, rows: list[int], base: list[Frame]) -> Work:
+    def _stretch(self, rows: list[int], base: Chain | None) -> Work:
         """What one phase other than the forward pass did in one go."""
         if self._phase[rows[0]] == OPTIMIZER:
             yield self._items(list(rows), base, {})
         else:
             yield self._backward(rows, base)
 
-    def _repeat(self, repeat: Repeat, base: list[Frame], stretches: Stretches) -> Work:
+    def _repeat(self, repeat: Repeat, base: Chain | None, stretches: Stretches) -> Work:
         """The first of several runs that are alike, then how many more there are."""
         self._lines.go(base)
         before = self._lines.runs()
@@ -214,12 +214,13 @@ class _Builder:
         ]
         return ", ".join(names[:3]) + (f", +{len(names) - 3}" if len(names) > 3 else "")
 
-    def _call(self, row: int, base: list[Frame]) -> Work:
+    def _call(self, row: int, base: Chain | None) -> Work:
         """Put a module call at its line, with a node of its own where no line of its code ran."""
-        chain = [*base, *self._frames(row)]
+        chain = extended(base, self._frames(row))
         inside = self._facts.children.get(row, [])
         has_lines = any(self._facts.places.frames(event) for event in inside)
-        body = chain if has_lines else [*chain, Frame(("module", row), None, row, None)]
+        own = () if has_lines else (Frame(("module", row), None, row, None),)
+        body = extended(chain, own)
         if not inside:
             self._lines.go(body)
         elif self._phase[row] in (RECOMPUTE, BACKWARD):
@@ -230,7 +231,7 @@ class _Builder:
             self._lines.go(chain)
             self._lines.put(Result(row))
 
-    def _event(self, row: int, base: list[Frame]) -> None:
+    def _event(self, row: int, base: Chain | None) -> None:
         """Put an op, a named value or an error at its line."""
         kind = self._kind[row]
         node: Node
@@ -239,32 +240,33 @@ class _Builder:
             if linked and self._facts.forward[row] >= 0 and not self._chosen:
                 return  # stands under its forward op
             node = Op([row], linked)
-            frames = self._forward_line(row) if linked else [*base, *self._frames(row)]
+            chain = self._forward_line(row) if linked else extended(base, self._frames(row))
         elif kind in NAMED or self._facts.error[row] >= 0:
             node = NamedValue([row]) if kind in NAMED else Failure(row)
-            frames = [*base, *self._frames(row)]
+            chain = extended(base, self._frames(row))
         else:
             return
-        self._lines.go(frames)
+        self._lines.go(chain)
         self._lines.put(node)
 
-    def _forward_line(self, row: int) -> list[Frame]:
+    def _forward_line(self, row: int) -> Chain | None:
         """Give the line of the forward op of a backward op that is shown by itself."""
         place = int(self._run.derived.source[row])
         if place < 0 or self._run.columns.places[place].library:
-            return []
+            return None
         module = self._run.module_path(row)
         above = int(self._run.owner_row[row])
         # The line did not run again for it, so every op has a position of its own.
-        return [self._frame(place, ("forward", above), row, -1, module, module or "")]
+        frame = self._frame(place, ("forward", above), row, -1, module, module or "")
+        return extended(None, [frame])
 
-    def _backward(self, rows: list[int], base: list[Frame]) -> Work:
+    def _backward(self, rows: list[int], base: Chain | None) -> Work:
         """A stretch of the backward pass: a note on what stands elsewhere, then all else.
 
         What ran at lines of the user's own, in a custom function or a hook, stands at those lines.
         Succinctly, other ops without a forward op, and what checkpoints recompute, are counted.
         """
-        self._lines.go([*base, *self._line_that_began(rows)])
+        self._lines.go(extended(base, self._line_that_began(rows)))
         is_op, linked = self._kind, self._facts.linked
         ops = [r for top in rows for r in (top, *self._run.subtree(top)) if is_op[r] == OP]
         elsewhere = [r for r in ops if linked[r] and self._facts.forward[r] >= 0]
