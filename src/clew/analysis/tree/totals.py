@@ -98,12 +98,12 @@ class Totals:
             return None
         nan, inf = int(self._nan[mine].sum()), int(self._inf[mine].sum())
         count = 0 if result is None else int(self._count[result])
-        if not count:
+        if count <= 0:
             return ResultStats(nan, inf)
         return ResultStats(
             nan, inf, count,
             mean=float(self._mean[result]),
-            std=sqrt(self._squares[result] / count),
+            std=sqrt(max(float(self._squares[result]) / count, 0.0)),
             min=float(self._min[result]),
             max=float(self._max[result]),
         )  # fmt: skip
