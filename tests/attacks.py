@@ -119,19 +119,20 @@ def _run_length(trace: Path, table: str, count: int, row: dict[str, Any]) -> Non
         part(trace, table), schema, compression="zstd", store_schema=False,
         write_statistics=False, data_page_size=1 << 30,
     ) as writer:  # fmt: skip
-        for _ in range(count // 1_000_000):
-            writer.write_table(repeated(table, row, 1_000_000), row_group_size=1_000_000)
+        rows = repeated(table, row, 100_000).cast(schema)
+        for _ in range(count // 100_000):
+            writer.write_table(rows, row_group_size=100_000)
     part(trace, table).with_name(f".{table}-00000.footer").unlink(missing_ok=True)
 
 
 @attack
 def events_run_length(trace: Path) -> None:
-    _run_length(trace, "events", 1_000_000, an_op(trace))
+    _run_length(trace, "events", 500_000, an_op(trace))
 
 
 @attack
 def values_run_length(trace: Path) -> None:
-    _run_length(trace, "values", 1_000_000, read(trace, "values")[2])
+    _run_length(trace, "values", 500_000, read(trace, "values")[2])
 
 
 @attack
@@ -189,7 +190,7 @@ def many_parts(trace: Path) -> None:
 
 @attack
 def many_row_groups(trace: Path) -> None:
-    write(trace, "tables", read(trace, "tables") * 20, row_group_size=1)
+    write(trace, "tables", read(trace, "tables") * 4, row_group_size=1)
 
 
 @attack
@@ -377,9 +378,9 @@ def many_dimensions(trace: Path) -> None:
 
 @attack
 def text_in_pages(trace: Path) -> None:
-    """One text of 120 MB, which compresses to nothing."""
+    """One text of 50 MB, which compresses to nothing."""
     held = read(trace, "tables")
-    held.append({"table": "source", "number": 99, "row": json.dumps(["a.py", "x" * (120 << 20)])})
+    held.append({"table": "source", "number": 99, "row": json.dumps(["a.py", "x" * (50 << 20)])})
     write(trace, "tables", held)
 
 
@@ -396,12 +397,12 @@ def huge_environment(trace: Path) -> None:
 
 @attack
 def wide_templates(trace: Path) -> None:
-    leaves = [["in", str(n), ["value", 1]] for n in range(100_000)]
+    leaves = [["in", str(n), ["value", 1]] for n in range(30_000)]
     op = an_op(trace)
     rows = read(trace, "tables")
     own = next(r for r in rows if r["table"] == "template" and r["number"] == op["template"])
     number = add_rows(trace, "template", [leaves + json.loads(own["row"])])
-    many_ops(trace, 20_000, template=np.full(20_000, number))
+    many_ops(trace, 3_000, template=np.full(3_000, number))
 
 
 @attack
@@ -528,7 +529,7 @@ def live_damage(trace: Path) -> None:
     begin = len(SCHEMAS["tables"].serialize())
     message = whole[begin:]
     torn = b"\xff\xff\xff\xff\xff\xff\xff\x00" * 4
-    path.write_bytes(whole[:begin] + (torn + message) * 8_000)
+    path.write_bytes(whole[:begin] + (torn + message) * 2_000)
     part(trace, "tables").unlink()
 
 
@@ -538,5 +539,5 @@ def live_marks(trace: Path) -> None:
     path = part(trace, "tables").with_suffix(".arrows")
     LiveFile(path, SCHEMAS["tables"]).close()
     begin = path.read_bytes()
-    path.write_bytes(begin + b"\x00" * 8 + b"\xff\xff\xff\xff\x00\x00\x0f\x00" * 250_000)
+    path.write_bytes(begin + b"\x00" * 8 + b"\xff\xff\xff\xff\x00\x00\x0f\x00" * 100_000)
     part(trace, "tables").unlink()

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 
 import pytest
+import torch
 
 from bench import rows
 from bench.__main__ import table
@@ -21,6 +23,14 @@ TINY = dataclasses.replace(
     rows.QUICK, small=ONCE, large=ONCE, import_rounds=1, events=3_000, large_tensors=1,
     small_tensors=20, report_events=300, variables=ONCE, variable_calls=100, layouts=(20, 40),
 )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def fast_path() -> Iterator[None]:
+    """The workloads switch the fused path of encoders off for their whole process."""
+    yield
+    torch.backends.mha.set_fastpath_enabled(True)
+
 
 WORKLOADS = ("encoder", "tiny", "training", "gpt2")
 SIZES = ("large", "small")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -120,10 +120,14 @@ def _spent_once(allowance: Allowance | None, stem: str, spent: dict[str, int]) -
 
 
 def size_of_parts(folder: Path) -> int:
-    """The bytes of all parts of all tables."""
+    """The bytes of all parts of all tables; none where the folder is gone."""
     named = re.compile(rf"({'|'.join(SCHEMAS)})-\d{{5,9}}\.(parquet|arrows)")
-    found = (path for path in folder.iterdir() if named.fullmatch(path.name))
-    return sum(path.stat().st_size for path in found if path.is_file())
+    found = [path for path in folder.glob("*") if named.fullmatch(path.name)]
+    total = 0
+    for path in found:
+        with suppress(OSError):  # sealed or removed meanwhile
+            total += path.lstat().st_size
+    return total
 
 
 def parts_of(folder: Path, table: str, damage: list[Gap]) -> dict[str, list[str]]:
