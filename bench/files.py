@@ -49,7 +49,6 @@ def _measured(trace: clew.Trace, folder: Path, rounds: int) -> dict[str, float]:
     """The CPU time of everything, in seconds."""
     folder.mkdir()
     saved = trace.save(folder / "run.clew")
-    loaded = clew.load(saved)
     parts = {path: pq.read_table(path) for path in Path(saved).glob("*/*.parquet")}
     effort = Effort(rounds, 10.0)
     subjects = {
@@ -57,7 +56,7 @@ def _measured(trace: clew.Trace, folder: Path, rounds: int) -> dict[str, float]:
         "save": lambda: trace.save(folder / "again.clew", exist="replace"),
         "read": lambda: [pq.read_table(path) for path in parts],
         "tree": lambda: str(clew.load(saved).tree()),
-        "html": lambda: loaded.html(folder / "report.html", events=_ALL),
+        "html": lambda: clew.load(saved).html(folder / "report.html", events=_ALL),
     }
     return best_times(subjects, effort)
 

@@ -111,6 +111,7 @@ def all_rows(plan: Plan) -> Iterator[Row]:
     yield from variables(plan)
     yield from storing(plan)
     yield from reading(plan)
+    yield from files(plan)
     yield from taps(plan)
     yield from importing(plan)
     yield from drawing(plan)
@@ -232,6 +233,22 @@ WAYS = (
     ("settrace", "  sys.settrace on everything", None),
     ("pysnooper", "  PySnooper on that function alone", None),
 )
+
+
+def files(plan: Plan) -> Iterator[Row]:
+    """A whole trace saved, opened and written as a report, and all with ten times as much."""
+    found = json.loads(_output("-m", "bench.files", str(plan.events // 10), "10", "5"))
+    on, many = (f"{found[count]:,} events" for count in ("events", "many"))
+    cases: list[tuple[str, str, str, str, float]] = [
+        ("save", "a trace saved", "pyarrow writing", "write", 4),
+        ("tree", "  loaded, and its tree", "pyarrow reading", "read", 3),
+        ("html", "  loaded, and its HTML report", "pyarrow reading", "read", 6),
+    ]
+    for name, what, floor, base, goal in cases:
+        yield _ratio(f"files.{name}", what, on, floor, found[base], found[name], goal)
+    for name, what, _, _, _ in cases:
+        growth = found["growth"][name]
+        yield Row(f"files.{name}.linear", f"{what}, per event", many, on, growth, "×", 1.3)
 
 
 def variables(plan: Plan) -> Iterator[Row]:

@@ -42,6 +42,7 @@ PROMISED: dict[str, set[str]] = {
     "variables": {"variables.local"},
     "storing": {"store.large.clew", "store.stall.modules"},
     "reading": set(),
+    "files": {f"files.{what}{end}" for what in ("save", "tree", "html") for end in ("", ".linear")},
     "taps": {"tap.idle"},
     "importing": {"import.import"},
     "drawing": set(),
@@ -64,6 +65,7 @@ INFORMATIVE: dict[str, set[str]] = {
     "reading": {
         f"store.read.{size}.{way}" for size in SIZES for way in ("clew", "torch.save", "h5py")
     },
+    "files": set(),
     "taps": set(),
     "importing": {"import.use"},
     "drawing": {f"graph.{what}" for what in ("layout_20", "layout_40", "folded", "unfolded")},
