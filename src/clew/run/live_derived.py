@@ -21,6 +21,10 @@ from clew.run.derive import State, derive
 from clew.run.lookup import find
 
 
+# Events derived at a time: what that takes besides is given back, large pieces of it are not.
+_SLICE = 1 << 14
+
+
 class LiveDerived:
     """Facts of the events read so far."""
 
@@ -33,15 +37,20 @@ class LiveDerived:
         """Derive the facts of all events, of those that were derived before not again."""
         known = find(self._ids, columns.id)
         new = np.flatnonzero(known < 0)
-        arrays = {name: getattr(columns, name)[new] for name in EVENT_COLUMNS}
+        facts = {name: np.append(self._facts[name], -1)[known] for name in DERIVED_COLUMNS}
+        for start in range(0, len(new), _SLICE):
+            rows = new[start : start + _SLICE]
+            found = self._derived(columns, rows)
+            for name in DERIVED_COLUMNS:
+                facts[name][rows] = getattr(found, name)
+        # The facts of a call that is open stay as they are when it ends.
+        self._ids, self._facts = columns.id, facts
+        return Derived(**facts, paths=self._state.paths.rows, prefixes=self._state.prefixes.rows)
+
+    def _derived(self, columns: Columns, rows: Ints) -> Derived:
+        """Derive the facts of some events; the values new since come with the first of them."""
+        arrays = {name: getattr(columns, name)[rows] for name in EVENT_COLUMNS}
         arrays |= {
             name: getattr(columns, name)[self._state.value_count :] for name in VALUE_COLUMNS
         }
-        found = derive(replace(columns, **arrays), self._state)
-        facts = {}
-        for name in DERIVED_COLUMNS:
-            facts[name] = np.append(self._facts[name], -1)[known]
-            facts[name][new] = getattr(found, name)
-        # The facts of a call that is open stay as they are when it ends.
-        self._ids, self._facts = columns.id, facts
-        return Derived(**facts, paths=found.paths, prefixes=found.prefixes)
+        return derive(replace(columns, **arrays), self._state)

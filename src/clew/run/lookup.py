@@ -103,8 +103,8 @@ class Rows:
         self._start, self._end = 0, len(next(iter(self._columns.values())))
 
     def _grow(self, count: int) -> None:
-        """Make room for as many rows again, so that a row is copied only a few times in all."""
-        room = np.zeros(len(self) + count, dtype=np.int64)
+        """Make room for half as many rows again, so that a row is copied a few times in all."""
+        room = np.zeros(len(self) // 2 + count, dtype=np.int64)
         self._columns = {name: np.concatenate([self[name], room]) for name in self._columns}
         self._start, self._end = 0, self._end - self._start
 
