@@ -21,10 +21,12 @@ import clew
 from bench.timing import Effort, Subject, best_times
 from clew.address import parse
 from clew.capture.budget import Budget
+from clew.capture.encoder import Encoder, Surroundings
 from clew.capture.plain import NoTensors
 from clew.capture.recording import Recording
 from clew.capture.variables import VariableSource
 from clew.events.settings import Limits
+from clew.session.batching import Deferred
 from clew.store.write.memory_sink import MemoryStore
 
 # Rounds of one run, in each of which the variable is bound and `calls` other calls are made.
@@ -72,9 +74,11 @@ class _Records:
 
 def one_local(calls: int) -> Any:
     """`y` of `target` recorded in full at each binding, and nothing else touched."""
-    sink = MemoryStore()
+    store = MemoryStore()
+    around = Surroundings([], [], [], {}, [], lambda file: None, {})
+    taker = Deferred(Encoder(lambda: around), store)
     budget = Budget(Limits(), lambda gap: None)
-    recording = Recording(sink, time.perf_counter_ns, NoTensors, budget)
+    recording = Recording(taker, time.perf_counter_ns, NoTensors, budget)
     records: Any = _Records(recording)
     source = VariableSource(recording, [parse(NAME)], records, lambda gap: None)
     source.start()
@@ -83,7 +87,7 @@ def one_local(calls: int) -> Any:
     finally:
         source.stop()
     recording.close()
-    return sink
+    return store, taker
 
 
 def watched(calls: int, **options: Any) -> Subject:

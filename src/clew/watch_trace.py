@@ -21,12 +21,16 @@ from typing import TYPE_CHECKING, Any
 from clew.events.settings import Limits
 from clew.run.live_derived import LiveDerived
 from clew.run.run import Run, run_of
-from clew.session import Gaps, recorded_columns, surroundings
-from clew.store.write.memory_sink import MemoryStore, UnkeptStore
+from clew.session import Gaps
+from clew.session.batching import Deferred, Direct, Unkept
+from clew.session.surroundings import module_rows, rank_and_size, source_text, surroundings
+from clew.store.read.worker_files import WorkerFiles
+from clew.store.write.memory_sink import MemoryStore
+from clew.store.write.worker_file import WorkerFile
 from clew.traces import Trace
 
 if TYPE_CHECKING:
-    from clew.capture.handover import Inbox, WorkerSink
+    from clew.capture.encoder import Surroundings
     from clew.capture.recording import Recording
 
 
@@ -41,7 +45,7 @@ class WatchTrace(Trace):
         self._identity = object()
         self._derived = LiveDerived()
         from clew.capture.budget import Budget
-        from clew.capture.handover import WorkerSink
+        from clew.capture.encoder import Encoder
         from clew.capture.plain import NoTensors
         from clew.capture.recording import Recording
 
@@ -50,21 +54,23 @@ class WatchTrace(Trace):
         self.gaps = Gaps("watch", "a value")
         self._knows_torch = False
         self._crash: str | None = None
-        self._store = MemoryStore() if keeps else UnkeptStore()
+        self._store = MemoryStore()
         self._keys = keys if keeps else []
-        self._inboxes: dict[str, Inbox] = {}
+        self._inboxes: dict[str, WorkerFiles] = {}
         # In a child process everything goes to the parent.
-        self.sink: WorkerSink | None = None
+        self.sink: WorkerFile | None = None
         if self._keys and is_child():
             place = folder_of(self._keys[0], _parent_process())
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.sink = WorkerSink(place, own_worker() or f"process {os.getpid()}")
+            self.sink = WorkerFile(place, own_worker() or f"process {os.getpid()}")
+        encoder = Encoder(self._around)
+        self._deferred = (Deferred if keeps else Unkept)(encoder, self._store)
         self.recording: Recording = Recording(
-            self.sink or self._store,
+            self._deferred if self.sink is None else Direct(encoder, self.sink),
             time.perf_counter_ns,
             NoTensors,
             Budget(Limits(), self.gaps.add),
-            batch=math.inf if keeps else UnkeptStore.BATCH,
+            batch=math.inf if keeps else Unkept.BATCH,
         )
         self.recording.on_fault = self.gaps.fault
         self.recording.on_gap = self.gaps.tell
@@ -102,25 +108,35 @@ class WatchTrace(Trace):
     def _current_run(self) -> Run:
         self._merge()
         self.recording.drain()
+        self._deferred.settle()
+        columns = self._store.read(rank_and_size()[0])
+        columns.derived = self._derived.of(columns)
+        return run_of(columns, self._identity)
+
+    def _around(self) -> Surroundings:
+        from clew.capture.encoder import Surroundings
+
         environment = {
             **surroundings("watch", self._clock, self._time),
             "level": "variables",
             "values": "stats",
             "crash": self._crash,
         }
-        columns = recorded_columns(self._store, self.recording, {}, self.gaps, environment)
-        columns.derived = self._derived.of(columns)
-        return run_of(columns, self._identity)
+        recording = self.recording
+        return Surroundings(
+            module_rows(recording), list(recording.modules.parameters),
+            list(recording.thread_names), {}, list(self.gaps), source_text, environment,
+        )  # fmt: skip
 
     def _merge(self) -> None:
         """Take over what child processes have recorded since."""
-        from clew.capture.handover import Inbox
+        from clew.capture.workers import merge
 
         for key in self._keys if self.sink is None else ():
             inbox = self._inboxes.get(key)
             if inbox is None:
-                inbox = self._inboxes[key] = Inbox(folder_of(key, os.getpid()))
-            inbox.merge(self.recording)
+                inbox = self._inboxes[key] = WorkerFiles(folder_of(key, os.getpid()))
+            merge(inbox, self.recording)
 
 
 def has_torch() -> bool:

@@ -38,6 +38,7 @@ from clew.errors import ClewError
 from clew.events.model import Gap
 from clew.events.watched import OTHER, Happening, Seen
 from clew.session import active_trace, begin_worker
+from clew.store.read.worker_files import WorkerFiles
 from clew.watch_output import Output, output_for
 from clew.watch_trace import WatchTrace, has_torch, is_child, own_worker, remove_at_exit
 
@@ -207,7 +208,7 @@ class Watch:
             on_change=self._wants.on_change,
             scope=self._scope,
         )
-        return LoaderSource(source.recording, plan, begin_worker, source.gap)
+        return LoaderSource(source.recording, plan, begin_worker, WorkerFiles, source.gap)
 
     # As a decorator
 

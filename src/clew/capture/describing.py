@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 from clew.capture.changes import Look, look
 from clew.capture.recording import Recording
+from clew.capture.records import Token
 from clew.capture.seen import examine, glance, is_array, see, see_items
 from clew.capture.structure import CONSTANTS, describe, is_tensor
-from clew.events.records import Kept, Token
+from clew.events.records import Kept
 from clew.events.statistics import array_statistics
 from clew.events.watched import OTHER, Seen
 

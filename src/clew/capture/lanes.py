@@ -13,9 +13,10 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from clew.capture.names import ModuleName
+from clew.capture.records import OPEN
 from clew.capture.sources import MACHINERY, StackNode, first_argument, read_locals
 from clew.capture.structure import describe
-from clew.events.records import BACKWARD, OPEN, RECOMPUTE, Unseen
+from clew.events.records import BACKWARD, RECOMPUTE, Unseen
 
 if TYPE_CHECKING:
     from torch import nn

@@ -10,17 +10,13 @@ from typing import Any
 
 from clew.capture.lanes import INPUTS, NAME, NAMED, NODE, Call, Lane
 from clew.capture.recording import Recording
-from clew.capture.sources import StackNode, lines_of
-from clew.events.live import Happening, Listener, LiveValue
-from clew.events.model import Source
-from clew.events.records import ARGS as ARGUMENTS
-from clew.events.records import (
+from clew.capture.records import ARGS as ARGUMENTS
+from clew.capture.records import (
     DEVICE,
     DTYPE,
     END,
     ERROR,
     EXTRA,
-    KINDS,
     KWARGS,
     OUT,
     START,
@@ -28,14 +24,15 @@ from clew.events.records import (
     TOKEN,
     VALUE_FIELDS,
     Extra,
-    Label,
     Note,
-    Opaque,
     UnknownShape,
-    Unseen,
     tokens_in,
 )
-from clew.events.records import NODE as RECORD_NODE
+from clew.capture.records import NODE as RECORD_NODE
+from clew.capture.sources import StackNode, lines_of
+from clew.events.live import Happening, Listener, LiveValue
+from clew.events.model import Source
+from clew.events.records import KINDS, Label, Opaque, Unseen
 
 # Where the classes of modules are defined that compilers make.
 _COMPILERS = ("torch.fx.", "torch._")

@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from clew.capture.failures import error_text, mark, pass_on
 from clew.capture.lanes import FRAME, ID, NAME, NODE, Lane
 from clew.capture.recording import Recording
+from clew.capture.records import tokens_in
 from clew.capture.structure import CONSTANTS, describe
 from clew.capture.tensors import PLAIN, TensorTable, Token
 from clew.capture.torch_compat import (
@@ -44,14 +45,7 @@ from clew.capture.torch_compat import (
     unobserved,
 )
 from clew.events.model import Gap
-from clew.events.records import (
-    BACKWARD,
-    NO_NODE,
-    RECOMPUTE,
-    backward_number,
-    recompute_number,
-    tokens_in,
-)
+from clew.events.records import BACKWARD, NO_NODE, RECOMPUTE, backward_number, recompute_number
 
 # Ops that write to the running statistics they are given, and do not say so.
 _UNDECLARED_WRITES = {

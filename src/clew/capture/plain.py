@@ -13,7 +13,8 @@ import numpy as np
 
 from clew.capture.budget import Budget
 from clew.capture.names import ModuleTable
-from clew.events.records import Extra, Kept, Payload, Shape, Token
+from clew.capture.records import Extra, Shape, Token
+from clew.events.records import Kept, Payload
 from clew.events.statistics import NUMERIC_KINDS, Numbers, array_statistics
 
 # Kinds of NumPy dtypes whose elements are bytes with a meaning of their own.

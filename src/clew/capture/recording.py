@@ -18,22 +18,23 @@ from clew.capture import plain
 from clew.capture.budget import Budget
 from clew.capture.changes import Look, look
 from clew.capture.failures import error_text, is_marked, mark, unmark
+from clew.capture.foreign import Foreign
 from clew.capture.lanes import ID, INPUTS, NAMED, NO_FRAME, NODE, Call, Lane
 from clew.capture.names import ModuleTable
-from clew.capture.sources import Position, StackNode, StackTree
-from clew.capture.structure import describe, is_tensor
-from clew.events.model import Gap
-from clew.events.records import (
+from clew.capture.records import (
     EVENT_FIELDS,
     OPEN,
-    Batch,
-    Label,
     Note,
+    Records,
     Shape,
-    Sink,
+    Taker,
     Token,
     UnknownShape,
 )
+from clew.capture.sources import Position, StackNode, StackTree
+from clew.capture.structure import describe, is_tensor
+from clew.events.model import Gap
+from clew.events.records import Label
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,10 +43,11 @@ if TYPE_CHECKING:
     from clew.capture.named import Named
     from clew.capture.samples import Sample
     from clew.capture.values import Keeper
+    from clew.stream.batch import Batch
 
 _REMEMBERED = 4096
 
-# Events handed to the sink at a time: few enough to stay small, enough to amortise the call.
+# Events handed over at a time: few enough to stay small, enough to amortise the call.
 _BATCH = 1 << 14
 # About how many bytes a field of a record comes to, in memory and on disk.
 _FIELD_BYTES = 16
@@ -73,14 +75,14 @@ class Recording:
 
     def __init__(
         self,
-        sink: Sink,
+        taker: Taker,
         clock: Callable[[], int],
         table: Callable[[ModuleTable], Any],
         budget: Budget,
         most_events: float = math.inf,
         batch: float = math.inf,
     ) -> None:
-        self.sink = sink
+        self._taker = taker
         # What marks exceptions as recorded here; apart, so that they keep nothing else alive.
         self.owner = object()
         self.budget = budget
@@ -92,7 +94,7 @@ class Recording:
         self.hand_overs = 0
         # Called when the most events there may be are there.
         self.on_halt: Callable[[], None] = lambda: None
-        # Records go to the sink whenever an event id has all of these bits.
+        # Records are handed over whenever an event id has all of these bits.
         self.batch_bits = _batch_bits(min(most_events, batch))
         self.clock = clock
         self.ids = itertools.count()
@@ -120,6 +122,9 @@ class Recording:
         self.stacks = _STACKS
         self.lanes: dict[int, Lane] = {}
         self.thread_names: list[str] = []
+        # What other processes recorded, until it is handed over, and the threads they are here.
+        self._foreign: list[Foreign] = []
+        self._processes: dict[str, int] = {}
         self._draining = threading.Lock()
         self.on_fault: Callable[[BaseException, str], None] = lambda fault, where: None
         # Called with what could not be seen.
@@ -237,6 +242,16 @@ class Recording:
              whole, None)
         )  # fmt: skip
 
+    def adopt(self, batch: Batch, source: str, process: str) -> None:
+        """Take over what another process recorded; `source` tells it from every other."""
+        if self.halted:
+            return
+        if process not in self._processes:
+            self._processes[process] = len(self.thread_names)
+            self.thread_names.append(process)
+        ids = [next(self.ids) for _ in batch.columns["id"]]
+        self._foreign.append(Foreign(batch, source, ids, self._processes[process]))
+
     def described(self, value: Any, full: bool) -> Any:
         """A value with tokens for everything in it, also for what is no tensor."""
 
@@ -332,17 +347,17 @@ class Recording:
             self.on_halt()
 
     def drain(self) -> None:
-        """Hand all records to the sink."""
+        """Hand all records over."""
         with self._draining:
-            batch = self._take()
-            self._recorded += len(batch.events) // EVENT_FIELDS
+            records = self._take()
+            self._recorded += len(records.events) // EVENT_FIELDS
             if self._recorded >= self._most_events:
                 self.halt()
-            batch.surviving = self.surviving()
-            batch.open_calls = self.open_calls()
-            self.sink.extend(batch)
+            records.surviving = self.surviving()
+            records.open_calls = self.open_calls()
+            self._taker.take(records)
 
-    def _take(self) -> Batch:
+    def _take(self) -> Records:
         events, values = self.events, self.tensors.values
         # Slices, so that records other threads append meanwhile wait for the next time. Values
         # last: an event is complete before it is appended, so are its values, and a value is
@@ -359,13 +374,14 @@ class Recording:
         del values[: len(taken_values)]
         self.hand_overs += 1
         size += _FIELD_BYTES * (len(taken_events) + len(taken_values))
-        return Batch(taken_events, taken_values, taken_kept, size=size)
+        foreign, self._foreign = self._foreign, []
+        return Records(taken_events, taken_values, taken_kept, foreign=foreign, size=size)
 
     def close(self) -> None:
         """Hand over the rest and let go of everything, so that nothing waits for the collector."""
         for lane in self.lanes.values():
             lane.abandon_above(0)
-        self.sink.extend(self._take())
+        self._taker.take(self._take())
         for lane in self.lanes.values():
             lane.release()
         self.lanes.clear()

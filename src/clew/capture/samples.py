@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from clew.capture import plain
+from clew.capture.records import Extra
 from clew.capture.snapshots import (
     Snapshot,
     bytes_of,
@@ -26,7 +27,7 @@ from clew.capture.snapshots import (
 from clew.capture.structure import describe
 from clew.capture.tensors import odd_facts
 from clew.capture.torch_compat import unobserved, without_modes
-from clew.events.records import GATHERED, PARTS, SAVED, Extra, Kept, Label, Payload
+from clew.events.records import GATHERED, PARTS, SAVED, Kept, Label, Payload
 
 # Makes a value of its payload: as a "tensor", an "array" or the Python "object" it was.
 Restore: TypeAlias = Callable[[Payload, str], Any]

@@ -238,12 +238,6 @@ def position_of(code: CodeType, line: int) -> Position:
     return file, getattr(code, "co_qualname", code.co_name), line, line, 0, 0
 
 
-def places_of(nodes: list[StackNode]) -> list[Place]:
-    """Rows for nodes, each of which comes after the one above it."""
-    rows = {node.index: row for row, node in enumerate(nodes)}
-    return [_place(node, -1 if node.parent is None else rows[node.parent.index]) for node in nodes]
-
-
 def lines_of(node: StackNode) -> tuple[Source, ...]:
     """The program's own lines at and above a node, outermost first; not those of libraries."""
     below: list[StackNode] = []
@@ -253,7 +247,7 @@ def lines_of(node: StackNode) -> tuple[Source, ...]:
         at = at.parent
     lines = () if at is None else at.lines or ()
     for one in reversed(below):
-        place = _place(one, -1)
+        place = place_of(one, -1)
         if place.line > 0 and not place.library:
             text = linecache.getline(file_of(place.file), place.line).strip()
             columns = place.line, place.end_line, place.col, place.end_col
@@ -262,7 +256,8 @@ def lines_of(node: StackNode) -> tuple[Source, ...]:
     return lines
 
 
-def _place(node: StackNode, parent: int) -> Place:
+def place_of(node: StackNode, parent: int) -> Place:
+    """The row of a node, and that of the one above it."""
     site = node.site or _site(node)
     if site is None:
         return Place(parent, "", "", 0, 0, 0, 0, True, node.phase, node.thread)

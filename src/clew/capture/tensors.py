@@ -19,8 +19,8 @@ from torch.nn.parameter import is_lazy
 from clew.capture import structure
 from clew.capture.failures import pass_on
 from clew.capture.names import ModuleTable
+from clew.capture.records import SAME, WRITTEN, Extra, UnknownShape
 from clew.capture.torch_compat import function_mode_count, unobserved
-from clew.events.records import SAME, WRITTEN, Extra, UnknownShape
 
 Token = tuple[int, ...]
 

@@ -21,6 +21,7 @@ from clew.capture.budget import Budget
 from clew.capture.buffers import Buffers
 from clew.capture.changes import Look
 from clew.capture.failures import pass_on
+from clew.capture.records import Token
 from clew.capture.snapshots import (
     SMALL,
     Snapshot,
@@ -50,7 +51,7 @@ from clew.capture.torch_compat import (
 )
 from clew.events.digest import checksum
 from clew.events.model import Gap
-from clew.events.records import Kept, Token
+from clew.events.records import Kept
 from clew.events.statistics import Statistics
 
 _REMEMBERED = 4096

@@ -2,7 +2,7 @@
 
 While a recording runs, every DataLoader that starts workers gives them a `WorkerStart` around the
 program's own `worker_init_fn`. It begins a recording in the worker, whose events go to a file
-(`capture.handover`), with the worker and the sample they belong to. Works for fork and spawn.
+, with the worker and the sample they belong to. Works for fork and spawn.
 Must not import torch: it is asked for what it has loaded.
 """
 
@@ -17,12 +17,13 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from clew.capture.failures import add_note
-from clew.capture.handover import Inbox, WorkerSink
 from clew.capture.recording import Recording
+from clew.capture.taps import current_prefix
 from clew.events.model import Gap
+from clew.events.records import PREFIX, Label
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +49,50 @@ class WorkerPlan:
         )
 
 
-# Begins a recording in this process, by a plan, that ends in a sink.
-Begin = Callable[[WorkerPlan, WorkerSink], Recording]
+class Outbox(Protocol):
+    """Where a worker's batches go: `sample` goes with each, `history` tells the last events."""
+
+    worker: str
+    sample: str | None
+    depth: int
+    closed: bool
+    history: list[str]
+
+
+class Inbox(Protocol):
+    """What workers have written into a folder."""
+
+    folder: Path
+
+    def messages(self) -> Iterator[tuple[str, Any]]:
+        """Give all new messages, each with the name of its sender."""
+
+    def remove(self) -> None:
+        """Take the folder away."""
+
+
+# Begins a recording in this process, by a plan, for the worker of a name, into a folder.
+Begin = Callable[[WorkerPlan, Path, str], tuple[Outbox, Recording]]
+
+
+def merge(inbox: Inbox, recording: Recording) -> None:
+    """Take over what workers have recorded since, with worker and sample."""
+    before: str | None = None
+    for sender, message in inbox.messages():
+        worker, sample = message.facts["worker"], message.facts["sample"]
+        prefix = worker.replace(" ", "") + ("" if sample is None else f".sample{sample}")
+        if prefix != before:
+            recording.mark(Label(PREFIX, prefix, prefix))
+            before = prefix
+        recording.adopt(message.batch, sender, worker)
+    if before is not None:
+        recording.mark(Label(PREFIX, current_prefix(), current_prefix()))
 
 
 class _Here:
     """The recording of this process, if it is a worker of somebody who records."""
 
-    sink: WorkerSink | None = None
+    sink: Outbox | None = None
     recording: Recording | None = None
 
 
@@ -82,8 +119,7 @@ class WorkerStart:
         return None if self.own is None else self.own(worker)
 
     def _start(self, worker: int) -> None:
-        sink = WorkerSink(Path(self.folder), f"worker {worker}")
-        _Here.sink, _Here.recording = sink, self.begin(self.plan, sink)
+        _Here.sink, _Here.recording = self.begin(self.plan, Path(self.folder), f"worker {worker}")
         dataset = getattr(_worker_info(), "dataset", None)
         for part in _datasets(dataset):
             _tell_samples(type(part))
@@ -97,11 +133,13 @@ class LoaderSource:
         recording: Recording,
         plan: WorkerPlan,
         begin: Begin,
+        open_inbox: Callable[[Path], Inbox],
         on_gap: Callable[[Gap], Any],
     ) -> None:
         self._recording = recording
         self._plan = plan
         self._begin = begin
+        self._open_inbox = open_inbox
         self._on_gap = on_gap
         self._inbox: Inbox | None = None
         self._active = False
@@ -128,7 +166,7 @@ class LoaderSource:
     def merge(self) -> None:
         """Take over what workers have recorded so far."""
         if self._inbox is not None and not self._recording.halted:
-            self._inbox.merge(self._recording)
+            merge(self._inbox, self._recording)
 
     @contextlib.contextmanager
     def starting(self, loader: Any) -> Iterator[None]:
@@ -137,7 +175,7 @@ class LoaderSource:
             yield
             return
         if self._inbox is None:
-            self._inbox = Inbox(Path(tempfile.mkdtemp(prefix="clew-workers-")))
+            self._inbox = self._open_inbox(Path(tempfile.mkdtemp(prefix="clew-workers-")))
         own = loader.worker_init_fn
         folder = str(self._inbox.folder)
         loader.worker_init_fn = WorkerStart(folder, self._whole_plan(), self._begin, own)
@@ -224,9 +262,11 @@ def sample(index: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def stretch(sink: WorkerSink, recording: Recording, index: str | None) -> Iterator[None]:
+def stretch(sink: Outbox, recording: Recording, index: str | None) -> Iterator[None]:
     """Events from here on belong to a sample, and can be read when it is over."""
     outermost = sink.depth == 0
+    if not outermost:
+        _drained(recording)
     around, sink.sample = sink.sample, index or sink.sample
     sink.depth += 1
     if outermost:
@@ -257,7 +297,7 @@ def _has_note(error: BaseException) -> bool:
 _NOTE = "clew: worker "
 
 
-def _tell_history(error: BaseException, sink: WorkerSink) -> None:
+def _tell_history(error: BaseException, sink: Outbox) -> None:
     if _has_note(error):
         return
     lines = "\n".join(f"  {line}" for line in sink.history)

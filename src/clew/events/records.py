@@ -1,18 +1,10 @@
-"""Raw records: the hand-over from capture to a store.
-
-Capture appends to two flat lists, because that is the hot path and a container per event would
-keep the garbage collector busy: `events`, EVENT_FIELDS items per event in the order in which
-events end, and `values`, VALUE_FIELDS items per tensor version. A store turns them into columns
-(`events.columns`) when it likes. Records hold facts about tensors, never tensors, frames or
-modules.
-"""
+"""Words that observers, stores and readers share: kinds, phases, labels, what is kept."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 KINDS = ("module", "op", "note", "step", "variable", "tap", "grad", "prefix", "gathered")
 MODULE, OP, NOTE, STEP, VARIABLE, TAP, GRADIENT, PREFIX, GATHERED = range(9)
@@ -58,62 +50,6 @@ SAVED, COPIED, REDUCED, ENDED = STAGES
 MODES = ("train", "eval")
 TRAIN, EVAL = MODES
 
-# Fields of an event. SUBJECT is the op, the `ModuleName` of a module, a `Note`, a `Step` or a
-# `Label`. NODE is a
-# `StackNode`; PARENT the id of the enclosing module call or -1. NUMBER is the call index of a
-# module, for an op its autograd number (see `capture.ops`), and for a value that was gathered the
-# step it is of. ARGS, KWARGS and OUT are the
-# arguments and result as lists, dicts, constants and tokens. ERROR is None or the text of the
-# exception.
-ID, SUBJECT, NODE, PARENT, START, END, NUMBER, ARGS, KWARGS, OUT, ERROR = range(11)
-EVENT_FIELDS = 11
-
-# END of a call that has not returned.
-OPEN = -1
-
-# Fields of a value: one tensor at one version. TOKEN is the object that stands for it in ARGS,
-# KWARGS and OUT: its shape, a tuple made for this value alone and compared by identity. STORAGE is
-# None for memory of its own, the token of the value whose memory it shares, or a number that all
-# tensors on the same memory have. VERSION is the tensor's version counter; with a token for
-# STORAGE it is None for a view, which has whatever version the memory has, and the new version
-# after a write, WRITTEN where torch keeps no count (inference tensors). EXTRA is None for a plain
-# strided tensor. GRAD is requires_grad. PRODUCER is the id of the event that made it, -1 where
-# that was not seen, SAME if it is the value whose memory it has but for GRAD. NAME is the path of
-# a parameter or buffer, else None.
-TOKEN, VERSION, STORAGE, STRIDE, DTYPE, DEVICE, EXTRA, GRAD, PRODUCER, NAME = range(10)
-VALUE_FIELDS = 10
-WRITTEN = -1
-SAME = -2
-
-# Described arguments have lists and dicts for containers, so a tuple is always a token.
-Token: TypeAlias = tuple[Any, ...]
-
-
-def tokens_in(described: Any) -> Iterator[Token]:
-    """The tokens in a described value."""
-    if isinstance(described, tuple):
-        yield described
-    elif isinstance(described, list):
-        for item in described:
-            yield from tokens_in(item)
-    elif isinstance(described, dict):
-        yield from tokens_in(list(described.values()))
-
-
-class Extra(NamedTuple):
-    """What sets a tensor apart from a plain strided one."""
-
-    layout: str
-    cls: str
-    placements: str | None
-    local_shape: tuple[int, ...] | None
-
-
-class UnknownShape(tuple[int, ...]):
-    """The token of a tensor that does not tell its shape."""
-
-    __slots__ = ()
-
 
 class Opaque(str):
     """An argument that is neither constant, container nor tensor; the text is its type."""
@@ -123,18 +59,6 @@ class Opaque(str):
 
 class Unseen:
     """The OUT of a call of `forward` that went past the hooks: its result has to be inferred."""
-
-
-class Note(str):
-    """The subject of an event that is not a call: `error`, `fault`."""
-
-    __slots__ = ()
-
-
-class Step(int):
-    """The subject of a step event: the number of the step that begins."""
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +84,6 @@ class Label:
     def address(self, call: int) -> str:
         """The address of the label's n-th event."""
         return f"{self.stem}#{call}" + (f":{self.role}" if self.role else "")
-
-
-class Shape(tuple[int, ...]):
-    """The token of a value that is no tensor: equal to its shape, identical only to itself."""
-
-    __slots__ = ()
 
 
 class Payload(NamedTuple):
@@ -222,26 +140,3 @@ class Kept(NamedTuple):
 
     stats: dict[str, Any] | None
     payload: Payload | None
-
-
-@dataclass(slots=True)
-class Batch:
-    """Raw records on their way to a store."""
-
-    events: list[Any]
-    values: list[Any]
-    # (token, what was kept of the value, or a function that gives it)
-    kept: list[Any] = field(default_factory=list)
-    # Tokens that later batches may mention again.
-    surviving: list[Any] = field(default_factory=list)
-    # Records of the calls that are open now; each comes again, complete, when its call ends.
-    open_calls: list[Any] = field(default_factory=list)
-    # About how many bytes it will be.
-    size: int = 0
-
-
-class Sink(Protocol):
-    """Where a recording goes."""
-
-    def extend(self, batch: Batch) -> None:
-        """Take over a batch of records."""

@@ -8,7 +8,6 @@ the past alone: what needs the future is no column.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -65,10 +64,9 @@ class State:
         # thread -> ops that made autograd nodes, in order of the numbers of those
         self.makers: dict[int, Rows] = {}
 
-    def forget_values(self, alive: Collection[int]) -> None:
-        """Forget all values but those that later events may take."""
-        wanted = np.fromiter(alive, np.int64, len(alive))
-        self.values.keep(np.isin(self.values["number"], wanted))
+    def forget_values(self, gone: Ints) -> None:
+        """Forget values that no later event takes."""
+        self.values.keep(~np.isin(self.values["number"], gone))
 
 
 # What is known of an op that made an autograd node: the number it read, and the id, place, owner

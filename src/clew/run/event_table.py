@@ -26,16 +26,7 @@ from clew.events.columns import (
     NumberLists,
 )
 from clew.events.op_names import UNINITIALISED, bare_op
-from clew.events.records import (
-    GATHERED,
-    KINDS,
-    LABELLED,
-    MODULE,
-    NOTE,
-    OP,
-    PHASES,
-    PREFIX,
-)
+from clew.events.records import GATHERED, KINDS, LABELLED, MODULE, NOTE, OP, PHASES, PREFIX
 from clew.events.tensor_text import short_dtype
 from clew.run.lookup import numbered, used_rows
 from clew.run.value_stats import StatColumns, over_outputs

@@ -20,7 +20,6 @@ from clew.events.columns import (
 from clew.run.derive import State, derive
 from clew.run.lookup import find
 
-
 # Events derived at a time: what that takes besides is given back, large pieces of it are not.
 _SLICE = 1 << 14
 

@@ -16,16 +16,7 @@ import numpy as np
 from clew.errors import ClewError
 from clew.events.columns import EVENT_COLUMNS, IN, OUT, Columns, Derived, Ints, Place, Tensor
 from clew.events.model import Gap, Source
-from clew.events.records import (
-    GATHERED,
-    KINDS,
-    LABELLED,
-    OP,
-    PHASES,
-    STEP,
-    Label,
-    Unseen,
-)
+from clew.events.records import GATHERED, KINDS, LABELLED, OP, PHASES, STEP, Label, Unseen
 from clew.run.coverage import opaque_kernels
 from clew.run.derive import derive_all
 from clew.run.event import Event, Events

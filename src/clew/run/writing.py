@@ -5,13 +5,13 @@ In come columns, out come the columns of `store.schema.EVENTS`, with every deriv
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from clew.events.columns import EVENT_COLUMNS, Columns
+from clew.events.columns import EVENT_COLUMNS, Columns, Ints
 from clew.events.records import Kept
 from clew.run.derive import State, derive
 from clew.run.event_table import event_table, event_tensors, numbers_of_tables, output_stats, ranks
@@ -30,8 +30,8 @@ class LiveEventRows:
         # What is known of values that events to come may give back.
         self._kept: dict[int, Kept] = {}
 
-    def __call__(self, batch: Columns, alive: Collection[int]) -> dict[str, Any]:
-        """Give the rows of a batch; `alive` are the values that later events may mention."""
+    def __call__(self, batch: Columns, gone: Ints) -> dict[str, Any]:
+        """Give the rows of a batch; `gone` are the values that later events do not mention."""
         derived = derive(batch, self._state)
         self._kept |= {n: k for n, k in batch.kept.items() if k.stats is not None}
         tensors = event_tensors(batch)
@@ -39,8 +39,9 @@ class LiveEventRows:
         metas = self._state.values["meta"][find(self._state.values["number"], numbers)]
         kept = {i: self._kept[n] for i, n in enumerate(numbers.tolist()) if n in self._kept}
         stats = output_stats(batch, stat_columns(kept, len(numbers)), tensors, at)
-        self._state.forget_values(alive)
-        self._kept = {n: self._kept[n] for n in alive if n in self._kept}
+        self._state.forget_values(gone)
+        for number in gone.tolist():
+            self._kept.pop(number, None)
         return {
             **event_table(batch, derived, ranks(batch, batch.rank), tensors, metas[at]),
             **numbers_of_tables(batch, tensors),

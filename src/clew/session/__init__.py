@@ -6,7 +6,6 @@ The one room that joins capture and store.
 from __future__ import annotations
 
 from clew.session.gaps import Gaps
-from clew.session.surroundings import recorded_columns, surroundings
 from clew.session.tracer import Tracer, active_trace, trace, unrecorded
 from clew.session.workers import begin_worker
 
@@ -15,7 +14,6 @@ __all__ = [
     "Tracer",
     "active_trace",
     "begin_worker",
-    "recorded_columns",
     "surroundings",
     "trace",
     "unrecorded",

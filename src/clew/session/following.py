@@ -13,6 +13,7 @@ from clew.callbacks import Callbacks, reducer
 from clew.session.gaps import Gaps
 from clew.session.settings import ROLES_BEYOND_CALLS, Settings
 from clew.session.workers import begin_worker
+from clew.store.read.worker_files import WorkerFiles
 
 if TYPE_CHECKING:
     from clew.capture.gather import Gather
@@ -81,7 +82,7 @@ class Following:
         plan = WorkerPlan(
             tuple(address.text for address in asked), settings.watch or None, settings.values
         )
-        self.workers = LoaderSource(recording, plan, begin_worker, gaps.add)
+        self.workers = LoaderSource(recording, plan, begin_worker, WorkerFiles, gaps.add)
         matchers = (keeper, self.named, recording.grads, self._variables, self._taps)
         self._matchers: list[Any] = [source for source in matchers if source is not None]
 

@@ -16,13 +16,14 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from clew.analysis.crash import crash_note, failing_event
+from clew.capture.records import Step
 from clew.errors import ClewError, warn
 from clew.events.columns import Columns
 from clew.events.model import Gap
-from clew.events.records import Sink, Step
 from clew.run.live_derived import LiveDerived
 from clew.run.run import Run, run_of
 from clew.run.writing import LiveEventRows
+from clew.session.batching import Deferred, Unkept, WriterThread
 from clew.session.checks import (
     NOTHING_KEPT,
     NOTHING_RAN,
@@ -36,20 +37,20 @@ from clew.session.settings import Settings
 from clew.session.surroundings import (
     module_rows,
     rank_and_size,
-    recorded_columns,
     source_text,
     surroundings,
 )
 from clew.store.storage import is_url
-from clew.store.write.memory_sink import MemoryStore, UnkeptStore
+from clew.store.write.memory_sink import MemoryStore
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from clew.capture.encoder import Encoder, Surroundings
     from clew.capture.lanes import Lane
     from clew.capture.names import ModuleName
     from clew.capture.recording import Recording
-    from clew.store.write.disk_sink import DiskSink, Surroundings
+    from clew.store.write.disk_sink import DiskSink
 
 
 class Session:
@@ -80,7 +81,7 @@ class Session:
         self._undo: list[Callable[[], None]] = []
         self._main = 0
         self.crash_text: str | None = None
-        self.store = MemoryStore()
+        self._memory = MemoryStore()
         self.disk: DiskSink | None = None
         self.recording = self._begin_recording()
         self._given = self._register(models)
@@ -93,24 +94,25 @@ class Session:
 
     def _begin_recording(self) -> Recording:
         from clew.capture.budget import Budget
+        from clew.capture.encoder import Encoder
         from clew.capture.recording import Recording
         from clew.capture.tensors import TensorTable
 
         settings = self._settings
-        try:
-            sink = self._open_sink()
-        except ClewError as refused:
-            if not isinstance(refused.__cause__, OSError):
-                raise
-            why = f"{refused}; the trace is kept in memory"
-            self.gaps.tell(Gap("the trace on disk", "", why, "save it, or choose another out="))
-            sink = self.store
+        encoder = Encoder(self._around)
+        self._writer = self._open_writer(encoder)
+        unkept = settings.out is False
+        self._deferred = (
+            Unkept(encoder, self._memory) if unkept else Deferred(encoder, self._memory)
+        )
         most_events = math.inf if settings.limits.events is None else settings.limits.events
         budget = Budget(settings.limits, self.gaps.add)
-        if self.disk is not None:
-            budget.is_behind = self.disk.is_behind
-        batch = UnkeptStore.BATCH if settings.out is False else math.inf
-        recording = Recording(sink, time.perf_counter_ns, TensorTable, budget, most_events, batch)
+        if self._writer is not None:
+            budget.is_behind = self._writer.is_behind
+        recording = Recording(
+            self._writer or self._deferred, time.perf_counter_ns, TensorTable, budget, most_events,
+            Unkept.BATCH if unkept else math.inf,
+        )  # fmt: skip
         recording.on_halt = self._halted
         recording.on_fault = self.gaps.fault
         recording.on_gap = self.gaps.add
@@ -159,8 +161,8 @@ class Session:
         """Take everything away and hand over the rest."""
         following, crashed = self._following, self.crash_text is not None
         with contextlib.ExitStack() as rest:  # an interrupt ends one part, not the others
-            if self.disk is not None:
-                rest.callback(self._try, self.disk.close, "the last events")
+            if self._writer is not None:
+                rest.callback(self._try, self._writer.close, "the last events")
             rest.callback(self._try, self._say_missed, "what was asked for and never came")
             rest.callback(self._try, self._close_recording, "the last events")
             rest.callback(self._try, lambda: following.gather.finish(crashed), "gathered values")
@@ -221,8 +223,8 @@ class Session:
     def abandon(self) -> None:
         """Stop in a process that inherited the recording by a fork."""
         self.recording.halt()
-        if self.disk is not None:
-            self.disk.abandon()
+        if self._writer is not None:
+            self._writer.abandon()
         self._uninstall()
 
     def forked(self) -> None:
@@ -299,8 +301,8 @@ class Session:
             self._following.workers.merge()
             self.recording.drain()
             self._run = None
-            if self.disk is not None:
-                self.disk.flush()
+            if self._writer is not None:
+                self._writer.flush()
 
     def crashed(self, error: BaseException) -> None:
         """Record the exception that ends the block, and tell the user where it came from."""
@@ -318,7 +320,7 @@ class Session:
         """Give everything so far, to be read."""
         self.flush()
         if self._run is None or self._gaps_read != len(self.gaps):
-            columns = self._columns() if self.disk is None else self.disk.read()
+            columns = self._columns()
             # What went wrong since, the writing itself too, is not in the files.
             columns.gaps += [gap for gap in self.gaps if gap not in columns.gaps]
             if self._settings.out is False:
@@ -333,47 +335,53 @@ class Session:
         self.disk.claim.check.renew()
         self._run = None
 
-    def _open_sink(self) -> Sink:
-        settings = self._settings
-        if settings.out is False:
-            self.store = UnkeptStore()
-        elif settings.out is not None:
-            self.disk = self._open_disk(settings.out, settings.exist)
-            return self.disk
-        return self.store
+    def _open_writer(self, encoder: Encoder) -> WriterThread | None:
+        """Open the trace on disk; None if there is none to be."""
+        out = self._settings.out
+        if out is None or out is False:
+            return None
+        try:
+            return self._open_disk(out, self._settings.exist, encoder)
+        except ClewError as refused:
+            if not isinstance(refused.__cause__, OSError):
+                raise
+            why = f"{refused}; the trace is kept in memory"
+            self.gaps.tell(Gap("the trace on disk", "", why, "save it, or choose another out="))
+            return None
 
-    def _open_disk(self, out: str | os.PathLike[str], exist: str) -> DiskSink:
+    def _open_disk(self, out: str | os.PathLike[str], exist: str, encoder: Encoder) -> WriterThread:
         from clew.store.write.claim import claim
         from clew.store.write.disk_sink import DiskSink
 
         claimed = claim(out, self._rank, exist, self._environment(), self._size)
         if claimed.said is not None:
             warn(claimed.said)
-        kind = DiskSink
-        if is_url(out):
-            from clew.store.write.remote_sink import RemoteSink
-
-            kind = RemoteSink
         try:
-            return kind(
-                claimed, self._rank, self._settings.limits.queue, self._around, self.gaps.tell,
-                LiveEventRows(),
-            )  # fmt: skip
+            if is_url(out):
+                from clew.store.write.remote_sink import RemoteSink
+
+                self.disk = RemoteSink(claimed, self._rank, LiveEventRows(), self._tell_later)
+            else:
+                self.disk = DiskSink(claimed, self._rank, LiveEventRows())
         except OSError as refused:
             raise ClewError(f"cannot write a trace to {claimed.storage}: {refused}") from refused
+        most, where = self._settings.limits.queue, str(claimed.folder)
+        return WriterThread(encoder, self.disk, most, where, self.gaps.tell)
+
+    def _tell_later(self, gap: Gap) -> None:
+        assert self._writer is not None
+        self._writer.tell_later(gap)
 
     @property
     def path(self) -> Path | str | None:
         """What is written to."""
         return None if self.disk is None else self.disk.place
 
-    def _around(self, nodes: list[Any]) -> Surroundings:
-        from clew.capture.sources import places_of
-        from clew.store.write.disk_sink import Surroundings
+    def _around(self) -> Surroundings:
+        from clew.capture.encoder import Surroundings
 
         recording = self.recording
         return Surroundings(
-            places_of(nodes),
             module_rows(recording),
             list(recording.modules.parameters),
             list(recording.thread_names),
@@ -384,10 +392,10 @@ class Session:
         )
 
     def _columns(self) -> Columns:
-        columns = recorded_columns(
-            self.store, self.recording, self._steps.modes, self.gaps,
-            self._environment(), self._settings.redact, self._rank,
-        )  # fmt: skip
+        if self.disk is not None:
+            return self.disk.read()
+        self._deferred.settle()
+        columns = self._memory.read(self._rank)
         columns.derived = self._derived.of(columns)
         return columns
 

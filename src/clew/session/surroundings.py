@@ -1,4 +1,4 @@
-"""What a recording knows besides its records: the machine, the ranks, the sources, the columns."""
+"""What a recording knows besides its records: the machine, the ranks, the sources."""
 
 from __future__ import annotations
 
@@ -6,53 +6,14 @@ import linecache
 import os
 import platform
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clew.events.columns import Columns, ModuleRow, Place
-from clew.events.model import Gap
+from clew.events.columns import ModuleRow
 from clew.events.notebook_cells import file_of
-from clew.store.write.memory_sink import MemoryStore
 
 if TYPE_CHECKING:
     from clew.capture.recording import Recording
-
-
-def recorded_columns(
-    store: MemoryStore,
-    recording: Recording,
-    modes: dict[int, str],
-    gaps: Iterable[Gap],
-    environment: dict[str, Any],
-    redact: bool = False,
-    rank: int | None = None,
-) -> Columns:
-    """Everything recorded so far, as columns."""
-    from clew.capture.sources import places_of
-
-    arrays: dict[str, Any] = dict(store.arrays(recording.open_calls()))
-    places = places_of(store.tables.nodes.rows)
-    return Columns(
-        **arrays,
-        ops=store.tables.ops.rows,
-        modules=module_rows(recording),
-        notes=store.tables.notes.rows,
-        labels=store.tables.labels.rows,
-        places=places,
-        templates=store.tables.templates.rows,
-        metas=store.tables.metas.rows,
-        errors=store.tables.errors.rows,
-        value_names=store.tables.value_names.rows,
-        parameters=list(recording.modules.parameters),
-        threads=list(recording.thread_names),
-        sources={} if redact else sources(places),
-        kept=store.kept,
-        modes=dict(modes),
-        gaps=list(gaps),
-        environment=environment,
-        rank=rank_and_size()[0] if rank is None else rank,
-    )
 
 
 def surroundings(name: str | None, clock: int, began: float) -> dict[str, Any]:
@@ -110,8 +71,3 @@ class RankFolder:
 
 def source_text(file: str) -> str | None:
     return "".join(linecache.getlines(file_of(file))) or None
-
-
-def sources(places: list[Place]) -> dict[str, str]:
-    files = {place.file for place in places if not place.library and place.line > 0}
-    return {file: source_text(file) or "" for file in sorted(files)}

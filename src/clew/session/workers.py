@@ -1,24 +1,36 @@
-"""The recording of a DataLoader's worker: what its parent asks for, handed back through a sink."""
+"""The recording of a DataLoader's worker: what its parent asks for, handed back through a file."""
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clew.address import parse
 from clew.callbacks import reducer
 from clew.events.model import Gap
-from clew.events.records import Sink
 from clew.events.settings import Limits
+from clew.session.batching import Direct
+from clew.session.surroundings import source_text
+from clew.store.write.worker_file import WorkerFile
 
 if TYPE_CHECKING:
+    from clew.capture.encoder import Surroundings
     from clew.capture.recording import Recording
     from clew.capture.workers import WorkerPlan
 
 
-def begin_worker(plan: WorkerPlan, sink: Sink) -> Recording:
+def worker_surroundings(recording: Recording) -> Surroundings:
+    """What the recording of a worker knows besides its records; the rest is its parent's."""
+    from clew.capture.encoder import Surroundings
+
+    return Surroundings([], [], list(recording.thread_names), {}, [], source_text, {})
+
+
+def begin_worker(plan: WorkerPlan, folder: Path, worker: str) -> tuple[WorkerFile, Recording]:
     """Record in a worker of a DataLoader: taps, and the variables that the parent asks for."""
     from clew.capture.budget import Budget
+    from clew.capture.encoder import Encoder
     from clew.capture.named import Named, TapSource
     from clew.capture.recording import Recording
     from clew.capture.scope import Scope
@@ -34,7 +46,9 @@ def begin_worker(plan: WorkerPlan, sink: Sink) -> Recording:
         return False  # the parent tells what is not recorded in workers
 
     budget = Budget(Limits(), ignore)
-    recording = Recording(sink, time.perf_counter_ns, TensorTable, budget)
+    file = WorkerFile(folder, worker)
+    encoder = Encoder(lambda: worker_surroundings(recording))
+    recording = Recording(Direct(encoder, file), time.perf_counter_ns, TensorTable, budget)
     recording.keep(Keeper("meta", [], budget, ignore, recording.kept), every=False)
     functions = [a for a in map(parse, plan.capture) if a.kind == "function"]
     named = Named(recording, [], Steps(), lambda: None, ignore)
@@ -47,4 +61,4 @@ def begin_worker(plan: WorkerPlan, sink: Sink) -> Recording:
         sources.append(WatchSource(recording, wants, Scope(plan.scope), everywhere=True))
     for source in sources:
         source.start()
-    return recording
+    return file, recording

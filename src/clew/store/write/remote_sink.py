@@ -12,18 +12,17 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from clew.events.columns import Columns
 from clew.events.model import Gap
-from clew.events.records import Batch
 from clew.store.format.manifest import RunCheck
 from clew.store.format.shards import StoredShards
 from clew.store.read.open_trace import PART, read_files
 from clew.store.remote_storage import RemoteStorage
 from clew.store.storage import LocalStorage
 from clew.store.write.claim import Claim
-from clew.store.write.disk_sink import DiskSink, EventRows, Surroundings
+from clew.store.write.disk_sink import DiskSink, EventRows
+from clew.stream.batch import Batch
 
 # What a lost machine loses at most, in seconds, of what nobody has flushed.
 _UPLOAD_SECONDS = 60.0
@@ -34,15 +33,10 @@ class RemoteSink(DiskSink):
     """A sink that writes one rank's part of a trace to a folder elsewhere."""
 
     def __init__(
-        self,
-        claim: Claim,
-        rank: int,
-        queue_bytes: int,
-        around: Callable[[list[Any]], Surroundings],
-        on_gap: Callable[[Gap], Any],
-        event_rows: EventRows,
+        self, claim: Claim, rank: int, event_rows: EventRows, on_gap: Callable[[Gap], object]
     ) -> None:
-        super().__init__(claim, rank, queue_bytes, around, on_gap, event_rows)
+        super().__init__(claim, rank, event_rows)
+        self._on_gap = on_gap
         self._url = str(claim.storage)
         self._remote = claim.storage
         self._stranded = False
@@ -61,23 +55,24 @@ class RemoteSink(DiskSink):
     def _check_place(self) -> None:
         """Nothing: the folder here is nobody else's."""
 
-    def _write(self, batch: Batch) -> None:
+    def extend(self, batch: Batch) -> None:
+        """Write a batch, and upload what is finished."""
         # Gone if an earlier run of this trace was closed.
         self.folder.mkdir(parents=True, exist_ok=True)
-        super()._write(batch)
+        super().extend(batch)
         overdue = time.monotonic() - self._last_upload > _UPLOAD_SECONDS
         if overdue or any(_sealed(self.folder)):
-            self._settle()
+            self.settle()
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Seal what there is and upload it."""
         if not self._stranded:
             self._files.roll()
             self._upload()
 
-    def _write_rest(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        super()._write_rest()
+    def seal(self) -> None:
+        """Finish every file and upload the rest."""
+        super().seal()
         if not self._stranded:
             self._upload()
         if not self._stranded:
@@ -91,12 +86,14 @@ class RemoteSink(DiskSink):
             self._last_upload = time.monotonic()
         except OSError as fault:
             self._stranded = True
-            self._untold = Gap(
-                "the upload from here on",
-                self._url,
-                f"it failed ({fault})",
-                f"the rest stays in {self.folder.parent}; copied into {self._url} it "
-                "completes the trace there",
+            self._on_gap(
+                Gap(
+                    "the upload from here on",
+                    self._url,
+                    f"it failed ({fault})",
+                    f"the rest stays in {self.folder.parent}; copied into {self._url} it "
+                    "completes the trace there",
+                )
             )
 
 

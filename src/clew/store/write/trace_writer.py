@@ -6,14 +6,14 @@ order whatever a kill leaves behind is whole up to some event.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from clew.events.columns import Columns, Ints, Place
+from clew.events.columns import Columns, Ints
 from clew.events.records import Payload
 from clew.store.format.arrow import listed_array, record_batch
 from clew.store.format.json_rows import dump, to_json
@@ -154,33 +154,25 @@ class TraceFiles:
         for file in self._files.values():
             file.close()
 
-    def write_tables(self, columns: Columns, source: Callable[[str], str | None]) -> None:
-        """Write what the tables have gained; `source` gives the text of a file."""
+    def write_tables(self, columns: Columns) -> None:
+        """Write what the tables have gained."""
         rows = _no_rows()
         for table, kind in TABLES.items():
             held = getattr(columns, kind.attribute)
             listed: list[Any] = list(held.items()) if isinstance(held, dict) else held
             for number in range(self._known.get(table, 0), len(listed)):
                 _append(rows, table, number, dump(listed[number]))
-            if table == "place":
-                self._write_sources(rows, listed[self._known.get(table, 0) :], source)
             self._known[table] = len(listed)
+        for file, text in columns.sources.items():
+            if file not in self._sources:
+                _append(rows, "source", len(self._sources), to_json([file, text]))
+                self._sources.add(file)
         environment = to_json(columns.environment)
         if environment != self._environment:
             _append(rows, "environment", 0, environment)
         if rows["row"]:
             self._files["tables"].write(rows)
         self._environment = environment
-
-    def _write_sources(
-        self, rows: Rows, places: list[Place], source: Callable[[str], str | None]
-    ) -> None:
-        files = {p.file for p in places if not p.library and p.line > 0} - self._sources
-        for number, file in enumerate(sorted(files), len(self._sources)):
-            text = source(file)
-            if text is not None:
-                _append(rows, "source", number, to_json([file, text]))
-        self._sources |= files
 
     def write_values(self, columns: Columns, taken: slice, kept: KeptRows) -> None:
         """Append some rows of the values in `columns`, their payloads before them.

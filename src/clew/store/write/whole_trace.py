@@ -32,7 +32,7 @@ def write_rank(folder: Path, columns: Columns, event_rows: EventRows) -> None:
     """Write a rank's tables, values and events into its folder."""
     files = TraceFiles(folder, SealedTable)
     try:
-        files.write_tables(columns, columns.sources.get)
+        files.write_tables(columns)
         for start in range(0, len(columns.meta), _SLICE):
             end = min(start + _SLICE, len(columns.meta))
             kept = kept_rows(columns.kept, range(start, end))

@@ -12,16 +12,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from clew.analysis.fold import Folds, Item, Repeat, name_range
-from clew.events.records import (
-    BACKWARD,
-    MODULE,
-    OP,
-    OPTIMIZER,
-    RECOMPUTE,
-    STEP,
-    TAP,
-    VARIABLE,
-)
+from clew.events.records import BACKWARD, MODULE, OP, OPTIMIZER, RECOMPUTE, STEP, TAP, VARIABLE
 from clew.run.run import Run
 from clew.views.text.code_lines import Chain, Frame, OpenLines, extended
 from clew.views.text.code_nodes import (

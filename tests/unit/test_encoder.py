@@ -1,4 +1,4 @@
-"""The memory store: raw records in, columns out, in order, compact, following every write."""
+"""From raw records by batches to columns: in order, compact, following every write."""
 
 from __future__ import annotations
 
@@ -8,27 +8,16 @@ from typing import Any
 
 import pytest
 
-from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, Symbol, Tensor
-from clew.events.records import (
-    EVENT_FIELDS,
-    MODULE,
-    NOTE,
-    OP,
-    OPEN,
-    STEP,
-    VALUE_FIELDS,
-    Batch,
-    Kept,
-    Note,
-    Opaque,
-    Payload,
-    Step,
-    Unseen,
-)
+from clew.capture import records as raw
+from clew.capture.encoder import Encoder, Surroundings
+from clew.capture.records import EVENT_FIELDS, OPEN, VALUE_FIELDS, Note, Step
+from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, Columns, Symbol, Tensor
+from clew.events.records import MODULE, NOTE, OP, STEP, Kept, Opaque, Payload, Unseen
 from clew.store.write.memory_sink import MemoryStore
 
-ROOT = SimpleNamespace(index=0, parent=None)
-LINE = SimpleNamespace(index=7, parent=ROOT)
+NOWHERE = {"site": None, "code": None, "phase": 0, "thread": 0}
+ROOT = SimpleNamespace(index=0, parent=None, **NOWHERE)
+LINE = SimpleNamespace(index=7, parent=ROOT, **NOWHERE)
 
 
 class Op:
@@ -73,8 +62,8 @@ class Records:
                         self.clock + 5 if end is None else end, number, list(args), kwargs, out,
                         error]  # fmt: skip
 
-    def batch(self, surviving: Any = ()) -> Batch:
-        taken = Batch(self.events, self.values, self.kept, list(surviving))
+    def batch(self, surviving: Any = ()) -> raw.Records:
+        taken = raw.Records(self.events, self.values, self.kept, list(surviving))
         self.events, self.values, self.kept = [], [], []
         return taken
 
@@ -84,17 +73,31 @@ def records() -> Records:
     return Records()
 
 
-def stored(*batches: Batch, open_calls: list[Any] | None = None) -> Any:
-    store = MemoryStore()
+class Kit:
+    """An encoder and the store that its batches go to."""
+
+    def __init__(self) -> None:
+        nothing = Surroundings([], [], [], {}, [], lambda file: None, {})
+        self.encoder = Encoder(lambda: nothing)
+        self.store = MemoryStore()
+
+    def take(self, records: raw.Records) -> None:
+        self.store.extend(self.encoder.batch(records))
+
+    def read(self) -> Columns:
+        return self.store.read(0)
+
+
+def stored(*batches: raw.Records) -> Columns:
+    kit = Kit()
     for batch in batches:
-        store.extend(batch)
-    arrays = store.arrays(open_calls or [])
-    return SimpleNamespace(store=store, tables=store.tables, **arrays)
+        kit.take(batch)
+    return kit.read()
 
 
 def refs(columns: Any, row: int) -> list[int]:
     first = columns.first_ref[row]
-    template = columns.tables.templates.rows[columns.template[row]]
+    template = columns.templates[columns.template[row]]
     return columns.refs[first : first + len(template.tensors)].tolist()
 
 
@@ -138,11 +141,11 @@ def test_things_that_repeat_are_kept_once(records: Records) -> None:
         x = records.value(2, 3)
         records.event(event, ADD, [x, 1], out=x)
     columns = stored(records.batch())
-    assert columns.tables.ops.rows == ["add"]
-    assert len(columns.tables.templates.rows) == 1
-    assert len(columns.tables.metas.rows) == 1
+    assert columns.ops == ["add"]
+    assert len(columns.templates) == 1
+    assert len(columns.metas) == 1
     # The line and the root above it.
-    assert [node.index for node in columns.tables.nodes.rows] == [0, 7]
+    assert [place.parent for place in columns.places] == [-1, 0]
     assert set(columns.place.tolist()) == {1}
 
 
@@ -153,14 +156,14 @@ def test_constants_that_look_alike_stay_apart(records: Records, constants: tuple
     for event, constant in enumerate(constants):
         records.event(event, ADD, [constant])
     columns = stored(records.batch())
-    leaves = [columns.tables.templates.rows[n].leaves[0].constant for n in columns.template]
+    leaves = [columns.templates[n].leaves[0].constant for n in columns.template]
     assert list(map(repr, leaves)) == list(map(repr, constants))
 
 
 def test_nan_is_kept_once(records: Records) -> None:
     for event in range(3):
         records.event(event, ADD, [float("nan")])
-    assert len(stored(records.batch()).tables.templates.rows) == 1
+    assert len(stored(records.batch()).templates) == 1
 
 
 def test_paths_of_nested_arguments(records: Records) -> None:
@@ -168,7 +171,7 @@ def test_paths_of_nested_arguments(records: Records) -> None:
     args = [x, [y, None], {"k": [1, 2], "t": {"u": y}}]
     records.event(0, ADD, args, kwargs={"mask": x, "p": 0.5}, out=[x, [y]])
     columns = stored(records.batch())
-    leaves = columns.tables.templates.rows[0].leaves
+    leaves = columns.templates[0].leaves
     assert [(leaf.role, leaf.path) for leaf in leaves] == [
         ("in", "0"), ("in", "1.0"), ("in", "1.1"), ("in", "2.k"), ("in", "2.t.u"),
         ("in", "mask"), ("in", "p"), ("out", "0"), ("out", "1.0"),
@@ -183,7 +186,7 @@ def test_arguments_that_are_all_whole_numbers(records: Records) -> None:
     records.event(2, ADD, [[3, 4]])
     columns = stored(records.batch())
     leaves = [
-        [(leaf.path, leaf.constant) for leaf in columns.tables.templates.rows[n].leaves]
+        [(leaf.path, leaf.constant) for leaf in columns.templates[n].leaves]
         for n in columns.template
     ]
     assert leaves == [[("0", 3)], [("0", 3), ("1", 4)], [("0", [3, 4])]]
@@ -191,14 +194,14 @@ def test_arguments_that_are_all_whole_numbers(records: Records) -> None:
 
 def test_odd_constants_become_their_text(records: Records) -> None:
     records.event(0, ADD, [Opaque("Generator"), 1j, b"raw"])
-    leaves = stored(records.batch()).tables.templates.rows[0].leaves
+    leaves = stored(records.batch()).templates[0].leaves
     assert [leaf.constant for leaf in leaves] == ["Generator", 1j, "b'raw'"]
     assert isinstance(leaves[0].constant, Symbol)
 
 
 def test_a_call_whose_result_is_unseen_says_so(records: Records) -> None:
     records.event(0, SimpleNamespace(index=0), out=Unseen)
-    assert stored(records.batch()).tables.templates.rows[0].leaves[-1].constant is Unseen
+    assert stored(records.batch()).templates[0].leaves[-1].constant is Unseen
 
 
 def test_facts_of_values(records: Records) -> None:
@@ -209,9 +212,9 @@ def test_facts_of_values(records: Records) -> None:
     assert columns.version.tolist() == [4, 0]
     assert columns.producer.tolist() == [-1, 0]
     assert columns.storage[0] != columns.storage[1]
-    assert columns.tables.value_names.rows == ["fc.weight"]
+    assert columns.value_names == ["fc.weight"]
     assert columns.value_name.tolist() == [0, -1]
-    meta = columns.tables.metas.rows[columns.meta[0]]
+    meta = columns.metas[columns.meta[0]]
     assert (meta.dtype, meta.shape, meta.stride, meta.device) == ("float32", (2, 3), (1,), "cpu")
 
 
@@ -296,22 +299,21 @@ def test_open_calls_are_shown_and_come_again_when_they_end(records: Records) -> 
     records.event(1, ADD, [x], parent=0)
     batch = records.batch([x])
     records.event(0, SimpleNamespace(index=0), [x], end=OPEN)
-    still_open, records.events = records.events, []
-    store = MemoryStore()
-    store.extend(batch)
-    during = store.arrays(still_open)
-    assert during["id"].tolist() == [0, 1]
-    assert during["end"].tolist()[0] == OPEN
-    again = store.arrays(still_open)
-    assert {name: a.tolist() for name, a in again.items()} == {
-        name: a.tolist() for name, a in during.items()
-    }
+    batch.open_calls, records.events = records.events, []
+    kit = Kit()
+    kit.take(batch)
+    during = kit.read()
+    assert during.id.tolist() == [0, 1]
+    assert during.end.tolist()[0] == OPEN
+    again = kit.read()
+    for name in COLUMN_NAMES:
+        assert getattr(again, name).tolist() == getattr(during, name).tolist()
     records.event(0, SimpleNamespace(index=0), [x])
-    store.extend(records.batch())
-    after = store.arrays([])
-    assert after["id"].tolist() == [0, 1]
-    assert after["end"].tolist()[0] > 0
-    assert len(after["refs"]) == 2
+    kit.take(records.batch())
+    after = kit.read()
+    assert after.id.tolist() == [0, 1]
+    assert after.end.tolist()[0] > 0
+    assert len(after.refs) == 2
 
 
 def test_events_come_in_the_order_in_which_they_began(records: Records) -> None:
@@ -332,8 +334,8 @@ def test_notes_and_errors(records: Records) -> None:
     records.event(2, Note("fault"))
     columns = stored(records.batch())
     assert columns.kind.tolist() == [OP, NOTE, NOTE]
-    assert columns.tables.notes.rows == ["error", "fault"]
-    assert columns.tables.errors.rows == ["ValueError: x"]
+    assert columns.notes == ["error", "fault"]
+    assert columns.errors == ["ValueError: x"]
     assert columns.error.tolist() == [0, 0, -1]
 
 
@@ -351,20 +353,20 @@ def test_what_was_kept_is_found_by_value(records: Records) -> None:
     records.kept = [(y, Kept({"max": 1.0}, payload))]
     records.event(0, ADD, [x, y])
     columns = stored(records.batch())
-    assert list(columns.store.kept) == [1]
-    assert columns.store.kept[1].payload is payload
+    assert list(columns.kept) == [1]
+    assert columns.kept[1].payload is payload
 
 
 def test_reading_again_and_again_gives_the_same(records: Records) -> None:
-    store = MemoryStore()
+    kit = Kit()
     for event in range(10):
         records.event(event, ADD, [records.value(event)])
-        store.extend(records.batch())
-        assert store.arrays([])["id"].tolist() == list(range(event + 1))
-    assert store.arrays([])["refs"].tolist() == list(range(10))
+        kit.take(records.batch())
+        assert kit.read().id.tolist() == list(range(event + 1))
+    assert kit.read().refs.tolist() == list(range(10))
 
 
-def fill(store: MemoryStore, count: int, size: int = 5_000) -> None:
+def fill(kit: Kit, count: int, size: int = 5_000) -> None:
     """Ops in a chain, a write in ten, handed over in batches, as capture does."""
     records = Records()
     last = records.value(8)
@@ -373,18 +375,17 @@ def fill(store: MemoryStore, count: int, size: int = 5_000) -> None:
         records.event(event, ADD, [last, 1.5], out=x)
         last = records.value(8, storage=last, version=1, producer=event) if event % 10 == 0 else x
         if event % size == size - 1:
-            store.extend(records.batch([last]))
-    store.extend(records.batch())
+            kit.take(records.batch([last]))
+    kit.take(records.batch())
 
 
 def cost(count: int) -> int:
     """Bytes of all columns and of what else the store holds by itself."""
-    store = MemoryStore()
-    fill(store, count)
-    columns = sum(column.nbytes for column in store.arrays([]).values())
-    return columns + sum(
-        deep_size(getattr(store.tables, name)) for name in vars(store.tables) if name != "nodes"
-    )
+    kit = Kit()
+    fill(kit, count)
+    columns = kit.read()
+    arrays = sum(getattr(columns, name).nbytes for name in COLUMN_NAMES)
+    return arrays + deep_size(vars(kit.encoder)) + deep_size(kit.store)
 
 
 def deep_size(value: Any) -> int:

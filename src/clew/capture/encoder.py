@@ -1,17 +1,31 @@
-"""Compaction: raw records in, columns and tables out, about a hundred bytes an event.
+"""The encoder: raw records of this process in, batches of plain integers out.
 
-Also the place where writes are followed: a tensor that shares memory with one that was written
-to is a new value from then on, made by the op that wrote.
+Objects become rows of tables, tokens become numbers of values. Also the place where writes are
+followed: a tensor that shares memory with one that was written to is a new value from then on,
+made by the op that wrote.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from clew.capture import foreign
+from clew.capture.records import (
+    EVENT_FIELDS,
+    SAME,
+    VALUE_FIELDS,
+    Extra,
+    Note,
+    Records,
+    Step,
+    UnknownShape,
+    tokens_in,
+)
+from clew.capture.sources import StackNode, place_of
 from clew.events.columns import (
     COLUMN_NAMES,
     IN,
@@ -19,28 +33,15 @@ from clew.events.columns import (
     Ints,
     Leaf,
     Meta,
+    ModuleRow,
+    Place,
     Symbol,
     Template,
     Tensor,
 )
-from clew.events.records import (
-    EVENT_FIELDS,
-    MODULE,
-    NOTE,
-    OP,
-    SAME,
-    STEP,
-    VALUE_FIELDS,
-    Batch,
-    Extra,
-    Kept,
-    Label,
-    Note,
-    Step,
-    UnknownShape,
-    Unseen,
-    tokens_in,
-)
+from clew.events.model import Gap
+from clew.events.records import MODULE, NOTE, OP, STEP, Kept, Label, Unseen
+from clew.stream.batch import TABLES, Batch
 
 # Constants that are kept as they are; anything else by its text.
 PLAIN_TYPES = (type(None), bool, int, float, complex, str)
@@ -54,11 +55,16 @@ _WIDTHS = dict.fromkeys(
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """The rows one batch adds to each column, and what was kept of its values."""
+class Surroundings:
+    """What a recording knows besides its records, as of now; `source` gives a file's text."""
 
-    columns: dict[str, Ints]
-    kept: dict[int, Kept]
+    modules: list[ModuleRow]
+    parameters: list[tuple[str, int, int]]
+    threads: list[str]
+    modes: dict[int, str]
+    gaps: list[Gap]
+    source: Callable[[str], str | None]
+    environment: dict[str, Any]
 
 
 class Table:
@@ -67,6 +73,10 @@ class Table:
     def __init__(self) -> None:
         self.rows: list[Any] = []
         self._numbers: dict[Any, int] = {}
+
+    def __getitem__(self, key: Any) -> int:
+        """The number of `key`, which has one."""
+        return self._numbers[key]
 
     def get(self, key: Any) -> int | None:
         """The number of `key` if it has one."""
@@ -81,10 +91,11 @@ class Table:
         return number
 
 
-class Tables:
-    """The tables that columns refer to."""
+class Encoder:
+    """Turns records into batches; knows what everything was numbered before."""
 
-    def __init__(self) -> None:
+    def __init__(self, around: Callable[[], Surroundings]) -> None:
+        self._around = around
         self.ops = Table()
         self.notes = Table()
         self.labels = Table()
@@ -92,18 +103,18 @@ class Tables:
         self.metas = Table()
         self.templates = Table()
         self.value_names = Table()
-
-
-class Compactor(Tables):
-    """Turns batches of raw records into rows of columns, and keeps the tables they refer to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        # Stack nodes met, as capture handed them over, each after the one above it.
-        self.nodes = Table()
+        # Stack nodes met, and places of other processes, each after the one above it.
+        self._places = Table()
+        # What the numbers of other processes are here.
+        self._foreign: dict[str, foreign.Numbers] = {}
+        # How many rows of each table, and which files and steps, earlier batches have.
+        self._told = dict.fromkeys(TABLES, 0)
+        self._sources: set[str] = set()
+        self._modes: dict[int, str] = {}
+        # Of the batch that is being made.
         self._rows: dict[str, list[int]] = {}
-        self._ref_count = 0
-        self.value_count = 0
+        self._kept: dict[int, Kept] = {}
+        self._value_count = 0
         # id of a token -> number of its value
         self._numbers: dict[int, int] = {}
         # storage -> writes to it in order: (the value written, its version, the event that wrote,
@@ -113,56 +124,97 @@ class Compactor(Tables):
         self._renewed: dict[tuple[int, int], int] = {}
         # value -> (storage, meta, grad, name, version, producer), for values that may still be used
         self._alive: dict[int, tuple[int, int, int, int, int, int]] = {}
-        # value written by an event not yet compacted -> (storage, version, event)
+        # value written by an event not yet encoded -> (storage, version, event)
         self._written: dict[int, tuple[int, int, int]] = {}
 
-    @property
-    def alive(self) -> Collection[int]:
-        """The values that events to come may mention."""
-        return self._alive.keys()
-
-    def compact(self, batch: Batch) -> Part:
-        """The rows of a batch."""
+    def batch(self, records: Records) -> Batch:
+        """Give what records say, and what has come to be known besides."""
         self._rows = {name: [] for name in COLUMN_NAMES}
-        for at in range(0, len(batch.values), VALUE_FIELDS):
-            self._add_value(batch.values[at : at + VALUE_FIELDS])
-        for at in range(0, len(batch.events), EVENT_FIELDS):
-            self._add_event(batch.events[at : at + EVENT_FIELDS])
+        for at in range(0, len(records.values), VALUE_FIELDS):
+            self._add_value(records.values[at : at + VALUE_FIELDS])
+        for at in range(0, len(records.events), EVENT_FIELDS):
+            self._add_event(records.events[at : at + EVENT_FIELDS])
         # One whose value came with an earlier batch and is gone since has nobody to ask for it.
-        known = [(self._numbers.get(id(token)), kept) for token, kept in batch.kept]
-        kept = {n: made if isinstance(made, Kept) else made() for n, made in known if n is not None}
-        self._forget(batch.surviving)
-        return Part(self._taken(), kept)
-
-    def compact_open(self, open_calls: list[Any]) -> Part:
-        """The rows of calls that are still open, which come again when they end."""
-        self._rows = {name: [] for name in COLUMN_NAMES}
-        refs = self._ref_count
-        for at in range(0, len(open_calls), EVENT_FIELDS):
-            self._add_event(open_calls[at : at + EVENT_FIELDS])
-        self._ref_count = refs
-        return Part(self._taken(), {})
-
-    def _taken(self) -> dict[str, Ints]:
+        known = [(self._numbers.get(id(token)), kept) for token, kept in records.kept]
+        self._kept = {
+            n: made if isinstance(made, Kept) else made() for n, made in known if n is not None
+        }
+        for one in records.foreign:
+            foreign.add(self, one, self._foreign.setdefault(one.source, foreign.Numbers()))
+        for at in range(0, len(records.open_calls), EVENT_FIELDS):
+            self._add_event(records.open_calls[at : at + EVENT_FIELDS])
+        gone = self._forget(records.surviving)
         rows = self._rows.items()
-        return {name: np.array(column, _WIDTHS.get(name, np.int64)) for name, column in rows}
+        around = self._around()
+        modes = {step: mode for step, mode in around.modes.items() if step not in self._modes}
+        self._modes |= modes
+        tables = self._gained(around)
+        return Batch(
+            {name: np.array(column, _WIDTHS.get(name, np.int64)) for name, column in rows},
+            len(records.open_calls) // EVENT_FIELDS,
+            tables,
+            self._kept,
+            gone,
+            modes,
+            self._new_sources(tables["places"], around.source),
+            around.environment,
+        )
 
-    def _forget(self, surviving: list[Any]) -> None:
+    def _gained(self, around: Surroundings) -> dict[str, list[Any]]:
+        """Give the rows that the tables have gained."""
+        held: dict[str, list[Any]] = {
+            "ops": self.ops.rows,
+            "modules": around.modules,
+            "notes": self.notes.rows,
+            "labels": self.labels.rows,
+            "templates": self.templates.rows,
+            "metas": self.metas.rows,
+            "errors": self.errors.rows,
+            "value_names": self.value_names.rows,
+            "parameters": around.parameters,
+            "threads": around.threads,
+            "gaps": around.gaps,
+        }
+        told = self._told
+        gained = {name: rows[told[name] :] for name, rows in held.items()}
+        gained["places"] = [
+            row if isinstance(row, Place) else self._place_row(row)
+            for row in self._places.rows[told["places"] :]
+        ]
+        for name, rows in gained.items():
+            told[name] += len(rows)
+        return gained
+
+    def _new_sources(
+        self, places: list[Place], source: Callable[[str], str | None]
+    ) -> dict[str, str]:
+        files = {p.file for p in places if not p.library and p.line > 0} - self._sources
+        self._sources |= files
+        texts = {file: source(file) for file in sorted(files)}
+        return {file: text for file, text in texts.items() if text is not None}
+
+    def _forget(self, surviving: list[Any]) -> Ints:
+        """Forget values that records to come will not mention; which."""
+        before = self._alive
         self._numbers = {id(token): self._numbers[id(token)] for token in tokens_in(surviving)}
-        self._alive = {number: self._alive[number] for number in set(self._numbers.values())}
+        used = set(self._numbers.values())
+        for numbers in self._foreign.values():
+            used.update(number for number, _ in numbers.values.values())
+        self._alive = {number: before[number] for number in used}
         self._written.clear()
         self._renewed.clear()
+        return np.array([number for number in before if number not in self._alive], np.int64)
 
     def _add_value(self, record: list[Any]) -> None:
         token, version, storage, stride, dtype, device, extra, grad, producer, name = record
-        number = self.value_count
+        number = self._value_count
         self._numbers[id(token)] = number
         key = (token, stride, dtype, device, extra)
         meta = self.metas.number(key, lambda: _meta(*key))
         named = -1 if name is None else self.value_names.number(name, lambda: name)
         if storage is None:
             # Numbers of its own for memory met as somebody's result, apart from the others.
-            place, version = 2 * number + 1, 0
+            place, version = self.free_storage(), 0
         elif type(storage) is int:
             place, version = 2 * storage, -1 if version is None else version
         else:
@@ -174,7 +226,7 @@ class Compactor(Tables):
                 version = -1
             else:
                 self._written[number] = (place, version, producer)
-        self._append_value(place, version, meta, grad, producer, named)
+        self.append_value(place, version, meta, grad, producer, named)
 
     def _newest(self, value: int) -> tuple[int, int]:
         """The version a value has come to by writes to its memory, and the event that made it."""
@@ -186,11 +238,20 @@ class Compactor(Tables):
                 version, producer = written, writer
         return version, producer
 
-    def _append_value(
+    def free_storage(self) -> int:
+        """The number of memory that the next value is the first to have."""
+        return 2 * self._value_count + 1
+
+    def keep(self, value: int, kept: Kept) -> None:
+        """Keep more of a value than its facts."""
+        self._kept[value] = kept
+
+    def append_value(
         self, storage: int, version: int, meta: int, grad: int, producer: int, name: int
     ) -> int:
-        number = self.value_count
-        self.value_count += 1
+        """Add a value; its number."""
+        number = self._value_count
+        self._value_count += 1
         rows = self._rows
         rows["version"].append(version)
         rows["storage"].append(storage)
@@ -223,32 +284,37 @@ class Compactor(Tables):
                     storage, version, producer = write
                     head = (value, version, producer, self._alive[value][2])
                     self._heads.setdefault(storage, []).append(head)
-        rows = self._rows
-        rows["id"].append(event)
-        rows["kind"].append(kind)
-        rows["subject"].append(subject_number)
-        rows["place"].append(self._place(node))
-        rows["parent"].append(parent)
-        rows["start"].append(start)
-        rows["end"].append(end)
-        rows["number"].append(
-            -2 - self._numbers[id(number)] if isinstance(number, tuple) else number
-        )
-        rows["template"].append(template)
-        rows["first_ref"].append(self._ref_count)
-        rows["error"].append(-1 if error is None else self.errors.number(error, lambda: error))
-        rows["refs"] += inputs
-        rows["refs"] += outputs
-        self._ref_count += len(inputs) + len(outputs)
+        self.append_event(
+            [*inputs, *outputs], id=event, kind=kind, subject=subject_number,
+            place=self._place(node), parent=parent, start=start, end=end,
+            number=-2 - self._numbers[id(number)] if isinstance(number, tuple) else number,
+            template=template,
+            error=-1 if error is None else self.errors.number(error, lambda: error),
+        )  # fmt: skip
 
-    def _place(self, node: Any) -> int:
+    def append_event(self, refs: list[int], **fields: int) -> None:
+        """Add an event with the values it has."""
+        rows = self._rows
+        for name, item in fields.items():
+            rows[name].append(item)
+        rows["first_ref"].append(len(rows["refs"]))
+        rows["refs"] += refs
+
+    def _place(self, node: StackNode) -> int:
         """The number of a stack node; those above it come before it."""
-        number = self.nodes.get(node.index)
+        number = self._places.get(node.index)
         if number is None:
             if node.parent is not None:
                 self._place(node.parent)
-            number = self.nodes.number(node.index, lambda: node)
+            number = self._places.number(node.index, lambda: node)
         return number
+
+    def _place_row(self, node: StackNode) -> Place:
+        return place_of(node, -1 if node.parent is None else self._places[node.parent.index])
+
+    def place_number(self, place: Place) -> int:
+        """The number of a place in another process."""
+        return self._places.number(place, lambda: place)
 
     def _subject(self, subject: Any) -> tuple[int, int]:
         if type(subject) is Note:
@@ -282,7 +348,7 @@ class Compactor(Tables):
 
     def _adopt(self, value: int, head: int, producer: int) -> None:
         """Credit a value of unknown origin, met after a write to its memory, to that write."""
-        at = value - (self.value_count - len(self._rows["producer"]))
+        at = value - (self._value_count - len(self._rows["producer"]))
         if head >= 0 and at >= 0 and self._rows["producer"][at] == -1:
             self._rows["producer"][at] = producer
 
@@ -298,7 +364,7 @@ class Compactor(Tables):
         if renewed is None:
             # Memory that a tensor with a gradient was written to has one as a whole.
             grad = grad or followed
-            renewed = self._append_value(storage, version, meta, grad, producer, name)
+            renewed = self.append_value(storage, version, meta, grad, producer, name)
             self._renewed[value, head] = renewed
         return renewed
 

@@ -1,0 +1,51 @@
+"""What other processes have recorded: a folder of files they append to in, messages out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from clew.store.format.wire import Message, read_message
+from clew.store.write.worker_file import SUFFIX
+
+
+class WorkerFiles:
+    """Reads what workers have written into a folder, from where it stopped the last time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._read: dict[str, int] = {}
+
+    def messages(self) -> Iterator[tuple[str, Message]]:
+        """Give all new messages, each with the name of its file."""
+        for path in self._files():
+            try:
+                with open(path, "rb") as file:
+                    file.seek(self._read.get(path.name, 0))
+                    while (message := read_message(file)) is not None:
+                        self._read[path.name] = file.tell()
+                        yield path.name, message
+            except (OSError, ValueError):
+                continue
+
+    def remove(self) -> None:
+        """Take the folder away; workers that still run notice."""
+        if _is_own(self.folder):
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _files(self) -> list[Path]:
+        try:
+            return sorted(self.folder.glob(f"*{SUFFIX}")) if _is_own(self.folder) else []
+        except OSError:
+            return []
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether a folder is there and was made by this user: its place may be guessed by others."""
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    return not hasattr(os, "getuid") or found.st_uid == os.getuid()

@@ -1,0 +1,100 @@
+"""What another process records, as a file that it appends to: batches in, messages out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import numpy as np
+
+from clew.events.records import LABELLED
+from clew.store.format.wire import to_bytes
+from clew.stream.batch import Batch, Tables
+
+SUFFIX = ".part"
+_KEPT_LINES = 20
+
+
+class WorkerFile:
+    """A writer whose batches can be read by another process as soon as they are written.
+
+    `sample` is what this process is at; it goes with every batch. When the folder is gone, nobody
+    reads any more, and `closed` says so.
+    """
+
+    def __init__(self, folder: Path, worker: str) -> None:
+        name = "".join(c if c.isalnum() else "-" for c in worker)
+        self._path = folder / f"{name}-{os.getpid()}{SUFFIX}"
+        self.worker = worker
+        self._file: int | None = None
+        self._tables = Tables()
+        # What batches without events have added to the tables.
+        self._unsent: dict[str, list[object]] = {}
+        # value -> its meta, for values that may be mentioned again
+        self._metas: dict[int, int] = {}
+        self._values = 0
+        self.sample: str | None = None
+        # How many stretches of work are open, one inside the other.
+        self.depth = 0
+        self.closed = False
+        # The last events in words, for the note on an exception.
+        self.history: list[str] = []
+
+    def extend(self, batch: Batch) -> None:
+        """Write a batch down; it can be read when this returns."""
+        self._tables.extend(batch)
+        metas = batch.columns["meta"].tolist()
+        self._metas |= enumerate(metas, self._values)
+        self._values += len(metas)
+        batch.tables = {n: [*self._unsent.get(n, ()), *rows] for n, rows in batch.tables.items()}
+        self._unsent = batch.tables
+        if not self.closed and (metas or len(batch.columns["id"])):
+            self._remember(batch)
+            self._unsent = {}
+            self._write(to_bytes(batch, {"worker": self.worker, "sample": self.sample}))
+        for number in batch.gone.tolist():
+            self._metas.pop(number, None)
+
+    def _remember(self, batch: Batch) -> None:
+        """Keep the last events in words."""
+        columns, rows = batch.columns, self._tables.rows
+        refs = columns["refs"].tolist()
+        firsts = [*columns["first_ref"].tolist(), len(refs)]
+        labelled = np.flatnonzero(np.isin(columns["kind"], LABELLED)).tolist()
+        for at in labelled[-_KEPT_LINES:]:
+            place = rows["places"][columns["place"][at]]
+            where = f"  {os.path.basename(place.file)}:{place.line}" if place.file else ""
+            shown = ", ".join(
+                self._words(number) for number in refs[firsts[at] : firsts[at + 1]][:4]
+            )
+            line = f"{rows['labels'][columns['subject'][at]].stem}  {shown}{where}"
+            self.history = [*self.history[1 - _KEPT_LINES :], line]
+
+    def _words(self, value: int) -> str:
+        meta = self._tables.rows["metas"][self._metas[value]]
+        sizes = "?" if meta.shape is None else ",".join(map(str, meta.shape))
+        return f"{meta.dtype}[{sizes}]"
+
+    def _write(self, data: bytes) -> None:
+        try:
+            if self._file is None:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+                self._file = os.open(self._path, flags, 0o600)
+            # A reader that has finished removes the folder; files that nobody can see only fill
+            # the disk.
+            if not os.fstat(self._file).st_nlink:
+                raise FileNotFoundError(str(self._path))
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._file, view) :]
+        except OSError:
+            self.closed = True
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._file)
+            self._file = None
