@@ -13,7 +13,7 @@ from typing import Any
 
 from clew.capture.named import Treatment
 from clew.capture.quiet import Quiet
-from clew.capture.ranks import Ranks, Round
+from clew.capture.ranks import Mail, Ranks, Round
 from clew.capture.recording import Recording
 from clew.capture.samples import Restore, Sample, leaves_of
 from clew.capture.steps import Steps
@@ -35,6 +35,7 @@ class Gather:
         steps: Steps,
         treatment_of: Callable[[Label], Treatment | None],
         restore: Restore,
+        mail: Mail,
         on_gap: Callable[[Gap], Any],
         on_trouble: Callable[[Gap], Any],
         only: str | None = None,
@@ -49,7 +50,7 @@ class Gather:
         # Steps of the other kind, in which nothing is collected, do not count.
         self._only = only
         self._quiet = Quiet(recording, on_gap)
-        self._ranks = Ranks(self._trouble)
+        self._ranks = Ranks(mail, self._trouble)
         # Since the last gather; and what the end is to see.
         self._window: list[Sample] = []
         self._history: list[Sample] = []

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import pickle
 import re
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import distributed
@@ -33,6 +32,20 @@ _CHUNK = 1 << 22
 # Traces that gather, in the order in which every rank makes them.
 _traces = itertools.count()
 
+# The key, what is given, and at the end the number of steps.
+Message: TypeAlias = tuple[Any, list[Any], int | None]
+
+
+class Mail(Protocol):
+    """How messages are written down."""
+
+    def dump(self, message: Message, on_trouble: Callable[[str], Any]) -> bytes:
+        """A message as bytes; `on_trouble` is told what of it cannot be sent."""
+
+    def load(self, data: bytes) -> Message:
+        """The message that bytes are."""
+
+
 # What each rank gave for one key, by rank.
 Round: TypeAlias = dict[int, list[Any]]
 
@@ -41,10 +54,11 @@ class Ranks:
     """All ranks of the program, or this process alone where there is one.
 
     From `begin` to `end`, `give` hands lists to rank 0 under keys that mean the same on all ranks.
-    `on_trouble` is told what is lost, and why.
+    `on_trouble` is told what is lost, and why. `mail` says how they are written down.
     """
 
-    def __init__(self, on_trouble: Callable[[str], Any]) -> None:
+    def __init__(self, mail: Mail, on_trouble: Callable[[str], Any]) -> None:
+        self._written = mail
         self._on_trouble = on_trouble
         self._name = ""
         # Each time from begin to end has a number of its own.
@@ -128,11 +142,12 @@ class Ranks:
                 self._mail = {rank: deque() for rank in others}
                 self._taken = dict.fromkeys(others, 0)
 
-    def _post(self, message: tuple[Any, ...]) -> None:
+    def _post(self, message: Message) -> None:
         if self._store is None:
             return
         with self._on_failure():
-            data = self._pickled(message)
+            with unobserved(), torch.no_grad(), without_modes():
+                data = self._written.dump(message, self._on_trouble)
             key = f"{self.rank}/{self._posted}"
             self._posted += 1
             for start in range(0, len(data), _CHUNK):
@@ -140,17 +155,6 @@ class Ranks:
             # The head last: what it tells of is there.
             self._store.set(key, str(len(data)))
             self._store.add("news", 1)
-
-    def _pickled(self, message: tuple[Any, ...]) -> bytes:
-        key, items, steps = message
-        with unobserved(), torch.no_grad(), without_modes():
-            try:
-                return pickle.dumps(message)
-            except Exception as error:  # the classes of some are known in this process alone
-                left = [item for item in items if _is_pickled(item)]
-                count = f"{len(items) - len(left)} of {len(items)} values"
-                self._on_trouble(f"{count} cannot be sent to rank 0, and stay behind ({error})")
-                return pickle.dumps((key, left, steps))
 
     def _look(self) -> bool:
         """Take what has come; whether there was any sign of life."""
@@ -168,15 +172,14 @@ class Ranks:
                     self._ended[rank] = steps
         return True
 
-    def _fetched(self, head: str) -> tuple[Any, ...]:
+    def _fetched(self, head: str) -> Message:
         size = int(self._store.get(head))
         keys = [f"{head}/{start}" for start in range(0, size, _CHUNK)]
         data = b"".join(self._store.get(key) for key in keys)
         for key in (head, *keys):
             self._store.delete_key(key)
         with unobserved(), torch.no_grad(), without_modes():
-            message: tuple[Any, ...] = pickle.loads(data)
-        return message
+            return self._written.load(data)
 
     def _complete(self, to_the_end: bool = False) -> list[Round]:
         """Rounds of this rank that all others have come to, or past; at the end all there are."""
@@ -240,14 +243,6 @@ class Ranks:
     def _part(self, why: str) -> None:
         self.is_apart, self._store = True, None
         self._on_trouble(why)
-
-
-def _is_pickled(item: Any) -> bool:
-    try:
-        pickle.dumps(item)
-    except Exception:
-        return False
-    return True
 
 
 def _named(ranks: list[int]) -> str:

@@ -27,7 +27,11 @@ from clew.capture.snapshots import (
 from clew.capture.structure import describe
 from clew.capture.tensors import odd_facts
 from clew.capture.torch_compat import unobserved, without_modes
+from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, OUT, VALUE_COLUMNS, Meta, Template
+from clew.events.columns import Leaf as TemplateLeaf
+from clew.events.columns import Tensor as TensorMark
 from clew.events.records import GATHERED, PARTS, SAVED, Kept, Label, Payload
+from clew.stream.batch import Batch
 
 # Makes a value of its payload: as a "tensor", an "array" or the Python "object" it was.
 Restore: TypeAlias = Callable[[Payload, str], Any]
@@ -97,6 +101,66 @@ class Sample:
 @functools.lru_cache(maxsize=4096)
 def _series(label: Label) -> Label:
     return replace(label, stage=SAVED, rank=None)
+
+
+def batch_of(samples: list[Sample]) -> Batch:
+    """Samples as a batch: an event for each, a value for each leaf."""
+    labels: dict[Label, int] = {}
+    templates: dict[tuple[str, ...], int] = {}
+    metas: dict[Meta, int] = {}
+    columns: dict[str, list[int]] = {name: [] for name in COLUMN_NAMES}
+    kept: dict[int, Kept] = {}
+    for number, sample in enumerate(samples):
+        event = dict.fromkeys(EVENT_COLUMNS, -1)
+        paths = tuple(leaf.path for leaf in sample.leaves)
+        event |= {
+            "id": number, "kind": GATHERED, "number": sample.step,
+            "subject": labels.setdefault(sample.label, len(labels)),
+            "template": templates.setdefault(paths, len(templates)),
+            "first_ref": len(columns["refs"]),
+        }  # fmt: skip
+        for leaf in sample.leaves:
+            meta = Meta(leaf.dtype, leaf.shape, leaf.stride, leaf.device, *leaf.extra)
+            value = dict.fromkeys(VALUE_COLUMNS, -1)
+            value |= {"version": 0, "grad": 0, "meta": metas.setdefault(meta, len(metas))}
+            columns["refs"].append(len(columns["meta"]))
+            if leaf.payload is not None:
+                kept[len(columns["meta"])] = Kept(None, leaf.payload)
+            for name in VALUE_COLUMNS:
+                columns[name].append(value[name])
+        for name in EVENT_COLUMNS:
+            columns[name].append(event[name])
+    written = [
+        Template(tuple(TemplateLeaf(OUT, path, TensorMark) for path in paths))
+        for paths in templates
+    ]
+    tables: dict[str, list[Any]] = {
+        "labels": list(labels),
+        "templates": written,
+        "metas": list(metas),
+    }
+    arrays = {name: np.array(column, np.int64) for name, column in columns.items()}
+    return Batch(arrays, 0, tables, kept)
+
+
+def samples_of(batch: Batch, ordinals: list[Any]) -> list[Sample]:
+    """The samples that a batch was made of; `ordinals` are theirs."""
+    columns = {name: column.tolist() for name, column in batch.columns.items()}
+    ends = [*columns["first_ref"], len(columns["refs"])][1:]
+    found = []
+    for row, (first, end) in enumerate(zip(columns["first_ref"], ends, strict=True)):
+        paths = [leaf.path for leaf in batch.tables["templates"][columns["template"][row]].leaves]
+        leaves = []
+        for path, value in zip(paths, columns["refs"][first:end], strict=True):
+            meta: Meta = batch.tables["metas"][columns["meta"][value]]
+            extra = Extra(meta.layout, meta.cls, meta.placements, meta.local_shape)
+            payload = batch.kept[value].payload if value in batch.kept else None
+            leaves.append(
+                Leaf(path, meta.shape, meta.stride, meta.dtype, meta.device, extra, payload)
+            )
+        label = batch.tables["labels"][columns["subject"][row]]
+        found.append(Sample(label, columns["number"][row], ordinals[row], None, tuple(leaves)))
+    return found
 
 
 def leaves_of(value: Any) -> tuple[Leaf, ...]:

@@ -24,6 +24,7 @@ from clew.capture.describing import is_same
 from clew.capture.passes import Passes
 from clew.capture.ranks import Ranks, Round
 from clew.errors import ClewError, warn
+from clew.session.rank_mail import ObjectMail
 from clew.session.tracer import Tracer, trace, unrecorded
 
 _C = TypeVar("_C", bound="Collecting")
@@ -241,7 +242,7 @@ class Collecting:
 
 
 def _all_ranks() -> Ranks:
-    return Ranks(lambda trouble: warn(f"values of other ranks: {trouble}"))
+    return Ranks(ObjectMail(), lambda trouble: warn(f"values of other ranks: {trouble}"))
 
 
 def _passed_over(function: Callable[..., Any], args: tuple[Any, ...], otherwise: Any) -> Any:

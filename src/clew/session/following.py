@@ -88,12 +88,13 @@ class Following:
 
     def _gather(self, every: int | None, steps: Steps, gaps: Gaps) -> Gather:
         from clew.capture.gather import Gather
+        from clew.session.rank_mail import SampleMail
         from clew.store.format.payload_numpy import decode
 
         named = self.named
         gather = Gather(
-            self._recording, every, steps, named.treatment_of, decode, gaps.add, gaps.tell,
-            named.only,
+            self._recording, every, steps, named.treatment_of, decode, SampleMail(), gaps.add,
+            gaps.tell, named.only,
         )  # fmt: skip
         named.collect = gather.collect
         return gather

@@ -1,0 +1,65 @@
+"""How what ranks give each other is written down: samples as batches, other objects by pickle."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from clew.capture.ranks import Message
+from clew.capture.samples import batch_of, samples_of
+from clew.store.format.wire import read_message, to_bytes
+
+
+class SampleMail:
+    """Samples of a gather, as a batch: nothing of it is run on the other side."""
+
+    def dump(self, message: Message, on_trouble: Callable[[str], Any]) -> bytes:
+        """A message as bytes."""
+        key, samples, steps = message
+        ordinals = [_listed(sample.ordinal) for sample in samples]
+        return to_bytes(batch_of(samples), {"key": key, "steps": steps, "ordinals": ordinals})
+
+    def load(self, data: bytes) -> Message:
+        """The message that bytes are."""
+        found = read_message(io.BytesIO(data))
+        if found is None:
+            raise ValueError("a message of another rank is cut off")
+        ordinals = [np.array(o) if isinstance(o, list) else o for o in found.facts["ordinals"]]
+        return found.facts["key"], samples_of(found.batch, ordinals), found.facts["steps"]
+
+
+class ObjectMail:
+    """Objects of any kind, for those who collect such; a rank trusts the others with them."""
+
+    def dump(self, message: Message, on_trouble: Callable[[str], Any]) -> bytes:
+        """A message as bytes, without what cannot be sent."""
+        key, items, steps = message
+        try:
+            return pickle.dumps(message)
+        except Exception as error:  # the classes of some are known in this process alone
+            left = [item for item in items if _is_pickled(item)]
+            count = f"{len(items) - len(left)} of {len(items)} values"
+            on_trouble(f"{count} cannot be sent to rank 0, and stay behind ({error})")
+            return pickle.dumps((key, left, steps))
+
+    def load(self, data: bytes) -> Message:
+        """The message that bytes are."""
+        message: Message = pickle.loads(data)
+        return message
+
+
+def _listed(ordinal: Any) -> Any:
+    """One number, or a list of them."""
+    return np.asarray(ordinal).tolist()
+
+
+def _is_pickled(item: Any) -> bool:
+    try:
+        pickle.dumps(item)
+    except Exception:
+        return False
+    return True
