@@ -42,6 +42,7 @@ from clew.events.columns import (
 from clew.events.model import Gap
 from clew.events.records import MODULE, NOTE, OP, STEP, Kept, Label, Unseen
 from clew.stream.batch import TABLES, Batch
+from clew.stream.redact import redacted
 
 # Constants that are kept as they are; anything else by its text.
 PLAIN_TYPES = (type(None), bool, int, float, complex, str)
@@ -94,8 +95,9 @@ class Table:
 class Encoder:
     """Turns records into batches; knows what everything was numbered before."""
 
-    def __init__(self, around: Callable[[], Surroundings]) -> None:
+    def __init__(self, around: Callable[[], Surroundings], redact: bool = False) -> None:
         self._around = around
+        self._redact = redact
         self.ops = Table()
         self.notes = Table()
         self.labels = Table()
@@ -149,7 +151,7 @@ class Encoder:
         modes = {step: mode for step, mode in around.modes.items() if step not in self._modes}
         self._modes |= modes
         tables = self._gained(around)
-        return Batch(
+        batch = Batch(
             {name: np.array(column, _WIDTHS.get(name, np.int64)) for name, column in rows},
             len(records.open_calls) // EVENT_FIELDS,
             tables,
@@ -159,6 +161,7 @@ class Encoder:
             self._new_sources(tables["places"], around.source),
             around.environment,
         )
+        return redacted(batch) if self._redact else batch
 
     def _gained(self, around: Surroundings) -> dict[str, list[Any]]:
         """Give the rows that the tables have gained."""

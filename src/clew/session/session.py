@@ -42,6 +42,7 @@ from clew.session.surroundings import (
 )
 from clew.store.storage import is_url
 from clew.store.write.memory_sink import MemoryStore
+from clew.stream.redact import redacted_gap
 
 if TYPE_CHECKING:
     from torch import nn
@@ -99,7 +100,7 @@ class Session:
         from clew.capture.tensors import TensorTable
 
         settings = self._settings
-        encoder = Encoder(self._around)
+        encoder = Encoder(self._around, settings.redact)
         self._writer = self._open_writer(encoder)
         unkept = settings.out is False
         self._deferred = (
@@ -322,7 +323,8 @@ class Session:
         if self._run is None or self._gaps_read != len(self.gaps):
             columns = self._columns()
             # What went wrong since, the writing itself too, is not in the files.
-            columns.gaps += [gap for gap in self.gaps if gap not in columns.gaps]
+            gaps = map(redacted_gap, self.gaps) if self._settings.redact else self.gaps
+            columns.gaps += [gap for gap in gaps if gap not in columns.gaps]
             if self._settings.out is False:
                 columns.gaps.append(NOTHING_KEPT)
             run = run_of(columns, self._identity)
@@ -387,7 +389,7 @@ class Session:
             list(recording.thread_names),
             dict(self._steps.modes),
             list(self.gaps),
-            (lambda file: None) if self._settings.redact else source_text,
+            source_text,
             self._environment(),
         )
 

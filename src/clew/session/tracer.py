@@ -96,7 +96,8 @@ def trace(
     `out` streams the trace to a folder while the program runs. If it is taken, `exist="keep"` moves
     the earlier trace to `run.1.clew`, `"replace"` removes it, `"error"` raises. `out=False` keeps
     nothing, so that memory stays flat however long `live` or `callbacks` are told. `schedule`
-    records only some steps, `limits` says where to hold back. `redact` leaves source text out.
+    records only some steps, `limits` says where to hold back. `redact` takes out
+    every text the program made: source, text arguments, what exceptions say, paths.
 
     >>> import torch, clew
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import uuid
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from clew.events.columns import OLDEST_VERSION, SCHEMA_VERSION
 from clew.events.digest import CHECKSUM
 from clew.store.format.checksums import CHECKSUMS
 from clew.store.format.json_rows import from_json, load_facts
-from clew.store.format.processes import parent_process, runs_here
+from clew.store.format.processes import parent_process, runs_here, this_host
 from clew.store.storage import Storage
 
 MANIFEST = "manifest.json"
@@ -44,9 +44,10 @@ def new_manifest(environment: dict[str, Any], world_size: int, turn: int = 1) ->
 
 
 def _job() -> str:
-    """Give what a launcher says to all processes of one job, the host's name if none does."""
-    said = [f"{name}={os.environ[name]}" for name in _JOB if name in os.environ]
-    return " ".join(said) or platform.node()
+    """Give what a launcher says to all processes of one job, or the host they are on, hashed."""
+    said = " ".join(f"{name}={os.environ[name]}" for name in _JOB if name in os.environ)
+    digest = blake2b(said.encode(errors="surrogateescape"), digest_size=8).hexdigest()
+    return f"launched={digest}" if said else this_host()
 
 
 def same_job(one: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,23 @@ def parent_process() -> dict[str, Any]:
 
 
 def _process(pid: int) -> dict[str, Any]:
-    return {"host": platform.node(), "pid": pid, "began": _began(pid)}
+    return {"host": this_host(), "pid": pid, "began": _began(pid)}
+
+
+@functools.cache
+def this_host() -> str:
+    """Give what tells this host from others, and not what it is called."""
+    try:
+        booted = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    except OSError:
+        booted = ""
+    return blake2b(f"{platform.node()} {booted}".encode(), digest_size=8).hexdigest()
 
 
 def runs_here(process: dict[str, Any]) -> bool:
     """Whether a process of this host, as `this_process` described it, still runs."""
     pid = process.get("pid")
-    if process.get("host") != platform.node() or type(pid) is not int or not 0 < pid < 1 << 31:
+    if process.get("host") != this_host() or type(pid) is not int or not 0 < pid < 1 << 31:
         return False
     try:
         os.kill(pid, 0)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import platform
 import time
 from pathlib import Path
 from typing import Any
 
 from clew.store.format.json_rows import from_json, load_facts
 from clew.store.format.manifest import MANIFEST
-from clew.store.format.processes import runs_here
+from clew.store.format.processes import runs_here, this_host
 from clew.store.read.open_trace import rank_folders
 from clew.store.read.table_parts import read_table
 
@@ -32,11 +31,11 @@ def live_rank_writer(folder: Path) -> str | None:
     if files and not any(path.name.endswith((".arrows", ".open")) for path in files):
         return None
     writer = _writer(folder)
-    host, pid = writer.get("host"), writer.get("pid")
+    host = writer.get("host")
     if runs_here(writer):
-        return f"is being written by process {pid}, which still runs"
-    if host != platform.node() and _is_recent([folder, *files]):
-        whose = "" if host is None else f" by a process on {host}"
+        return f"is being written by process {writer.get('pid')}, which still runs"
+    if host != this_host() and _is_recent([folder, *files]):
+        whose = "" if host is None else " by a process on another host"
         return f"was written to less than {_QUIET_SECONDS} seconds ago{whose}"
     return None
 
