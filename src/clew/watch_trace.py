@@ -125,7 +125,8 @@ class WatchTrace(Trace):
         recording = self.recording
         return Surroundings(
             module_rows(recording), list(recording.modules.parameters),
-            list(recording.thread_names), {}, list(self.gaps), source_text, environment,
+            list(recording.thread_names), list(recording.tensors.generator_names), {},
+            list(self.gaps), source_text, environment,
         )  # fmt: skip
 
     def _merge(self) -> None:

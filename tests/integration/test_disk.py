@@ -416,8 +416,8 @@ def test_sources_can_be_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fact", "message"),
     [
-        ({"version": 99}, "format version '99', this Clew reads 2 to 4; upgrade Clew"),
-        ({"version": 1}, "format version 1, this Clew reads 2 to 4; open it with the Clew that"),
+        ({"version": 99}, "format version '99', this Clew reads 2 to 5; upgrade Clew"),
+        ({"version": 1}, "format version 1, this Clew reads 2 to 5; open it with the Clew that"),
         ({"version": 0}, "format version 0,"),
         ({"version": -1}, "format version -1,"),
         ({"version": "2"}, "format version '2',"),
@@ -435,7 +435,7 @@ def test_a_format_it_does_not_know_is_refused(
 ) -> None:
     path = record(arguments).save(tmp_path / "run.clew")
     manifest = json.loads((path / "manifest.json").read_text())
-    assert (manifest["version"], manifest["checksum"]) == (4, "xxh3")
+    assert (manifest["version"], manifest["checksum"]) == (5, "xxh3")
     (path / "manifest.json").write_text(json.dumps(manifest | fact))
     with pytest.raises(clew.ClewError, match=re.escape(message)):
         clew.load(path)

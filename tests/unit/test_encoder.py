@@ -49,7 +49,7 @@ class Records:
         token = tuple(shape)  # a tuple of its own
         token = token if token else ()
         self.values += [token, version, storage, (1,), "torch.float32", "cpu", None, False,
-                        producer, name]  # fmt: skip
+                        producer, name, None]  # fmt: skip
         return token
 
     def event(
@@ -60,7 +60,7 @@ class Records:
         self.clock += 10
         self.events += [event, subject, node, parent, self.clock,
                         self.clock + 5 if end is None else end, number, list(args), kwargs, out,
-                        error]  # fmt: skip
+                        error, None]  # fmt: skip
 
     def batch(self, surviving: Any = ()) -> raw.Records:
         taken = raw.Records(self.events, self.values, self.kept, list(surviving))
@@ -77,7 +77,7 @@ class Kit:
     """An encoder and the store that its batches go to."""
 
     def __init__(self) -> None:
-        nothing = Surroundings([], [], [], {}, [], lambda file: None, {})
+        nothing = Surroundings([], [], [], [], {}, [], lambda file: None, {})
         self.encoder = Encoder(lambda: nothing)
         self.store = MemoryStore()
 

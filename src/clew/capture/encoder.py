@@ -17,6 +17,7 @@ from clew.capture import foreign
 from clew.capture.records import (
     EVENT_FIELDS,
     SAME,
+    SEEN,
     VALUE_FIELDS,
     Extra,
     Note,
@@ -50,8 +51,8 @@ PLAIN_TYPES = (type(None), bool, int, float, complex, str)
 
 # Rows of tables and small counts, which half the width holds: a million events are many bytes.
 _WIDTHS = dict.fromkeys(
-    ("kind", "subject", "place", "template", "error", "version", "meta", "grad",
-     "value_name"), np.int32,
+    ("kind", "subject", "place", "template", "error", "version", "meta", "grad", "value_name",
+     "generator", "draw"), np.int32,
 )  # fmt: skip
 
 
@@ -62,6 +63,7 @@ class Surroundings:
     modules: list[ModuleRow]
     parameters: list[tuple[str, int, int]]
     threads: list[str]
+    generators: list[str]
     modes: dict[int, str]
     gaps: list[Gap]
     source: Callable[[str], str | None]
@@ -126,12 +128,20 @@ class Encoder:
         self._renewed: dict[tuple[int, int], int] = {}
         # value -> (storage, meta, grad, name, version, producer), for values that may still be used
         self._alive: dict[int, tuple[int, int, int, int, int, int]] = {}
+        # storage -> the bytes of it that was met from outside
+        self._sizes: dict[int, int] = {}
+        # id of a reference -> the reference, and the storage of the tensor it tells of
+        self._references: dict[int, tuple[Any, int]] = {}
+        # storage -> tensors on it that are told of when they are gone, and whether it is gone with
+        # the last of them: autograd holds on to memory by itself
+        self._holders: dict[int, list[Any]] = {}
         # value written by an event not yet encoded -> (storage, version, event)
         self._written: dict[int, tuple[int, int, int]] = {}
 
     def batch(self, records: Records) -> Batch:
         """Give what records say, and what has come to be known besides."""
         self._rows = {name: [] for name in COLUMN_NAMES}
+        self._sizes |= {2 * number: size for number, size in records.sizes.items()}
         for at in range(0, len(records.values), VALUE_FIELDS):
             self._add_value(records.values[at : at + VALUE_FIELDS])
         for at in range(0, len(records.events), EVENT_FIELDS):
@@ -145,6 +155,7 @@ class Encoder:
             foreign.add(self, one, self._foreign.setdefault(one.source, foreign.Numbers()))
         for at in range(0, len(records.open_calls), EVENT_FIELDS):
             self._add_event(records.open_calls[at : at + EVENT_FIELDS])
+        freed = self._freed(records)
         gone = self._forget(records.surviving)
         rows = self._rows.items()
         around = self._around()
@@ -157,6 +168,8 @@ class Encoder:
             tables,
             self._kept,
             gone,
+            freed,
+            records.attributes,
             modes,
             self._new_sources(tables["places"], around.source),
             around.environment,
@@ -176,6 +189,7 @@ class Encoder:
             "value_names": self.value_names.rows,
             "parameters": around.parameters,
             "threads": around.threads,
+            "generators": around.generators,
             "gaps": around.gaps,
         }
         told = self._told
@@ -204,12 +218,14 @@ class Encoder:
         for numbers in self._foreign.values():
             used.update(number for number, _ in numbers.values.values())
         self._alive = {number: before[number] for number in used}
+        storages = {facts[0] for facts in self._alive.values()}
+        self._sizes = {at: size for at, size in self._sizes.items() if at in storages}
         self._written.clear()
         self._renewed.clear()
         return np.array([number for number in before if number not in self._alive], np.int64)
 
     def _add_value(self, record: list[Any]) -> None:
-        token, version, storage, stride, dtype, device, extra, grad, producer, name = record
+        token, version, storage, stride, dtype, device, extra, grad, producer, name, told = record
         number = self._value_count
         self._numbers[id(token)] = number
         key = (token, stride, dtype, device, extra)
@@ -230,6 +246,11 @@ class Encoder:
             else:
                 self._written[number] = (place, version, producer)
         self.append_value(place, version, meta, grad, producer, named)
+        if told is not None:
+            self._references[id(told)] = (told, place)
+            holders = self._holders.setdefault(place, [0, _is_own(place)])
+            holders[0] += 1
+            holders[1] = holders[1] and not grad
 
     def _newest(self, value: int) -> tuple[int, int]:
         """The version a value has come to by writes to its memory, and the event that made it."""
@@ -243,7 +264,7 @@ class Encoder:
 
     def free_storage(self) -> int:
         """The number of memory that the next value is the first to have."""
-        return 2 * self._value_count + 1
+        return _own(self._value_count)
 
     def keep(self, value: int, kept: Kept) -> None:
         """Keep more of a value than its facts."""
@@ -262,11 +283,56 @@ class Encoder:
         rows["grad"].append(grad)
         rows["producer"].append(producer)
         rows["value_name"].append(name)
+        rows["nbytes"].append(self._size(storage, meta))
+        rows["freed"].append(-1)
         self._alive[number] = (storage, meta, grad, name, version, producer)
         return number
 
+    def _size(self, storage: int, meta: int) -> int:
+        """The bytes of a storage, -1 where they are not known."""
+        size = self._sizes.get(storage)
+        if size is None:
+            size = -1
+            if storage == _own(self._value_count - 1):  # as large as the first tensor on it
+                size = self.metas.rows[meta].nbytes
+                self._sizes[storage] = size
+        return size
+
+    def _freed(self, records: Records) -> Ints:
+        """Say of which values the memory is gone, and before which op that was seen."""
+        if not records.gone:
+            return np.zeros((2, 0), np.int64)
+        seen_by: dict[int, int] = {}
+        for at in range(0, len(records.events), EVENT_FIELDS):
+            seen = records.events[at + SEEN]
+            if seen is not None:
+                seen_by[records.events[at]] = seen if type(seen) is int else seen[0]
+        ids = sorted(seen_by)
+        counts = np.maximum.accumulate(np.array([seen_by[event] for event in ids], np.int64))
+        ids.append(max(records.events[::EVENT_FIELDS], default=-2) + 1)
+        earlier: list[tuple[int, int]] = []
+        first = self._value_count - len(self._rows["freed"])
+        for at, reference in enumerate(records.gone):
+            _, storage = self._references.pop(id(reference), (None, -1))
+            holders = self._holders.get(storage)
+            if holders is None:
+                continue
+            holders[0] -= 1
+            if holders[0]:
+                continue
+            del self._holders[storage]
+            if holders[1]:
+                number = _first_on(storage)
+                event = ids[int(np.searchsorted(counts, at, side="right"))]
+                if number >= first:
+                    self._rows["freed"][number - first] = event
+                else:
+                    earlier.append((number, event))
+        found: Ints = np.array(earlier, np.int64).reshape(-1, 2).T
+        return found
+
     def _add_event(self, record: list[Any]) -> None:
-        event, subject, node, parent, start, end, number, args, kwargs, out, error = record
+        event, subject, node, parent, start, end, number, args, kwargs, out, error, seen = record
         kind, subject_number = self._subject(subject)
         key: list[Any] = []
         inputs: list[int] = []
@@ -293,6 +359,8 @@ class Encoder:
             number=-2 - self._numbers[id(number)] if isinstance(number, tuple) else number,
             template=template,
             error=-1 if error is None else self.errors.number(error, lambda: error),
+            generator=seen[1] if type(seen) is tuple else -1,
+            draw=seen[2] if type(seen) is tuple else -1,
         )  # fmt: skip
 
     def append_event(self, refs: list[int], **fields: int) -> None:
@@ -370,6 +438,22 @@ class Encoder:
             renewed = self.append_value(storage, version, meta, grad, producer, name)
             self._renewed[value, head] = renewed
         return renewed
+
+
+# Memory is numbered by the first value on it, or, where that came from outside, as that is: odd and
+# even numbers.
+
+
+def _own(value: int) -> int:
+    return 2 * value + 1
+
+
+def _is_own(storage: int) -> bool:
+    return storage % 2 == 1
+
+
+def _first_on(storage: int) -> int:
+    return storage // 2
 
 
 def _meta(shape: Any, stride: Any, dtype: Any, device: Any, extra: Extra | None) -> Meta:

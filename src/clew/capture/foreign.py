@@ -63,7 +63,8 @@ def add(encoder: Encoder, foreign: Foreign, numbers: Numbers) -> None:
             refs, id=event, kind=kind, subject=subjects[kind][c["subject"][row]],
             place=at["places"][c["place"][row]], parent=-1, start=c["start"][row],
             end=c["end"][row], number=-1, template=at["templates"][c["template"][row]],
-            error=-1 if c["error"][row] < 0 else at["errors"][c["error"][row]],
+            error=-1 if c["error"][row] < 0 else at["errors"][c["error"][row]], generator=-1,
+            draw=-1,
         )  # fmt: skip
     for value in batch.gone.tolist():
         numbers.values.pop(value, None)

@@ -214,7 +214,7 @@ class Lane:
         number = count_call(name, place)
         if recording.keeps_calls:
             recording.events.extend(
-                (event, name, place, parent, now, OPEN, number, [], given, Unseen, None)
+                (event, name, place, parent, now, OPEN, number, [], given, Unseen, None, None)
             )
         return DirectCall(recording.owner, event, name, frame)
 

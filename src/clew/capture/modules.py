@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from clew.capture.attributes import look
 from clew.capture.lanes import FRAME, ID, NAME, NODE, NUMBER, Call, Lane
 from clew.capture.recording import Recording
 from clew.capture.sources import MACHINERY
@@ -81,6 +82,7 @@ def _hooks(
     push_event = recording.push
     batch_bits = recording.batch_bits
     budget = recording.budget
+    turn = recording.turn
     entry_of = recording.modules.entries.get
     name_of = recording.modules.name_of
     tensors = recording.tensors
@@ -182,10 +184,12 @@ def _hooks(
                 named = {
                     k: v if type(v) in CONSTANTS else describe(v, known) for k, v in kwargs.items()
                 }
+            event = next_event()
+            if recorded and (entry.turn != turn[0] or entry.training is not module.training):
+                entry.turn, entry.training = turn[0], module.training
+                look(recording, entry, module, event)
             # The clock last, so that the time is the module's, not the recording's.
-            stack.append(
-                (next_event(), node, id(inner), name, parent, clock(), number, inputs, named)
-            )
+            stack.append((event, node, id(inner), name, parent, clock(), number, inputs, named))
             if on_enter is not None:
                 on_enter(lane, stack[-1])
             if named_values is not None:
@@ -253,7 +257,9 @@ def _hooks(
                 return
             event, node, _, name, parent, start, number, inputs, named = call
             # Last: whoever is told of the end may begin a step.
-            push_event((event, name, node, parent, start, end, number, inputs, named, out, error))
+            push_event(
+                (event, name, node, parent, start, end, number, inputs, named, out, error, None)
+            )
             if event & batch_bits == batch_bits or (keeping and budget.is_full):
                 recording.drain()
         except Exception as fault:

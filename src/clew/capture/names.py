@@ -25,7 +25,10 @@ _WRAPPER_CLASSES = {
 class ModuleEntry:
     """One module object: what all its names share."""
 
-    __slots__ = ("calls", "failed", "names", "number", "recomputed", "ref", "wrapper")
+    __slots__ = (
+        "calls", "failed", "names", "number", "recomputed", "ref", "settings", "training", "turn",
+        "wrapper",
+    )  # fmt: skip
 
     def __init__(self, number: int, module: nn.Module, wrapper: bool) -> None:
         self.number = number
@@ -35,6 +38,10 @@ class ModuleEntry:
         self.calls = 0
         self.failed = 0
         self.recomputed = 0
+        # What it was set to when it was looked at last, and the turn that was in.
+        self.settings: dict[str, Any] | None = None
+        self.training: bool | None = None
+        self.turn = -1
 
     @property
     def paths(self) -> list[str]:

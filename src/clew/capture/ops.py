@@ -27,6 +27,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from clew.capture.failures import error_text, mark, pass_on
+from clew.capture.generators import drawing_of
 from clew.capture.lanes import FRAME, ID, NAME, NODE, Lane
 from clew.capture.recording import Recording
 from clew.capture.records import tokens_in
@@ -143,6 +144,9 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
     # Where values are kept, a tensor written through another is kept anew: ask for its version.
     live_get: Callable[[int], Any] = (lambda key: None) if keeping else live.get
     push_value = tensors.values.extend
+    gone = tensors.gone
+    told_gone = gone.append
+    draw = tensors.generators.draw
     known = tensors.current if keeping else tensors.known
     next_event = recording.ids.__next__
     clock = recording.clock
@@ -232,6 +236,7 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
                     inputs.append(describe(argument, known))
             named = {k: describe(v, known) for k, v in kwargs.items()} if kwargs else None
             event = next_event()
+            seen: Any = len(gone) if op.draws is None else (len(gone), *draw(op, args, kwargs))
             ready = True
             start = clock()
         except Exception as fault:
@@ -245,7 +250,8 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
                     mark(error, recording.owner)
                     push_event(
                         (event, func, node, parent, start, clock(), number, inputs, named,
-                         op.half_written(args, kwargs or {}, tensors, event), error_text(error))
+                         op.half_written(args, kwargs or {}, tensors, event), error_text(error),
+                         seen)
                     )  # fmt: skip
                 raise
             out = op.call(*taken, **kwargs or {})
@@ -272,22 +278,24 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
                             if not grad and not op.detaches and type(args[position]) in PLAIN:
                                 # Also where no node is made for it.
                                 follows = args[position].requires_grad
+                        reference = ref(out, told_gone)
                         push_value(
                             (result, version, storage, out.stride(), out.dtype, out.device, None,
-                             follows, event, None)
+                             follows, event, None, reference)
                         )  # fmt: skip
-                        live[id(out)] = (ref(out), result, None if grad else follows)
+                        live[id(out)] = (reference, result, None if grad else follows)
                     elif type(out) is tuple:
                         result = []
                         for item in out:
                             if type(item) is not Tensor or item.layout is not strided:
                                 raise TypeError
                             token = item.shape
+                            reference = ref(item, told_gone)
                             push_value(
                                 (token, 0, None, item.stride(), item.dtype, item.device, None,
-                                 grad, event, None)
+                                 grad, event, None, reference)
                             )  # fmt: skip
-                            live[id(item)] = (ref(item), token, None if grad else False)
+                            live[id(item)] = (reference, token, None if grad else False)
                             result.append(token)
                     else:
                         raise TypeError
@@ -295,7 +303,9 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
                     # Not plain after all: a sparse tensor, a subclass, an undefined gradient.
                     pass_on(odd)
                     result = op.result(out, args, kwargs or {}, tensors, event, grad)
-            push_event((event, func, node, parent, start, end, number, inputs, named, result, None))
+            push_event(
+                (event, func, node, parent, start, end, number, inputs, named, result, None, seen)
+            )
             if event & batch_bits == batch_bits or (keeping and budget.is_full):
                 recording.drain()
         except Exception as fault:
@@ -336,8 +346,8 @@ class OpFacts:
     """What is true of every call of one op."""
 
     __slots__ = (
-        "annotation", "base", "bases", "call", "counted", "detaches", "func", "higher_order",
-        "plain", "training", "writes",
+        "annotation", "base", "bases", "call", "counted", "detaches", "draws", "func",
+        "higher_order", "plain", "training", "writes",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -375,6 +385,8 @@ class OpFacts:
             and not func._can_decompose()
         )
         self.base = self.bases[0] if self.plain else None
+        # How to tell from which generator it draws random numbers; None if it draws none.
+        self.draws = drawing_of(func, schema)
 
     def _read(self, schema: Any) -> None:
         owner: dict[str, int] = {}

@@ -27,7 +27,7 @@ def record(
 ) -> Token:
     """The token of a value as it is now; with `full` its data is kept, as far as there is room."""
     token, stride, dtype, device, extra = facts_of(value)
-    values.extend((token, 0, None, stride, dtype, device, extra, False, -1, None))
+    values.extend((token, 0, None, stride, dtype, device, extra, False, -1, None, None))
     if not budget.is_over():
         payload = payload_of(value) if full else None
         if payload is not None and not budget.has_room(_count(value), len(payload.data)):
@@ -109,6 +109,9 @@ class NoTensors:
 
     def __init__(self, modules: ModuleTable) -> None:
         self.values: list[Any] = []
+        self.gone: list[Any] = []
+        self.generator_names: list[str] = []
+        self.sizes: dict[int, int] = {}
         self.live: dict[int, Any] = {}
 
     def forget(self, tensor: Any) -> None:

@@ -33,6 +33,7 @@ from clew.capture.records import (
 )
 from clew.capture.sources import Position, StackNode, StackTree
 from clew.capture.structure import describe, is_tensor
+from clew.events.columns import Attributes
 from clew.events.model import Gap
 from clew.events.records import Label
 
@@ -101,6 +102,10 @@ class Recording:
         self.events: list[Any] = []
         # Appends the fields of an event.
         self.push: Callable[[tuple[Any, ...]], None] = self.events.extend
+        # What modules and optimizers were found to be set to since the last hand-over; they are
+        # looked at again once a turn, which ends with every step and hand-over.
+        self.attributes: list[Attributes] = []
+        self.turn = [0]
         # Called when a module call begins, if somebody listens.
         self.on_enter: Callable[[Lane, Call], None] | None = None
         # Whether module calls are recorded, and not only values that have a name.
@@ -129,6 +134,10 @@ class Recording:
         self.on_fault: Callable[[BaseException, str], None] = lambda fault, where: None
         # Called with what could not be seen.
         self.on_gap: Callable[[Gap], Any] = lambda gap: None
+
+    def next_id(self) -> int:
+        """The id that the next event gets."""
+        return int(repr(self.ids)[len("count(") : -1])
 
     def keep(self, keeper: Keeper, every: bool) -> None:
         """Keep more than facts of named values and, with `every`, of each tensor version."""
@@ -169,7 +178,7 @@ class Recording:
         if not self.keeps_calls:
             return
         event, node, _, name, parent, start, number, inputs, named = call
-        self.push((event, name, node, parent, start, end, number, inputs, named, out, error))
+        self.push((event, name, node, parent, start, end, number, inputs, named, out, error, None))
         if event & self.batch_bits == self.batch_bits or self.budget.is_full:
             self.drain()
 
@@ -191,7 +200,7 @@ class Recording:
         now = self.clock()
         parent = parent if self.keeps_calls else -1
         self.events.extend(
-            (next(self.ids), Note(subject), node, parent, now, now, -1, [], None, None, text)
+            (next(self.ids), Note(subject), node, parent, now, now, -1, [], None, None, text, None)
         )
 
     def named(self, label: Label, value: Any, where: Where, full: bool = True) -> int:
@@ -215,7 +224,7 @@ class Recording:
             parent = -1
         event, now = next(self.ids), self.clock()
         begun = now if start is None else start
-        self.push((event, label, node, parent, begun, now, -1, [], None, out, None))
+        self.push((event, label, node, parent, begun, now, -1, [], None, out, None, None))
         if event & self.batch_bits == self.batch_bits or self.budget.is_full:
             self.drain()
         return event
@@ -229,7 +238,19 @@ class Recording:
         for leaf in sample.leaves:
             token = UnknownShape([-1]) if leaf.shape is None else Shape(leaf.shape)
             self.tensors.values.extend(
-                (token, 0, None, leaf.stride, leaf.dtype, leaf.device, leaf.extra, False, -1, None)
+                (
+                    token,
+                    0,
+                    None,
+                    leaf.stride,
+                    leaf.dtype,
+                    leaf.device,
+                    leaf.extra,
+                    False,
+                    -1,
+                    None,
+                    None,
+                )
             )
             payload = leaf.payload
             if payload is not None and self.budget.has_room(prod(payload.shape), len(payload.data)):
@@ -239,7 +260,7 @@ class Recording:
         whole = out[""] if list(out) == [""] else out
         self.push(
             (next(self.ids), sample.becomes(stage), root, -1, now, now, sample.step, [], None,
-             whole, None)
+             whole, None, None)
         )  # fmt: skip
 
     def adopt(self, batch: Batch, source: str, process: str) -> None:
@@ -287,7 +308,9 @@ class Recording:
         """Record something that concerns the whole run, at this moment."""
         now = self.clock()
         root = self.lane().stack[0][NODE]
-        self.events.extend((next(self.ids), subject, root, -1, now, now, -1, [], None, None, None))
+        self.events.extend(
+            (next(self.ids), subject, root, -1, now, now, -1, [], None, None, None, None)
+        )
 
     def crashed(self, error: BaseException) -> str:
         """Record the exception that leaves the recorded block, unless an event already has it."""
@@ -314,6 +337,7 @@ class Recording:
                     number,
                     inputs,
                     named,
+                    None,
                     None,
                     None,
                 )
@@ -374,8 +398,15 @@ class Recording:
         del values[: len(taken_values)]
         self.hand_overs += 1
         size += _FIELD_BYTES * (len(taken_events) + len(taken_values))
-        foreign, self._foreign = self._foreign, []
-        return Records(taken_events, taken_values, taken_kept, foreign=foreign, size=size)
+        records = Records(taken_events, taken_values, taken_kept, size=size)
+        records.foreign, self._foreign = self._foreign, []
+        records.attributes, self.attributes = self.attributes, []
+        gone = self.tensors.gone
+        records.gone = gone[:]
+        del gone[: len(records.gone)]
+        records.sizes, self.tensors.sizes = self.tensors.sizes, {}
+        self.turn[0] += 1
+        return records
 
     def close(self) -> None:
         """Hand over the rest and let go of everything, so that nothing waits for the collector."""

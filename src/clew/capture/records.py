@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
+from clew.events.columns import Attributes
+
 if TYPE_CHECKING:
     from clew.capture.foreign import Foreign
 
@@ -21,9 +23,10 @@ if TYPE_CHECKING:
 # module, for an op its autograd number (see `capture.ops`), and for a value that was gathered the
 # step it is of. ARGS, KWARGS and OUT are the
 # arguments and result as lists, dicts, constants and tokens. ERROR is None or the text of the
-# exception.
-ID, SUBJECT, NODE, PARENT, START, END, NUMBER, ARGS, KWARGS, OUT, ERROR = range(11)
-EVENT_FIELDS = 11
+# exception. SEEN is, for an op, how many tensors were seen to be gone since the last batch, alone
+# or with the generator it drew from and how often that was drawn from before; else None.
+ID, SUBJECT, NODE, PARENT, START, END, NUMBER, ARGS, KWARGS, OUT, ERROR, SEEN = range(12)
+EVENT_FIELDS = 12
 
 # END of a call that has not returned.
 OPEN = -1
@@ -36,9 +39,10 @@ OPEN = -1
 # after a write, WRITTEN where torch keeps no count (inference tensors). EXTRA is None for a plain
 # strided tensor. GRAD is requires_grad. PRODUCER is the id of the event that made it, -1 where
 # that was not seen, SAME if it is the value whose memory it has but for GRAD. NAME is the path of
-# a parameter or buffer, else None.
-TOKEN, VERSION, STORAGE, STRIDE, DTYPE, DEVICE, EXTRA, GRAD, PRODUCER, NAME = range(10)
-VALUE_FIELDS = 10
+# a parameter or buffer, else None. REFERENCE is what is told to be gone when the tensor is, None
+# if nothing is.
+TOKEN, VERSION, STORAGE, STRIDE, DTYPE, DEVICE, EXTRA, GRAD, PRODUCER, NAME, REFERENCE = range(11)
+VALUE_FIELDS = 11
 WRITTEN = -1
 SAME = -2
 
@@ -102,6 +106,12 @@ class Records:
     surviving: list[Any] = field(default_factory=list)
     # Records of the calls that are open now; each comes again, complete, when its call ends.
     open_calls: list[Any] = field(default_factory=list)
+    # References of tensors that are gone, in the order in which they went.
+    gone: list[Any] = field(default_factory=list)
+    # Bytes of memory that was met from outside, by its number.
+    sizes: dict[int, int] = field(default_factory=dict)
+    # What modules and optimizers are set to.
+    attributes: list[Attributes] = field(default_factory=list)
     # What other processes recorded.
     foreign: list[Foreign] = field(default_factory=list)
     # About how many bytes it will be.

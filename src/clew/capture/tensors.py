@@ -18,6 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from clew.capture import structure
 from clew.capture.failures import pass_on
+from clew.capture.generators import Generators
 from clew.capture.names import ModuleTable
 from clew.capture.records import SAME, WRITTEN, Extra, UnknownShape
 from clew.capture.torch_compat import function_mode_count, unobserved
@@ -36,6 +37,11 @@ class TensorTable:
 
     def __init__(self, modules: ModuleTable) -> None:
         self.values: list[Any] = []
+        # References of tensors that are gone, and the bytes of memory met from outside.
+        self.gone: list[Any] = []
+        self.generators = Generators()
+        self.generator_names = self.generators.names
+        self.sizes: dict[int, int] = {}
         # id(tensor) -> the tensor, weakly, as long as what is known of it holds, the token of its
         # newest version, and the `requires_grad` told of it, None if that need not be looked at
         self.live: dict[int, tuple[Callable[[], Tensor | None], Token, bool | None]] = {}
@@ -123,16 +129,18 @@ class TensorTable:
         try:
             if type(tensor) not in PLAIN or tensor.layout is not torch.strided:
                 raise TypeError
-            address = tensor.untyped_storage()._cdata
+            memory = tensor.untyped_storage()
+            address = memory._cdata
             reference = ref(tensor)
             holder = self._storages.get(address)
             if holder is None or holder[0]() is None:
                 holder = self._storages[address] = (reference, next(self._numbers))
+                self.sizes[holder[1]] = memory.nbytes()
             token: Token = tensor.shape
             requires_grad = tensor.requires_grad
             self.values.extend(
                 (token, tensor._version, holder[1], tensor.stride(), tensor.dtype, tensor.device,
-                 None, requires_grad, producer, self._name_of(tensor))
+                 None, requires_grad, producer, self._name_of(tensor), None)
             )  # fmt: skip
             self.live[id(tensor)] = (_while_same(reference, address, requires_grad), token, None)
         except Exception as odd:
@@ -204,13 +212,19 @@ class TensorTable:
             else:
                 token, stride, device, extra = odd_facts(tensor)
             name = self._name_of(tensor)
+            held = self.live.get(id(tensor))
+            if held is not None and held[0]() is tensor:
+                reference, told_gone = held[0], None
+            else:
+                reference = told_gone = ref(tensor, self.gone.append)
             self.values.extend(
-                (token, version, storage, stride, tensor.dtype, device, extra, grad, producer, name)
-            )
+                (token, version, storage, stride, tensor.dtype, device, extra, grad, producer, name,
+                 told_gone)
+            )  # fmt: skip
             # What autograd still has to set, and what may be seen to be looked at, is left alone.
             unseen = type(tensor) is Tensor or type(tensor).__torch_function__ is _UNSEEING
             told = grad if unseen and tensor.requires_grad is grad else None
-            self.live[id(tensor)] = (ref(tensor), token, told)
+            self.live[id(tensor)] = (reference, token, told)
             if self.keep is not None:
                 self._versions[id(tensor)] = (token, version_of(tensor) or 0)
                 is_view = isinstance(storage, tuple) and version is None
@@ -256,6 +270,7 @@ class TensorTable:
         if holder is not None and holder[0]() is not None:
             return holder[1]
         number = next(self._numbers)
+        self.sizes[number] = tensor.untyped_storage().nbytes()
         self._storages[address] = (ref(tensor), number)
         return number
 

@@ -6,6 +6,7 @@ are in order of `id`, which is the order in which events began. Nothing here kno
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ from clew.plain_text import plain
 # Of the trace on disk. It counts up with every change that a reader of the version before would
 # misread or miss; a reader refuses what is newer than itself, and what is older than the oldest
 # version it still reads.
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 OLDEST_VERSION = 2
 
 Ints = NDArray[np.int64]
@@ -30,13 +31,19 @@ IN, OUT = "in", "out"
 
 EVENT_COLUMNS = (
     "id", "kind", "subject", "place", "parent", "start", "end", "number", "template", "first_ref",
-    "error",
+    "error", "generator", "draw",
 )  # fmt: skip
-VALUE_COLUMNS = ("version", "storage", "meta", "grad", "producer", "value_name")
+VALUE_COLUMNS = ("version", "storage", "meta", "grad", "producer", "value_name", "nbytes", "freed")
 # Every array of `Columns`: events, tensors of the events, values.
 COLUMN_NAMES = (*EVENT_COLUMNS, "refs", *VALUE_COLUMNS)
 # Every array of `Derived`.
 DERIVED_COLUMNS = ("step", "call", "module", "owner", "forward", "source", "prefix")
+
+
+def item_size(dtype: str) -> int:
+    """The bytes of an element of a tensor, -1 where the name does not tell."""
+    bits = re.match("[a-z]+([0-9]+)", dtype)
+    return max(1, int(bits[1]) // 8) if bits else 1 if dtype == "bool" else -1
 
 
 class Tensor:
@@ -88,6 +95,17 @@ class Meta:
     placements: str | None
     local_shape: tuple[int, ...] | None
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of memory that a strided tensor of this look needs, -1 where it is none."""
+        size = item_size(self.dtype)
+        shape, stride = self.shape, self.stride
+        if size < 0 or shape is None or stride is None or self.layout != "strided":
+            return -1
+        if 0 in shape:
+            return 0
+        return size * (1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=False)))
+
 
 @dataclass(frozen=True, slots=True)
 class ModuleRow:
@@ -97,6 +115,21 @@ class ModuleRow:
     cls: str
     number: int
     wrapper: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """What a module, or a group of an optimizer's parameters, is set to from an event on.
+
+    `number` is that of the module object, or of the optimizer; `group` that of the group in it.
+    `values` are all plain attributes the first time, afterwards those that have changed.
+    """
+
+    kind: str
+    number: int
+    group: int
+    event: int
+    values: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +238,8 @@ class Columns:
 
     # events; `number` is the call index of a module and the autograd number of an op, or, where
     # a gradient is accumulated, -2 minus the number of the parameter's value; of a gathered value
-    # it is the step
+    # it is the step; `generator` and `draw` say of an op that drew random numbers from which, and
+    # how often anything was drawn from it before
     id: Ints
     kind: Ints
     subject: Ints
@@ -217,15 +251,20 @@ class Columns:
     template: Ints
     first_ref: Ints
     error: Ints
+    generator: Ints
+    draw: Ints
     # tensors of the events, in the order of their templates' leaves
     refs: Ints
-    # values
+    # values; `nbytes` is the size of the memory, `freed` the id of the op before which it was
+    # seen to be gone, -1 where that was not seen
     version: Ints
     storage: Ints
     meta: Ints
     grad: Ints
     producer: Ints
     value_name: Ints
+    nbytes: Ints
+    freed: Ints
     # tables
     ops: list[str] = field(default_factory=list)
     modules: list[ModuleRow] = field(default_factory=list)
@@ -239,6 +278,9 @@ class Columns:
     # (path, row in `modules` of the owner, number of elements)
     parameters: list[tuple[str, int, int]] = field(default_factory=list)
     threads: list[str] = field(default_factory=list)
+    generators: list[str] = field(default_factory=list)
+    # in the order in which they were seen
+    attributes: list[Attributes] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
     # value -> what was kept of it
     kept: Mapping[int, Kept] = field(default_factory=dict)

@@ -140,6 +140,20 @@ class Event(Shown):
         return arguments
 
     @property
+    def attributes(self) -> dict[str, Any]:
+        """What the module of a call was set to: `eps`, `p`, sizes, `training`."""
+        return self._run.attributes(self.row)
+
+    @property
+    def draw(self) -> tuple[str, int] | None:
+        """The generator an op drew random numbers from, and how often it was drawn from before."""
+        columns = self._run.columns
+        generator = int(columns.generator[self.row])
+        if generator < 0:
+            return None
+        return columns.generators[generator], int(columns.draw[self.row])
+
+    @property
     def forward(self) -> Event | None:
         row = int(self._run.forward_row[self.row])
         return self._run.event(row) if row >= 0 else None

@@ -132,6 +132,8 @@ def numbers_of_tables(c: Columns, tensors: EventTensors) -> dict[str, Any]:
         "number": c.number,
         "template": c.template,
         "values": NumberLists(tensors.counts, tensors.value),
+        "generator": c.generator,
+        "draw": c.draw,
     }
 
 

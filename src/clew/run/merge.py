@@ -134,7 +134,7 @@ class _Tables:
         self._ops, self._notes, self._labels = _Numbered(), _Numbered(), _Numbered()
         self._templates, self._metas, self._errors = _Numbered(), _Numbered(), _Numbered()
         self._value_names, self._modules, self._paths = _Numbered(), _Numbered(), _Numbered()
-        self._prefixes = _Numbered()
+        self._prefixes, self._generators = _Numbered(), _Numbered()
         self._objects: dict[tuple[str, str], int] = {}
         self._places: list[Any] = []
         self._threads: list[str] = []
@@ -189,6 +189,7 @@ class _Tables:
             meta=metas[c.meta],
             value_name=names[c.value_name],
             storage=storage + self._storages - len(storages),
+            generator=self._generators.numbers(c.generators, str)[c.generator],
         )
 
     def _moved_modules(self, c: Columns) -> Ints:
@@ -229,7 +230,7 @@ class _Tables:
             "templates": self._templates.rows, "metas": self._metas.rows,
             "errors": self._errors.rows, "value_names": self._value_names.rows,
             "modules": self._modules.rows, "places": self._places, "threads": self._threads,
-            "parameters": list(self._parameters.values()),
+            "parameters": list(self._parameters.values()), "generators": self._generators.rows,
         }  # fmt: skip
 
     def texts(self) -> dict[str, Any]:

@@ -16,7 +16,8 @@ import numpy as np
 from clew.errors import ClewError
 from clew.events.columns import EVENT_COLUMNS, IN, OUT, Columns, Derived, Ints, Place, Tensor
 from clew.events.model import Gap, Source
-from clew.events.records import GATHERED, KINDS, LABELLED, OP, PHASES, STEP, Label, Unseen
+from clew.events.records import GATHERED, KINDS, LABELLED, MODULE, OP, PHASES, STEP, Label, Unseen
+from clew.run.attributes import Settings
 from clew.run.coverage import opaque_kernels
 from clew.run.derive import derive_all
 from clew.run.event import Event, Events
@@ -119,6 +120,30 @@ class Run:
             arrays["parent"][~np.isin(arrays["parent"], arrays["id"])] = -1
             kept[rank] = replace(columns, **arrays, derived=derived.take(rows))
         return Run(kept, self._gaps, self.identity)
+
+    @cached_property
+    def _settings(self) -> list[Settings]:
+        """What modules and optimizers were set to, rank by rank."""
+        return [Settings(columns.attributes) for columns, _ in self.parts]
+
+    @cached_property
+    def freed(self) -> Ints:
+        """The id of the op before which the memory of each value was seen to be gone, or -1."""
+        storages, at = np.unique(self.columns.storage, return_inverse=True)
+        found = np.full(len(storages), -1, dtype=np.int64)
+        np.maximum.at(found, at, self.columns.freed)
+        return found[at]
+
+    def attributes(self, row: int) -> dict[str, Any]:
+        """Give what the module of a call was set to; nothing for other events."""
+        part = self.ranks.index(int(self.rank[row]))
+        columns, settings = self.parts[part][0], self._settings[part]
+        event = int(self.columns.id[row])
+        at = int(find(columns.id, np.array([event]))[0])
+        if at < 0 or columns.kind[at] != MODULE:
+            return {}
+        module = columns.modules[int(columns.subject[at])]
+        return settings.of("module", module.number, 0, event)
 
     # Columns
 

@@ -102,6 +102,21 @@ class Value(Shown):
         return int(self._run.columns.storage[self.number])
 
     @property
+    def storage_bytes(self) -> int | None:
+        """The bytes of its memory, None where that is not known."""
+        size = int(self._run.columns.nbytes[self.number])
+        return size if size >= 0 else None
+
+    @property
+    def freed(self) -> int | None:
+        """The id of the op before which its memory was seen to be gone, None where it was not.
+
+        Memory that autograd may have held on to is not said to be gone.
+        """
+        event = int(self._run.freed[self.number])
+        return event if event >= 0 else None
+
+    @property
     def name(self) -> str | None:
         """The path of a parameter or buffer, None for other tensors."""
         name = int(self._run.columns.value_name[self.number])

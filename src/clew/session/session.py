@@ -132,6 +132,7 @@ class Session:
 
     def start(self, frame: FrameType | None, nested: bool) -> None:
         """Install everything."""
+        from clew.capture.attributes import AttributeSource
         from clew.capture.compiled import CompiledSource
         from clew.capture.modules import ModuleSource
         from clew.capture.sources import boundary_of
@@ -147,7 +148,7 @@ class Session:
         lane = recording.lane(boundary_of(frame))
         modules = ModuleSource(recording, self._sees_ops, self._on_thread, self._on_idle)
         compiled = CompiledSource(recording, self._settings.compiled, self.gaps.add)
-        self._sources = self._following.around(modules)
+        self._sources = [AttributeSource(recording), *self._following.around(modules)]
         if self._sees_ops:
             self._sources.append(ThreadSource(recording, self.gaps.add))
         self._undo = [on_swap(recording.tensors.forget), compiled.stop, self._stop_sources]
@@ -248,6 +249,7 @@ class Session:
         self._following.workers.merge()
         number = self._steps.begin()
         self._step_began = self.recording.clock()
+        self.recording.turn[0] += 1
         lane = self.recording.lane()
         if lane.outermost is not None:  # a wrapper, say, whose model has ended the step
             self._straddling.add(lane.ident)
@@ -387,6 +389,7 @@ class Session:
             module_rows(recording),
             list(recording.modules.parameters),
             list(recording.thread_names),
+            list(recording.tensors.generator_names),
             dict(self._steps.modes),
             list(self.gaps),
             source_text,

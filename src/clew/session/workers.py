@@ -24,7 +24,8 @@ def worker_surroundings(recording: Recording) -> Surroundings:
     """What the recording of a worker knows besides its records; the rest is its parent's."""
     from clew.capture.encoder import Surroundings
 
-    return Surroundings([], [], list(recording.thread_names), {}, [], source_text, {})
+    threads = list(recording.thread_names)
+    return Surroundings([], [], threads, [], {}, [], source_text, {})
 
 
 def begin_worker(plan: WorkerPlan, folder: Path, worker: str) -> tuple[WorkerFile, Recording]:

@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, Columns, Ints
+from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, Attributes, Columns, Ints
 from clew.events.records import Kept
 
 # Rows are only ever added to these; columns refer to them by number.
 TABLES = (
     "ops", "modules", "notes", "labels", "places", "templates", "metas", "errors", "value_names",
-    "parameters", "threads", "gaps",
+    "parameters", "threads", "generators", "gaps",
 )  # fmt: skip
 
 
@@ -33,8 +33,9 @@ class Batch:
     `columns` has one array for each of COLUMN_NAMES. Values are numbered from batch to batch, and
     `first_ref` counts within this one. The last `open_calls` events are calls that are not over:
     they come again. `tables` holds the rows that each of TABLES has gained, `kept` what was kept
-    of values beyond their facts, `gone` the values that no later batch mentions. `modes` and
-    `sources` are added to those known, `environment` takes the place of the one before.
+    of values beyond their facts, `gone` the values that no later batch mentions, `freed` in two
+    rows the values whose memory was seen to be gone, and the ops before which. `attributes`,
+    `modes` and `sources` are added to those known, `environment` takes the place of the one before.
     """
 
     columns: dict[str, Ints]
@@ -42,6 +43,8 @@ class Batch:
     tables: dict[str, list[Any]] = field(default_factory=dict)
     kept: dict[int, Kept] = field(default_factory=dict)
     gone: Ints = field(default_factory=_nothing)
+    freed: Ints = field(default_factory=lambda: _nothing().reshape(2, 0))
+    attributes: list[Attributes] = field(default_factory=list)
     modes: dict[int, str] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
@@ -71,7 +74,9 @@ class Tables:
         self.sources |= batch.sources
         self.environment = batch.environment
 
-    def columns(self, arrays: dict[str, Ints], kept: Any, rank: int) -> Columns:
+    def columns(
+        self, arrays: dict[str, Ints], kept: Any, attributes: list[Attributes], rank: int
+    ) -> Columns:
         """Give arrays together with what they mean."""
         given: dict[str, Any] = {**arrays, **self.rows, "gaps": list(self.rows["gaps"])}
         return Columns(
@@ -80,6 +85,7 @@ class Tables:
             sources=self.sources,
             environment=self.environment,
             kept=kept,
+            attributes=attributes,
             rank=rank,
         )
 

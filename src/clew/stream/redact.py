@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from clew.events.columns import Leaf, Place, Symbol, Template
+from clew.events.columns import Attributes, Leaf, Place, Symbol, Template
 from clew.events.model import Gap
 from clew.events.records import Kept, Label
 from clew.stream.batch import Batch
@@ -35,6 +35,7 @@ def redacted(batch: Batch) -> Batch:
         batch,
         tables=tables,
         kept={number: _kept(kept) for number, kept in batch.kept.items()},
+        attributes=[_attributes(one) for one in batch.attributes],
         sources={},
         environment={**batch.environment, "crash": None if crash is None else error_class(crash)},
     )
@@ -65,6 +66,11 @@ def _template(template: Template) -> Template:
 def _leaf(leaf: Leaf) -> Leaf:
     is_text = isinstance(leaf.constant, str) and not isinstance(leaf.constant, Symbol)
     return replace(leaf, constant=REDACTED) if is_text else leaf
+
+
+def _attributes(one: Attributes) -> Attributes:
+    values = {n: REDACTED if isinstance(v, str) else v for n, v in one.values.items()}
+    return replace(one, values=values)
 
 
 def _kept(kept: Kept) -> Kept:

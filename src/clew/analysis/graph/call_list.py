@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from clew.errors import ClewError
-from clew.events.columns import COLUMN_NAMES, Columns, ModuleRow, Place, Template
+from clew.events.columns import COLUMN_NAMES, VALUE_COLUMNS, Columns, ModuleRow, Place, Template
 from clew.events.records import MODULE
 from clew.run.run import Run, run_of
 
@@ -130,12 +130,13 @@ def _as_run(calls: list[_Call], title: str) -> Run:
     arrays: dict[str, Any] = {name: np.zeros(count, dtype=np.int64) for name in COLUMN_NAMES}
     arrays["id"] = np.arange(count, dtype=np.int64)
     arrays["kind"] += MODULE
-    arrays["error"] -= 1
+    for name in ("error", "generator", "draw"):
+        arrays[name] -= 1
     arrays["subject"] = np.array([subjects[path] for path, _ in rows], dtype=np.int64)
     arrays["parent"] = np.array([parent for _, parent in rows], dtype=np.int64)
     for row, (path, _) in enumerate(rows):
         arrays["number"][row] = number[path] = number.get(path, -1) + 1
-    for name in ("refs", "version", "storage", "meta", "grad", "producer", "value_name"):
+    for name in ("refs", *VALUE_COLUMNS):
         arrays[name] = np.zeros(0, dtype=np.int64)
     columns = Columns(
         **arrays,

@@ -12,7 +12,18 @@ from dataclasses import astuple
 from sys import intern
 from typing import Any
 
-from clew.events.columns import IN, OUT, Leaf, Meta, ModuleRow, Place, Symbol, Template, Tensor
+from clew.events.columns import (
+    IN,
+    OUT,
+    Attributes,
+    Leaf,
+    Meta,
+    ModuleRow,
+    Place,
+    Symbol,
+    Template,
+    Tensor,
+)
 from clew.events.model import Gap
 from clew.events.records import LABELLED, MODES, PHASES, STAGES, Label, Unseen
 
@@ -28,7 +39,7 @@ def dump(row: Any) -> str:
     """One row as JSON."""
     if isinstance(row, Template):
         data: Any = [[leaf.role, leaf.path, _dump_constant(leaf.constant)] for leaf in row.leaves]
-    elif isinstance(row, (Meta, Place, ModuleRow, Gap, Label)):
+    elif isinstance(row, (Meta, Place, ModuleRow, Gap, Label, Attributes)):
         data = astuple(row)
     else:
         data = row
@@ -97,6 +108,14 @@ def load_label(data: Any) -> Label:
         kind, _name(stem), _name(name), role, module, file, package, stage,
         None if rank is None else _small(rank),
     )  # fmt: skip
+
+
+def load_attributes(data: Any) -> Attributes:
+    """What something is set to from its row."""
+    kind, number, group, event, values = _listed(data, 5)
+    return Attributes(
+        _name(kind), _integer(number), _integer(group), _integer(event), load_facts(values)
+    )
 
 
 def load_gap(data: Any) -> Gap:

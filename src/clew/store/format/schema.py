@@ -46,6 +46,9 @@ EVENTS = pa.schema(
         ("number", pa.int64()),
         ("template", pa.int64()),
         ("values", pa.list_(pa.int64())),
+        # of an op that drew random numbers: from which, and how often that was drawn from before
+        ("generator", pa.int64()),
+        ("draw", pa.int64()),
     ]
 )
 
@@ -82,6 +85,9 @@ VALUES = pa.schema(
         ("meta", pa.int64()),
         ("grad", pa.int64()),
         ("value_name", pa.int64()),
+        # bytes of the memory, and the id of the op before which it was seen to be gone
+        ("nbytes", pa.int64()),
+        ("freed", pa.int64()),
     ]
 )
 
@@ -92,8 +98,11 @@ UNFOLDED = "data"
 
 SCHEMAS = {"events": EVENTS, "values": VALUES, "tables": TABLES}
 
-# Numbers of the event table that are null where they are negative.
-NULLABLE = frozenset({"parent", "call", "line", "end", "forward", "owner", "source", "nan", "inf"})
+# Numbers that are null where they are negative.
+NULLABLE = frozenset(
+    {"parent", "call", "line", "end", "forward", "owner", "source", "nan", "inf", "generator",
+     "draw", "nbytes", "freed"}
+)  # fmt: skip
 
 STAT_NAMES = ("min", "max", "mean", "std", "norm", "nan", "inf", "zeros", "count", "digest")
 

@@ -13,6 +13,7 @@ from typing import Any
 from clew.events.columns import Meta, ModuleRow, Place, Template
 from clew.events.records import LABELLED, Label
 from clew.store.format.json_rows import (
+    load_attributes,
     load_gap,
     load_label,
     load_meta,
@@ -53,6 +54,8 @@ TABLES: dict[str, TableKind] = {
     ),
     "value_name": TableKind(load_text, "value_names", _LOST),
     "thread": TableKind(load_text, "threads", _LOST),
+    "generator": TableKind(load_text, "generators", _LOST),
+    "attribute": TableKind(load_attributes, "attributes"),
     "parameter": TableKind(load_parameter, "parameters"),
     "mode": TableKind(load_mode, "modes"),
     "gap": TableKind(load_gap, "gaps"),

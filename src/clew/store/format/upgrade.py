@@ -33,6 +33,8 @@ UPGRADES = {
     3: Upgrade(rows={"label": _label_with_stage_and_rank}),
     # What is derived of an event; a reader of earlier traces derives it.
     4: Upgrade(columns={"events": ("forward", "owner", "prefix", "source")}),
+    # Random numbers and memory.
+    5: Upgrade(columns={"events": ("generator", "draw"), "values": ("nbytes", "freed")}),
 }
 
 

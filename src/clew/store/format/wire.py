@@ -35,7 +35,8 @@ class Message:
 def to_bytes(batch: Batch, facts: dict[str, Any]) -> bytes:
     """Give a message as bytes."""
     arrays = [np.ascontiguousarray(batch.columns[name], "<i8") for name in COLUMN_NAMES]
-    data = [array.tobytes() for array in (*arrays, batch.gone.astype("<i8"))]
+    arrays += [batch.gone.astype("<i8"), batch.freed.astype("<i8").ravel()]
+    data = [array.tobytes() for array in arrays]
     kept: list[Any] = []
     for number, one in batch.kept.items():
         stored = None
@@ -45,9 +46,10 @@ def to_bytes(batch: Batch, facts: dict[str, Any]) -> bytes:
         kept.append([number, one.stats, stored])
     head = {
         "facts": facts,
-        "rows": [len(array) for array in arrays] + [len(batch.gone)],
+        "rows": [len(array) for array in arrays],
         "open": batch.open_calls,
         "tables": {name: [dump(row) for row in rows] for name, rows in batch.tables.items()},
+        "attributes": [dump(row) for row in batch.attributes],
         "kept": kept,
     }
     encoded = json.dumps(head).encode()
@@ -77,7 +79,7 @@ def _message(head: dict[str, Any], data: bytes) -> Message:
         at += size
         return data[at - size : at]
 
-    *arrays, gone = [np.frombuffer(taken(8 * rows), "<i8") for rows in head["rows"]]
+    *arrays, gone, freed = [np.frombuffer(taken(8 * rows), "<i8") for rows in head["rows"]]
     kept = {}
     for number, stats, stored in head["kept"]:
         payload = None
@@ -87,7 +89,9 @@ def _message(head: dict[str, Any], data: bytes) -> Message:
         kept[int(number)] = Kept(stats, payload)
     tables = {name: _rows(name, rows) for name, rows in head["tables"].items()}
     columns = dict(zip(COLUMN_NAMES, arrays, strict=True))
-    return Message(head["facts"], Batch(columns, head["open"], tables, kept, gone))
+    attributes = _rows("attributes", head["attributes"])
+    batch = Batch(columns, head["open"], tables, kept, gone, freed.reshape(2, -1), attributes)
+    return Message(head["facts"], batch)
 
 
 def _rows(table: str, rows: list[str]) -> list[Any]:

@@ -32,10 +32,12 @@ from clew.store.read.repair import Repair
 from clew.store.read.table_parts import Query, read_query, size_of_parts
 from clew.store.read.unfolded import check_unfolded
 
-_NUMBERS = ["id", "parent", "start", "end", "subject", "place", "number", "template"]
+_NUMBERS = [
+    "id", "parent", "start", "end", "subject", "place", "number", "template", "generator", "draw",
+]  # fmt: skip
 _DERIVED = ["step", "call", "owner", "forward", "source"]
 _EVENT_COLUMNS = ["kind", *_NUMBERS, "error", "values", *_DERIVED, "module", "prefix"]
-_FACTS = ["value", "version", "storage", "meta", "grad", "producer", "value_name"]
+_FACTS = ["value", "version", "storage", "meta", "grad", "producer", "value_name", "nbytes"]
 _TABLE_COLUMNS = ["table", "number", "row"]
 # Nanoseconds that can be added and subtracted without end.
 _LATEST = 1 << 61
@@ -53,7 +55,7 @@ def read_rank(
     allowance = Allowance(size_of_parts(folder))
     query = partial(Query, folded=True, allowance=allowance)
     events = _held(read_query(folder, query("events", _EVENT_COLUMNS), gaps)[0])
-    facts = query("values", [*_FACTS, *KEPT_COLUMNS])
+    facts = query("values", [*_FACTS, "freed", *KEPT_COLUMNS])
     values, stretches = read_query(folder, facts, gaps)
     table = read_query(folder, query("tables", _TABLE_COLUMNS), gaps)[0]
     where = f"{folder.parent.name}/{folder.name}"
@@ -73,6 +75,7 @@ def read_rank(
         sources=tables["source"],
         kept=kept,
         modes=dict(sorted(tables["mode"].values())),
+        attributes=[row for _, row in sorted(tables["attribute"].items())],
         gaps=[*(gap for _, gap in sorted(tables["gap"].items())), *damage],
         environment=_environment(tables["environment"]),
         rank=int(folder.name.partition("=")[2]),
@@ -149,6 +152,7 @@ def _events(
     del lists
     facts = _ints(values["meta"]) >= 0
     whole = repair.values({name: _ints(values[name])[facts] for name in _FACTS}, refs)
+    whole["freed"] = repair.late(_ints(values["value"]), _ints(values["freed"]), len(whole["meta"]))
     columns["refs"] = repair.refs(refs)
     repair.events(columns)
     del columns["ref_count"]

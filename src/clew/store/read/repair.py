@@ -76,6 +76,7 @@ class Repair:
             "producer": np.full(size, -1, dtype=np.int64),
             "value_name": np.full(size, -1, dtype=np.int64),
             "meta": np.full(size, -1, dtype=np.int64),
+            "nbytes": np.full(size, -1, dtype=np.int64),
         }
         at = slice(count) if count == len(known) else np.searchsorted(self._values, known)
         for name, column in whole.items():
@@ -83,6 +84,14 @@ class Repair:
         whole["value_name"] = self._rows_of("value_name", whole["value_name"])
         self._point(whole, "meta", "meta", "looks of values")
         return whole
+
+    def late(self, numbers: Ints, facts: Ints, size: int) -> Ints:
+        """Give a column of what came to be known of values by their numbers; -1 for nothing."""
+        column = np.full(size, -1, dtype=np.int64)
+        there = np.flatnonzero(facts >= 0)
+        rows = self.value_rows(numbers[there])
+        column[rows[rows >= 0]] = facts[there][rows >= 0]
+        return column
 
     def value_rows(self, numbers: Ints) -> Ints:
         """Give the rows of values by their numbers, -1 for one that there is not."""
@@ -97,6 +106,9 @@ class Repair:
         """Repair the columns of events in place; they are in order of their ids."""
         self._point(columns, "place", "place", "places in the code")
         self._point(columns, "template", "template", "argument lists")
+        generator = self._rows_of("generator", columns["generator"])
+        columns["draw"] = np.where(generator >= 0, columns["draw"], -1)
+        columns["generator"] = generator
         for kind, table in _SUBJECTS.items():
             self._point_subjects(columns, kind, table)
         self._point_owners(columns)

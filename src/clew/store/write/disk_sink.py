@@ -36,9 +36,9 @@ class DiskSink:
         """Write a batch."""
         self._check_place()
         self._tables.extend(batch)
-        columns = self._tables.columns(batch.columns, batch.kept, self._rank)
+        columns = self._tables.columns(batch.columns, batch.kept, batch.attributes, self._rank)
         self._files.write_tables(columns)
-        self._files.write_values(columns, slice(None), kept_rows(columns.kept))
+        self._files.write_values(columns, slice(None), kept_rows(columns.kept), batch.freed)
         self._files.write_events(self._event_rows(columns, batch.gone), batch.open_calls)
 
     def settle(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, Columns, Ints
+from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, Attributes, Columns, Ints
 from clew.events.records import Kept
 from clew.store.write.dedup import KeptContents
 from clew.stream.batch import Batch, Tables, without_open_calls
@@ -18,6 +18,8 @@ class MemoryStore:
     def __init__(self) -> None:
         self._tables = Tables()
         self._kept: dict[int, Kept] = {}
+        self._attributes: list[Attributes] = []
+        self._freed: list[Ints] = []
         self._contents = KeptContents()
         self._columns: dict[str, list[Ints]] = {name: [] for name in COLUMN_NAMES}
         self._refs = 0
@@ -29,6 +31,9 @@ class MemoryStore:
         self._tables.extend(batch)
         for number, kept in batch.kept.items():
             self._kept[number] = self._shared(kept)
+        self._attributes += batch.attributes
+        if batch.freed.size:
+            self._freed.append(batch.freed)
         over, self._open = batch.columns, None
         if batch.open_calls:
             over, self._open = without_open_calls(batch)
@@ -40,6 +45,9 @@ class MemoryStore:
     def read(self, rank: int) -> Columns:
         """Give everything so far, events in order of their ids, open calls among them."""
         whole = {name: _joined(pieces) for name, pieces in self._columns.items()}
+        for values, events in self._freed:
+            whole["freed"][values] = events
+        self._freed.clear()
         columns = dict(whole)
         if self._open is not None:
             still_open = {**self._open, "first_ref": self._open["first_ref"] + self._refs}
@@ -51,7 +59,7 @@ class MemoryStore:
             # In order is as good as any: one copy is enough.
             whole = columns
         self._columns = {name: [column] for name, column in whole.items()}
-        return self._tables.columns(columns, self._kept, rank)
+        return self._tables.columns(columns, self._kept, self._attributes, rank)
 
     def _shared(self, kept: Kept) -> Kept:
         if kept.payload is None:

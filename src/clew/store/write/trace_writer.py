@@ -27,6 +27,7 @@ from clew.store.write.dedup import StoredAt, WrittenContents, key_of, strong_dig
 from clew.store.write.seal_part import seal_part
 from clew.store.write.value_rows import KeptRows, row_of, scattered, value_rows
 
+NOTHING_FREED: Ints = np.zeros((2, 0), dtype=np.int64)
 _INLINE = 8 << 10
 _DATA_COLUMNS = (
     "data", "data_of", "data_dtype", "data_shape", "shard", "offset", "length", "checksum",
@@ -118,6 +119,7 @@ class TraceFiles:
         self._environment = ""
         self._values = 0
         self._events = 0
+        self._attributes = 0
 
     def sign(self) -> None:
         """Say which process writes these files."""
@@ -158,6 +160,8 @@ class TraceFiles:
         """Write what the tables have gained."""
         rows = _no_rows()
         for table, kind in TABLES.items():
+            if table == "attribute":
+                continue
             held = getattr(columns, kind.attribute)
             listed: list[Any] = list(held.items()) if isinstance(held, dict) else held
             for number in range(self._known.get(table, 0), len(listed)):
@@ -167,6 +171,9 @@ class TraceFiles:
             if file not in self._sources:
                 _append(rows, "source", len(self._sources), to_json([file, text]))
                 self._sources.add(file)
+        for attributes in columns.attributes:
+            _append(rows, "attribute", self._attributes, dump(attributes))
+            self._attributes += 1
         environment = to_json(columns.environment)
         if environment != self._environment:
             _append(rows, "environment", 0, environment)
@@ -174,18 +181,23 @@ class TraceFiles:
             self._files["tables"].write(rows)
         self._environment = environment
 
-    def write_values(self, columns: Columns, taken: slice, kept: KeptRows) -> None:
+    def write_values(
+        self, columns: Columns, taken: slice, kept: KeptRows, freed: Ints = NOTHING_FREED
+    ) -> None:
         """Append some rows of the values in `columns`, their payloads before them.
 
-        What was kept later than its value was met is a row that adds to the one already written.
+        What came to be known later than its value was met is a row that adds to the one already
+        written: what was kept, and when its memory was `freed`.
         """
         first, count = self._values, len(columns.meta[taken])
-        late = kept.numbers[kept.numbers < first]
+        known_later = np.append(kept.numbers, freed[0])
+        late = np.unique(known_later[known_later < first])
         numbers = np.append(np.arange(first, first + count), late)
         if not len(numbers):
             return
         rows: Rows = dict.fromkeys(SCHEMAS["values"].names, pa.nulls(len(numbers)))
         rows |= value_rows(columns, taken, numbers, kept)
+        rows["freed"] = _freed(columns.freed[taken], numbers, freed)
         rows |= self._write_payloads(kept.payloads, numbers, count)
         self._files["values"].write(rows)
         self._values += count
@@ -229,6 +241,14 @@ class TraceFiles:
             return StoredAt(number, None, None, strong_digest(data))
         whole = Payload(payload.dtype, payload.shape, data)
         return StoredAt(number, *self._shards.append(value_name(number), whole), b"")
+
+
+def _freed(known: Ints, numbers: Ints, freed: Ints) -> Ints:
+    """The column of ops before which the memory of values was gone."""
+    column = np.full(len(numbers), -1)
+    column[: len(known)] = known
+    column[row_of(numbers, len(known), freed[0])] = freed[1]
+    return column
 
 
 def _no_rows() -> Rows:

@@ -1,0 +1,87 @@
+"""Random numbers: which generator an op draws from, and how often it was drawn from before."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+# Arguments that say whether an op draws at all.
+_SWITCHES = ("train", "training")
+_CHANCES = ("dropout_p", "p", "dropout")
+
+
+class Argument(NamedTuple):
+    """An argument of an op."""
+
+    position: int
+    name: str
+    default: Any
+
+    def of(self, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        """What it is in a call."""
+        return args[self.position] if self.position < len(args) else given.get(*self[1:])
+
+
+class Drawing(NamedTuple):
+    """The arguments that say from what, and whether, an op draws."""
+
+    generator: Argument | None
+    switch: Argument | None
+    chance: Argument | None
+
+
+def drawing_of(func: Any, schema: Any) -> Drawing | None:
+    """How to tell what an op draws; None if it draws no random numbers."""
+    if schema is None or torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()):
+        return None
+    arguments = [Argument(n, a.name, a.default_value) for n, a in enumerate(schema.arguments)]
+
+    def among(*names: str) -> Argument | None:
+        return next((argument for argument in arguments if argument.name in names), None)
+
+    is_dropout = "dropout" in schema.name or "attention" in schema.name
+    return Drawing(among("generator"), among(*_SWITCHES), among(*_CHANCES) if is_dropout else None)
+
+
+class Generators:
+    """The generators of one recording, numbered as they are met."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._numbers: dict[Any, int] = {}
+        self._counts: list[int] = []
+
+    def draw(
+        self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None
+    ) -> tuple[int, int]:
+        """The generator that a call of an op draws from, and its draws so far; -1 if none."""
+        source, switch, chance = op.draws
+        given = kwargs or {}
+        is_off = switch is not None and switch.of(args, given) is False
+        if is_off or (chance is not None and chance.of(args, given) == 0):
+            return -1, -1
+        number = self._number(None if source is None else source.of(args, given), args, given)
+        self._counts[number] += 1
+        return number, self._counts[number] - 1
+
+    def _number(self, generator: Any, args: tuple[Any, ...], given: dict[str, Any]) -> int:
+        key, name = str(_device(args, given)), ""
+        if generator is not None:
+            # Python's object for it is another each time; what it stands for is not.
+            key, name = generator._cdata, f"{generator.device} {len(self.names)}"
+        number: int | None = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.names)
+            self.names.append(name or key)
+            self._counts.append(0)
+        return number
+
+
+def _device(args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+    """The device whose own generator an op uses: that of its tensors, or what it is given."""
+    for value in (*args, *given.values()):
+        if isinstance(value, Tensor):
+            return value.device
+    return given.get("device") or "cpu"
