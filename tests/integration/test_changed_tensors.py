@@ -36,6 +36,14 @@ def test_data_that_is_replaced() -> None:
     assert (before.stats.max, after.stats.max) == (1.0, 0.0)
 
 
+def test_a_lazy_parameter_is_seen_as_it_is_once_it_has_a_shape() -> None:
+    model = nn.LazyLinear(3)
+    with clew.trace(model) as t:
+        model(torch.ones(2, 5))
+    assert [value.shape for value in inputs(t, "uniform_")] == [(3, 5), (3,)]
+    assert inputs(t, "addmm")[0].name == "bias"
+
+
 def test_parameters_that_are_frozen_inside_the_block() -> None:
     model, x = nn.Linear(2, 2), torch.ones(1, 2)
     with clew.trace(model) as t:

@@ -224,6 +224,8 @@ class TensorTable:
             # What autograd still has to set, and what may be seen to be looked at, is left alone.
             unseen = type(tensor) is Tensor or type(tensor).__torch_function__ is _UNSEEING
             told = grad if unseen and tensor.requires_grad is grad else None
+            if extra is not None and is_lazy(tensor):
+                reference = _while_lazy(reference)
             self.live[id(tensor)] = (reference, token, told)
             if self.keep is not None:
                 self._versions[id(tensor)] = (token, version_of(tensor) or 0)
@@ -298,6 +300,16 @@ def _while_same(
         return tensor
 
     return same
+
+
+def _while_lazy(reference: Callable[[], Tensor | None]) -> Callable[[], Tensor | None]:
+    """As the reference, until the parameter of a lazy module gets its shape."""
+
+    def lazy() -> Tensor | None:
+        tensor = reference()
+        return tensor if tensor is not None and is_lazy(tensor) else None
+
+    return lazy
 
 
 def _shared(tensor: Tensor, base: Any, known: Callable[[Tensor], Token]) -> Token | None:
