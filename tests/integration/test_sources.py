@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import linecache
@@ -141,6 +142,13 @@ def test_code_of_a_package_merely_named_torch_something_is_the_user_s(tmp_path: 
     _, first, second = t.ops
     assert (first.source.file, first.source.line) == (str(package / "__init__.py"), 2)
     assert (second.source.file, second.source.text) == (str(other), "return x / 2")
+
+
+def test_lines_of_the_standard_library_are_not_the_user_s() -> None:
+    model = nn.Linear(2, 2)
+    with clew.trace() as t:
+        copy.deepcopy(model)
+    assert {op.source.text for op in t.ops} == {"copy.deepcopy(model)"}
 
 
 def test_code_beside_torch_in_site_packages_is_the_user_s() -> None:

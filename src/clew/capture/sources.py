@@ -261,8 +261,18 @@ def place_of(node: StackNode, parent: int) -> Place:
     site = node.site or _site(node)
     if site is None:
         return Place(parent, "", "", 0, 0, 0, 0, True, node.phase, node.thread)
-    library = site[0].startswith(MACHINERY.libraries)
+    library = _in_library(site[0])
     return Place(parent, *site, library, node.phase, node.thread)
+
+
+def _in_library(file: str) -> bool:
+    """Whether a file is torch's, Clew's or Python's own; installed packages are the user's."""
+    if file.startswith(MACHINERY.libraries):
+        return True
+    return file.startswith(_STANDARD_LIBRARY) and "-packages" + os.sep not in file
+
+
+_STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 
 
 def _site(node: StackNode) -> Position | None:
