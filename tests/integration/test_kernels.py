@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -151,3 +153,86 @@ def test_gradients_are_taken_over_not_copied(name: str, options: dict[str, str])
     plain = accumulation(untraced)
     assert plain["aten::detach"] > 0
     assert accumulation(tracing(**options)) == plain
+
+
+def told_of(run: Callable[[], Any], **options: Any) -> list[str]:
+    """Where coverage says that an untraced run would take other kernels."""
+    with clew.trace(**options) as t:
+        run()
+    return [gap.where for gap in t.coverage if gap.what == "the kernels of an untraced run"]
+
+
+MATRIX = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
+VALUES_ALONE: dict[str, Callable[[], Any]] = {
+    "svdvals": lambda: torch.linalg.svdvals(MATRIX),
+    "cond": lambda: torch.linalg.cond(MATRIX),
+    "matrix_norm": lambda: torch.linalg.matrix_norm(MATRIX, "nuc"),
+    "norm": lambda: torch.norm(MATRIX, p="nuc"),
+    "matrix_rank": lambda: torch.linalg.matrix_rank(MATRIX),
+    "eigvalsh": lambda: torch.linalg.eigvalsh(MATRIX),
+    "eigvals": lambda: torch.linalg.eigvals(MATRIX),
+}
+WITH_VECTORS: dict[str, Callable[[], Any]] = {
+    "svd": lambda: torch.linalg.svd(MATRIX),
+    "svd alone": lambda: torch.linalg.svd(MATRIX, full_matrices=False)[1],
+    "eigh": lambda: torch.linalg.eigh(MATRIX).eigenvalues,
+    "eig": lambda: torch.linalg.eig(MATRIX)[0],
+    "pinv": lambda: torch.linalg.pinv(MATRIX),
+    "lowrank": lambda: torch.svd_lowrank(MATRIX, 2),
+    "followed": lambda: torch.linalg.svdvals(MATRIX.clone().requires_grad_()),
+}
+
+
+@pytest.mark.parametrize("values", ["meta", "full"])
+@pytest.mark.parametrize("run", VALUES_ALONE.values(), ids=VALUES_ALONE)
+def test_coverage_tells_of_values_that_come_with_vectors(
+    run: Callable[[], Any], values: str
+) -> None:
+    (where,) = told_of(run, values=values)
+    assert "svdvals" in where
+
+
+@pytest.mark.parametrize("run", WITH_VECTORS.values(), ids=WITH_VECTORS)
+def test_coverage_tells_nothing_of_vectors_that_were_asked_for(run: Callable[[], Any]) -> None:
+    assert told_of(run) == []
+
+
+def test_coverage_tells_of_composite_ops_in_inference_mode() -> None:
+    model, x = nn.Linear(4, 4), torch.ones(2, 4)
+
+    def infer() -> None:
+        with torch.inference_mode():
+            model(model(x))
+
+    assert told_of(infer) == ["torch.inference_mode"]
+    assert told_of(infer, level="modules") == []
+    assert told_of(torch.inference_mode()(lambda: x + 1)) == []
+    assert told_of(torch.no_grad()(lambda: model(x))) == []
+
+
+def test_an_op_with_a_kernel_of_its_own_is_not_composite() -> None:
+    """`silu_backward` can be taken apart, and never is."""
+    x = torch.ones(3, requires_grad=True)
+    gradient = torch.ones(3)
+
+    def infer() -> None:
+        with torch.inference_mode():
+            torch.ops.aten.silu_backward(gradient, x)
+
+    assert told_of(infer) == []
+
+
+def test_coverage_tells_of_the_backward_of_a_product() -> None:
+    x = torch.ones(3, requires_grad=True)
+    assert told_of(lambda: x.prod().backward()) == ["backward of prod"]
+    assert told_of(lambda: x.detach().prod()) == []
+
+
+def test_a_recording_is_not_kept_alive_by_vectors_the_program_keeps() -> None:
+    with clew.trace() as t:
+        kept = torch.linalg.svd(MATRIX)
+    recording = weakref.ref(t._session.recording)
+    del t
+    gc.collect()
+    assert recording() is None
+    assert kept is not None

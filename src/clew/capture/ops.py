@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from clew.capture.failures import error_text, mark, pass_on
 from clew.capture.generators import drawing_of
 from clew.capture.lanes import FRAME, ID, NAME, NODE, Lane
+from clew.capture.other_kernels import Watch, watch_of
 from clew.capture.recording import Recording
 from clew.capture.records import tokens_in
 from clew.capture.structure import CONSTANTS, describe
@@ -155,6 +156,8 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
     calls = recording.calls
     capturing = keeper is not None and bool(keeper.ops or (calls is not None and calls.ops))
     facts_of = _FACTS
+    # Ops whose calls have told of other kernels all there is to tell.
+    told: set[OpFacts] = set()
     last_number = next_autograd_number()
 
     def handler(
@@ -265,6 +268,8 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
                     recording.keep_op(func, args, kwargs, out)
                 if op.higher_order:
                     recording.on_gap(_inside_of(func, lane))
+                if op.watch is not None and op not in told and op.watch(recording, args, out, grad):
+                    told.add(op)
             else:
                 try:
                     if type(out) is Tensor and out.layout is strided:
@@ -347,7 +352,7 @@ class OpFacts:
 
     __slots__ = (
         "annotation", "base", "bases", "call", "counted", "detaches", "draws", "func",
-        "higher_order", "plain", "training", "writes",
+        "higher_order", "plain", "training", "watch", "writes",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -374,6 +379,8 @@ class OpFacts:
             self.counted = bool(self.writes) and schema.name.startswith("aten::_foreach_")
         if self.counted:
             self.call = counting_writes(self.call)
+        # Looks at its calls, if they may tell of kernels that an untraced run would not take.
+        self.watch: Watch | None = watch_of(func, getattr(schema, "name", ""))
         # New tensors whose memory is known from the schema alone: one, or several each on memory
         # of its own. Composite ops, which arrive whole under inference mode, may or may not
         # share what their schema says they do.
@@ -383,6 +390,7 @@ class OpFacts:
             and (len(self.bases) == 1 or not any(b is not None for b in self.bases))
             and all(str(value.type) == "Tensor" for value in schema.returns)
             and not func._can_decompose()
+            and self.watch is None
         )
         self.base = self.bases[0] if self.plain else None
         # How to tell from which generator it draws random numbers; None if it draws none.

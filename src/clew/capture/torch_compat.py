@@ -19,6 +19,7 @@ import torch
 import torch.nn.modules.module as nn_module
 from torch._C import _len_torch_dispatch_stack
 from torch._functorch import pyfunctorch
+from torch._ops import OpOverload
 from torch.autograd.graph import _engine_run_backward
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import (
@@ -181,6 +182,17 @@ def counting_writes(op: Callable[..., Any]) -> Callable[..., Any]:
             return op(*args, **kwargs)
 
     return call
+
+
+def is_composite(func: Any) -> bool:
+    """Whether an op only runs other ops, and has no kernel of its own.
+
+    Autograd takes such an op apart before a mode sees it; where there is no autograd, as in
+    inference mode, it arrives whole. Seen on 2.6 to 2.13.
+    """
+    if not isinstance(func, OpOverload) or not func._can_decompose():
+        return False
+    return not torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU")
 
 
 def tensors_for_numbers(func: Any, args: tuple[Any, ...], error: BaseException) -> Any:
