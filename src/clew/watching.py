@@ -196,8 +196,7 @@ class Watch:
         source, workers, leave = self._blocks.pop()
         leave()
         workers.stop()
-        self._crashed(source, error)
-        self._stop(source)
+        self._stop(source, error)
         workers.close()
 
     def _loader_source(self, source: WatchSource) -> LoaderSource:
@@ -296,8 +295,7 @@ class Watch:
                     del self._sources[key]
                     if source in _running:  # and not left behind by a fork
                         self._rested[key] = source
-                    self._crashed(source, error)
-                    self._stop(source, called=error is None)
+                    self._stop(source, error, called=error is None)
 
     def _told_to_parent(
         self, function: Callable[..., Any], args: tuple[Any, ...]
@@ -356,7 +354,10 @@ class Watch:
         if source.recording is own.recording:
             own.crashed(error)
 
-    def _stop(self, source: WatchSource, called: bool = False) -> None:
+    def _stop(self, source: WatchSource, error: BaseException | None, called: bool = False) -> None:
+        if source.abandoned:  # by a fork, whose parent has all that there is to say
+            return
+        self._crashed(source, error)
         if source in _running:
             _running.remove(source)
         try:

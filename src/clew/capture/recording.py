@@ -370,6 +370,13 @@ class Recording:
                 lane.mute = True
             self.on_halt()
 
+    def abandon(self) -> None:
+        """Record nothing more in a process that inherited this recording by a fork."""
+        self.on_halt = lambda: None
+        self.halt()
+        # A thread that is only in the parent may hold it.
+        self._draining = threading.Lock()
+
     def drain(self) -> None:
         """Hand all records over."""
         with self._draining:

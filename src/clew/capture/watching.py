@@ -65,6 +65,8 @@ class WatchSource:
         self._concerned: dict[int, tuple[CodeType, bool]] = {}
         self._block: int | None = None
         self.worker = ""
+        # Whether it follows nothing any more, as this process is a fork of the one it began in.
+        self.abandoned = False
 
     # Start and stop
 
@@ -151,6 +153,7 @@ class WatchSource:
 
     def abandon(self) -> None:
         """Follow nothing in a process that inherited it by a fork; tell nobody."""
+        self.abandoned = True
         self._variables.tell = None
         following, self._following = self._following, None
         self._calls.clear()

@@ -79,6 +79,8 @@ class Session:
         self._sources: list[Source] = []
         self._running = False
         self._paused = False
+        self._process = os.getpid()
+        self._abandoned = False
         self._undo: list[Callable[[], None]] = []
         self._main = 0
         self.crash_text: str | None = None
@@ -223,11 +225,22 @@ class Session:
         self._uninstall()
 
     def abandon(self) -> None:
-        """Stop in a process that inherited the recording by a fork."""
-        self.recording.halt()
+        """Stop in a process that inherited the recording by a fork: write and say nothing."""
+        self._abandoned = True
+        self.recording.abandon()
         if self._writer is not None:
             self._writer.abandon()
+        if self._following.watch is not None:
+            self._try(self._following.watch.abandon, "the end of the trace")
+        mode = self._modes.pop(threading.get_ident(), None)
+        if mode is not None:
+            self._try(mode.stop, "the end of the trace")
         self._uninstall()
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another process, of which this one is a fork, is the only one to record here."""
+        return self._abandoned or (self.disk is not None and self._process != os.getpid())
 
     def forked(self) -> None:
         """Say that another process runs unseen; workers of a DataLoader tell what they do."""
@@ -244,6 +257,8 @@ class Session:
 
     def step(self) -> int:
         """Begin the next step."""
+        if self._abandoned:
+            return self._steps.begin()
         if self.recording.grads is not None and not self._paused:
             self.recording.grads.look_around()
         self._following.workers.merge()
@@ -300,6 +315,8 @@ class Session:
 
     def flush(self) -> None:
         """Make everything so far readable."""
+        if self._abandoned and self.disk is None:
+            self.recording.drain()
         if self._undo:
             self._following.workers.merge()
             self.recording.drain()

@@ -39,11 +39,11 @@ _active: list[Tracer] = []
 
 
 def _forked_child() -> None:
-    """In a forked child: record nothing, there is nobody to write it down."""
-    for tracer in _active:
-        if tracer._session is not None:
-            tracer._session.abandon()
+    """In a forked child: record nothing, and leave the parent's blocks as if there were none."""
+    inherited = _active[:]
     _active.clear()
+    for tracer in inherited:
+        tracer._abandon()
 
 
 def _forked_parent() -> None:
@@ -126,6 +126,8 @@ class Tracer(Trace):
         self._settings = settings
         self._session: Session | None = None
         self._depth = 0
+        # In a forked child: how many blocks are open that record nothing here.
+        self._inherited = 0
 
     def __enter__(self) -> Tracer:
         self._start(sys._getframe(1))
@@ -150,6 +152,9 @@ class Tracer(Trace):
 
     def stop(self) -> Tracer:
         """Stop recording and take everything away that recording had installed."""
+        if self._inherited:
+            self._inherited -= 1
+            return self
         if self._session is None or self._depth == 0:
             warn("stop() on a trace that is not recording: call start() first, or use `with`")
             return self
@@ -161,7 +166,7 @@ class Tracer(Trace):
 
     def step(self) -> int:
         """Begin the next step; its number is on every event that follows."""
-        if self._session is None or self._depth == 0:
+        if self._session is None or (self._depth == 0 and not self._inherited):
             raise TraceStateError("step() on a trace that is not recording: start it first")
         return self._session.step()
 
@@ -189,6 +194,14 @@ class Tracer(Trace):
         return self._depth > 0
 
     def _start(self, frame: FrameType | None) -> None:
+        if self._inherited or (self._session is not None and self._session.is_foreign):
+            if not self._inherited:
+                warn(
+                    "a trace of another process was entered in a fork of it and records nothing "
+                    "here: open a clew.trace in this process"
+                )
+            self._inherited += 1
+            return
         if self._depth:
             warn("a trace that is already recording was entered again: it goes on as one")
             self._depth += 1
@@ -203,6 +216,12 @@ class Tracer(Trace):
             self._session.failed_to_start(fault)
         self._depth = 1
         _active.append(self)
+
+    def _abandon(self) -> None:
+        """Record nothing in a process that inherited the recording by a fork."""
+        self._inherited, self._depth = self._depth, 0
+        if self._session is not None:
+            self._session.abandon()
 
     @property
     def path(self) -> Path | str | None:

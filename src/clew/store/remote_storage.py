@@ -6,6 +6,7 @@ the files hold.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tempfile
@@ -107,7 +108,7 @@ class RemoteStorage:
         """Give the folder for copies of a folder's files; it goes when nobody has this storage."""
         if self._copies is None:
             above = tempfile.mkdtemp(prefix="clew-")
-            weakref.finalize(self, shutil.rmtree, above, ignore_errors=True)
+            weakref.finalize(self, _remove, above, os.getpid())
             self._copies = Path(above) / (self.name or "trace")
         here = self._copies / folder
         here.mkdir(parents=True, exist_ok=True)
@@ -153,3 +154,9 @@ class RemoteStorage:
 
 def _listed(protocol: str | tuple[str, ...]) -> tuple[str, ...]:
     return (protocol,) if isinstance(protocol, str) else tuple(protocol)
+
+
+def _remove(folder: str, process: int) -> None:
+    """Remove a folder of this process; a fork of it that ends leaves it there."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -16,6 +16,7 @@ class WorkerFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._process = os.getpid()
         self._read: dict[str, int] = {}
 
     def messages(self) -> Iterator[tuple[str, Message]]:
@@ -32,12 +33,16 @@ class WorkerFiles:
 
     def remove(self) -> None:
         """Take the folder away; workers that still run notice."""
-        if _is_own(self.folder):
+        if self._is_own():
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _is_own(self) -> bool:
+        """Whether it is this process that reads the folder, and not one it is a fork of."""
+        return os.getpid() == self._process and _is_own(self.folder)
 
     def _files(self) -> list[Path]:
         try:
-            return sorted(self.folder.glob(f"*{SUFFIX}")) if _is_own(self.folder) else []
+            return sorted(self.folder.glob(f"*{SUFFIX}")) if self._is_own() else []
         except OSError:
             return []
 
