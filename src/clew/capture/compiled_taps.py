@@ -1,7 +1,8 @@
 """Taps and calls inside compiled code: an operator with a side effect, which no graph breaks at.
 
 Imported by `tap` while Dynamo traces it, so that programs that compile nothing do not pay for it.
-At run time the operator hands the tensor to whoever listens then.
+At run time the operator hands the tensor to whoever listens then. A program that is exported gets
+none of them: it is to run where Clew is not.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 from torch import Tensor, empty, library, ops
 
 from clew.capture import calls, taps, variables
-from clew.capture.torch_compat import register_effect
+from clew.capture.torch_compat import is_exporting, register_effect
 
 _LIBRARY = library.Library("clew", "FRAGMENT")
 # Each takes a tensor, needed or not: Inductor (seen on 2.13) puts an operator that takes none where
@@ -54,6 +55,8 @@ for _name, _function in (
 
 def tap(name: str, value: Any, module: str | None, reduce: str) -> None:
     """Record a tensor when the compiled code runs; traced by Dynamo."""
+    if is_exporting():
+        return
     if isinstance(value, Tensor):
         ops.clew.tap(value, name, module, reduce)
     else:
@@ -62,6 +65,8 @@ def tap(name: str, value: Any, module: str | None, reduce: str) -> None:
 
 def bound(value: Any, plan: int, name: str, line: int, owner: Any, always: bool) -> None:
     """Record a variable when the compiled code runs; traced by Dynamo."""
+    if is_exporting():
+        return
     if isinstance(value, Tensor):
         path = "" if owner is None else taps._paths.get(id(owner), "")
         ops.clew.bound(value, plan, name, line, path, always)
@@ -71,6 +76,8 @@ def bound(value: Any, plan: int, name: str, line: int, owner: Any, always: bool)
 
 def called(values: Any, listener: int, path: str) -> None:
     """Tell of a module call when the compiled code runs; traced by Dynamo."""
+    if is_exporting():
+        return
     value = _first_tensor(values)
     ops.clew.called(empty(0) if value is None else value, listener, path)
 

@@ -77,14 +77,13 @@ class GradSource:
         """Take every hook away."""
         self.look_around()
         self._recording.modules.on_tensor = None
-        self._tell_missing()
         for handle in self._handles:
             handle.remove()
         self._handles, self._before = [], {}
         self._followed.clear()
 
-    def _tell_missing(self) -> None:
-        """Tell of addresses that name something of which nothing came."""
+    def say_missed(self) -> None:
+        """Report the addresses that name something of which nothing came."""
         for address in (*self._calls, *(a for a, _ in self._wanted)):
             matcher, role = compile_pattern(address.path), str(address.role)
             if address.text in self.matched and not any(

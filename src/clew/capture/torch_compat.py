@@ -384,6 +384,45 @@ def compiled_graph_count() -> int:
 # Whether Dynamo, export or Inductor is looking at the code that asks.
 is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
+# Set while a program is exported, by all the ways there are: `torch.export`, its drafts, ONNX,
+# `torch._dynamo.export`. Seen on 2.7 to 2.13; before, the other one was set for the same time.
+_EXPORT_FLAG = (
+    "_is_exporting_flag" if hasattr(torch.compiler, "_is_exporting_flag") else "_is_compiling_flag"
+)
+_export_listeners: list[Callable[[bool], None]] = []
+
+
+# Whether a program is being exported; Dynamo knows this function. Before 2.7 nothing tells.
+is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
+
+
+class _ToldOfExports(ModuleType):
+    """The class of `torch.compiler` for as long as somebody is told when its flag changes.
+
+    The functions that set it are loaded late and imported by name in several modules.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        before = self.__dict__.get(name)
+        super().__setattr__(name, value)
+        if name == _EXPORT_FLAG and bool(before) != bool(value):
+            for listener in tuple(_export_listeners):
+                listener(bool(value))
+
+
+def on_export(listener: Callable[[bool], None]) -> Callable[[], None]:
+    """Tell somebody when an export begins, with True, and when it ends; returns what ends it."""
+    _export_listeners.append(listener)
+    torch.compiler.__class__ = _ToldOfExports
+
+    def end() -> None:
+        _export_listeners.remove(listener)
+        if not _export_listeners:
+            torch.compiler.__class__ = ModuleType
+
+    return end
+
+
 # Whether `torch.jit.trace` follows the code that asks: sizes are tensors then, and what is done
 # with them goes into its graph, unless its state is put aside.
 is_jit_tracing: Callable[[], bool] = torch._C._is_tracing

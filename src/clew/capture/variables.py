@@ -71,13 +71,16 @@ class VariableSource:
             plan.install()
 
     def stop(self) -> None:
-        """Give the functions their own code back, and tell what never ran."""
+        """Give the functions their own code back."""
         self._running = False
         self._recording.modules.on_module = None
         for plan in self._plans.values():
             plan.uninstall()
             self._recording.stacks.let_go(plan.codes)
             plan.codes = []
+
+    def say_missed(self) -> None:
+        """Report the addresses whose function was found and never ran."""
         for wanted in [w for plan in self._plans.values() for w in plan.wanted]:
             if not any(w.ran for p in self._plans.values() for w in p.wanted
                        if w.address is wanted.address):  # fmt: skip

@@ -19,6 +19,13 @@ NOTHING_RAN = Gap(
     "run the model or the ops inside the block, on this thread",
 )
 
+EXPORTED = Gap(
+    "what runs while a program is exported",
+    "",
+    "what records it would become part of the program, or keep it from being made",
+    "run the model itself inside the block, or what was exported",
+)
+
 NOTHING_KEPT = Gap(
     "events",
     "",

@@ -111,6 +111,16 @@ class Following:
         ]
         return [source for source in order if source is not None]
 
+    def looks_on(self, source: Source) -> bool:
+        """Whether a source is part of what runs: hooks and code that a compiler sees too."""
+        return source not in (self._recording.grads, self.workers, self.watch)
+
+    def say_missed(self) -> None:
+        """Report what was asked for and never came, though it was found."""
+        for source in (self._variables, self._recording.grads, self.watch):
+            if source is not None:
+                source.say_missed()
+
     @property
     def matched(self) -> set[str]:
         """The addresses that something matched."""

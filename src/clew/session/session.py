@@ -25,6 +25,7 @@ from clew.run.run import Run, run_of
 from clew.run.writing import LiveEventRows
 from clew.session.batching import Deferred, Unkept, WriterThread
 from clew.session.checks import (
+    EXPORTED,
     NOTHING_KEPT,
     NOTHING_RAN,
     addresses_without_match,
@@ -81,6 +82,8 @@ class Session:
         self._paused = False
         self._process = os.getpid()
         self._abandoned = False
+        # The thread that exports a program now, which is not recorded.
+        self._exports_on: Lane | None = None
         self._undo: list[Callable[[], None]] = []
         self._main = 0
         self.crash_text: str | None = None
@@ -139,7 +142,7 @@ class Session:
         from clew.capture.modules import ModuleSource
         from clew.capture.sources import boundary_of
         from clew.capture.threads import ThreadSource
-        from clew.capture.torch_compat import on_swap
+        from clew.capture.torch_compat import on_export, on_swap
 
         recording = self.recording
         if nested:
@@ -153,7 +156,10 @@ class Session:
         self._sources = [AttributeSource(recording), *self._following.around(modules)]
         if self._sees_ops:
             self._sources.append(ThreadSource(recording, self.gaps.add))
-        self._undo = [on_swap(recording.tensors.forget), compiled.stop, self._stop_sources]
+        self._undo = [
+            on_swap(recording.tensors.forget), compiled.stop, self._stop_sources,
+            on_export(self._exporting),
+        ]  # fmt: skip
         self._following.gather.begin()
         compiled.start()
         self._start_sources()
@@ -207,12 +213,11 @@ class Session:
         for gap in models_that_never_ran(self._given, modules, following.owners, compiled):
             self.gaps.tell(gap)
         following.named.tell_missing()
+        following.say_missed()
         matched = following.matched
         unmatched = [a for a in settings.addresses if a.text not in matched]
         for gap in addresses_without_match(unmatched, modules, following.names_near):
             self.gaps.add(gap)
-        if following.watch is not None:
-            following.watch.say_missed()
 
     @property
     def is_recording(self) -> bool:
@@ -302,6 +307,21 @@ class Session:
             with contextlib.ExitStack() as rest:
                 for source in self._sources:
                     rest.callback(source.stop)
+
+    def _exporting(self, begins: bool) -> None:
+        """Record nothing while a program is exported: what looks on would become part of it."""
+        lane = self.recording.lane()
+        if begins and self._running and not lane.mute:
+            self._exports_on = lane
+            self.gaps.add(EXPORTED)
+            lane.mute = True
+            for source in filter(self._following.looks_on, self._sources):
+                self._try(source.stop, "what is exported")
+        elif not begins and self._exports_on is not None:
+            self._exports_on.mute = self.recording.halted
+            self._exports_on = None
+            for source in filter(self._following.looks_on, self._sources):
+                self._try(source.start, "what comes after an export")
 
     def _halted(self) -> None:
         self.gaps.add(
