@@ -218,3 +218,55 @@ def test_names_with_signs_of_the_address_language_read_back() -> None:
     for event in named:
         if not event.address.endswith(":in"):
             assert t[event.address].one == event
+
+
+# Lazy modules
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
+@pytest.mark.parametrize("level", ["ops", "modules", "values"])
+@pytest.mark.parametrize(
+    ("address", "shape", "count"),
+    [
+        ("0.weight:grad", (3, 1, 2), 2),
+        ("1.weight:grad", (3,), 2),
+        ("3.weight:grad", (4, 15), 2),
+        ("*.bias:grad", None, 6),
+        ("3.weight:param", (4, 15), 3),
+        ("3.weight:update", (4, 15), 2),
+        ("1.running_mean:buffer", (3,), 3),
+        ("3", (2, 4), 3),
+        ("3:grad", (2, 4), 2),
+        ("3.forward.input", (2, 15), 3),
+    ],
+)
+def test_values_of_lazy_modules_by_address(
+    address: str, shape: tuple[int, ...] | None, count: int, level: str
+) -> None:
+    """Given before the first forward, when there is nothing yet of which they are the values."""
+    model = nn.Sequential(
+        nn.LazyConv1d(3, 2), nn.LazyBatchNorm1d(), nn.Flatten(), nn.LazyLinear(4)
+    )  # fmt: skip
+    x = torch.randn(2, 1, 6)
+    with clew.trace(model, capture=[address], level=level) as t:
+        model(x)
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+    values = t.series(address).values
+    assert len(values) == count
+    assert shape is None or {tuple(value.shape) for value in values} == {shape}
+    assert not [gap for gap in t.coverage if gap.what in ("an event", "an address to capture")]
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
+def test_optimizer_state_of_a_lazy_module() -> None:
+    model = nn.LazyLinear(4)
+    with clew.trace(model, capture=["weight:state"]) as t:
+        model(torch.ones(2, 3))
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    assert t["weight:state.exp_avg"].value.shape == (4, 3)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -57,6 +58,8 @@ class GradSource:
         self._recorded: set[tuple[str, str]] = set()
         # id of a parameter or buffer -> (the tensor, weakly, its path, the roles asked for)
         self._followed: dict[int, tuple[Callable[[], Any], str, frozenset[str]]] = {}
+        # Those of lazy modules, which are followed once they have a shape: path and tensor by id.
+        self._shapeless: dict[int, tuple[str, Callable[[], Any]]] = {}
         # (path, role) -> how it looked when it was recorded last
         self._looks: dict[tuple[str, str], Any] = {}
         self._before: dict[int, Tensor] = {}
@@ -81,6 +84,7 @@ class GradSource:
             handle.remove()
         self._handles, self._before = [], {}
         self._followed.clear()
+        self._shapeless.clear()
 
     def say_missed(self) -> None:
         """Report the addresses that name something of which nothing came."""
@@ -95,13 +99,15 @@ class GradSource:
 
     def look_around(self) -> None:
         """Record parameters and buffers that have changed, at the end of a step."""
+        self._follow_shaped()
         for reference, path, roles in list(self._followed.values()):
             tensor = reference()
             if tensor is not None:
                 self._record_own(path, tensor, roles)
 
     def left(self, module: nn.Module) -> None:
-        """A module call is over, which may have written to its buffers."""
+        """A module call is over, which may have written to its buffers, or made what was lazy."""
+        self._follow_shaped()
         for buffer in module._buffers.values():
             found = self._followed.get(id(buffer))
             if found is not None and found[0]() is buffer:
@@ -143,11 +149,26 @@ class GradSource:
                 self.matched.add(address.text)
         if not roles:
             return
+        if is_lazy(tensor):
+            self._shapeless[id(tensor)] = (path, weakref.ref(tensor))
+            return
         self._followed[id(tensor)] = (weakref.ref(tensor), path, frozenset(roles))
-        if "grad" in roles and tensor.requires_grad and tensor.is_leaf:
-            hook = _accumulated(weakref.ref(self), path)
-            self._handles.append(tensor.register_post_accumulate_grad_hook(hook))
+        try:
+            if "grad" in roles and tensor.requires_grad and tensor.is_leaf:
+                hook = _accumulated(weakref.ref(self), path)
+                self._handles.append(tensor.register_post_accumulate_grad_hook(hook))
+        except Exception as fault:  # a kind of tensor that takes no hooks
+            self._recording.on_fault(fault, f"{path}:grad")
         self._record_own(path, tensor, frozenset(roles))
+
+    def _follow_shaped(self) -> None:
+        """Follow the tensors of lazy modules that have got their shapes since."""
+        for key, (path, reference) in list(self._shapeless.items()):
+            tensor = reference()
+            if tensor is None or not is_lazy(tensor):
+                self._shapeless.pop(key, None)
+                if tensor is not None:
+                    self._follow(path, tensor)
 
     def _record_own(self, path: str, tensor: Tensor, roles: frozenset[str]) -> None:
         for role in roles & {"param", "buffer"}:
@@ -179,6 +200,7 @@ class GradSource:
             self._recording.on_fault(fault, f"{label.stem}:{label.role}")
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._follow_shaped()
         for parameter, path, roles in self._of(optimizer):
             if "grad" in roles and parameter.grad is not None:
                 # What the step will use: reduced over ranks, clipped.
