@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
+from torch.optim.optimizer import _global_optimizer_pre_hooks
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import clew
+from clew import Callbacks
 from clew.events.model import Gap
 from tests.processes import HANG_GUARD
 
@@ -76,8 +81,98 @@ def test_events(streamed: bool, tmp_path: Path) -> None:
     ) as t:
         for _ in range(1000):
             torch.ones(1)
-    assert 100 <= len(t.events) < 200
+    assert len(t.events) == 100
     assert "the limit of 100 events was reached" in the_gap(t).why
+
+
+class Deep(nn.Module):
+    """Calls inside calls, with a tap, a prefix and a local in each."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.inner = Deep(depth - 1) if depth else nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with clew.prefix("deep"):
+            h = self.inner(x)
+            return clew.tap("h", h.relu())
+
+
+def train(t: Any, model: nn.Module, steps: int) -> None:
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        t.step()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("most", [1, 64, 65, 500])
+@pytest.mark.parametrize("level", ["ops", "modules", "values"])
+def test_events_of_many_kinds(level: str, most: int, streamed: bool, tmp_path: Path) -> None:
+    model = Deep(3)
+    with clew.trace(
+        model, level=level, values="stats", limits=clew.Limits(events=most), watch=["h"],
+        capture=["forward.h", "**.weight:grad"], out=tmp_path / "run.clew" if streamed else None,
+        callbacks={"inner": Callbacks(end=lambda values: values)}, gather=2,
+    ) as t:  # fmt: skip
+        train(t, model, 100)
+    assert most <= len(t.events) <= most + 5, "calls nested five deep may be open"
+    assert "the limit" in the_gap(t).why
+    ids = {event.id for event in t.events}
+    assert len(ids) == len(t.events)
+    assert all(event.parent_id is None or event.parent_id in ids for event in t.events)
+    assert str(t.tree())
+    if streamed:
+        assert len(clew.load(tmp_path / "run.clew").events) == len(t.events)
+
+
+def test_past_its_events_a_trace_leaves_the_program_alone(tmp_path: Path) -> None:
+    model = Deep(3)
+    with clew.trace(
+        model, limits=clew.Limits(events=100), out=tmp_path / "run.clew", values="stats",
+        capture=["forward.h", "**.weight:grad"],
+    ) as t:  # fmt: skip
+        train(t, model, 50)
+        t.flush()
+        assert not _get_current_dispatch_mode_stack()
+        assert not _global_forward_hooks
+        assert not _global_forward_pre_hooks
+        assert not _global_optimizer_pre_hooks
+        before = sum(path.stat().st_size for path in (tmp_path / "run.clew").rglob("*"))
+        train(t, model, 200)
+        t.flush()
+        assert sum(path.stat().st_size for path in (tmp_path / "run.clew").rglob("*")) == before
+    assert t.steps[-1] < 3
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_exception_that_ends_the_block_is_recorded_past_the_limit(
+    streamed: bool, tmp_path: Path
+) -> None:
+    out = tmp_path / "run.clew" if streamed else None
+    t = clew.trace(limits=clew.Limits(events=100), out=out)
+
+    @t
+    def program() -> float:
+        for _ in range(1000):
+            torch.ones(1)
+        return 1 / 0
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        program()
+    assert len(t.events) == 101
+    assert "division by zero" in str(t.crash)
+    assert any("1 / 0" in note for note in raised.value.__notes__)
+
+
+def test_a_schedule_does_not_begin_anew_past_the_limit() -> None:
+    model = Deep(1)
+    with clew.trace(model, limits=clew.Limits(events=20), schedule=clew.schedule(every=2)) as t:
+        train(t, model, 20)
+        assert not _global_forward_hooks
+    assert len(t.events) <= 23
 
 
 def test_seconds_that_are_over() -> None:

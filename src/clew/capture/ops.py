@@ -94,10 +94,16 @@ class OpMode(TorchDispatchMode):
         """
         if get_ident() == self._lane.ident:
             self.leave()
+            if self in _left_behind.get(self._lane.ident, ()):
+                _left_behind[self._lane.ident].remove(self)
             return True
+        self.retire()
+        return False
+
+    def retire(self) -> None:
+        """Let ops pass, and leave the thread when it runs its next one."""
         self._lane.mute = True
         _left_behind.setdefault(self._lane.ident, []).append(self)
-        return False
 
     def leave(self) -> bool:
         """Take the mode off the running thread, if it is there, and let go of its handler."""

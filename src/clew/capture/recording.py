@@ -20,7 +20,7 @@ from clew.capture.changes import Look, look
 from clew.capture.failures import error_text, is_marked, mark, unmark
 from clew.capture.foreign import Foreign
 from clew.capture.lanes import ID, INPUTS, NAMED, NO_FRAME, NODE, Call, Lane
-from clew.capture.names import ModuleTable
+from clew.capture.names import ModuleName, ModuleTable
 from clew.capture.records import (
     EVENT_FIELDS,
     OPEN,
@@ -89,6 +89,10 @@ class Recording:
         self.budget = budget
         self._most_events = most_events
         self._recorded = 0
+        # The newest event within the limit, once it was reached.
+        self._newest = -1.0
+        # The exception that ends the block, if it came past the limit and waits to be handed over.
+        self._crash: int | None = None
         self.halted = False
         self._has_events = False
         # How often records were handed over so far.
@@ -197,10 +201,12 @@ class Recording:
 
     def note(self, subject: str, node: StackNode, parent: int, text: str) -> None:
         """Record something that is not a call."""
-        now = self.clock()
+        event, now = next(self.ids), self.clock()
         parent = parent if self.keeps_calls else -1
+        if self.halted:
+            self._crash, parent = event, -1
         self.events.extend(
-            (next(self.ids), Note(subject), node, parent, now, now, -1, [], None, None, text, None)
+            (event, Note(subject), node, parent, now, now, -1, [], None, None, text, None)
         )
 
     def named(self, label: Label, value: Any, where: Where, full: bool = True) -> int:
@@ -306,6 +312,8 @@ class Recording:
 
     def mark(self, subject: Any) -> None:
         """Record something that concerns the whole run, at this moment."""
+        if self.halted:
+            return
         now = self.clock()
         root = self.lane().stack[0][NODE]
         self.events.extend(
@@ -327,6 +335,8 @@ class Recording:
             return records
         for lane in self.lanes.values():
             for event, node, _, name, parent, start, number, inputs, named in lane.stack[1:]:
+                if self.halted and event > self._newest:
+                    break
                 records += (
                     event,
                     name,
@@ -368,25 +378,27 @@ class Recording:
             self.halted = True
             for lane in self.lanes.values():
                 lane.mute = True
-            self.on_halt()
 
     def abandon(self) -> None:
         """Record nothing more in a process that inherited this recording by a fork."""
-        self.on_halt = lambda: None
         self.halt()
         # A thread that is only in the parent may hold it.
         self._draining = threading.Lock()
 
     def drain(self) -> None:
-        """Hand all records over."""
+        """Hand all records over; with the last ones there may be, record nothing more."""
         with self._draining:
+            if self.halted and self._recorded >= self._most_events and self._crash is None:
+                return
             records = self._take()
-            self._recorded += len(records.events) // EVENT_FIELDS
-            if self._recorded >= self._most_events:
+            ends = not self.halted and self._recorded >= self._most_events
+            if ends:
                 self.halt()
             records.surviving = self.surviving()
             records.open_calls = self.open_calls()
             self._taker.take(records)
+        if ends:
+            self.on_halt()
 
     def _take(self) -> Records:
         events, values = self.events, self.tensors.values
@@ -399,9 +411,11 @@ class Recording:
         if self.snapshots is not None:
             self.snapshots.forget()
         taken_events = events[:]
+        del events[: len(taken_events)]
+        if self._most_events < math.inf:
+            taken_events = self._within_limit(taken_events)
         self._has_events = self._has_events or bool(taken_events)
         taken_values = values[:]
-        del events[: len(taken_events)]
         del values[: len(taken_values)]
         self.hand_overs += 1
         size += _FIELD_BYTES * (len(taken_events) + len(taken_values))
@@ -414,6 +428,24 @@ class Recording:
         records.sizes, self.tensors.sizes = self.tensors.sizes, {}
         self.turn[0] += 1
         return records
+
+    def _within_limit(self, events: list[Any]) -> list[Any]:
+        """The first of some events, as many as there may be, and those that go with them.
+
+        Past the limit these are the calls that were open when it was reached, and the exception
+        that ends the block.
+        """
+        room = EVENT_FIELDS * max(0, int(self._most_events) - self._recorded)
+        first, rest = events[:room], events[room:]
+        self._newest = max([self._newest, *first[::EVENT_FIELDS]])
+        self._recorded += len(first) // EVENT_FIELDS
+        for at in range(0, len(rest), EVENT_FIELDS):
+            event, subject = rest[at : at + 2]
+            was_open = event <= self._newest and isinstance(subject, ModuleName)
+            if was_open or event == self._crash:
+                first += rest[at : at + EVENT_FIELDS]
+        self._crash = None
+        return first
 
     def close(self) -> None:
         """Hand over the rest and let go of everything, so that nothing waits for the collector."""

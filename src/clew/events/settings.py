@@ -13,7 +13,8 @@ class Limits:
 
     Past `bytes` of data, or `seconds` after the start, values keep only their metadata. A value
     of more than `elements` elements keeps only its statistics. Only every `sample`-th value keeps
-    its data. After `events` events nothing more is recorded. At most `queue` bytes wait to be
+    its data. After `events` events nothing more is recorded, but the end of calls that are open
+    then, and an exception that ends the block. At most `queue` bytes wait to be
     written to `out=`, which is what a kill may lose of what nobody has flushed; the program waits
     while there are more.
 

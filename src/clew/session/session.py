@@ -206,6 +206,8 @@ class Session:
         """Say what was asked for and never came."""
         from clew.capture.torch_compat import compiled_graph_count
 
+        if self.recording.halted:
+            return  # it may have come past the limit
         following, modules, settings = self._following, self.recording.modules, self._settings
         if not self._given and self.recording.is_empty() and settings.schedule is None:
             self.gaps.tell(NOTHING_RAN)
@@ -264,6 +266,10 @@ class Session:
         """Begin the next step."""
         if self._abandoned:
             return self._steps.begin()
+        if self.recording.halted:
+            number = self._steps.begin()
+            self._following.gather.stepped()
+            return number
         if self.recording.grads is not None and not self._paused:
             self.recording.grads.look_around()
         self._following.workers.merge()
@@ -324,6 +330,10 @@ class Session:
                 self._try(source.start, "what comes after an export")
 
     def _halted(self) -> None:
+        """Take away what records: the most events there may be are there."""
+        for mode in list(self._modes.values()):
+            mode.retire()
+        self._try(self._stop_sources, "the end of the events")
         self.gaps.add(
             Gap(
                 "events",
