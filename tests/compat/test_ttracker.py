@@ -684,11 +684,11 @@ def unwarned(make: Callable[[], Tensor]) -> Tensor:
         (torch.tensor([1 + 2j, 3 - 1j]), ""),
         (torch.tensor([1 + 2j, complex(NAN, NAN)]), "nan parts=2"),
         (torch.ones(4, 5, device="meta"), "device=meta"),
-        (torch.eye(4).to_sparse(), "sum=4 | mean=0.25 | layout=sparse_coo"),
-        (torch.zeros(4, 4).to_sparse(), "sum=0 | mean=0 | layout=sparse_coo"),
+        (torch.eye(4).to_sparse(), "sum=4 | mean=0.25 | min=0 | max=1 | layout=sparse_coo"),
+        (torch.zeros(4, 4).to_sparse(), "sum=0 | mean=0 | min=0 | max=0 | layout=sparse_coo"),
         # Two pieces of one element, which is larger than each of them.
         (unwarned(lambda: torch.sparse_coo_tensor([[0, 0]], [1.0, 2.0], (2,))),
-         "sum=3 | mean=1.5 | layout=sparse_coo"),
+         "sum=3 | mean=1.5 | min=0 | max=3 | layout=sparse_coo"),
         (unwarned(torch.eye(4).to_sparse_csr),
          "sum=4 | mean=0.25 | min=0 | max=1 | layout=sparse_csr"),
         (unwarned(torch.full((2, 2), -3).to_sparse_csr),
@@ -741,7 +741,7 @@ def test_elements_of_sparse_tensors_and_masked_arrays_are_not_taken_for_all(line
     ttracker._log_change("", "x", [torch.eye(3).to_sparse(), masked, np.array([5])], "", 7)
     assert lines()[0].endswith(
         "len(value): 3 | 0: shape=torch.Size([3, 3]) | dtype=torch.float32 | sum=3 "
-        "| mean=0.333333 | layout=sparse_coo, 1: shape=(2,) | dtype=float64, 2: [5]"
+        "| mean=0.333333 | min=0 | max=1 | layout=sparse_coo, 1: shape=(2,) | dtype=float64, 2: [5]"
     )
 
 

@@ -717,3 +717,74 @@ def test_values_of_a_crashed_run_are_there() -> None:
     wrong = t.crash.event
     assert wrong.inputs["1"].array().shape == (1, 3)
     assert t["0"].output.array().shape == (1, 3)
+
+
+# Sparse tensors: statistics, bars and counts are of what is stored, added up
+
+
+TWICE = torch.tensor([[0, 0, 1], [1, 1, 2]])
+
+
+def coordinates(places: Tensor, values: Tensor, *shape: int) -> Tensor:
+    return torch.sparse_coo_tensor(places, values, shape, check_invariants=True)
+
+
+DUPLICATES = coordinates(TWICE, torch.tensor([1.0, 2.0, -4.0]), 4, 4)
+
+
+@pytest.mark.parametrize("values", ["stats", "full"])
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        DUPLICATES, DUPLICATES.coalesce(), DUPLICATES.to_dense().to_sparse_csr(),
+        DUPLICATES.to_dense().to_sparse_csc(),
+        DUPLICATES.to_dense().to_sparse_bsr((1, 1)),
+    ],
+    ids=["coo", "coalesced", "csr", "csc", "bsr"],
+)  # fmt: skip
+def test_what_is_told_of_a_sparse_tensor_is_told_of_its_values(tensor: Tensor, values: str) -> None:
+    plain = torch.tensor([3.0, -4.0])
+    with clew.trace(values=values) as t:
+        clew.tap("sparse", tensor)
+        clew.tap("plain", plain)
+        tensor.detach()
+    found, wanted = t["sparse"].output, t["plain"].output
+    assert found.stats == wanted.stats
+    assert str(found).split("[4,4]")[1].split(" ", 2)[2] == str(wanted).split("[2] ")[1]
+    of_op = t["op:aten.detach*"].values[0].stats
+    assert of_op == wanted.stats
+    assert torch.equal(found.tensor().to_dense(), tensor.to_dense()), "the data is as it was"
+
+
+def test_the_zeros_of_a_block_are_stored() -> None:
+    with clew.trace() as t:
+        clew.tap("blocks", DUPLICATES.to_dense().to_sparse_bsr((2, 2)))
+    stats = t["blocks"].output.stats
+    assert (stats.count, stats.zeros, stats.norm) == (8, 6, 5.0)
+
+
+def test_values_that_add_up_to_inf_are_counted_as_one() -> None:
+    places, large = torch.tensor([[0, 0]]), torch.tensor([[3e38, 1.0], [3e38, 2.0]])
+    with clew.trace() as t:
+        clew.tap("rows", coordinates(places, large, 3, 2))
+        clew.tap("scalars", coordinates(torch.zeros(0, 2).long(), torch.ones(2)))
+    rows = t["rows"].output
+    assert (rows.stats.count, rows.stats.inf, rows.stats.max) == (2, 1, 3.0)
+    assert "Inf ×1" in str(rows)
+    assert t["scalars"].output.stats.max == 2
+
+
+@pytest.mark.parametrize("values", ["stats", "full"])
+def test_a_sparse_optimizer_loses_no_op(values: str) -> None:
+    def ran(values: str) -> list[str]:
+        embedding = nn.Embedding(10, 3, sparse=True)
+        optimizer = torch.optim.SparseAdam(embedding.parameters())
+        with clew.trace(embedding, values=values) as t:
+            for _ in range(2):
+                optimizer.zero_grad()
+                embedding(torch.tensor([1, 2, 2, 5])).sum().backward()
+                optimizer.step()
+        assert not t.coverage
+        return [op.name for op in t.ops]
+
+    assert ran(values) == ran("meta")

@@ -122,7 +122,8 @@ def is_dense(tensor: Tensor) -> bool:
 def elements_of(tensor: Tensor) -> Tensor | None:
     """The elements of a tensor as an ordinary strided one, None if it has none to copy.
 
-    Those of a sparse tensor are its stored values, those of a quantised one the numbers it means.
+    Those of a sparse tensor are its stored values, added up where one place has several; those of
+    a quantised one the numbers it means.
     """
     local = local_part(tensor)
     if local.device.type == "meta" or local.is_nested or is_transformed(local):
@@ -130,7 +131,7 @@ def elements_of(tensor: Tensor) -> Tensor | None:
     if type(local) not in (Tensor, torch.nn.Parameter):
         return None
     if local.layout is torch.sparse_coo:
-        local = local._values()
+        local = (local if local.is_coalesced() else local.coalesce())._values()
     elif local.layout in COMPRESSED:
         local = local.values()
     elif local.is_quantized:
@@ -150,7 +151,8 @@ def parts_of(tensor: Tensor, elements: Tensor) -> Payload | None:
     parts: dict[str, Tensor]
     facts: dict[str, Any] = {}
     if local.layout is torch.sparse_coo:
-        parts = {"indices": local._indices(), "values": elements}
+        # As they are: added up only where one looks at the numbers.
+        parts = {"indices": local._indices(), "values": local._values().resolve_conj()}
     elif local.layout in COMPRESSED:
         rows, columns = COMPRESSED[local.layout]
         parts = {rows: getattr(local, rows)(), columns: getattr(local, columns)(),

@@ -109,7 +109,8 @@ class Keeper:
         if not self._stats:
             return
         known = None if base is None else self._taken.get(id(base))
-        if known is not None and (known.elements != _elements(tensor) or not is_dense(tensor)):
+        # A sparse tensor has no memory to compare.
+        if known is not None and (not is_dense(tensor) or known.elements != _elements(tensor)):
             known = None
         self.keep(token, tensor, self._full, known, later=True)
 

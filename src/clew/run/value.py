@@ -225,7 +225,7 @@ class Values(dict[str, Value]):
 
 
 def numbers_of(value: Value) -> np.ndarray[Any, Any] | None:
-    """Give the numbers to look at, of a large sparse tensor those stored; None without any."""
+    """Give the numbers that statistics are of: of a sparse tensor those stored; None without."""
     try:
         data = value._load("numbers")
     except ClewError:

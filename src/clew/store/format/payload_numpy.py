@@ -38,7 +38,7 @@ def decode(payload: Payload | None, form: str) -> Any:
     | `"tensor"` | a torch tensor as it was |
     | `"object"` | the Python object it was, an array where it was one |
     | `"parts"` | the arrays a sparse or quantised tensor is made of, None for any other |
-    | `"numbers"` | an array to look at: of a large sparse tensor the stored values alone |
+    | `"numbers"` | what statistics are of: of a sparse tensor the stored values, added up |
     """
     if payload is None:
         return None

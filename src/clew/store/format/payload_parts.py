@@ -19,8 +19,6 @@ from clew.store.format.payload_elements import Array, array_of, element_count
 
 # A sparse tensor that takes more bytes with its zeros is not written out.
 LARGEST_DENSE = 1 << 30
-# One that is only looked at is written out up to here, or to as many bytes as are stored.
-_SMALL_DENSE = 4 << 20
 
 # What tensors are made of, as NumPy has it: integers, floats and complex numbers up to 64 bits.
 _TORCH_DTYPES = "?bBhHiIlLqQefdFD"
@@ -103,12 +101,22 @@ def whole_array(payload: Payload) -> Array:
 
 
 def stored_numbers(payload: Payload) -> Array:
-    """Give the numbers of a packed value to look at: those stored, where it has many zeros more."""
+    """Give the numbers of a packed value that its statistics are of: those stored, each once."""
     parts = to_parts(payload)
     if parts.form == QUANTIZED:
         return _dequantized(parts)
-    small = _dense_bytes(parts) <= max(_SMALL_DENSE, len(payload.data))
-    return _dense(parts) if small else parts.arrays["values"]
+    return _added_up(parts) if parts.form == "sparse_coo" else parts.arrays["values"]
+
+
+def _added_up(parts: Parts) -> Array:
+    """Give the values of coordinates, in their order, one for each that there is."""
+    indices, values = parts.arrays["indices"], parts.arrays["values"]
+    if not indices.size:
+        return values if not len(values) or len(indices) else values.sum(axis=0, keepdims=True)
+    places, at = np.unique(indices, axis=1, return_inverse=True)
+    found = np.zeros((places.shape[1], *values.shape[1:]), dtype=values.dtype)
+    np.add.at(found, at.reshape(-1), values)
+    return found
 
 
 def _dense_bytes(parts: Parts) -> int:

@@ -232,9 +232,10 @@ def _numbers(value: Seen) -> dict[str, float]:
         total = sum(end for end in (low, high) if math.isinf(end))
     if is_sparse and stored < count:
         low, high = min(low, 0.0), max(high, 0.0)
-    found = {"sum": total, "mean": mean if stored == count and not odd else total / count}
-    if not value.layout.startswith(_ADDED_UP):
-        found |= {"min": low, "max": high}
+    found = {
+        "sum": total, "mean": mean if stored == count and not odd else total / count,
+        "min": low, "max": high,
+    }  # fmt: skip
     if value.dtype == "bool" or value.dtype.startswith(("int", "uint")):
         found |= {n: round(x) for n, x in found.items() if n != "mean" and abs(x) < _EXACT}
     return found | odd
@@ -246,7 +247,5 @@ def _is_sparse(value: Seen) -> bool:
 
 _FLOATS = ("float32", "float64", "bfloat16", "float16")
 _MASKED = "MaskedArray"
-# The layout in which an element may be stored in several pieces, each as large as you like.
-_ADDED_UP = "sparse_coo"
 # Whole numbers up to here are exact where statistics are taken.
 _EXACT = 1 << 52
