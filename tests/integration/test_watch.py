@@ -761,3 +761,45 @@ def test_a_sparse_tensor_has_one_layout(capsys: pytest.CaptureFixture[str]) -> N
     printed = capsys.readouterr().out
     assert "f32[3,3] sparse_coo" in printed
     assert "strided" not in printed
+
+
+# Several threads at a time
+
+
+@pytest.mark.parametrize("values", ["full", "stats"])
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+@pytest.mark.parametrize("within", [True, False], ids=["in a trace", "alone"])
+def test_values_of_several_threads_are_all_kept(values: str, kind: str, within: bool) -> None:
+    """Each has its own data, or statistics, whatever the others keep meanwhile."""
+    threads, rounds = 4, 60
+    make = (lambda n: torch.full((40,), n)) if kind == "torch" else (lambda n: np.full((40,), n))
+    start = threading.Barrier(threads)
+
+    @clew.watch("x", values=values, out=False)
+    def work(number: int) -> None:
+        start.wait()
+        for at in range(rounds):
+            x = make(float(number * rounds + at))  # noqa: F841
+
+    def run() -> None:
+        several = [threading.Thread(target=work, args=(n,)) for n in range(threads)]
+        for thread in several:
+            thread.start()
+        for thread in several:
+            thread.join()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        if within:
+            with clew.trace(level="values"):
+                run()
+        else:
+            run()
+    finally:
+        sys.setswitchinterval(interval)
+    found = [event.outputs[""] for event in work.watch.trace.variables if event.name == "x"]
+    assert sorted(value.stats.max for value in found) == list(range(threads * rounds))
+    if values == "full":
+        assert sorted(value.array()[-1] for value in found) == list(range(threads * rounds))
+    assert not work.watch.trace.coverage

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from clew.capture.changes import Look, look
 from clew.capture.recording import Recording
-from clew.capture.records import Token
-from clew.capture.seen import examine, glance, is_array, see, see_items
+from clew.capture.records import Made, Token
+from clew.capture.seen import examine, glance, is_array, see, see_items, tensor_numbers
 from clew.capture.structure import CONSTANTS, describe, is_tensor
 from clew.events.records import Kept
 from clew.events.statistics import array_statistics
@@ -60,33 +60,28 @@ class Describer:
         if wanted == "stats" and is_tensor(item):
             token = recording.leaf(item, False, False, now)
             return _Described(token, self._tensor(token, item, now, digest))
-        at = len(recording.kept)
-        token = recording.leaf(item, wanted == "full" or _is_short(item), stats)
+        token, made = recording.kept_leaf(item, wanted == "full" or _is_short(item), stats)
         if not stats or not is_array(item):
             return _Described(token, see(item, now))
-        found = _last(recording, token, at) or _numbers(recording, token, item)
+        # Where the data is kept, its statistics are taken of the copy, later.
+        found = made.stats if isinstance(made, Kept) and made.stats else _numbers(recording, item)
         return _Described(token, see(item, now, found))
 
     def _tensor(self, token: Token, tensor: Any, now: Look, digest: bool) -> Seen:
         """A tensor whose statistics are kept with its token."""
         recording = self._recording
-        at = len(recording.kept)
+        made: Made | None = None
 
         def whole() -> dict[str, Any] | None:
+            nonlocal made
             if recording.snapshots is not None:
-                recording.snapshots.keep(token, tensor, False)
-            return _last(recording, token, at)
+                made = recording.snapshots.keep(token, tensor, False)
+            return made.stats if isinstance(made, Kept) else None
 
         found = glance(tensor, True, digest) if self._shown else examine(tensor, whole, now)
-        if found.stats is not None and _last(recording, token, at) is None:
+        if found.stats is not None and made is None:
             recording.kept.append((token, Kept(found.stats, None)))
         return found
-
-
-def _last(recording: Recording, token: Token, since: int) -> dict[str, Any] | None:
-    """The statistics that were kept of a tensor version since so many were."""
-    found = recording.kept[since:]
-    return next((k.stats for t, k in found if t is token and isinstance(k, Kept)), None)
 
 
 def glimpse(value: Any, numbers: bool = False, digest: bool = False) -> Seen:
@@ -166,17 +161,13 @@ def is_same(one: Any, other: Any, equal: Callable[[Any, Any], Any] | None = None
         return False
 
 
-def _numbers(recording: Recording, token: Token, item: Any) -> dict[str, Any] | None:
-    """Statistics of an array whose data is kept, which get theirs only when it is stored."""
-    if hasattr(item, "__array_interface__") and not hasattr(item, "grad_fn"):
+def _numbers(recording: Recording, item: Any) -> dict[str, Any] | None:
+    """Statistics of an array or tensor as it is now, which nobody keeps."""
+    if not is_tensor(item):
         return array_statistics(item)
-    if recording.snapshots is None:
+    if recording.snapshots is None or recording.budget.is_over():
         return None
-    at = len(recording.kept)
-    recording.snapshots.keep(token, item, False)
-    found = recording.kept[at:]
-    del recording.kept[at:]
-    return found[-1][1].stats if found else None
+    return tensor_numbers(item)
 
 
 def _is_short(value: Any) -> bool:

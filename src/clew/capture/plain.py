@@ -13,7 +13,7 @@ import numpy as np
 
 from clew.capture.budget import Budget
 from clew.capture.names import ModuleTable
-from clew.capture.records import Extra, Shape, Token
+from clew.capture.records import Extra, Made, Shape, Token
 from clew.events.records import Kept, Payload
 from clew.events.statistics import NUMERIC_KINDS, Numbers, array_statistics
 
@@ -23,24 +23,26 @@ _SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
 
 
 def record(
-    value: Any, values: list[Any], kept: list[Any], full: bool, budget: Budget, stats: bool = True
-) -> Token:
-    """The token of a value as it is now; with `full` its data is kept, as far as there is room."""
+    value: Any, values: list[Any], full: bool, budget: Budget, stats: bool = True
+) -> tuple[Token, Made | None]:
+    """The token of a value as it is now, and what is kept of it.
+
+    With `full` its data is, as far as there is room.
+    """
     token, stride, dtype, device, extra = facts_of(value)
     values.extend((token, 0, None, stride, dtype, device, extra, False, -1, None, None))
-    if not budget.is_over():
-        payload = payload_of(value) if full else None
-        if payload is not None and not budget.has_room(_count(value), len(payload.data)):
-            payload = None
-        if payload is None:
-            if stats and _is_array(value):
-                kept.append((token, Kept(array_statistics(value), None)))
-        elif _is_array(value):
-            # Whoever the records are handed to takes the statistics, of the copy.
-            kept.append((token, partial(_with_statistics, payload, value.dtype.newbyteorder("<"))))
-        else:
-            kept.append((token, Kept(None, payload)))
-    return token
+    if budget.is_over():
+        return token, None
+    payload = payload_of(value) if full else None
+    if payload is not None and not budget.has_room(_count(value), len(payload.data)):
+        payload = None
+    if payload is None:
+        has_numbers = stats and _is_array(value)
+        return token, Kept(array_statistics(value), None) if has_numbers else None
+    if _is_array(value):
+        # Whoever the records are handed to takes the statistics, of the copy.
+        return token, partial(_with_statistics, payload, value.dtype.newbyteorder("<"))
+    return token, Kept(None, payload)
 
 
 def _with_statistics(payload: Payload, dtype: np.dtype[Any]) -> Kept:

@@ -24,6 +24,7 @@ from clew.capture.names import ModuleName, ModuleTable
 from clew.capture.records import (
     EVENT_FIELDS,
     OPEN,
+    Made,
     Note,
     Records,
     Shape,
@@ -288,16 +289,25 @@ class Recording:
         return describe(value, keep, 0, keep)
 
     def leaf(self, value: Any, full: bool, stats: bool = True, now: Look | None = None) -> Token:
-        """The token of a value that is no container; what is kept of it comes last in `kept`.
+        """The token of a value that is no container; with `full` its data is kept.
 
         `now` is a fresh look at it, if somebody has taken one.
         """
+        return self.kept_leaf(value, full, stats, now)[0]
+
+    def kept_leaf(
+        self, value: Any, full: bool, stats: bool = True, now: Look | None = None
+    ) -> tuple[Token, Made | None]:
+        """The same, and what was kept of it now, if anything was."""
         if not is_tensor(value):
-            return plain.record(value, self.tensors.values, self.kept, full, self.budget, stats)
+            token, made = plain.record(value, self.tensors.values, full, self.budget, stats)
+            if made is not None:
+                self.kept.append((token, made))
+            return token, made
         token = self._token_of_content(value, (now or look(value)).content)
         if self.snapshots is not None and (full or stats):
-            self.snapshots.keep(token, value, full)
-        return token
+            return token, self.snapshots.keep(token, value, full)
+        return token, None
 
     def _token_of_content(self, tensor: Tensor, content: Any) -> Token:
         """The token of a tensor, a new one if it was written to and no version tells of it."""

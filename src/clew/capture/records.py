@@ -8,11 +8,12 @@ plain integers (`clew.stream`). Records hold facts about tensors, never tensors,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from clew.events.columns import Attributes
+from clew.events.records import Kept
 
 if TYPE_CHECKING:
     from clew.capture.foreign import Foreign
@@ -94,13 +95,17 @@ class Shape(tuple[int, ...]):
     __slots__ = ()
 
 
+# What was kept of a value, or a function that gives it when the records are stored.
+Made: TypeAlias = Kept | Callable[[], Kept]
+
+
 @dataclass(slots=True)
 class Records:
     """What was recorded since the last time, as it was recorded."""
 
     events: list[Any]
     values: list[Any]
-    # (token, what was kept of the value, or a function that gives it)
+    # (token, `Made` of its value)
     kept: list[Any] = field(default_factory=list)
     # Tokens that later batches may mention again.
     surviving: list[Any] = field(default_factory=list)

@@ -73,6 +73,12 @@ def glance(value: Any, numbers: bool, digest: bool = False) -> Seen:
     return _tensor(value, look(value), _tensor_numbers[0](value, digest) if numbers else None)
 
 
+def tensor_numbers(tensor: Any) -> dict[str, Any] | None:
+    """All statistics of a tensor as it is now, None if it has no elements to look at."""
+    found: dict[str, Any] | None = _tensor_numbers[0](tensor, True)
+    return found
+
+
 def examine(tensor: Any, whole: Whole, now: Look) -> Seen:
     """A tensor with all of its statistics, those remembered of it if it is as it was."""
     return _glance[0](tensor, whole, True) or _tensor(tensor, now, whole())

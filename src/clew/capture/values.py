@@ -21,7 +21,7 @@ from clew.capture.budget import Budget
 from clew.capture.buffers import Buffers
 from clew.capture.changes import Look
 from clew.capture.failures import pass_on
-from clew.capture.records import Token
+from clew.capture.records import Made, Token
 from clew.capture.snapshots import (
     SMALL,
     Snapshot,
@@ -121,66 +121,72 @@ class Keeper:
         full: bool,
         known: Taken | None = None,
         later: bool = False,
-    ) -> None:
-        """Keep statistics and, with `full`, the data; `known` has the same elements.
+    ) -> Made | None:
+        """Keep statistics and, with `full`, the data; what was kept now, None if nothing was.
 
-        With `later` statistics may wait until the records are handed over.
+        `known` has the same elements. With `later` statistics may wait until the records are
+        handed over.
         """
         if full:
             if id(token) in self._in_full:
-                return
+                return None
             self._in_full.add(id(token))
+        made: Made | None = None
         try:
             with unobserved():
                 if self._budget.is_over():
-                    return
+                    return None
                 if is_plain(tensor):
-                    self._keep_plain(token, tensor, full, known, later)
-                    return
+                    made = self._of_plain(token, tensor, full, known, later)
+                    self._kept.append((token, made))
+                    return made
                 grad = torch.is_grad_enabled()
                 # Not `torch.no_grad()`, which an interrupt may end before its end is set up.
                 try:
                     set_grad_enabled(False)
                     with without_modes():
                         if known is None or full:
-                            self._keep(token, tensor, full, known)
+                            made = self._of(token, tensor, full, known)
                         else:
-                            self._keep_view(token, tensor, known)
+                            made = self._of_view(token, tensor, known)
                 finally:
                     set_grad_enabled(grad)
+                if made is not None:
+                    self._kept.append((token, made))
         except Exception as fault:
             pass_on(fault)
             self._not_kept(tensor, f"{type(fault).__name__}: {fault}")
+        return made
 
-    def _keep_plain(
+    def _of_plain(
         self, token: Token, tensor: Tensor, full: bool, known: Taken | None, later: bool
-    ) -> None:
-        """Keep a tensor whose elements are just the bytes where it begins: no torch is needed."""
+    ) -> Made:
+        """What to keep of a tensor that is just the bytes where it begins: no torch is needed."""
         count = tensor.numel()
         size = count * tensor.element_size()
         stats: Statistics | None = None
         copy = known.snapshot if full and known is not None and known.contiguous else None
         if full and self._budget.has_room(count, 0 if copy else size):
             copy = copy or self._copy(tensor, size)
-            self._add(token, tensor, copy)
+            made: Made = partial(self._finished, copy, tuple(tensor.shape))
             if size <= SMALL:
-                return  # is copied as soon as looked up
+                return made  # is copied as soon as looked up
         elif known is not None:
-            self._keep_view(token, tensor, known)
-            return
+            return self._of_view(token, tensor, known)
         elif later and 0 < size <= _SOON_COPIED:
             # Between two ops each step of a computation has to be fetched into the cache anew.
             copy = plain_snapshot(tensor, size, self._buffers.take)
             self._budget.pending += size
-            self._kept.append((token, partial(self._finished, copy, None)))
+            made = partial(self._finished, copy, None)
         else:
             if type(tensor) is torch.nn.Parameter:
                 stats = statistics_of_parameter(tensor, version_of(tensor))
             else:
                 stats = statistics_of_bytes(memory_of(tensor), tensor.dtype)
             copy = None
-            self._kept.append((token, Kept(stats, None)))
+            made = Kept(stats, None)
         self._remember(token, Taken(token, _elements(tensor), True, stats, copy))
+        return made
 
     def _copy(self, tensor: Tensor, size: int) -> Snapshot:
         """A copy of a plain tensor; the statistics too if whoever writes is behind with them."""
@@ -188,11 +194,12 @@ class Keeper:
             return counted_snapshot(tensor, size, self._buffers.take)
         return plain_snapshot(tensor, size, self._buffers.take)
 
-    def _keep(self, token: Token, tensor: Tensor, full: bool, known: Taken | None) -> None:
+    def _of(self, token: Token, tensor: Tensor, full: bool, known: Taken | None) -> Made | None:
+        """What to keep of any tensor, None if it has nothing to keep."""
         elements = elements_of(tensor)
         if elements is None:
             self._not_kept(tensor, "it has no elements of its own that could be copied")
-            return
+            return None
         shared = known.snapshot if known is not None and known.contiguous else None
         if shared is not None and not tensor.is_contiguous():
             shared = None
@@ -201,32 +208,29 @@ class Keeper:
         copy: Snapshot | None = None
         if not full or not self._budget.has_room(elements.numel(), 0 if shared else size):
             stats = statistics(elements)
-            self._kept.append((token, Kept(stats, None)))
+            made: Made = Kept(stats, None)
         else:
             parts = parts_of(tensor, elements)
             if parts is not None:
-                self._kept.append((token, Kept(statistics(elements), parts)))
-                return
+                return Kept(statistics(elements), parts)
             copy = shared or snapshot(elements, self._buffers.take)
-            self._add(token, elements, copy)
+            made = partial(self._finished, copy, tuple(elements.shape))
         if is_dense(tensor):
             contiguous = tensor.is_contiguous()
             self._remember(token, Taken(token, _elements(tensor), contiguous, stats, copy))
+        return made
 
-    def _keep_view(self, token: Token, tensor: Tensor, known: Taken) -> None:
-        """Keep the statistics of elements that are known, in another shape or order."""
+    def _of_view(self, token: Token, tensor: Tensor, known: Taken) -> Kept:
+        """What to keep of elements that are known, in another shape or order: their statistics."""
         stats = dict(known.stats or (known.snapshot.stats if known.snapshot else {}))
         if not tensor.is_contiguous():
             # In another order they have another digest, and to read them in it takes a copy.
             stats.pop("digest", None)
         elif not known.contiguous:
             stats["digest"] = digest_of(tensor)
-        self._kept.append((token, Kept(stats, None)))
         contiguous = tensor.is_contiguous()
         self._remember(token, Taken(token, known.elements, contiguous, stats, None))
-
-    def _add(self, token: Token, elements: Tensor, copy: Snapshot) -> None:
-        self._kept.append((token, partial(self._finished, copy, tuple(elements.shape))))
+        return Kept(stats, None)
 
     def _finished(self, copy: Snapshot, shape: tuple[int, ...] | None) -> Kept:
         """Statistics of a copy, and its data in a shape if there is one.
@@ -251,7 +255,8 @@ class Keeper:
         """Tokens handed over may be gone after this, and their ids used again."""
         self._in_full.clear()
         # The data goes with its batch.
-        self._taken = {id(t.token): t for t in self._taken.values() if t.snapshot is None}
+        taken = list(self._taken.values())  # at once: other threads keep values meanwhile
+        self._taken = {id(t.token): t for t in taken if t.snapshot is None}
 
     def keep_call(
         self, paths: list[str], call: int, side: str, value: Any, known: Callable[..., Token]
