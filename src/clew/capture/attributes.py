@@ -11,17 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
+from clew.capture.settings import changed, plain
 from clew.events.columns import Attributes
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from clew.capture.names import ModuleEntry
     from clew.capture.recording import Recording
-
-_PLAIN = (bool, int, float, complex, str, type(None))
-# Longer texts and lists are data.
-_LONGEST = 64
 
 
 class AttributeSource:
@@ -58,19 +52,19 @@ class AttributeSource:
             held = weakref.ref(optimizer), self._count, []
             self._count += 1
         _, number, before = held
-        now = [_plain(group) for group in optimizer.param_groups]
+        now = [plain(group) for group in optimizer.param_groups]
         for at, group in enumerate(now):
             known = before[at] if at < len(before) else None
-            changed = group if known is None else _changed(known, group)
+            new = group if known is None else changed(known, group)
             if known is None:
-                changed = {
+                new = {
                     "class": type(optimizer).__name__,
-                    **changed,
+                    **new,
                     "params": self._names(optimizer.param_groups[at]["params"]),
                 }
-            if changed:
+            if new:
                 recording.attributes.append(
-                    Attributes("optimizer", number, at, recording.next_id(), changed)
+                    Attributes("optimizer", number, at, recording.next_id(), new)
                 )
         self._optimizers[id(optimizer)] = (held[0], number, now)
 
@@ -78,40 +72,3 @@ class AttributeSource:
         """The paths of a group's parameters, as far as they have one."""
         name_of = self._recording.modules.tensor_name
         return [name_of(parameter) or "?" for parameter in parameters]
-
-
-def look(recording: Recording, entry: ModuleEntry, module: nn.Module, event: int) -> None:
-    """Note what a module is set to, if that is new."""
-    now = _plain(module.__dict__)
-    changed = now if entry.settings is None else _changed(entry.settings, now)
-    if changed:
-        recording.attributes.append(Attributes("module", entry.number, 0, event, changed))
-    entry.settings = now
-
-
-def _plain(held: dict[str, Any]) -> dict[str, Any]:
-    """The plain ones among the attributes of an object, or the settings of a group."""
-    found = {}
-    for name, value in list(held.items()):
-        if name[:1] != "_" and name != "params" and type(name) is str and _is_plain(value):
-            found[name] = list(value) if isinstance(value, tuple) else value
-    return found
-
-
-def _is_plain(value: Any) -> bool:
-    if type(value) is str:
-        return len(value) <= _LONGEST
-    if type(value) in (list, tuple):
-        return len(value) <= _LONGEST and all(type(item) in (bool, int, float) for item in value)
-    return type(value) in _PLAIN
-
-
-def _changed(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """What is new or other than before; None where it is gone."""
-    gone = {name: None for name in before if name not in now}
-    other = {
-        name: value
-        for name, value in now.items()
-        if name not in before or before[name] != value or type(before[name]) is not type(value)
-    }
-    return gone | other

@@ -26,6 +26,7 @@ from clew.capture.records import (
     UnknownShape,
     tokens_in,
 )
+from clew.capture.settings import settled
 from clew.capture.sources import StackNode, place_of
 from clew.events.columns import (
     COLUMN_NAMES,
@@ -169,7 +170,7 @@ class Encoder:
             self._kept,
             gone,
             freed,
-            records.attributes,
+            settled(records.attributes),
             modes,
             self._new_sources(tables["places"], around.source),
             around.environment,

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from clew.capture.attributes import look
 from clew.capture.lanes import FRAME, ID, NAME, NODE, NUMBER, Call, Lane
 from clew.capture.recording import Recording
+from clew.capture.settings import look
 from clew.capture.sources import MACHINERY
 from clew.capture.structure import CONSTANTS, describe
 from clew.capture.torch_compat import (
@@ -187,7 +187,7 @@ def _hooks(
             event = next_event()
             if recorded and (entry.turn != turn[0] or entry.training is not module.training):
                 entry.turn, entry.training = turn[0], module.training
-                look(recording, entry, module, event)
+                look(recording.attributes, entry, module, event)
             # The clock last, so that the time is the module's, not the recording's.
             stack.append((event, node, id(inner), name, parent, clock(), number, inputs, named))
             if on_enter is not None:

@@ -26,8 +26,8 @@ class ModuleEntry:
     """One module object: what all its names share."""
 
     __slots__ = (
-        "calls", "failed", "names", "number", "recomputed", "ref", "settings", "training", "turn",
-        "wrapper",
+        "calls", "failed", "names", "names_set", "number", "recomputed", "ref", "settings",
+        "training", "turn", "wrapper",
     )  # fmt: skip
 
     def __init__(self, number: int, module: nn.Module, wrapper: bool) -> None:
@@ -39,7 +39,8 @@ class ModuleEntry:
         self.failed = 0
         self.recomputed = 0
         # What it was set to when it was looked at last, and the turn that was in.
-        self.settings: dict[str, Any] | None = None
+        self.names_set: tuple[str, ...] = ()
+        self.settings: tuple[Any, ...] | None = None
         self.training: bool | None = None
         self.turn = -1
 

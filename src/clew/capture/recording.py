@@ -34,7 +34,6 @@ from clew.capture.records import (
 )
 from clew.capture.sources import Position, StackNode, StackTree
 from clew.capture.structure import describe, is_tensor
-from clew.events.columns import Attributes
 from clew.events.model import Gap
 from clew.events.records import Label
 
@@ -109,7 +108,7 @@ class Recording:
         self.push: Callable[[tuple[Any, ...]], None] = self.events.extend
         # What modules and optimizers were found to be set to since the last hand-over; they are
         # looked at again once a turn, which ends with every step and hand-over.
-        self.attributes: list[Attributes] = []
+        self.attributes: list[Any] = []
         self.turn = [0]
         # Called when a module call begins, if somebody listens.
         self.on_enter: Callable[[Lane, Call], None] | None = None

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from clew.events.columns import Attributes
 from clew.events.records import Kept
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ class Records:
     # Bytes of memory that was met from outside, by its number.
     sizes: dict[int, int] = field(default_factory=dict)
     # What modules and optimizers are set to.
-    attributes: list[Attributes] = field(default_factory=list)
+    attributes: list[Any] = field(default_factory=list)
     # What other processes recorded.
     foreign: list[Foreign] = field(default_factory=list)
     # About how many bytes it will be.

@@ -1,0 +1,86 @@
+"""What objects of the program are set to: those of their attributes that are plain.
+
+Only what lies in an object's own `__dict__` is read: nothing is called.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from clew.events.columns import Attributes
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from clew.capture.names import ModuleEntry
+
+_PLAIN = (bool, int, float, complex, str, type(None))
+# Longer texts and lists are data.
+_LONGEST = 64
+# class -> how many attributes its modules have, and the names of those that are plain
+_names_of: dict[type, tuple[int, tuple[str, ...]]] = {}
+_MISSING = object()
+# Plain whatever they hold.
+_FIXED = frozenset((bool, int, float, complex, type(None)))
+
+
+def look(noted: list[Any], entry: ModuleEntry, module: nn.Module, event: int) -> None:
+    """Note what a module is set to, if that is new. It runs at the first call of every module."""
+    held = module.__dict__
+    count, names = _names_of.get(module.__class__, (-1, ()))
+    if count == len(held):
+        values = tuple([held.get(name, _MISSING) for name in names])
+        if _FIXED.issuperset(map(type, values)) or all(map(_is_plain, values)):
+            if entry.settings != values or entry.names_set is not names:
+                noted.append((entry, event, names, values, entry.names_set, entry.settings))
+                entry.names_set, entry.settings = names, values
+            return
+    found = plain(held)
+    names, values = tuple(found), tuple(found.values())
+    _names_of[module.__class__] = (len(held), names)
+    noted.append((entry, event, names, values, entry.names_set, entry.settings))
+    entry.names_set, entry.settings = names, values
+
+
+def settled(noted: list[Any]) -> list[Attributes]:
+    """What was noted, as rows: of a module all that is plain the first time, then what changed."""
+    rows = []
+    for one in noted:
+        if isinstance(one, Attributes):
+            rows.append(one)
+            continue
+        entry, event, names, values, names_before, before = one
+        now = plain(dict(zip(names, values, strict=True)))
+        if before is not None:
+            now = changed(plain(dict(zip(names_before, before, strict=True))), now)
+        if now:
+            rows.append(Attributes("module", entry.number, 0, event, now))
+    return rows
+
+
+def plain(held: dict[str, Any]) -> dict[str, Any]:
+    """The plain ones among the attributes of an object, or the settings of a group."""
+    found = {}
+    for name, value in list(held.items()):
+        if name[:1] != "_" and name != "params" and type(name) is str and _is_plain(value):
+            found[name] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) is str:
+        return len(value) <= _LONGEST
+    if type(value) in (list, tuple):
+        return len(value) <= _LONGEST and all(type(item) in (bool, int, float) for item in value)
+    return type(value) in _PLAIN
+
+
+def changed(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """What is new or other than before; None where it is gone."""
+    gone = {name: None for name in before if name not in now}
+    other = {
+        name: value
+        for name, value in now.items()
+        if name not in before or before[name] != value or type(before[name]) is not type(value)
+    }
+    return gone | other
