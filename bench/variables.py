@@ -75,7 +75,7 @@ class _Records:
 def one_local(calls: int) -> Any:
     """`y` of `target` recorded in full at each binding, and nothing else touched."""
     store = MemoryStore()
-    around = Surroundings([], [], [], [], {}, [], lambda file: None, {})
+    around = Surroundings([], [], [], [], lambda step: {}, [], lambda file: None, {})
     taker = Deferred(Encoder(lambda: around), store)
     budget = Budget(Limits(), lambda gap: None)
     recording = Recording(taker, time.perf_counter_ns, NoTensors, budget)

@@ -125,7 +125,8 @@ class WatchTrace(Trace):
         recording = self.recording
         return Surroundings(
             module_rows(recording), list(recording.modules.parameters),
-            list(recording.thread_names), list(recording.tensors.generator_names), {},
+            list(recording.thread_names), list(recording.tensors.generator_names),
+            lambda step: {},
             list(self.gaps), source_text, environment,
         )  # fmt: skip
 

@@ -141,7 +141,7 @@ def in_batches(columns: Columns, cuts: list[int], forget: bool) -> Facts:
         for event, facts in new.items():
             assert found.setdefault(event, facts) == facts, f"event {event} changed"
         if forget:
-            state.forget_values(replay.alive(count))
+            state.forget(replay.alive(count), batch.id[batch.end < 0])
     return found
 
 

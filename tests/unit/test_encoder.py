@@ -77,7 +77,7 @@ class Kit:
     """An encoder and the store that its batches go to."""
 
     def __init__(self) -> None:
-        nothing = Surroundings([], [], [], [], {}, [], lambda file: None, {})
+        nothing = Surroundings([], [], [], [], lambda step: {}, [], lambda file: None, {})
         self.encoder = Encoder(lambda: nothing)
         self.store = MemoryStore()
 

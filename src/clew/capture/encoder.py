@@ -7,8 +7,10 @@ made by the op that wrote.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -46,6 +48,8 @@ from clew.events.records import MODULE, NOTE, OP, STEP, Kept, Label, Unseen
 from clew.stream.batch import TABLES, Batch
 from clew.stream.redact import redacted
 
+# Writes to one memory that are remembered at least.
+_SLACK = 8
 # Constants that are kept as they are; anything else by its text.
 PLAIN_TYPES = (type(None), bool, int, float, complex, str)
 
@@ -59,13 +63,16 @@ _WIDTHS = dict.fromkeys(
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a recording knows besides its records, as of now; `source` gives a file's text."""
+    """What a recording knows besides its records, as of now.
+
+    `source` gives a file's text, `modes` those of all steps after one.
+    """
 
     modules: list[ModuleRow]
     parameters: list[tuple[str, int, int]]
     threads: list[str]
     generators: list[str]
-    modes: dict[int, str]
+    modes: Callable[[int], dict[int, str]]
     gaps: list[Gap]
     source: Callable[[str], str | None]
     environment: dict[str, Any]
@@ -95,10 +102,50 @@ class Table:
         return number
 
 
-class Encoder:
-    """Turns records into batches; knows what everything was numbered before."""
+class RecentTable(Table):
+    """A table of which only the rows used last are known; one that is used after it was let go of
+    has a new number."""
 
-    def __init__(self, around: Callable[[], Surroundings], redact: bool = False) -> None:
+    def __init__(self, most: float) -> None:
+        super().__init__()
+        self._most = most
+        self.count = 0
+
+    def number(self, key: Any, make: Callable[[], Any]) -> int:
+        """The number of `key`, whose row is made when it is new."""
+        number = self._numbers.pop(key, None)
+        if number is None:
+            number = self.count
+            self.count += 1
+            self.rows.append(make())
+        self._numbers[key] = number  # the last one now
+        return number
+
+    def gained(self) -> list[Any]:
+        """The rows that are new since the last time."""
+        rows, self.rows = self.rows, []
+        return rows
+
+    def let_go(self) -> list[int]:
+        """Let go of the rows that were not used for longest; their numbers."""
+        many = max(0, len(self._numbers) - self._most)
+        oldest = list(itertools.islice(self._numbers, int(min(many, len(self._numbers)))))
+        return [self._numbers.pop(key) for key in oldest]
+
+
+class Encoder:
+    """Turns records into batches; knows what everything was numbered before.
+
+    Of more than `templates` of those, the ones not used for longest are let go of: some have a
+    constant that is another at each step.
+    """
+
+    def __init__(
+        self,
+        around: Callable[[], Surroundings],
+        redact: bool = False,
+        templates: float = inf,
+    ) -> None:
         self._around = around
         self._redact = redact
         self.ops = Table()
@@ -106,7 +153,7 @@ class Encoder:
         self.labels = Table()
         self.errors = Table()
         self.metas = Table()
-        self.templates = Table()
+        self.templates = RecentTable(templates)
         self.value_names = Table()
         # Stack nodes met, and places of other processes, each after the one above it.
         self._places = Table()
@@ -115,7 +162,7 @@ class Encoder:
         # How many rows of each table, and which files and steps, earlier batches have.
         self._told = dict.fromkeys(TABLES, 0)
         self._sources: set[str] = set()
-        self._modes: dict[int, str] = {}
+        self._last_mode = -1
         # Of the batch that is being made.
         self._rows: dict[str, list[int]] = {}
         self._kept: dict[int, Kept] = {}
@@ -157,11 +204,12 @@ class Encoder:
         for at in range(0, len(records.open_calls), EVENT_FIELDS):
             self._add_event(records.open_calls[at : at + EVENT_FIELDS])
         freed = self._freed(records)
-        gone = self._forget(records.surviving)
+        oldest = min(records.open_calls[::EVENT_FIELDS], default=inf)
+        gone = self._forget(records.surviving, oldest)
         rows = self._rows.items()
         around = self._around()
-        modes = {step: mode for step, mode in around.modes.items() if step not in self._modes}
-        self._modes |= modes
+        modes = around.modes(self._last_mode)
+        self._last_mode = max(modes, default=self._last_mode)
         tables = self._gained(around)
         batch = Batch(
             {name: np.array(column, _WIDTHS.get(name, np.int64)) for name, column in rows},
@@ -170,6 +218,7 @@ class Encoder:
             self._kept,
             gone,
             freed,
+            self.templates.let_go(),
             settled(records.attributes),
             modes,
             self._new_sources(tables["places"], around.source),
@@ -184,7 +233,6 @@ class Encoder:
             "modules": around.modules,
             "notes": self.notes.rows,
             "labels": self.labels.rows,
-            "templates": self.templates.rows,
             "metas": self.metas.rows,
             "errors": self.errors.rows,
             "value_names": self.value_names.rows,
@@ -195,6 +243,7 @@ class Encoder:
         }
         told = self._told
         gained = {name: rows[told[name] :] for name, rows in held.items()}
+        gained["templates"] = self.templates.gained()
         gained["places"] = [
             row if isinstance(row, Place) else self._place_row(row)
             for row in self._places.rows[told["places"] :]
@@ -211,15 +260,25 @@ class Encoder:
         texts = {file: source(file) for file in sorted(files)}
         return {file: text for file, text in texts.items() if text is not None}
 
-    def _forget(self, surviving: list[Any]) -> Ints:
-        """Forget values that records to come will not mention; which."""
-        before = self._alive
-        self._numbers = {id(token): self._numbers[id(token)] for token in tokens_in(surviving)}
+    def _forget(self, surviving: list[Any], oldest: float) -> Ints:
+        """Forget values that records to come will not mention; which.
+
+        `oldest` is the first event that is still open.
+        """
+        before, numbers = self._alive, self._numbers
+        # Of a token that another thread made just now, the value comes with the next records.
+        known = [id(token) for token in tokens_in(surviving) if id(token) in numbers]
+        self._numbers = {token: numbers[token] for token in known}
         used = set(self._numbers.values())
-        for numbers in self._foreign.values():
-            used.update(number for number, _ in numbers.values.values())
+        for other in self._foreign.values():
+            used.update(number for number, _ in other.values.values())
         self._alive = {number: before[number] for number in used}
         storages = {facts[0] for facts in self._alive.values()}
+        self._heads = {
+            storage: _since(self._heads[storage], oldest)
+            for storage in storages
+            if storage in self._heads
+        }
         self._sizes = {at: size for at, size in self._sizes.items() if at in storages}
         self._written.clear()
         self._renewed.clear()
@@ -384,6 +443,10 @@ class Encoder:
     def _place_row(self, node: StackNode) -> Place:
         return place_of(node, -1 if node.parent is None else self._places[node.parent.index])
 
+    def template_number(self, template: Template) -> int:
+        """The number of a template of another process; it may hold lists, which have no hash."""
+        return self.templates.number(repr(template), lambda: template)
+
     def place_number(self, place: Place) -> int:
         """The number of a place in another process."""
         return self._places.number(place, lambda: place)
@@ -455,6 +518,15 @@ def _is_own(storage: int) -> bool:
 
 def _first_on(storage: int) -> int:
     return storage // 2
+
+
+def _since(writes: list[tuple[int, int, int, int]], event: float) -> list[Any]:
+    """The writes to some memory that an event may see, or one after it: the last before, and on.
+
+    A few more, for events that other threads are at.
+    """
+    before = sum(write[2] < event for write in writes)
+    return writes[max(0, before - _SLACK) :]
 
 
 def _meta(shape: Any, stride: Any, dtype: Any, device: Any, extra: Extra | None) -> Meta:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from clew.events.columns import Template
 from clew.events.records import LABELLED, OP, PREFIX
 from clew.stream.batch import Batch
 
@@ -27,6 +28,7 @@ class Numbers:
     """What the numbers of one other process are here."""
 
     tables: dict[str, list[int]] = field(default_factory=dict)
+    templates: list[Template] = field(default_factory=list)
     # value -> (its number here, its storage there), and storage -> its number here
     values: dict[int, tuple[int, int]] = field(default_factory=dict)
     storages: dict[int, int] = field(default_factory=dict)
@@ -62,7 +64,8 @@ def add(encoder: Encoder, foreign: Foreign, numbers: Numbers) -> None:
         encoder.append_event(
             refs, id=event, kind=kind, subject=subjects[kind][c["subject"][row]],
             place=at["places"][c["place"][row]], parent=-1, start=c["start"][row],
-            end=c["end"][row], number=-1, template=at["templates"][c["template"][row]],
+            end=c["end"][row], number=-1,
+            template=encoder.template_number(numbers.templates[c["template"][row]]),
             error=-1 if c["error"][row] < 0 else at["errors"][c["error"][row]], generator=-1,
             draw=-1,
         )  # fmt: skip
@@ -76,15 +79,13 @@ def _learn(encoder: Encoder, foreign: Foreign, numbers: Numbers) -> None:
     """Number what the other process's tables have gained."""
     own: dict[str, Any] = {
         "ops": encoder.ops, "labels": encoder.labels, "metas": encoder.metas,
-        "templates": encoder.templates, "errors": encoder.errors,
-        "value_names": encoder.value_names,
+        "errors": encoder.errors, "value_names": encoder.value_names,
     }  # fmt: skip
     for name, table in own.items():
         known = numbers.tables.setdefault(name, [])
         for row in foreign.batch.tables.get(name, ()):
-            # Templates may hold lists, which cannot be looked up by themselves.
-            key = repr(row) if name in ("templates", "metas") else row
-            known.append(table.number(key, lambda row=row: row))
+            known.append(table.number(row, lambda row=row: row))
+    numbers.templates += foreign.batch.tables.get("templates", ())
     places = numbers.tables.setdefault("places", [])
     for place in foreign.batch.tables.get("places", ()):
         above = -1 if place.parent < 0 else places[place.parent]

@@ -31,6 +31,7 @@ from clew.capture.records import (
     Taker,
     Token,
     UnknownShape,
+    tokens_in,
 )
 from clew.capture.sources import Position, StackNode, StackTree
 from clew.capture.structure import describe, is_tensor
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from clew.stream.batch import Batch
 
 _REMEMBERED = 4096
+# Tensors of which something is remembered, before those that are gone are looked for.
+_MANY = 256
 
 # Events handed over at a time: few enough to stay small, enough to amortise the call.
 _BATCH = 1 << 14
@@ -404,6 +407,7 @@ class Recording:
             if ends:
                 self.halt()
             records.surviving = self.surviving()
+            self._forget_gone(records.surviving)
             records.open_calls = self.open_calls()
             self._taker.take(records)
         if ends:
@@ -437,6 +441,16 @@ class Recording:
         records.sizes, self.tensors.sizes = self.tensors.sizes, {}
         self.turn[0] += 1
         return records
+
+    def _forget_gone(self, surviving: list[Any]) -> None:
+        """Let go of what is remembered of tensors that are gone, once there is much of it."""
+        keeper = self.snapshots
+        if len(self._contents) + (0 if keeper is None else keeper.remembered) > _MANY:
+            alive = {id(token) for token in tokens_in(surviving)}
+            for key in [key for key in list(self._contents) if key not in alive]:
+                self._contents.pop(key, None)
+            if keeper is not None:
+                keeper.forget_all_but(alive)
 
     def _within_limit(self, events: list[Any]) -> list[Any]:
         """The first of some events, as many as there may be, and those that go with them.

@@ -258,6 +258,16 @@ class Keeper:
         taken = list(self._taken.values())  # at once: other threads keep values meanwhile
         self._taken = {id(t.token): t for t in taken if t.snapshot is None}
 
+    @property
+    def remembered(self) -> int:
+        """Of how many tensor versions something is at hand."""
+        return len(self._taken)
+
+    def forget_all_but(self, alive: set[int]) -> None:
+        """Forget versions that are gone; `alive` are the ids of the tokens of all others."""
+        for key in [key for key in list(self._taken) if key not in alive]:
+            self._taken.pop(key, None)
+
     def keep_call(
         self, paths: list[str], call: int, side: str, value: Any, known: Callable[..., Token]
     ) -> None:

@@ -37,6 +37,9 @@ _MOST_MAKERS = 1 << 20
 _MOST_EVENTS = 1 << 18
 _MOST_CALLS = 1 << 16
 _MOST_MARKS = 1 << 16
+# Of a run with steps, what a writer remembers: the last steps, and at least so many events.
+_RECENT_STEPS = 3
+_RECENT_EVENTS = 1 << 12
 
 
 class State:
@@ -64,9 +67,29 @@ class State:
         # thread -> ops that made autograd nodes, in order of the numbers of those
         self.makers: dict[int, Rows] = {}
 
-    def forget_values(self, gone: Ints) -> None:
-        """Forget values that no later event takes."""
+    def forget(self, gone: Ints, still_open: Ints) -> None:
+        """Forget what later events do not ask for, however long the run.
+
+        They take none of the values `gone`, and may lie in the calls `still_open`. Of what is older
+        than the last two steps, autograd graphs among it, only the newest is remembered.
+        """
         self.values.keep(~np.isin(self.values["number"], gone))
+        if len(self.steps) < _RECENT_STEPS:
+            return
+        since = int(self.steps["id"][-_RECENT_STEPS])
+        oldest = min(since, int(still_open.min(initial=since)))
+        for marks in (self.steps, self.stretches):
+            # With the one that holds at the beginning.
+            first = int(np.searchsorted(marks["id"], oldest, "right")) - 1
+            marks.keep(slice(max(0, first), None))
+        calls = self.calls["id"]
+        self.calls.keep((calls >= since) | np.isin(calls, still_open))
+        for table in (self.events, *self.makers.values()):
+            wanted_rows = table["id"] >= since
+            wanted_rows[-_RECENT_EVENTS:] = True
+            if table is self.events:
+                wanted_rows |= np.isin(table["id"], self.values["producer"])
+            table.keep(wanted_rows)
 
 
 # What is known of an op that made an autograd node: the number it read, and the id, place, owner

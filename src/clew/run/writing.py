@@ -39,7 +39,7 @@ class LiveEventRows:
         metas = self._state.values["meta"][find(self._state.values["number"], numbers)]
         kept = {i: self._kept[n] for i, n in enumerate(numbers.tolist()) if n in self._kept}
         stats = output_stats(batch, stat_columns(kept, len(numbers)), tensors, at)
-        self._state.forget_values(gone)
+        self._state.forget(gone, batch.id[batch.end < 0])
         for number in gone.tolist():
             self._kept.pop(number, None)
         return {

@@ -19,8 +19,8 @@ from clew.stream.batch import Writer
 if TYPE_CHECKING:
     from clew.capture.encoder import Encoder
 
-# Batches that may wait for the writer, whatever their size.
-_QUEUE = 64
+# Batches that wait for the writer; more would only be memory that is not in the cache.
+_QUEUE = 4
 # How long to wait for a thread before looking whether it is still there, in seconds.
 _PATIENCE = 1.0
 

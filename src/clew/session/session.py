@@ -55,6 +55,11 @@ if TYPE_CHECKING:
     from clew.store.write.disk_sink import DiskSink
 
 
+# Templates at hand to be used again while a trace is written: those with a number that changes at
+# each step never are.
+_TEMPLATES = 1024
+
+
 class Session:
     """One recording from first start to last stop: sources on one side, store on the other."""
 
@@ -105,7 +110,8 @@ class Session:
         from clew.capture.tensors import TensorTable
 
         settings = self._settings
-        encoder = Encoder(self._around, settings.redact)
+        templates = math.inf if settings.out is None else _TEMPLATES
+        encoder = Encoder(self._around, settings.redact, templates)
         self._writer = self._open_writer(encoder)
         unkept = settings.out is False
         self._deferred = (
@@ -437,7 +443,7 @@ class Session:
             list(recording.modules.parameters),
             list(recording.thread_names),
             list(recording.tensors.generator_names),
-            dict(self._steps.modes),
+            self._steps.modes.after,
             list(self.gaps),
             source_text,
             self._environment(),

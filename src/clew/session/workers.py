@@ -25,7 +25,7 @@ def worker_surroundings(recording: Recording) -> Surroundings:
     from clew.capture.encoder import Surroundings
 
     threads = list(recording.thread_names)
-    return Surroundings([], [], threads, [], {}, [], source_text, {})
+    return Surroundings([], [], threads, [], lambda step: {}, [], source_text, {})
 
 
 def begin_worker(plan: WorkerPlan, folder: Path, worker: str) -> tuple[WorkerFile, Recording]:

@@ -7,6 +7,7 @@ in it: arrays, texts, numbers, bytes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -33,7 +34,8 @@ class Batch:
     `columns` has one array for each of COLUMN_NAMES. Values are numbered from batch to batch, and
     `first_ref` counts within this one. The last `open_calls` events are calls that are not over:
     they come again. `tables` holds the rows that each of TABLES has gained, `kept` what was kept
-    of values beyond their facts, `gone` the values that no later batch mentions, `freed` in two
+    of values beyond their facts, `gone` the values and `gone_templates` the rows of that table
+    that no later batch mentions, `freed` in two
     rows the values whose memory was seen to be gone, and the ops before which. `attributes`,
     `modes` and `sources` are added to those known, `environment` takes the place of the one before.
     """
@@ -44,6 +46,7 @@ class Batch:
     kept: dict[int, Kept] = field(default_factory=dict)
     gone: Ints = field(default_factory=_nothing)
     freed: Ints = field(default_factory=lambda: _nothing().reshape(2, 0))
+    gone_templates: list[int] = field(default_factory=list)
     attributes: list[Attributes] = field(default_factory=list)
     modes: dict[int, str] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
@@ -57,12 +60,40 @@ class Writer(Protocol):
         """Take over a batch."""
 
 
-class Tables:
-    """What the integers of all batches so far mean."""
+class NumberedRows(Sequence[Any]):
+    """Rows of a table by their numbers, of which those that are not used any more are let go."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, list[Any]] = {name: [] for name in TABLES}
-        self.modes: dict[int, str] = {}
+        self._count = 0
+        self._held: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, number: Any) -> Any:
+        return self._held[number]
+
+    def __iadd__(self, rows: list[Any]) -> NumberedRows:
+        self._held |= enumerate(rows, self._count)
+        self._count += len(rows)
+        return self
+
+    def forget(self, numbers: list[int]) -> None:
+        """Let go of some rows."""
+        for number in numbers:
+            self._held.pop(number, None)
+
+
+class Tables:
+    """What the integers of all batches so far mean.
+
+    With `forgets`, for whoever writes rows as they come, without what no later batch mentions.
+    """
+
+    def __init__(self, forgets: bool = False) -> None:
+        self.rows: dict[str, Any] = {name: [] for name in TABLES}
+        if forgets:
+            self.rows["templates"] = NumberedRows()
         self.sources: dict[str, str] = {}
         self.environment: dict[str, Any] = {}
 
@@ -70,18 +101,26 @@ class Tables:
         """Learn what a batch adds."""
         for name, rows in batch.tables.items():
             self.rows[name] += rows
-        self.modes |= batch.modes
         self.sources |= batch.sources
         self.environment = batch.environment
 
+    def forget(self, batch: Batch) -> None:
+        """Let go of what no batch after this one mentions."""
+        self.rows["templates"].forget(batch.gone_templates)
+
     def columns(
-        self, arrays: dict[str, Ints], kept: Any, attributes: list[Attributes], rank: int
+        self,
+        arrays: dict[str, Ints],
+        kept: Any,
+        attributes: list[Attributes],
+        modes: dict[int, str],
+        rank: int,
     ) -> Columns:
         """Give arrays together with what they mean."""
         given: dict[str, Any] = {**arrays, **self.rows, "gaps": list(self.rows["gaps"])}
         return Columns(
             **given,
-            modes=dict(self.modes),
+            modes=modes,
             sources=self.sources,
             environment=self.environment,
             kept=kept,

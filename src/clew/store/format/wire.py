@@ -49,6 +49,7 @@ def to_bytes(batch: Batch, facts: dict[str, Any]) -> bytes:
         "rows": [len(array) for array in arrays],
         "open": batch.open_calls,
         "tables": {name: [dump(row) for row in rows] for name, rows in batch.tables.items()},
+        "gone_templates": batch.gone_templates,
         "attributes": [dump(row) for row in batch.attributes],
         "kept": kept,
     }
@@ -90,7 +91,10 @@ def _message(head: dict[str, Any], data: bytes) -> Message:
     tables = {name: _rows(name, rows) for name, rows in head["tables"].items()}
     columns = dict(zip(COLUMN_NAMES, arrays, strict=True))
     attributes = _rows("attributes", head["attributes"])
-    batch = Batch(columns, head["open"], tables, kept, gone, freed.reshape(2, -1), attributes)
+    batch = Batch(
+        columns, head["open"], tables, kept, gone, freed.reshape(2, -1), head["gone_templates"],
+        attributes,
+    )  # fmt: skip
     return Message(head["facts"], batch)
 
 

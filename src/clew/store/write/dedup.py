@@ -20,7 +20,7 @@ from clew.events.records import Payload
 _SMALLEST = 64
 # Contents remembered; when there are more, those met first are forgotten, and stored again should
 # they come again.
-_MOST = 1 << 16
+_MOST = 1 << 14
 _PIECE = 4 << 20
 
 # dtype, number of bytes, checksum

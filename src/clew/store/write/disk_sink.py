@@ -28,7 +28,7 @@ class DiskSink:
         self.folder = claim.folder
         self._rank = rank
         self._event_rows = event_rows
-        self._tables = Tables()
+        self._tables = Tables(forgets=True)
         self._files = TraceFiles(self.folder)
         self._files.sign()
 
@@ -36,10 +36,13 @@ class DiskSink:
         """Write a batch."""
         self._check_place()
         self._tables.extend(batch)
-        columns = self._tables.columns(batch.columns, batch.kept, batch.attributes, self._rank)
+        columns = self._tables.columns(
+            batch.columns, batch.kept, batch.attributes, batch.modes, self._rank
+        )
         self._files.write_tables(columns)
         self._files.write_values(columns, slice(None), kept_rows(columns.kept), batch.freed)
         self._files.write_events(self._event_rows(columns, batch.gone), batch.open_calls)
+        self._tables.forget(batch)
 
     def settle(self) -> None:
         """Make what was written last; in local files it does."""

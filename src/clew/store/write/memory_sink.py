@@ -19,6 +19,7 @@ class MemoryStore:
         self._tables = Tables()
         self._kept: dict[int, Kept] = {}
         self._attributes: list[Attributes] = []
+        self._modes: dict[int, str] = {}
         self._freed: list[Ints] = []
         self._contents = KeptContents()
         self._columns: dict[str, list[Ints]] = {name: [] for name in COLUMN_NAMES}
@@ -32,6 +33,7 @@ class MemoryStore:
         for number, kept in batch.kept.items():
             self._kept[number] = self._shared(kept)
         self._attributes += batch.attributes
+        self._modes |= batch.modes
         if batch.freed.size:
             self._freed.append(batch.freed)
         over, self._open = batch.columns, None
@@ -59,7 +61,9 @@ class MemoryStore:
             # In order is as good as any: one copy is enough.
             whole = columns
         self._columns = {name: [column] for name, column in whole.items()}
-        return self._tables.columns(columns, self._kept, self._attributes, rank)
+        return self._tables.columns(
+            columns, self._kept, list(self._attributes), dict(self._modes), rank
+        )
 
     def _shared(self, kept: Kept) -> Kept:
         if kept.payload is None:

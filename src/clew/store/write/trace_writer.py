@@ -27,6 +27,8 @@ from clew.store.write.dedup import StoredAt, WrittenContents, key_of, strong_dig
 from clew.store.write.seal_part import seal_part
 from clew.store.write.value_rows import KeptRows, row_of, scattered, value_rows
 
+# Tables whose rows are only those that are new.
+_APPENDED = ("attribute", "mode")
 NOTHING_FREED: Ints = np.zeros((2, 0), dtype=np.int64)
 _INLINE = 8 << 10
 _DATA_COLUMNS = (
@@ -119,7 +121,6 @@ class TraceFiles:
         self._environment = ""
         self._values = 0
         self._events = 0
-        self._attributes = 0
 
     def sign(self) -> None:
         """Say which process writes these files."""
@@ -160,10 +161,9 @@ class TraceFiles:
         """Write what the tables have gained."""
         rows = _no_rows()
         for table, kind in TABLES.items():
-            if table == "attribute":
+            if table in _APPENDED:
                 continue
-            held = getattr(columns, kind.attribute)
-            listed: list[Any] = list(held.items()) if isinstance(held, dict) else held
+            listed: list[Any] = getattr(columns, kind.attribute)
             for number in range(self._known.get(table, 0), len(listed)):
                 _append(rows, table, number, dump(listed[number]))
             self._known[table] = len(listed)
@@ -171,9 +171,13 @@ class TraceFiles:
             if file not in self._sources:
                 _append(rows, "source", len(self._sources), to_json([file, text]))
                 self._sources.add(file)
-        for attributes in columns.attributes:
-            _append(rows, "attribute", self._attributes, dump(attributes))
-            self._attributes += 1
+        for table, appended in {
+            "attribute": columns.attributes,
+            "mode": columns.modes.items(),
+        }.items():
+            for number, row in enumerate(appended, self._known.get(table, 0)):
+                _append(rows, table, number, dump(row))
+            self._known[table] = self._known.get(table, 0) + len(appended)
         environment = to_json(columns.environment)
         if environment != self._environment:
             _append(rows, "environment", 0, environment)

@@ -1,0 +1,91 @@
+"""A trace that is streamed to a folder takes as much memory after many steps as after a few."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import clew
+from clew.capture import recording
+from clew.run import derive
+from clew.session import session
+
+# Of all that is remembered of the past; what grows past this grows for ever.
+MOST_BYTES = 25_000
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(2, 3)
+        self.second = nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x).relu()
+        return self.second(hidden)
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        ({"values": "stats"}, 50),
+        ({"level": "modules"}, 200),
+        ({"level": "modules", "capture": ["forward.hidden", "first.weight:grad"]}, 80),
+        ({"level": "modules", "watch": ["hidden"]}, 60),
+        ({"level": "values", "capture": ["forward.hidden", "second"]}, 100),
+    ],
+    ids=["ops with statistics", "modules", "captured", "watched", "values alone"],
+)
+def test_memory_does_not_grow_with_steps(
+    settings: dict[str, Any], steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Small, so that few steps reach them.
+    monkeypatch.setattr(session, "_TEMPLATES", 64)
+    monkeypatch.setattr(derive, "_RECENT_EVENTS", 64)
+    monkeypatch.setattr(recording, "_MANY", 16)
+    model = Net()
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def train(t: Any, count: int) -> int:
+        for _ in range(count):
+            with clew.prefix("step"):
+                clew.tap("x", torch.ones(1, 2))
+            optimizer.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            t.step()
+        t.flush()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    with clew.trace(model, out=tmp_path / "run.clew", **settings) as t:
+        # One line calls it, so that the places in the code are the same each time.
+        tracemalloc.start(1)
+        try:
+            used = [train(t, count) for count in (2, 40, steps)]
+        finally:
+            tracemalloc.stop()
+    assert used[2] - used[1] < MOST_BYTES
+    assert t.steps[-1] >= steps
+    assert not [gap for gap in t.coverage if gap.what == "an event"]
+
+
+def test_rows_let_go_of_and_used_again_are_read_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arguments that come again long after are those of each event."""
+    monkeypatch.setattr(session, "_TEMPLATES", 4)
+    factors = [float(n % 7) for n in range(40)]
+    with clew.trace(out=tmp_path / "run.clew") as t:
+        for factor in factors:
+            torch.ones(2) * factor
+            torch.add(torch.ones(2), torch.ones(2), alpha=factor)
+            t.step()
+    adds = [op for op in clew.load(tmp_path / "run.clew").ops if op.name.startswith("aten.add")]
+    assert [op.arguments["alpha"] for op in adds] == factors
