@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -603,3 +604,33 @@ def test_stopped_while_a_module_runs_on_another_thread() -> None:
     assert [op.name for op in t.ops] == []
     assert [e.kind for e in t.events if e.kind == "note"] == []
     assert any(gap.what.startswith("the end of the trace on Thread") for gap in t.coverage)
+
+
+@pytest.mark.parametrize("place", ["memory", "disk"])
+@pytest.mark.parametrize("kind", ["tensors", "arrays"])
+def test_a_flush_while_threads_record(kind: str, place: str, tmp_path: Path) -> None:
+    """What a thread is about to record when its first half is handed over is not lost."""
+
+    def make(number: int) -> Any:
+        return torch.full((4,), number) if kind == "tensors" else np.full(4, number)
+
+    @clew.watch("x", values="full", out=False)
+    def work(first: int) -> None:
+        for number in range(first, first + 100):
+            x = make(number)  # noqa: F841
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        out = tmp_path / "run.clew" if place == "disk" else None
+        with clew.trace(level="values", out=out) as t:
+            threads = [threading.Thread(target=work, args=(100 * n,)) for n in range(4)]
+            for thread in threads:
+                thread.start()
+            while any(thread.is_alive() for thread in threads):
+                t.flush()
+    finally:
+        sys.setswitchinterval(interval)
+    assert t.coverage == ()
+    found = [event.outputs[""].array()[0] for event in t.variables if event.name == "x"]
+    assert sorted(found) == list(range(400))

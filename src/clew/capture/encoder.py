@@ -8,6 +8,7 @@ made by the op that wrote.
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import inf
@@ -25,6 +26,7 @@ from clew.capture.records import (
     Note,
     Records,
     Step,
+    Token,
     UnknownShape,
     tokens_in,
 )
@@ -48,6 +50,8 @@ from clew.events.records import MODULE, NOTE, OP, STEP, Kept, Label, Unseen
 from clew.stream.batch import TABLES, Batch
 from clew.stream.redact import redacted
 
+# Values that a thread may have got tokens of, and other threads after it, before it mentions them.
+_RECENT = 4096
 # Writes to one memory that are remembered at least.
 _SLACK = 8
 # Constants that are kept as they are; anything else by its text.
@@ -169,6 +173,8 @@ class Encoder:
         self._value_count = 0
         # id of a token -> number of its value
         self._numbers: dict[int, int] = {}
+        # Tokens that another thread may have made, and not yet mentioned.
+        self._recent: deque[Token] = deque(maxlen=_RECENT)
         # storage -> writes to it in order: (the value written, its version, the event that wrote,
         # whether autograd follows it)
         self._heads: dict[int, list[tuple[int, int, int, int]]] = {}
@@ -205,7 +211,11 @@ class Encoder:
             self._add_event(records.open_calls[at : at + EVENT_FIELDS])
         freed = self._freed(records)
         oldest = min(records.open_calls[::EVENT_FIELDS], default=inf)
-        gone = self._forget(records.surviving, oldest)
+        if records.is_shared:
+            self._recent.extend(records.values[::VALUE_FIELDS])
+        else:
+            self._recent.clear()
+        gone = self._forget([*records.surviving, *self._recent], oldest)
         rows = self._rows.items()
         around = self._around()
         modes = around.modes(self._last_mode)
@@ -286,6 +296,8 @@ class Encoder:
 
     def _add_value(self, record: list[Any]) -> None:
         token, version, storage, stride, dtype, device, extra, grad, producer, name, told = record
+        if isinstance(storage, tuple) and id(storage) not in self._numbers:
+            self._numbers[id(storage)] = self._lost(storage)
         number = self._value_count
         self._numbers[id(token)] = number
         key = (token, stride, dtype, device, extra)
@@ -468,7 +480,8 @@ class Encoder:
         cls = type(described)
         if isinstance(described, tuple):
             key.append(Tensor)
-            values.append(self._numbers[id(described)])
+            number = self._numbers.get(id(described))
+            values.append(self._lost(described) if number is None else number)
         elif cls is list:
             key.append(len(described))
             for item in described:
@@ -480,6 +493,13 @@ class Encoder:
         else:
             # The type too: 1, 1.0 and True are equal.
             key.append((cls, described if cls is int else repr(described)))
+
+    def _lost(self, token: Token) -> int:
+        """A value of which only the shape is left: a thread was held up before its event."""
+        key = (token, None, "unknown", None, None)
+        return self.append_value(
+            self.free_storage(), 0, self.metas.number(key, lambda: _meta(*key)), 0, -1, -1
+        )
 
     def _adopt(self, value: int, head: int, producer: int) -> None:
         """Credit a value of unknown origin, met after a write to its memory, to that write."""

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from clew.capture.values import Keeper
     from clew.stream.batch import Batch
 
+# The thread that writes a trace, and records nothing.
+WRITER = "clew-writer"
 _REMEMBERED = 4096
 # Tensors of which something is remembered, before those that are gone are looked for.
 _MANY = 256
@@ -345,7 +347,7 @@ class Recording:
         records: list[Any] = []
         if not self.keeps_calls:
             return records
-        for lane in self.lanes.values():
+        for lane in list(self.lanes.values()):
             for event, node, _, name, parent, start, number, inputs, named in lane.stack[1:]:
                 if self.halted and event > self._newest:
                     break
@@ -388,7 +390,7 @@ class Recording:
         """Record nothing more."""
         if not self.halted:
             self.halted = True
-            for lane in self.lanes.values():
+            for lane in list(self.lanes.values()):
                 lane.mute = True
 
     def abandon(self) -> None:
@@ -407,6 +409,7 @@ class Recording:
             if ends:
                 self.halt()
             records.surviving = self.surviving()
+            records.is_shared = _has_threads()
             self._forget_gone(records.surviving)
             records.open_calls = self.open_calls()
             self._taker.take(records)
@@ -472,10 +475,10 @@ class Recording:
 
     def close(self) -> None:
         """Hand over the rest and let go of everything, so that nothing waits for the collector."""
-        for lane in self.lanes.values():
+        for lane in list(self.lanes.values()):
             lane.abandon_above(0)
         self._taker.take(self._take())
-        for lane in self.lanes.values():
+        for lane in list(self.lanes.values()):
             lane.release()
         self.lanes.clear()
         self.tensors.release()
@@ -483,8 +486,14 @@ class Recording:
 
     def surviving(self) -> list[Any]:
         """Tokens that records to come may mention: of tensors that live, and of open calls."""
-        open_calls = [[c[INPUTS], c[NAMED]] for lane in self.lanes.values() for c in lane.stack]
+        lanes = list(self.lanes.values())
+        open_calls = [[c[INPUTS], c[NAMED]] for lane in lanes for c in lane.stack]
         return [*self.tensors.sweep(), *open_calls]
+
+
+def _has_threads() -> bool:
+    """Whether the program has several threads, each of which may be about to record."""
+    return sum(thread.name != WRITER for thread in threading.enumerate()) > 1
 
 
 def _batch_bits(most: float) -> int:

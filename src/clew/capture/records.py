@@ -108,6 +108,8 @@ class Records:
     kept: list[Any] = field(default_factory=list)
     # Tokens that later batches may mention again.
     surviving: list[Any] = field(default_factory=list)
+    # Whether other threads may be about to mention values of these records.
+    is_shared: bool = False
     # Records of the calls that are open now; each comes again, complete, when its call ends.
     open_calls: list[Any] = field(default_factory=list)
     # References of tensors that are gone, in the order in which they went.

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from clew.capture.recording import WRITER
 from clew.capture.records import Records
 from clew.events.model import Gap
 from clew.stream.batch import Writer
@@ -117,7 +118,7 @@ class WriterThread:
             return
         thread = self._thread
         if thread is None:
-            thread = threading.Thread(target=self._run, name="clew-writer", daemon=True)
+            thread = threading.Thread(target=self._run, name=WRITER, daemon=True)
             try:
                 thread.start()
             except RuntimeError:
