@@ -7,7 +7,6 @@ made by the op that wrote.
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from clew.capture import foreign
+from clew.capture.memory import Memory, outside_memory, own_memory
+from clew.capture.numbering import RecentTable, Table
 from clew.capture.records import (
     EVENT_FIELDS,
     SAME,
-    SEEN,
     VALUE_FIELDS,
     Extra,
     Note,
@@ -82,61 +82,6 @@ class Surroundings:
     environment: dict[str, Any]
 
 
-class Table:
-    """Numbers for things that repeat, in order of first use."""
-
-    def __init__(self) -> None:
-        self.rows: list[Any] = []
-        self._numbers: dict[Any, int] = {}
-
-    def __getitem__(self, key: Any) -> int:
-        """The number of `key`, which has one."""
-        return self._numbers[key]
-
-    def get(self, key: Any) -> int | None:
-        """The number of `key` if it has one."""
-        return self._numbers.get(key)
-
-    def number(self, key: Any, make: Callable[[], Any]) -> int:
-        """The number of `key`, whose row is made when it is new."""
-        number = self._numbers.get(key)
-        if number is None:
-            number = self._numbers[key] = len(self.rows)
-            self.rows.append(make())
-        return number
-
-
-class RecentTable(Table):
-    """A table of which only the rows used last are known; one that is used after it was let go of
-    has a new number."""
-
-    def __init__(self, most: float) -> None:
-        super().__init__()
-        self._most = most
-        self.count = 0
-
-    def number(self, key: Any, make: Callable[[], Any]) -> int:
-        """The number of `key`, whose row is made when it is new."""
-        number = self._numbers.pop(key, None)
-        if number is None:
-            number = self.count
-            self.count += 1
-            self.rows.append(make())
-        self._numbers[key] = number  # the last one now
-        return number
-
-    def gained(self) -> list[Any]:
-        """The rows that are new since the last time."""
-        rows, self.rows = self.rows, []
-        return rows
-
-    def let_go(self) -> list[int]:
-        """Let go of the rows that were not used for longest; their numbers."""
-        many = max(0, len(self._numbers) - self._most)
-        oldest = list(itertools.islice(self._numbers, int(min(many, len(self._numbers)))))
-        return [self._numbers.pop(key) for key in oldest]
-
-
 class Encoder:
     """Turns records into batches; knows what everything was numbered before.
 
@@ -182,20 +127,14 @@ class Encoder:
         self._renewed: dict[tuple[int, int], int] = {}
         # value -> (storage, meta, grad, name, version, producer), for values that may still be used
         self._alive: dict[int, tuple[int, int, int, int, int, int]] = {}
-        # storage -> the bytes of it that was met from outside
-        self._sizes: dict[int, int] = {}
-        # id of a reference -> the reference, and the storage of the tensor it tells of
-        self._references: dict[int, tuple[Any, int]] = {}
-        # storage -> tensors on it that are told of when they are gone, and whether it is gone with
-        # the last of them: autograd holds on to memory by itself
-        self._holders: dict[int, list[Any]] = {}
+        self._memory = Memory()
         # value written by an event not yet encoded -> (storage, version, event)
         self._written: dict[int, tuple[int, int, int]] = {}
 
     def batch(self, records: Records) -> Batch:
         """Give what records say, and what has come to be known besides."""
         self._rows = {name: [] for name in COLUMN_NAMES}
-        self._sizes |= {2 * number: size for number, size in records.sizes.items()}
+        self._memory.learn(records)
         for at in range(0, len(records.values), VALUE_FIELDS):
             self._add_value(records.values[at : at + VALUE_FIELDS])
         for at in range(0, len(records.events), EVENT_FIELDS):
@@ -289,7 +228,7 @@ class Encoder:
             for storage in storages
             if storage in self._heads
         }
-        self._sizes = {at: size for at, size in self._sizes.items() if at in storages}
+        self._memory.forget(storages)
         self._written.clear()
         self._renewed.clear()
         return np.array([number for number in before if number not in self._alive], np.int64)
@@ -307,7 +246,7 @@ class Encoder:
             # Numbers of its own for memory met as somebody's result, apart from the others.
             place, version = self.free_storage(), 0
         elif type(storage) is int:
-            place, version = 2 * storage, -1 if version is None else version
+            place, version = outside_memory(storage), -1 if version is None else version
         else:
             base = self._numbers[id(storage)]
             place = self._alive[base][0]
@@ -319,10 +258,7 @@ class Encoder:
                 self._written[number] = (place, version, producer)
         self.append_value(place, version, meta, grad, producer, named)
         if told is not None:
-            self._references[id(told)] = (told, place)
-            holders = self._holders.setdefault(place, [0, _is_own(place)])
-            holders[0] += 1
-            holders[1] = holders[1] and not grad
+            self._memory.hold(place, told, grad)
 
     def _newest(self, value: int) -> tuple[int, int]:
         """The version a value has come to by writes to its memory, and the event that made it."""
@@ -336,7 +272,7 @@ class Encoder:
 
     def free_storage(self) -> int:
         """The number of memory that the next value is the first to have."""
-        return _own(self._value_count)
+        return own_memory(self._value_count)
 
     def keep(self, value: int, kept: Kept) -> None:
         """Keep more of a value than its facts."""
@@ -355,51 +291,20 @@ class Encoder:
         rows["grad"].append(grad)
         rows["producer"].append(producer)
         rows["value_name"].append(name)
-        rows["nbytes"].append(self._size(storage, meta))
+        rows["nbytes"].append(self._memory.size(storage, number, self.metas.rows[meta]))
         rows["freed"].append(-1)
         self._alive[number] = (storage, meta, grad, name, version, producer)
         return number
 
-    def _size(self, storage: int, meta: int) -> int:
-        """The bytes of a storage, -1 where they are not known."""
-        size = self._sizes.get(storage)
-        if size is None:
-            size = -1
-            if storage == _own(self._value_count - 1):  # as large as the first tensor on it
-                size = self.metas.rows[meta].nbytes
-                self._sizes[storage] = size
-        return size
-
     def _freed(self, records: Records) -> Ints:
-        """Say of which values the memory is gone, and before which op that was seen."""
-        if not records.gone:
-            return np.zeros((2, 0), np.int64)
-        seen_by: dict[int, int] = {}
-        for at in range(0, len(records.events), EVENT_FIELDS):
-            seen = records.events[at + SEEN]
-            if seen is not None:
-                seen_by[records.events[at]] = seen if type(seen) is int else seen[0]
-        ids = sorted(seen_by)
-        counts = np.maximum.accumulate(np.array([seen_by[event] for event in ids], np.int64))
-        ids.append(max(records.events[::EVENT_FIELDS], default=-2) + 1)
-        earlier: list[tuple[int, int]] = []
+        """Note whose memory is gone; of values in earlier batches also before which op."""
         first = self._value_count - len(self._rows["freed"])
-        for at, reference in enumerate(records.gone):
-            _, storage = self._references.pop(id(reference), (None, -1))
-            holders = self._holders.get(storage)
-            if holders is None:
-                continue
-            holders[0] -= 1
-            if holders[0]:
-                continue
-            del self._holders[storage]
-            if holders[1]:
-                number = _first_on(storage)
-                event = ids[int(np.searchsorted(counts, at, side="right"))]
-                if number >= first:
-                    self._rows["freed"][number - first] = event
-                else:
-                    earlier.append((number, event))
+        earlier: list[tuple[int, int]] = []
+        for number, event in self._memory.freed(records):
+            if number >= first:
+                self._rows["freed"][number - first] = event
+            else:
+                earlier.append((number, event))
         found: Ints = np.array(earlier, np.int64).reshape(-1, 2).T
         return found
 
@@ -522,22 +427,6 @@ class Encoder:
             renewed = self.append_value(storage, version, meta, grad, producer, name)
             self._renewed[value, head] = renewed
         return renewed
-
-
-# Memory is numbered by the first value on it, or, where that came from outside, as that is: odd and
-# even numbers.
-
-
-def _own(value: int) -> int:
-    return 2 * value + 1
-
-
-def _is_own(storage: int) -> bool:
-    return storage % 2 == 1
-
-
-def _first_on(storage: int) -> int:
-    return storage // 2
 
 
 def _since(writes: list[tuple[int, int, int, int]], event: float) -> list[Any]:

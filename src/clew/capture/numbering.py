@@ -1,0 +1,64 @@
+"""Things that repeat, as numbers: in order of first use."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+
+class Table:
+    """Numbers for things that repeat, in order of first use."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+        self._numbers: dict[Any, int] = {}
+
+    def __getitem__(self, key: Any) -> int:
+        """The number of `key`, which has one."""
+        return self._numbers[key]
+
+    def get(self, key: Any) -> int | None:
+        """The number of `key` if it has one."""
+        return self._numbers.get(key)
+
+    def number(self, key: Any, make: Callable[[], Any]) -> int:
+        """The number of `key`, whose row is made when it is new."""
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.rows)
+            self.rows.append(make())
+        return number
+
+
+class RecentTable(Table):
+    """A table of which only the rows used last are known.
+
+    One that is used after it was let go of has a new number.
+    """
+
+    def __init__(self, most: float) -> None:
+        super().__init__()
+        self._most = most
+        self._count = 0
+
+    def number(self, key: Any, make: Callable[[], Any]) -> int:
+        """The number of `key`, whose row is made when it is new."""
+        number = self._numbers.pop(key, None)
+        if number is None:
+            number = self._count
+            self._count += 1
+            self.rows.append(make())
+        self._numbers[key] = number  # the last one now
+        return number
+
+    def gained(self) -> list[Any]:
+        """The rows that are new since the last time."""
+        rows, self.rows = self.rows, []
+        return rows
+
+    def let_go(self) -> list[int]:
+        """Let go of the rows that were not used for longest; their numbers."""
+        many = int(max(0, len(self._numbers) - self._most))
+        oldest = list(itertools.islice(self._numbers, many))
+        return [self._numbers.pop(key) for key in oldest]
