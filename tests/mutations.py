@@ -48,7 +48,7 @@ BASES = [
     *(_TRACES / f"corpus/traces/{name}.clew" for name in (
         "compiled", "crash", "full", "fused", "killed", "missing_rank", "nan_modules", "nan_op",
         "taps", "threads", "two_callers", "unnamed", "workers")),
-    *(_TRACES / f"formats/v{version}/killed.clew" for version in (2, 3, 4)),
+    *(_TRACES / f"formats/v{version}/killed.clew" for version in (2, 3, 4, 5)),
 ]  # fmt: skip
 # Calls of a round, after the one that reads everything.
 _CALLS = 3
