@@ -6,6 +6,7 @@ In come the columns of everything so far, in order of their ids; out comes what 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -18,10 +19,32 @@ from clew.events.columns import (
     Ints,
 )
 from clew.run.derive import State, derive
-from clew.run.lookup import find
+from clew.run.lookup import Rows, find
 
 # Events derived at a time: what that takes besides is given back, large pieces of it are not.
 _SLICE = 1 << 14
+
+
+# Ids of events; the others are rows of tables and counts, which half the width holds.
+_IDS = ("owner", "forward")
+
+
+class _AllValues(Rows):
+    """The values of a trace in memory, which has them all: none need be remembered besides."""
+
+    def __init__(self, columns: Columns | None) -> None:
+        super().__init__(("number", "producer", "name", "meta"))
+        if columns is not None:
+            self._end = len(columns.meta)
+            self._columns = {
+                "number": np.arange(self._end),
+                "producer": columns.producer,
+                "name": columns.value_name,
+                "meta": columns.meta,
+            }
+
+    def append(self, **columns: Ints) -> None:
+        """Nothing: they are there."""
 
 
 class LiveDerived:
@@ -30,18 +53,25 @@ class LiveDerived:
     def __init__(self) -> None:
         self._state = State()
         self._ids: Ints = np.zeros(0, dtype=np.int64)
-        self._facts: dict[str, Ints] = {n: np.zeros(0, dtype=np.int64) for n in DERIVED_COLUMNS}
+        self._facts: dict[str, Any] = {
+            name: np.zeros(0, dtype=np.int64 if name in _IDS else np.int32)
+            for name in DERIVED_COLUMNS
+        }
 
     def of(self, columns: Columns) -> Derived:
         """Derive the facts of all events, of those that were derived before not again."""
         known = find(self._ids, columns.id)
         new = np.flatnonzero(known < 0)
-        facts = {name: np.append(self._facts[name], -1)[known] for name in DERIVED_COLUMNS}
+        facts = {
+            name: np.append(held, held.dtype.type(-1))[known] for name, held in self._facts.items()
+        }
+        self._state.values = _AllValues(columns)
         for start in range(0, len(new), _SLICE):
             rows = new[start : start + _SLICE]
             found = self._derived(columns, rows)
             for name in DERIVED_COLUMNS:
                 facts[name][rows] = getattr(found, name)
+        self._state.values = _AllValues(None)
         # The facts of a call that is open stay as they are when it ends.
         self._ids, self._facts = columns.id, facts
         return Derived(**facts, paths=self._state.paths.rows, prefixes=self._state.prefixes.rows)
