@@ -176,7 +176,11 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
         nonlocal last_number
         op = facts_of.get(id(func))
         if op is None:
-            op = facts_of[id(func)] = OpFacts(func)
+            try:
+                op = facts_of[id(func)] = OpFacts(func)
+            except Exception as fault:
+                recording.on_fault(fault, str(func))
+                return func(*args, **kwargs or {})
         if lane.mute or op.annotation or is_jit_tracing():
             if lane.mute:
                 if _left_behind:

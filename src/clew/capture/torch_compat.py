@@ -190,9 +190,13 @@ def is_composite(func: Any) -> bool:
     Autograd takes such an op apart before a mode sees it; where there is no autograd, as in
     inference mode, it arrives whole. Seen on 2.6 to 2.13.
     """
-    if not isinstance(func, OpOverload) or not func._can_decompose():
+    if not isinstance(func, OpOverload):
         return False
-    return not torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU")
+    try:
+        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU")
+        return not has_kernel and func._can_decompose()
+    except RuntimeError:  # of some, such as `prim::device`, torch knows no kernels
+        return False
 
 
 def tensors_for_numbers(func: Any, args: tuple[Any, ...], error: BaseException) -> Any:
