@@ -61,7 +61,7 @@ def repeated(table: str, row: dict[str, Any], count: int, **columns: Any) -> pa.
     """One row many times, with some columns of their own."""
     arrays = []
     for field in SCHEMAS[table]:
-        column = columns.get(field.name, [row[field.name]])
+        column = columns.get(field.name, [row.get(field.name)])
         if not isinstance(column, pa.DictionaryArray):
             column = pa.array(column, field.type)
         if field.name not in columns:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import clew
 from clew.capture.snapshots import counted_snapshot, fresh, plain_snapshot
 from clew.events.digest import checksum
-from clew.store.write.disk_sink import DiskSink
+from clew.session.batching import WriterThread
 from tests import models
 from tests.outcomes import HAS_PROC, MEGABYTE, faults, resident
 
@@ -559,7 +559,7 @@ def test_the_program_counts_along_when_the_writer_is_behind(
 ) -> None:
     def run(behind: bool) -> list[tuple[Any, bytes]]:
         out = tmp_path / f"{behind}.clew"
-        monkeypatch.setattr(DiskSink, "is_behind", lambda _: behind)
+        monkeypatch.setattr(WriterThread, "is_behind", lambda _: behind)
         x = torch.arange(200_000.0)
         with clew.trace(level="modules", values="full", out=out):
             for _ in range(6):

@@ -227,7 +227,7 @@ def _end(recording: Recording, record: tuple[Any, ...], start: int, out: Any) ->
             lambda t: recording.tensors.produced(t, event, t.requires_grad, None, False),
         )
         recording.push(
-            (event, _SUBJECT, node, parent, start, end, number, tokens, None, result, None)
+            (event, _SUBJECT, node, parent, start, end, number, tokens, None, result, None, None)
         )
     except Exception as fault:
         recording.on_fault(fault, "a compiled region")

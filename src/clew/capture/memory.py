@@ -6,8 +6,6 @@ tensors has numbered it: odd and even numbers.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from clew.capture.records import EVENT_FIELDS, SEEN, Records
@@ -29,8 +27,9 @@ class Memory:
 
     def __init__(self) -> None:
         self._sizes: dict[int, int] = {}
-        # id of a reference -> the reference, and the memory of the tensor it tells of
-        self._references: dict[int, tuple[Any, int]] = {}
+        # id of a reference -> the memory of the tensor it tells of; whoever has the tensor's token
+        # has the reference, so that it can be let go of when torch asks for that
+        self._references: dict[int, int] = {}
         # memory -> tensors on it that are told of when they are gone, and whether it is gone with
         # the last of them: autograd holds on to memory by itself
         self._holders: dict[int, tuple[int, bool]] = {}
@@ -46,9 +45,9 @@ class Memory:
             self._sizes[storage] = look.nbytes
         return self._sizes.get(storage, -1)
 
-    def hold(self, storage: int, reference: Any, is_followed: bool) -> None:
-        """Learn of a tensor, and of what is told to be gone when it is."""
-        self._references[id(reference)] = (reference, storage)
+    def hold(self, storage: int, reference: int, is_followed: bool) -> None:
+        """Learn of a tensor, and of the id of what is told to be gone when it is."""
+        self._references[reference] = storage
         count, is_all = self._holders.get(storage, (0, storage % 2 == 1))
         self._holders[storage] = (count + 1, is_all and not is_followed)
 
@@ -67,7 +66,7 @@ class Memory:
         ids.append(self._last_event + 1)
         found = []
         for at, reference in enumerate(records.gone):
-            _, storage = self._references.pop(id(reference), (None, -1))
+            storage = self._references.pop(id(reference), -1)
             count, is_all = self._holders.pop(storage, (0, False))
             if count > 1:
                 self._holders[storage] = (count - 1, is_all)

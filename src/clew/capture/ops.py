@@ -296,7 +296,7 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
                         reference = ref(out, told_gone)
                         push_value(
                             (result, version, storage, out.stride(), out.dtype, out.device, None,
-                             follows, event, None, reference)
+                             follows, event, None, id(reference))
                         )  # fmt: skip
                         live[id(out)] = (reference, result, None if grad else follows)
                     elif type(out) is tuple:
@@ -308,7 +308,7 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
                             reference = ref(item, told_gone)
                             push_value(
                                 (token, 0, None, item.stride(), item.dtype, item.device, None,
-                                 grad, event, None, reference)
+                                 grad, event, None, id(reference))
                             )  # fmt: skip
                             live[id(item)] = (reference, token, None if grad else False)
                             result.append(token)

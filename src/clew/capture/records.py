@@ -39,8 +39,8 @@ OPEN = -1
 # after a write, WRITTEN where torch keeps no count (inference tensors). EXTRA is None for a plain
 # strided tensor. GRAD is requires_grad. PRODUCER is the id of the event that made it, -1 where
 # that was not seen, SAME if it is the value whose memory it has but for GRAD. NAME is the path of
-# a parameter or buffer, else None. REFERENCE is what is told to be gone when the tensor is, None
-# if nothing is.
+# a parameter or buffer, else None. REFERENCE is the id of what is told to be gone when the tensor
+# is, None if nothing is.
 TOKEN, VERSION, STORAGE, STRIDE, DTYPE, DEVICE, EXTRA, GRAD, PRODUCER, NAME, REFERENCE = range(11)
 VALUE_FIELDS = 11
 WRITTEN = -1

@@ -216,7 +216,8 @@ class TensorTable:
             if held is not None and held[0]() is tensor:
                 reference, told_gone = held[0], None
             else:
-                reference = told_gone = ref(tensor, self.gone.append)
+                reference = ref(tensor, self.gone.append)
+                told_gone = id(reference)
             self.values.extend(
                 (token, version, storage, stride, tensor.dtype, device, extra, grad, producer, name,
                  told_gone)
