@@ -192,9 +192,9 @@ def test_what_waits_to_be_written_is_bounded(
     sizes = []
     write_values = trace_writer.TraceFiles.write_values
 
-    def watched(self: Any, columns: Any, taken: Any, kept: Any) -> None:
+    def watched(self: Any, columns: Any, taken: Any, kept: Any, freed: Any) -> None:
         sizes.append(sum(len(payload.data) for payload in kept.payloads.values()))
-        write_values(self, columns, taken, kept)
+        write_values(self, columns, taken, kept, freed)
 
     monkeypatch.setattr(trace_writer.TraceFiles, "write_values", watched)
     layer = nn.Linear(64, 64)
