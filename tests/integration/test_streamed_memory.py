@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 import clew
-from clew.capture import recording
+from clew.capture import encoder, recording
 from clew.run import derive
 from clew.session import session
 
@@ -49,6 +50,7 @@ def test_memory_does_not_grow_with_steps(
     monkeypatch.setattr(session, "_TEMPLATES", 64)
     monkeypatch.setattr(derive, "_RECENT_EVENTS", 64)
     monkeypatch.setattr(recording, "_MANY", 16)
+    monkeypatch.setattr(encoder, "_RECENT", 16)
     model = Net()
     optimizer = torch.optim.Adam(model.parameters())
 
@@ -64,6 +66,10 @@ def test_memory_does_not_grow_with_steps(
         gc.collect()
         return tracemalloc.get_traced_memory()[0]
 
+    # With another thread there, values are remembered for as long as it may mention them.
+    over = threading.Event()
+    other = threading.Thread(target=over.wait)
+    other.start()
     with clew.trace(model, out=tmp_path / "run.clew", **settings) as t:
         # One line calls it, so that the places in the code are the same each time.
         tracemalloc.start(1)
@@ -71,6 +77,8 @@ def test_memory_does_not_grow_with_steps(
             used = [train(t, count) for count in (2, 40, steps)]
         finally:
             tracemalloc.stop()
+            over.set()
+            other.join()
     assert used[2] - used[1] < MOST_BYTES
     assert t.steps[-1] >= steps
     assert not [gap for gap in t.coverage if gap.what == "an event"]
