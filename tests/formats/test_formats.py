@@ -145,3 +145,12 @@ def test_other_versions_are_refused_with_what_to_do(version: int, tmp_path: Path
     (folder / "manifest.json").write_text(json.dumps({**manifest, "version": version}))
     with pytest.raises(BadTrace, match=f"version.*{version}.*this Clew reads 2 to"):
         clew.load(folder)
+
+
+@every_trace
+def test_a_trace_names_no_machine(version: int, name: str) -> None:
+    (columns,) = clew.load(HERE / f"v{version}" / name)._current_run().recorded()
+    files = {place.file for place in columns.places}
+    assert {
+        f for f in files if f and not f.startswith(("/tmp/example/", "/the/place/", "<"))
+    } == set()

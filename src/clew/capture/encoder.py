@@ -17,7 +17,7 @@ import numpy as np
 
 from clew.capture import foreign
 from clew.capture.memory import Memory, outside_memory, own_memory
-from clew.capture.numbering import RecentTable, Table
+from clew.capture.numbering import Numbering, RecentNumbering
 from clew.capture.records import (
     EVENT_FIELDS,
     SAME,
@@ -97,15 +97,15 @@ class Encoder:
     ) -> None:
         self._around = around
         self._redact = redact
-        self.ops = Table()
-        self.notes = Table()
-        self.labels = Table()
-        self.errors = Table()
-        self.metas = Table()
-        self.templates = RecentTable(templates)
-        self.value_names = Table()
+        self.ops = Numbering()
+        self.notes = Numbering()
+        self.labels = Numbering()
+        self.errors = Numbering()
+        self.metas = Numbering()
+        self.templates = RecentNumbering(templates)
+        self.value_names = Numbering()
         # Stack nodes met, and places of other processes, each after the one above it.
-        self._places = Table()
+        self._places = Numbering()
         # What the numbers of other processes are here.
         self._foreign: dict[str, foreign.Numbers] = {}
         # How many rows of each table, and which files and steps, earlier batches have.

@@ -24,7 +24,7 @@ class Argument(NamedTuple):
         return args[self.position] if self.position < len(args) else given.get(*self[1:])
 
 
-class Drawing(NamedTuple):
+class DrawArguments(NamedTuple):
     """The arguments that say from what, and whether, an op draws."""
 
     generator: Argument | None
@@ -32,7 +32,7 @@ class Drawing(NamedTuple):
     chance: Argument | None
 
 
-def drawing_of(func: Any, schema: Any) -> Drawing | None:
+def drawing_of(func: Any, schema: Any) -> DrawArguments | None:
     """How to tell what an op draws; None if it draws no random numbers."""
     if schema is None or torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()):
         return None
@@ -42,7 +42,9 @@ def drawing_of(func: Any, schema: Any) -> Drawing | None:
         return next((argument for argument in arguments if argument.name in names), None)
 
     is_dropout = "dropout" in schema.name or "attention" in schema.name
-    return Drawing(among("generator"), among(*_SWITCHES), among(*_CHANCES) if is_dropout else None)
+    return DrawArguments(
+        among("generator"), among(*_SWITCHES), among(*_CHANCES) if is_dropout else None
+    )
 
 
 class Generators:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Table:
+class Numbering:
     """Numbers for things that repeat, in order of first use."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Table:
         return number
 
 
-class RecentTable(Table):
+class RecentNumbering(Numbering):
     """A table of which only the rows used last are known.
 
     One that is used after it was let go of has a new number.

@@ -17,7 +17,6 @@ from clew.errors import ClewError
 from clew.events.columns import EVENT_COLUMNS, IN, OUT, Columns, Derived, Ints, Place, Tensor
 from clew.events.model import Gap, Source
 from clew.events.records import GATHERED, KINDS, LABELLED, MODULE, OP, PHASES, STEP, Label, Unseen
-from clew.run.attributes import Settings
 from clew.run.coverage import opaque_kernels
 from clew.run.derive import derive_all
 from clew.run.event import Event, Events
@@ -34,6 +33,7 @@ from clew.run.inferred import InferredResults
 from clew.run.lookup import find, used_rows
 from clew.run.merge import Joined, joined
 from clew.run.place_facts import PlaceFacts
+from clew.run.settings_history import SettingsHistory
 from clew.run.value import Value, Values
 from clew.run.value_stats import StatColumns, stat_columns
 
@@ -122,9 +122,9 @@ class Run:
         return Run(kept, self._gaps, self.identity)
 
     @cached_property
-    def _settings(self) -> list[Settings]:
+    def _settings(self) -> list[SettingsHistory]:
         """What modules and optimizers were set to, rank by rank."""
-        return [Settings(columns.attributes) for columns, _ in self.parts]
+        return [SettingsHistory(columns.attributes) for columns, _ in self.parts]
 
     @cached_property
     def freed(self) -> Ints:

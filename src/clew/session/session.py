@@ -143,9 +143,9 @@ class Session:
 
     def start(self, frame: FrameType | None, nested: bool) -> None:
         """Install everything."""
-        from clew.capture.attributes import AttributeSource
         from clew.capture.compiled import CompiledSource
         from clew.capture.modules import ModuleSource
+        from clew.capture.optimizers import OptimizerSource
         from clew.capture.sources import boundary_of
         from clew.capture.threads import ThreadSource
         from clew.capture.torch_compat import on_export, on_swap
@@ -159,7 +159,7 @@ class Session:
         lane = recording.lane(boundary_of(frame))
         modules = ModuleSource(recording, self._sees_ops, self._on_thread, self._on_idle)
         compiled = CompiledSource(recording, self._settings.compiled, self.gaps.add)
-        self._sources = [AttributeSource(recording), *self._following.around(modules)]
+        self._sources = [OptimizerSource(recording), *self._following.around(modules)]
         if self._sees_ops:
             self._sources.append(ThreadSource(recording, self.gaps.add))
         self._undo = [

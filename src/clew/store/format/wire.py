@@ -25,7 +25,7 @@ _LOADERS: dict[str, Callable[[Any], Any]] = {kind.attribute: kind.load for kind 
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class Delivery:
     """A batch, and what its sender says besides."""
 
     facts: dict[str, Any]
@@ -58,7 +58,7 @@ def to_bytes(batch: Batch, facts: dict[str, Any]) -> bytes:
     return b"".join([*(n.to_bytes(_LENGTH, "little") for n in sizes), encoded, *data])
 
 
-def read_message(file: BinaryIO) -> Message | None:
+def read_message(file: BinaryIO) -> Delivery | None:
     """Read the next message of a file; None, and the file where it was, if there is none yet."""
     at = file.tell()
     sizes = file.read(2 * _LENGTH)
@@ -72,7 +72,7 @@ def read_message(file: BinaryIO) -> Message | None:
     return None
 
 
-def _message(head: dict[str, Any], data: bytes) -> Message:
+def _message(head: dict[str, Any], data: bytes) -> Delivery:
     at = 0
 
     def taken(size: int) -> bytes:
@@ -95,7 +95,7 @@ def _message(head: dict[str, Any], data: bytes) -> Message:
         columns, head["open"], tables, kept, gone, freed.reshape(2, -1), head["gone_templates"],
         attributes,
     )  # fmt: skip
-    return Message(head["facts"], batch)
+    return Delivery(head["facts"], batch)
 
 
 def _rows(table: str, rows: list[str]) -> list[Any]:

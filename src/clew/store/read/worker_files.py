@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from clew.store.format.wire import Message, read_message
+from clew.store.format.wire import Delivery, read_message
 from clew.store.write.worker_file import SUFFIX
 
 
@@ -19,7 +19,7 @@ class WorkerFiles:
         self._process = os.getpid()
         self._read: dict[str, int] = {}
 
-    def messages(self) -> Iterator[tuple[str, Message]]:
+    def messages(self) -> Iterator[tuple[str, Delivery]]:
         """Give all new messages, each with the name of its file."""
         for path in self._files():
             try:

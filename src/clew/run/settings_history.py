@@ -9,7 +9,7 @@ from typing import Any
 from clew.events.columns import Attributes
 
 
-class Settings:
+class SettingsHistory:
     """What the modules and optimizers of one rank were set to; grows by what changed."""
 
     def __init__(self, noted: Iterable[Attributes]) -> None:

@@ -1,7 +1,7 @@
-"""What modules and optimizers are set to: eps, p, sizes, `training`; learning rates, betas.
+"""What optimizers are set to: learning rates, betas, the names of their parameters.
 
-In come live modules and optimizers, out go `Attributes`: all plain ones when first seen, later
-those that have changed. Only what lies in an object's own `__dict__` is read: nothing is called.
+In come live optimizers before each of their steps, out go `Attributes`: all that is plain when
+first seen, later what has changed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from clew.capture.recording import Recording
 
 
-class AttributeSource:
-    """Notes what modules and optimizers are set to, for a recording."""
+class OptimizerSource:
+    """Notes what optimizers are set to, for a recording."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
