@@ -32,6 +32,8 @@ class Budget:
         self._limits = limits
         self._on_gap = on_gap
         self._bytes = 0
+        # Of those, the bytes that are gone again; told by another thread.
+        self._given_back = 0
         # Bytes that wait to be handed over.
         self.pending = 0
         self._count = 0
@@ -56,12 +58,16 @@ class Budget:
         if limits.sample > 1 and self._count % limits.sample != 1:
             self._limited(f"one value in {limits.sample}", "sample")
             return False
-        if limits.bytes is not None and self._bytes + size > limits.bytes:
+        if limits.bytes is not None and self._bytes - self._given_back + size > limits.bytes:
             self._limited(f"{limits.bytes} bytes", "bytes")
             return False
         self._bytes += size
         self.pending += size
         return True
+
+    def give_back(self, size: int) -> None:
+        """Make room: so many bytes of what was kept are gone."""
+        self._given_back += size
 
     @property
     def is_full(self) -> bool:

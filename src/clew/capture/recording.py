@@ -188,6 +188,10 @@ class Recording:
             return
         event, node, _, name, parent, start, number, inputs, named = call
         self.push((event, name, node, parent, start, end, number, inputs, named, out, error, None))
+        self._came(event)
+
+    def _came(self, event: int) -> None:
+        """Hand records over if there are enough of them, now that an event is there."""
         if event & self.batch_bits == self.batch_bits or self.budget.is_full:
             self.drain()
 
@@ -236,8 +240,7 @@ class Recording:
         event, now = next(self.ids), self.clock()
         begun = now if start is None else start
         self.push((event, label, node, parent, begun, now, -1, [], None, out, None, None))
-        if event & self.batch_bits == self.batch_bits or self.budget.is_full:
-            self.drain()
+        self._came(event)
         return event
 
     def gathered(self, sample: Sample, stage: str) -> None:
@@ -269,10 +272,12 @@ class Recording:
             out[leaf.path] = token
         now, root = self.clock(), lane.stack[0][NODE]
         whole = out[""] if list(out) == [""] else out
+        event = next(self.ids)
         self.push(
-            (next(self.ids), sample.becomes(stage), root, -1, now, now, sample.step, [], None,
-             whole, None, None)
+            (event, sample.becomes(stage), root, -1, now, now, sample.step, [], None, whole, None,
+             None)
         )  # fmt: skip
+        self._came(event)
 
     def adopt(self, batch: Batch, source: str, process: str) -> None:
         """Take over what another process recorded; `source` tells it from every other."""
@@ -328,11 +333,10 @@ class Recording:
         """Record something that concerns the whole run, at this moment."""
         if self.halted:
             return
-        now = self.clock()
+        event, now = next(self.ids), self.clock()
         root = self.lane().stack[0][NODE]
-        self.events.extend(
-            (next(self.ids), subject, root, -1, now, now, -1, [], None, None, None, None)
-        )
+        self.events.extend((event, subject, root, -1, now, now, -1, [], None, None, None, None))
+        self._came(event)
 
     def crashed(self, error: BaseException) -> str:
         """Record the exception that leaves the recorded block, unless an event already has it."""

@@ -16,10 +16,11 @@ class Limits:
     its data. After `events` events nothing more is recorded, but the end of calls that are open
     then, and an exception that ends the block. At most `queue` bytes wait to be
     written to `out=`, which is what a kill may lose of what nobody has flushed; the program waits
-    while there are more.
+    while there are more. With `last` about so many events are there, the newest: whole steps fall
+    out, the oldest first, and their bytes make room for others.
 
-    >>> Limits(bytes=1_000_000, elements=10_000)
-    Limits(bytes=1000000, events=None, elements=10000, seconds=None, sample=1, queue=67108864)
+    >>> Limits(bytes=1_000_000, last=10_000).last
+    10000
     """
 
     bytes: int | None = 16 << 30
@@ -28,6 +29,7 @@ class Limits:
     seconds: float | None = None
     sample: int = 1
     queue: int = 64 << 20
+    last: int | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -48,10 +48,15 @@ class _AllValues(Rows):
 
 
 class LiveDerived:
-    """Facts of the events read so far."""
+    """Facts of the events read so far.
 
-    def __init__(self) -> None:
+    With `forgets`, for a run of which the oldest events fall out, without what those say about
+    events to come.
+    """
+
+    def __init__(self, forgets: bool = False) -> None:
         self._state = State()
+        self._forgets = forgets
         self._ids: Ints = np.zeros(0, dtype=np.int64)
         self._facts: dict[str, Any] = {
             name: np.zeros(0, dtype=np.int64 if name in _IDS else np.int32)
@@ -72,6 +77,8 @@ class LiveDerived:
             for name in DERIVED_COLUMNS:
                 facts[name][rows] = getattr(found, name)
         self._state.values = _AllValues(None)
+        if self._forgets:
+            self._state.forget(np.zeros(0, dtype=np.int64), columns.id[columns.end < 0])
         # The facts of a call that is open stay as they are when it ends.
         self._ids, self._facts = columns.id, facts
         return Derived(**facts, paths=self._state.paths.rows, prefixes=self._state.prefixes.rows)

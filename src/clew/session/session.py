@@ -42,8 +42,10 @@ from clew.session.surroundings import (
     surroundings,
 )
 from clew.store.storage import is_url
+from clew.store.write.memory_ring import MemoryRing
 from clew.store.write.memory_sink import MemoryStore
 from clew.stream.redact import redacted_gap
+from clew.stream.ring import ring_piece
 
 if TYPE_CHECKING:
     from torch import nn
@@ -64,6 +66,7 @@ class Session:
     """One recording from first start to last stop: sources on one side, store on the other."""
 
     def __init__(self, models: dict[str, nn.Module], settings: Settings) -> None:
+        from clew.capture.budget import Budget
         from clew.capture.live import LiveFeed
         from clew.capture.steps import Steps
 
@@ -79,7 +82,8 @@ class Session:
         self.gaps = Gaps()
         self._run: Run | None = None
         self._identity = object()
-        self._derived = LiveDerived()
+        last = settings.limits.last
+        self._derived = LiveDerived(forgets=last is not None)
         self._gaps_read = 0
         self._modes: dict[int, Any] = {}
         self._sources: list[Source] = []
@@ -92,7 +96,12 @@ class Session:
         self._undo: list[Callable[[], None]] = []
         self._main = 0
         self.crash_text: str | None = None
-        self._memory = MemoryStore()
+        self._budget = Budget(settings.limits, self.gaps.add)
+        self._memory: MemoryStore | MemoryRing = (
+            MemoryStore()
+            if last is None
+            else MemoryRing(last, self._derived.of, self._budget.give_back)
+        )
         self.disk: DiskSink | None = None
         self.recording = self._begin_recording()
         self._given = self._register(models)
@@ -104,26 +113,26 @@ class Session:
         )
 
     def _begin_recording(self) -> Recording:
-        from clew.capture.budget import Budget
         from clew.capture.encoder import Encoder
         from clew.capture.recording import Recording
         from clew.capture.tensors import TensorTable
 
-        settings = self._settings
-        templates = math.inf if settings.out is None else _TEMPLATES
+        settings, limits = self._settings, self._settings.limits
+        grows = settings.out is None and limits.last is None
+        templates = math.inf if grows else _TEMPLATES
         encoder = Encoder(self._around, settings.redact, templates)
         self._writer = self._open_writer(encoder)
         unkept = settings.out is False
         self._deferred = (
             Unkept(encoder, self._memory) if unkept else Deferred(encoder, self._memory)
         )
-        most_events = math.inf if settings.limits.events is None else settings.limits.events
-        budget = Budget(settings.limits, self.gaps.add)
+        most_events = math.inf if limits.events is None else limits.events
+        piece = math.inf if limits.last is None else ring_piece(limits.last)
         if self._writer is not None:
-            budget.is_behind = self._writer.is_behind
+            self._budget.is_behind = self._writer.is_behind
         recording = Recording(
-            self._writer or self._deferred, time.perf_counter_ns, TensorTable, budget, most_events,
-            Unkept.BATCH if unkept else math.inf,
+            self._writer or self._deferred, time.perf_counter_ns, TensorTable, self._budget,
+            most_events, Unkept.BATCH if unkept else piece,
         )  # fmt: skip
         recording.on_halt = self._halted
         recording.on_fault = self.gaps.fault
@@ -287,10 +296,11 @@ class Session:
             self._straddling.add(lane.ident)
         self._following.gather.stepped()
         self._follow_schedule()
-        if not self._paused:
-            self.recording.mark(Step(number))
         if self.disk is not None:
             self.recording.drain()
+        if not self._paused:
+            # Handed over with what is in the step, so that both fall out of a ring together.
+            self.recording.mark(Step(number))
         return number
 
     def _follow_schedule(self) -> None:
@@ -413,13 +423,16 @@ class Session:
         claimed = claim(out, self._rank, exist, self._environment(), self._size)
         if claimed.said is not None:
             warn(claimed.said)
+        ring = self._settings.limits.last, self._budget.give_back
         try:
             if is_url(out):
                 from clew.store.write.remote_sink import RemoteSink
 
-                self.disk = RemoteSink(claimed, self._rank, LiveEventRows(), self._tell_later)
+                self.disk = RemoteSink(
+                    claimed, self._rank, LiveEventRows(), *ring, self._tell_later
+                )
             else:
-                self.disk = DiskSink(claimed, self._rank, LiveEventRows())
+                self.disk = DiskSink(claimed, self._rank, LiveEventRows(), *ring)
         except OSError as refused:
             raise ClewError(f"cannot write a trace to {claimed.storage}: {refused}") from refused
         most, where = self._settings.limits.queue, str(claimed.folder)

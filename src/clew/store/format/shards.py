@@ -79,6 +79,11 @@ class ShardWriter:
         self._position = 0
         self._room = _FIRST_ROOM
 
+    @property
+    def index(self) -> int:
+        """The number of the next shard, or of the one that is written."""
+        return self._index + (self._file is None)
+
     def append(self, name: str, payload: Payload) -> tuple[int, int]:
         """Write a payload; the shard and offset it has there."""
         data = memoryview(payload.data).cast("B")

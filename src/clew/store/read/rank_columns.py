@@ -23,14 +23,22 @@ from clew.store.format.arrow import as_utf8
 from clew.store.format.checksums import CHECKSUMS
 from clew.store.format.json_rows import LONGEST_NAME, from_json, load_facts, load_source
 from clew.store.format.manifest import Format
+from clew.store.format.schema import SCHEMAS
 from clew.store.format.shards import Shards
 from clew.store.format.tables import TABLES
 from clew.store.format.upgrade import upgraded_row
 from clew.store.read.allowance import Allowance
 from clew.store.read.payloads import KEPT_COLUMNS, KeptOnDisk
 from clew.store.read.repair import Repair
-from clew.store.read.table_parts import Query, read_query, size_of_parts
+from clew.store.read.table_parts import (
+    Query,
+    first_part,
+    missing_parts,
+    read_query,
+    size_of_parts,
+)
 from clew.store.read.unfolded import check_unfolded
+from clew.stream.ring import fallen_out
 
 _NUMBERS = [
     "id", "parent", "start", "end", "subject", "place", "number", "template", "generator", "draw",
@@ -39,6 +47,8 @@ _DERIVED = ["step", "call", "owner", "forward", "source"]
 _EVENT_COLUMNS = ["kind", *_NUMBERS, "error", "values", *_DERIVED, "module", "prefix"]
 _FACTS = ["value", "version", "storage", "meta", "grad", "producer", "value_name", "nbytes"]
 _TABLE_COLUMNS = ["table", "number", "row"]
+# Readings of a rank that loses its oldest parts meanwhile.
+_MOST_TRIES = 20
 # Nanoseconds that can be added and subtracted without end.
 _LATEST = 1 << 61
 
@@ -49,8 +59,23 @@ _Held = dict[str, pa.ChunkedArray]
 def read_rank(
     folder: Path, form: Format, shards: Shards, check: Callable[[], None]
 ) -> tuple[Columns, int | None, list[Gap]]:
-    """Read a rank: its columns, how many events it ended with if it did, what is damaged."""
+    """Read a rank: its columns, how many events it ended with if it did, what is damaged.
+
+    What falls out of a ring meanwhile is not half there: it is read again.
+    """
+    for _ in range(_MOST_TRIES):
+        first = first_part(folder, "events")
+        found = _read_rank(folder, form, shards, check)
+        if first_part(folder, "events") == first:
+            break
+    return found
+
+
+def _read_rank(
+    folder: Path, form: Format, shards: Shards, check: Callable[[], None]
+) -> tuple[Columns, int | None, list[Gap]]:
     gaps: list[Gap] = []
+    firsts = {name: first_part(folder, name) for name in SCHEMAS}
     # Events first: what they point at was written before them, so it is there by now.
     allowance = Allowance(size_of_parts(folder))
     query = partial(Query, folded=True, allowance=allowance)
@@ -60,6 +85,9 @@ def read_rank(
     table = read_query(folder, query("tables", _TABLE_COLUMNS), gaps)[0]
     where = f"{folder.parent.name}/{folder.name}"
     tables = _tables(table, form.version, where, gaps)
+    fallen = _Fallen(tables["fallen"])
+    for name, first in firsts.items():
+        gaps += missing_parts(folder, name, first - fallen.parts.get(name, 0))
     repair = Repair(tables, where)
     columns, errors, derived = _events(events, values, repair)
     kept = KeptOnDisk(
@@ -76,7 +104,7 @@ def read_rank(
         kept=kept,
         modes=dict(sorted(tables["mode"].values())),
         attributes=[row for _, row in sorted(tables["attribute"].items())],
-        gaps=[*(gap for _, gap in sorted(tables["gap"].items())), *damage],
+        gaps=[*(gap for _, gap in sorted(tables["gap"].items())), *fallen.gaps(where), *damage],
         environment=_environment(tables["environment"]),
         rank=int(folder.name.partition("=")[2]),
         derived=derived,
@@ -85,12 +113,31 @@ def read_rank(
     return found, tables["end"].get("events"), damage
 
 
+class _Fallen:
+    """What fell out of a ring: so many events, and the parts before some numbers."""
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        self.events = _count(facts.get("events"))
+        self._last = _count(facts.get("last"))
+        parts = facts.get("parts")
+        counts = [_count(one) for one in parts] if type(parts) is list else []
+        self.parts = dict(zip(("events", "values"), counts, strict=False))
+
+    def gaps(self, where: str) -> list[Gap]:
+        """What is not there of the beginning."""
+        return [fallen_out(self.events, self._last, where)] if self.events else []
+
+
+def _count(fact: Any) -> int:
+    return fact if type(fact) is int and 0 <= fact < _LATEST else 0
+
+
 def _tables(
     table: pa.Table, version: int, where: str, gaps: list[Gap]
 ) -> dict[str, dict[Any, Any]]:
     """Give the rows of every table by name and number."""
     rows: dict[str, dict[Any, Any]] = {name: {} for name in TABLES}
-    rows |= {"source": {}, "environment": {}, "end": {}, "writer": {}}
+    rows |= {"source": {}, "environment": {}, "end": {}, "writer": {}, "fallen": {}}
     damaged = 0
     names, texts = _coded(table["table"]), _coded(table["row"])
     numbers = _ints(table["number"])
@@ -102,7 +149,7 @@ def _tables(
             if kind == "source":
                 file, source = load_source(from_json(texts[1][text]))
                 rows[kind][file] = source
-            elif kind in ("environment", "end", "writer"):
+            elif kind in ("environment", "end", "writer", "fallen"):
                 rows[kind] = load_facts(from_json(texts[1][text]))
             elif kind in TABLES:
                 row = upgraded_row(kind, from_json(texts[1][text]), version)

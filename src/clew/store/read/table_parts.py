@@ -143,12 +143,22 @@ def parts_of(folder: Path, table: str, damage: list[Gap]) -> dict[str, list[str]
     for match in filter(None, map(pattern.fullmatch, names)):
         found.setdefault(match[1], []).append(match[3])
         numbers.add(int(match[2]))
-    if numbers and len(numbers) <= max(numbers):
-        damage.append(
-            _gap(folder, table, f"{max(numbers) + 1 - len(numbers)} of its parts are missing",
-                 "the others are shown")
-        )  # fmt: skip
+    missing = max(numbers) - min(numbers) + 1 - len(numbers) if numbers else 0
+    damage += missing_parts(folder, table, missing)
     return found
+
+
+def first_part(folder: Path, table: str) -> int:
+    """The number of the first part of a table that is there."""
+    names = parts_of(folder, table, [])
+    return min((int(stem.rpartition("-")[2]) for stem in names), default=0)
+
+
+def missing_parts(folder: Path, table: str, count: int) -> list[Gap]:
+    """What is lost with some parts of a table."""
+    if count <= 0:
+        return []
+    return [_gap(folder, table, f"{count} of its parts are missing", "the others are shown")]
 
 
 def read_group(

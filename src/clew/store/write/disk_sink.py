@@ -12,6 +12,7 @@ from typing import TypeAlias
 from clew.events.columns import Columns, Ints
 from clew.store.read.open_trace import read_files
 from clew.store.write.claim import Claim
+from clew.store.write.disk_ring import DiskRing
 from clew.store.write.trace_writer import Rows, TraceFiles
 from clew.store.write.value_rows import kept_rows
 from clew.stream.batch import Batch, Tables
@@ -21,9 +22,20 @@ EventRows: TypeAlias = Callable[[Columns, Ints], Rows]
 
 
 class DiskSink:
-    """A writer of one rank's part of a trace. Each call may fail with what the disk says."""
+    """A writer of one rank's part of a trace. Each call may fail with what the disk says.
 
-    def __init__(self, claim: Claim, rank: int, event_rows: EventRows) -> None:
+    With `last` about so many events are there, the newest; `on_fallen` is told how many bytes of
+    data fell out.
+    """
+
+    def __init__(
+        self,
+        claim: Claim,
+        rank: int,
+        event_rows: EventRows,
+        last: int | None = None,
+        on_fallen: Callable[[int], object] = lambda size: None,
+    ) -> None:
         self.claim = claim
         self.folder = claim.folder
         self._rank = rank
@@ -31,17 +43,23 @@ class DiskSink:
         self._tables = Tables(forgets=True)
         self._files = TraceFiles(self.folder)
         self._files.sign()
+        self._ring = None if last is None else DiskRing(last, self._files, self._remove, on_fallen)
 
     def extend(self, batch: Batch) -> None:
         """Write a batch."""
         self._check_place()
+        if self._ring is not None:
+            self._ring.begin(batch)
         self._tables.extend(batch)
         columns = self._tables.columns(
             batch.columns, batch.kept, batch.attributes, batch.modes, self._rank
         )
         self._files.write_tables(columns)
-        self._files.write_values(columns, slice(None), kept_rows(columns.kept), batch.freed)
+        kept = kept_rows(columns.kept)
+        values = self._files.write_values(columns, slice(None), kept, batch.freed)
         self._files.write_events(self._event_rows(columns, batch.gone), batch.open_calls)
+        if self._ring is not None:
+            self._ring.wrote(batch, values)
         self._tables.forget(batch)
 
     def settle(self) -> None:
@@ -66,6 +84,11 @@ class DiskSink:
         columns = read_files(self.folder, check=self.claim.check)[0]
         self.claim.check()
         return columns
+
+    def _remove(self, names: list[str]) -> None:
+        """Remove files that fell out."""
+        for name in names:
+            (self.folder / name).unlink(missing_ok=True)
 
     def _check_place(self) -> None:
         """Raise if the folder holds another run by now, which is not to be written into."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, Attributes, Columns, Ints
+from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, Attributes, Columns, Ints, Template
 from clew.events.records import Kept
 from clew.store.write.dedup import KeptContents
 from clew.stream.batch import Batch, Tables, without_open_calls
+from clew.stream.modes import Modes
 
 _SMALL = 1 << 14
 
@@ -19,7 +20,7 @@ class MemoryStore:
         self._tables = Tables()
         self._kept: dict[int, Kept] = {}
         self._attributes: list[Attributes] = []
-        self._modes: dict[int, str] = {}
+        self._modes = Modes()
         self._freed: list[Ints] = []
         self._contents = KeptContents()
         self._columns: dict[str, list[Ints]] = {name: [] for name in COLUMN_NAMES}
@@ -33,7 +34,8 @@ class MemoryStore:
         for number, kept in batch.kept.items():
             self._kept[number] = self._shared(kept)
         self._attributes += batch.attributes
-        self._modes |= batch.modes
+        for step, mode in batch.modes.items():
+            self._modes.settle(step, mode)
         if batch.freed.size:
             self._freed.append(batch.freed)
         over, self._open = batch.columns, None
@@ -43,6 +45,27 @@ class MemoryStore:
         self._refs += len(over["refs"])
         for name, column in over.items():
             _append(self._columns[name], column)
+
+    @property
+    def count(self) -> int:
+        """How many events are over."""
+        return sum(map(len, self._columns["id"]))
+
+    def hold(
+        self,
+        columns: dict[str, Ints],
+        kept: dict[int, Kept],
+        templates: list[Template],
+        attributes: list[Attributes],
+    ) -> None:
+        """Hold these instead of what there is, of which the other tables stay."""
+        self._columns = {name: [column] for name, column in columns.items()}
+        self._refs = len(columns["refs"])
+        self._open = None
+        self._kept = kept
+        self._contents = KeptContents()
+        self._tables.rows["templates"] = templates
+        self._attributes = attributes
 
     def read(self, rank: int) -> Columns:
         """Give everything so far, events in order of their ids, open calls among them."""

@@ -11,6 +11,8 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from fnmatch import fnmatch
 from pathlib import Path
 
 from clew.events.columns import Columns
@@ -33,9 +35,15 @@ class RemoteSink(DiskSink):
     """A sink that writes one rank's part of a trace to a folder elsewhere."""
 
     def __init__(
-        self, claim: Claim, rank: int, event_rows: EventRows, on_gap: Callable[[Gap], object]
+        self,
+        claim: Claim,
+        rank: int,
+        event_rows: EventRows,
+        last: int | None,
+        on_fallen: Callable[[int], object],
+        on_gap: Callable[[Gap], object],
     ) -> None:
-        super().__init__(claim, rank, event_rows)
+        super().__init__(claim, rank, event_rows, last, on_fallen)
         self._on_gap = on_gap
         self._url = str(claim.storage)
         self._remote = claim.storage
@@ -54,6 +62,13 @@ class RemoteSink(DiskSink):
 
     def _check_place(self) -> None:
         """Nothing: the folder here is nobody else's."""
+
+    def _remove(self, names: list[str]) -> None:
+        """Remove files that fell out, wherever they are; one that stays there does no harm."""
+        super()._remove(names)
+        for name in filter(_is_uploaded, names):
+            with suppress(OSError):
+                self._remote.remove([f"{self.folder.name}/{name}"])
 
     def extend(self, batch: Batch) -> None:
         """Write a batch, and upload what is finished."""
@@ -95,6 +110,10 @@ class RemoteSink(DiskSink):
                     "completes the trace there",
                 )
             )
+
+
+def _is_uploaded(name: str) -> bool:
+    return any(fnmatch(name, pattern) for pattern in _ORDER)
 
 
 def _sealed(folder: Path) -> list[Path]:

@@ -7,6 +7,7 @@ order whatever a kill leaves behind is whole up to some event.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -53,6 +54,14 @@ class Table(Protocol):
     def seal(self) -> None:
         """Finish the part; the next rows begin another."""
 
+    def roll(self) -> None:
+        """Finish the part, without the rows that newer ones may replace: the next begins with
+        them."""
+
+    @property
+    def index(self) -> int:
+        """The number of the next part, or of the one that is written."""
+
     def close(self) -> None:
         """Let go of the part as it is."""
 
@@ -63,8 +72,10 @@ class LiveTable:
     def __init__(self, folder: Path, table: str) -> None:
         self._folder = folder
         self._table = table
-        self._index = 0
+        self.index = 0
         self._live: LiveFile | None = None
+        # The last rows, which are of open calls.
+        self._open_rows: pa.RecordBatch | None = None
 
     def write(self, columns: Rows, to_come_again: int = 0) -> None:
         """Append rows; they are in the file when this returns.
@@ -74,27 +85,37 @@ class LiveTable:
         schema = SCHEMAS[self._table]
         batch = record_batch(columns, schema)
         live = self._append(batch)
+        self._open_rows = batch.slice(len(batch) - to_come_again) if to_come_again else None
         if live.rows >= _ROLL_ROWS or live.size >= _ROLL_BYTES:
-            self._live = None
-            self._index += 1
-            open_rows = batch.slice(len(batch) - to_come_again)
-            if len(open_rows):
-                # First into the next part, so that they are never in none.
-                self._append(open_rows)
-            live.end()
-            seal_part(live.path, self._table, moved=open_rows)
+            self.roll()
+
+    def roll(self) -> None:
+        """Turn the live part into Parquet; the next begins with the rows of open calls."""
+        moved = self._open_rows
+        live = self._end()
+        if moved is not None:
+            # First into the next part, so that they are never in none.
+            self._append(moved)
+        if live is not None:
+            seal_part(live.path, self._table, moved=moved)
 
     def seal(self) -> None:
         """Turn the live part into Parquet; the next rows begin another."""
-        if self._live is not None:
-            live, self._live = self._live, None
-            self._index += 1
-            live.end()
+        live = self._end()
+        if live is not None:
             seal_part(live.path, self._table)
+
+    def _end(self) -> LiveFile | None:
+        """End the live part, if there is one; the next rows begin another."""
+        live, self._live = self._live, None
+        if live is not None:
+            self.index += 1
+            live.end()
+        return live
 
     def _append(self, batch: pa.RecordBatch) -> LiveFile:
         if self._live is None:
-            path = self._folder / part_name(self._table, self._index, live=True)
+            path = self._folder / part_name(self._table, self.index, live=True)
             self._live = LiveFile(path, SCHEMAS[self._table])
         self._live.write(batch)
         if self._live.is_gone:
@@ -107,20 +128,29 @@ class LiveTable:
             self._live.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The first parts of events and values, and the first shard, that come after a stretch."""
+
+    events: int
+    values: int
+    shard: int
+
+
 class TraceFiles:
     """Writes parts of a trace into one rank's folder."""
 
     def __init__(self, folder: Path, kind: type[Table] = LiveTable) -> None:
+        self._folder = folder
         self._files: dict[str, Table] = {table: kind(folder, table) for table in SCHEMAS}
         self._shards = ShardWriter(folder)
-        self._contents = WrittenContents(
-            StoredShards(LocalStorage(folder.parent), folder.name).read
-        )
+        self._contents = self._no_contents()
         self._known: dict[str, int] = {}
         self._sources: set[str] = set()
         self._environment = ""
         self._values = 0
-        self._events = 0
+        # Those that are there, and those that fell out of a ring.
+        self._events = self._fallen = 0
 
     def sign(self) -> None:
         """Say which process writes these files."""
@@ -150,6 +180,32 @@ class TraceFiles:
         self._shards.seal()
         for file in self._files.values():
             file.seal()
+
+    def next_stretch(self, carried: pa.Table) -> Ends:
+        """Begin parts that can be read without those before them: with some rows of values that
+        were written there. Gives where the stretch before ends."""
+        self._shards.seal()
+        self._contents = self._no_contents()
+        self._files["values"].seal()
+        values = self._files["values"].index
+        if len(carried):
+            columns = zip(carried.column_names, carried.combine_chunks().columns, strict=True)
+            self._files["values"].write({name: column.chunk(0) for name, column in columns})
+        self._files["events"].roll()
+        return Ends(self._files["events"].index, values, self._shards.index)
+
+    def let_fall(self, events: int, last: int, ends: Ends) -> None:
+        """Say that so many events more fell out of a ring, with all parts before `ends`."""
+        self._events -= events
+        self._fallen += events
+        rows = _no_rows()
+        fallen = {"events": self._fallen, "last": last, "parts": [ends.events, ends.values]}
+        _append(rows, "fallen", 0, to_json(fallen))
+        self._files["tables"].write(rows)
+
+    def _no_contents(self) -> WrittenContents:
+        folder = self._folder
+        return WrittenContents(StoredShards(LocalStorage(folder.parent), folder.name).read)
 
     def close(self) -> None:
         """Let go of every file as it is."""
@@ -187,8 +243,8 @@ class TraceFiles:
 
     def write_values(
         self, columns: Columns, taken: slice, kept: KeptRows, freed: Ints = NOTHING_FREED
-    ) -> None:
-        """Append some rows of the values in `columns`, their payloads before them.
+    ) -> Rows:
+        """Append some rows of the values in `columns`, their payloads before them; the rows.
 
         What came to be known later than its value was met is a row that adds to the one already
         written: what was kept, and when its memory was `freed`.
@@ -198,13 +254,14 @@ class TraceFiles:
         late = np.unique(known_later[known_later < first])
         numbers = np.append(np.arange(first, first + count), late)
         if not len(numbers):
-            return
+            return {}
         rows: Rows = dict.fromkeys(SCHEMAS["values"].names, pa.nulls(len(numbers)))
         rows |= value_rows(columns, taken, numbers, kept)
         rows["freed"] = _freed(columns.freed[taken], numbers, freed)
         rows |= self._write_payloads(kept.payloads, numbers, count)
         self._files["values"].write(rows)
         self._values += count
+        return rows
 
     def _write_payloads(
         self, payloads: Mapping[int, Payload], numbers: Ints, met: int

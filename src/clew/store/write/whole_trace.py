@@ -50,7 +50,7 @@ class SealedTable:
     def __init__(self, folder: Path, table: str) -> None:
         self._folder = folder
         self._table = table
-        self._index = 0
+        self.index = 0
         self._rows = self._bytes = 0
         self._writer: pq.ParquetWriter | None = None
 
@@ -74,8 +74,12 @@ class SealedTable:
             self.close()
             path = self._path()
             copy_footer(path, path.with_name(footer_name(path.stem)))
-            self._index += 1
+            self.index += 1
             self._rows = self._bytes = 0
+
+    def roll(self) -> None:
+        """Finish the part: nothing is open."""
+        self.seal()
 
     def close(self) -> None:
         """Let go of the part as it is."""
@@ -84,4 +88,4 @@ class SealedTable:
             self._writer = None
 
     def _path(self) -> Path:
-        return self._folder / part_name(self._table, self._index, live=False)
+        return self._folder / part_name(self._table, self.index, live=False)
