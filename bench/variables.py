@@ -22,8 +22,9 @@ from bench.timing import Effort, Subject, best_times
 from clew.address import parse
 from clew.capture.budget import Budget
 from clew.capture.encoder import Encoder, Surroundings
+from clew.capture.gaps import UnreadGaps
 from clew.capture.plain import NoTensors
-from clew.capture.recording import Recording
+from clew.capture.recorder import Recorder
 from clew.capture.variables import VariableSource
 from clew.events.settings import Limits
 from clew.session.batching import Deferred
@@ -65,11 +66,11 @@ def program(calls: int, wanted: Callable[[Any], Any] | None = None) -> Any:
 class _Records:
     """What `clew.trace(capture=...)` does with a variable, without torch."""
 
-    def __init__(self, recording: Recording) -> None:
-        self._recording = recording
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
 
     def record(self, label: Any, value: Any, where: Any, address: Any = None) -> None:
-        self._recording.named(label, value, where)
+        self._recorder.named(label, value, where)
 
 
 def one_local(calls: int) -> Any:
@@ -78,15 +79,15 @@ def one_local(calls: int) -> Any:
     around = Surroundings([], [], [], [], lambda step: {}, [], lambda file: None, {})
     taker = Deferred(Encoder(lambda: around), store)
     budget = Budget(Limits(), lambda gap: None)
-    recording = Recording(taker, time.perf_counter_ns, NoTensors, budget)
-    records: Any = _Records(recording)
-    source = VariableSource(recording, [parse(NAME)], records, lambda gap: None)
+    recorder = Recorder(taker, time.perf_counter_ns, NoTensors, budget, UnreadGaps())
+    records: Any = _Records(recorder)
+    source = VariableSource(recorder, [parse(NAME)], records, lambda gap: None)
     source.start()
     try:
         program(calls)
     finally:
         source.stop()
-    recording.close()
+    recorder.close()
     return store, taker
 
 

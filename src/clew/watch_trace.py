@@ -18,10 +18,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clew.capture.gaps import Gaps
 from clew.events.settings import Limits
 from clew.run.live_derived import LiveDerived
 from clew.run.run import Run, run_of
-from clew.session import Gaps
 from clew.session.batching import Deferred, Direct, Unkept
 from clew.session.surroundings import module_rows, rank_and_size, source_text, surroundings
 from clew.store.read.worker_files import WorkerFiles
@@ -31,7 +31,7 @@ from clew.traces import Trace
 
 if TYPE_CHECKING:
     from clew.capture.encoder import Surroundings
-    from clew.capture.recording import Recording
+    from clew.capture.recorder import Recorder
 
 
 class WatchTrace(Trace):
@@ -47,11 +47,11 @@ class WatchTrace(Trace):
         from clew.capture.budget import Budget
         from clew.capture.encoder import Encoder
         from clew.capture.plain import NoTensors
-        from clew.capture.recording import Recording
+        from clew.capture.recorder import Recorder
 
         self._process = os.getpid()
         self._clock, self._time = time.perf_counter_ns(), time.time()
-        self.gaps = Gaps("watch", "a value")
+        self.gaps = Gaps("watch", "a value", warns=True)
         self._knows_torch = False
         self._crash: str | None = None
         self._store = MemoryStore()
@@ -65,15 +65,14 @@ class WatchTrace(Trace):
             self.sink = WorkerFile(place, own_worker() or f"process {os.getpid()}")
         encoder = Encoder(self._around)
         self._deferred = (Deferred if keeps else Unkept)(encoder, self._store)
-        self.recording: Recording = Recording(
+        self.recorder: Recorder = Recorder(
             self._deferred if self.sink is None else Direct(encoder, self.sink),
             time.perf_counter_ns,
             NoTensors,
             Budget(Limits(), self.gaps.add),
+            self.gaps,
             batch=math.inf if keeps else Unkept.BATCH,
         )
-        self.recording.on_fault = self.gaps.fault
-        self.recording.on_gap = self.gaps.tell
 
     @property
     def is_foreign(self) -> bool:
@@ -90,24 +89,26 @@ class WatchTrace(Trace):
         from clew.capture.torch_compat import keep_from_dynamo
         from clew.capture.values import Keeper
 
-        recording = self.recording
+        recorder = self.recorder
         self._knows_torch = True
         keep_from_dynamo((monitoring, tracing))
-        table = TensorTable(recording.modules)
-        table.values = recording.tensors.values
-        recording.tensors = table
-        recording.keep(Keeper("meta", [], recording.budget, self.gaps.add, recording.kept), False)
+        table = TensorTable(recorder.modules)
+        table.values = recorder.values.tensors.values
+        recorder.values.tensors = table
+        recorder.values.keep(
+            Keeper("meta", [], recorder.values.budget, self.gaps.add, recorder.values.kept), False
+        )
 
     def crashed(self, error: BaseException) -> None:
         """Note the exception that left what was watched."""
         try:
-            self._crash = self.recording.crashed(error)
+            self._crash = self.recorder.crashed(error)
         except Exception as fault:
             self.gaps.fault(fault, "the exception that ended the call")
 
     def _current_run(self) -> Run:
         self._merge()
-        self.recording.drain()
+        self.recorder.drain()
         self._deferred.settle()
         columns = self._store.read(rank_and_size()[0])
         columns.derived = self._derived.of(columns)
@@ -122,10 +123,10 @@ class WatchTrace(Trace):
             "values": "stats",
             "crash": self._crash,
         }
-        recording = self.recording
+        recorder = self.recorder
         return Surroundings(
-            module_rows(recording), list(recording.modules.parameters),
-            list(recording.thread_names), list(recording.tensors.generator_names),
+            module_rows(recorder), list(recorder.modules.parameters),
+            list(recorder.lanes.names), list(recorder.values.tensors.generator_names),
             lambda step: {},
             list(self.gaps), source_text, environment,
         )  # fmt: skip
@@ -138,7 +139,7 @@ class WatchTrace(Trace):
             inbox = self._inboxes.get(key)
             if inbox is None:
                 inbox = self._inboxes[key] = WorkerFiles(folder_of(key, os.getpid()))
-            merge(inbox, self.recording)
+            merge(inbox, self.recorder)
 
 
 def has_torch() -> bool:

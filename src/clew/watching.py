@@ -184,7 +184,7 @@ class Watch:
             source.start_block(frame)
             _running.append(source)
         except Exception as fault:
-            source.recording.on_fault(fault, "the block")
+            source.recorder.gaps.fault(fault, "the block")
         return self
 
     def __exit__(
@@ -207,7 +207,7 @@ class Watch:
             on_change=self._wants.on_change,
             scope=self._scope,
         )
-        return LoaderSource(source.recording, plan, begin_worker, WorkerFiles, source.gap)
+        return LoaderSource(source.recorder, plan, begin_worker, WorkerFiles, source.gap)
 
     # As a decorator
 
@@ -305,7 +305,7 @@ class Watch:
         if own is None or own.sink is None:
             return contextlib.nullcontext()
         is_item = function.__name__ == "__getitem__" and len(args) > 1
-        return stretch(own.sink, own.recording, index_text(args[1]) if is_item else None)
+        return stretch(own.sink, own.recorder, index_text(args[1]) if is_item else None)
 
     def _begin(self, function: Callable[..., Any]) -> WatchSource:
         code = inspect.unwrap(function).__code__
@@ -314,7 +314,7 @@ class Watch:
             source.start_function(function)
             _running.append(source)
         except Exception as fault:
-            source.recording.on_fault(fault, function.__qualname__)
+            source.recorder.gaps.fault(fault, function.__qualname__)
         return source
 
     # Recording
@@ -327,16 +327,16 @@ class Watch:
         active, elsewhere = active_trace(), worker_recording()
         gap: Callable[[Gap], Any]
         if active is not None:
-            self._last, recording, gap = active
+            self._last, recorder, gap = active
         elif elsewhere is not None:  # the parent of this worker records
-            recording, gap = elsewhere, _ignored
+            recorder, gap = elsewhere, _ignored
         else:
             own = self._own_trace()
-            self._last, recording, gap = own, own.recording, own.gaps.add
-        if before is not None and before.recording is recording:
+            self._last, recorder, gap = own, own.recorder, own.gaps.add
+        if before is not None and before.recorder is recorder:
             return before
         tell = None if self._output is None else self._tell
-        source = WatchSource(recording, self._wants, Scope(self._scope, file), tell, gap)
+        source = WatchSource(recorder, self._wants, Scope(self._scope, file), tell, gap)
         source.worker = own_worker()
         return source
 
@@ -351,7 +351,7 @@ class Watch:
         own = self._own
         if error is None or isinstance(error, ordinary) or own is None:
             return
-        if source.recording is own.recording:
+        if source.recorder is own.recorder:
             own.crashed(error)
 
     def _stop(self, source: WatchSource, error: BaseException | None, called: bool = False) -> None:
@@ -366,11 +366,11 @@ class Watch:
                 source.say_compiled()
             source.say_missed()
             if self._own is not None and self._own.sink is not None:
-                self._own.recording.drain()
+                self._own.recorder.drain()
             if self._output is not None:
                 self._output.flush()
         except Exception as fault:
-            source.recording.on_fault(fault, "the end of a watch")
+            source.recorder.gaps.fault(fault, "the end of a watch")
 
     def _tell(self, happening: Happening) -> None:
         if self._output is not None:

@@ -485,7 +485,7 @@ def test_interrupts_leave_torch_as_it_was(level: str) -> None:
     assert came == 600
 
 
-@pytest.mark.parametrize("part", ["named.TapSource.stop", "recording.Recording.close"])
+@pytest.mark.parametrize("part", ["named.TapSource.stop", "recorder.Recorder.close"])
 def test_an_interrupt_at_the_end_leaves_nothing_installed(
     part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

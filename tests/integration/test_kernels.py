@@ -231,8 +231,8 @@ def test_coverage_tells_of_the_backward_of_a_product() -> None:
 def test_a_recording_is_not_kept_alive_by_vectors_the_program_keeps() -> None:
     with clew.trace() as t:
         kept = torch.linalg.svd(MATRIX)
-    recording = weakref.ref(t._session.recording)
+    recorder = weakref.ref(t._session.recorder)
     del t
     gc.collect()
-    assert recording() is None
+    assert recorder() is None
     assert kept is not None

@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 import clew
-from clew.capture import encoder, recording
+from clew.capture import encoder, value_records
 from clew.run import derive
 from clew.session import session
 
 # Of all that is remembered of the past; what grows past this grows for ever.
-MOST_BYTES = 25_000
+MOST_BYTES = 40_000
 
 
 class Net(nn.Module):
@@ -49,7 +49,7 @@ def test_memory_does_not_grow_with_steps(
     # Small, so that few steps reach them.
     monkeypatch.setattr(session, "_TEMPLATES", 64)
     monkeypatch.setattr(derive, "_RECENT_EVENTS", 64)
-    monkeypatch.setattr(recording, "_MANY", 16)
+    monkeypatch.setattr(value_records, "_MANY", 16)
     monkeypatch.setattr(encoder, "_RECENT", 16)
     model = Net()
     optimizer = torch.optim.Adam(model.parameters())

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import clew
-from clew.capture import recording, values
+from clew.capture import value_records, values
 from clew.compat.tracy_nn import Tracer
 from clew.events.live import Happening
 from clew.watch_output import Output
@@ -88,7 +88,7 @@ def test_calls_that_are_told_are_not_kept(
 ) -> None:
     heard = Heard()
     # What is remembered of the last values has a bound that would take long to reach.
-    monkeypatch.setattr(recording, "_REMEMBERED", 64)
+    monkeypatch.setattr(value_records, "_REMEMBERED", 64)
     monkeypatch.setattr(values, "_REMEMBERED", 64)
 
     def work(x: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from clew.capture.lanes import FRAME, NAME, DirectCall, Lane
-from clew.capture.recording import Recording
+from clew.capture.recorder import Recorder
 from clew.capture.sources import first_argument, read_locals
 from clew.capture.structure import describe
 from clew.capture.torch_compat import (
@@ -50,8 +50,8 @@ _SUBJECT = CompiledGraph()
 class CompiledSource:
     """Watches compiled graphs run for the time of one recording."""
 
-    def __init__(self, recording: Recording, how: str, on_gap: Callable[[Gap], Any]) -> None:
-        self._recording = recording
+    def __init__(self, recorder: Recorder, how: str, on_gap: Callable[[Gap], Any]) -> None:
+        self._recorder = recorder
         self._how = how
         self._on_gap = on_gap
         self._undo: list[Callable[[], None]] = []
@@ -61,10 +61,10 @@ class CompiledSource:
     def start(self) -> None:
         """Prepare for whatever compiled code there may be."""
         if self._how == "opaque":
-            self._recording.modules.on_wrapper = self._on_wrapper
+            self._recorder.modules.on_wrapper = self._on_wrapper
         if "torch._dynamo" not in sys.modules:
             return  # nothing is compiled yet
-        modules = [name.entry.ref() for name in self._recording.modules.names]
+        modules = [name.entry.ref() for name in self._recorder.modules.names]
         compiled = any(module is not None and is_compiled(module) for module in modules)
         self._graphs = compiled_graph_count()
         self._undo.append(silence_extra_call())
@@ -79,7 +79,7 @@ class CompiledSource:
         for undo in reversed(self._undo):
             undo()
         self._undo = []
-        self._recording.modules.on_wrapper = lambda module: None
+        self._recorder.modules.on_wrapper = lambda module: None
         graphs = compiled_graph_count()
         if graphs and self._how == "opaque":
             self._say_unnamed()
@@ -98,7 +98,7 @@ class CompiledSource:
                     "run the compiled code once before the block")
             )  # fmt: skip
         self._watching = False
-        for name in self._recording.modules.names:
+        for name in self._recorder.modules.names:
             if name.entry.calls and is_scripted(name.entry.ref(), name.cls):
                 self._on_gap(
                     Gap("a scripted module", name.path or "the root module",
@@ -108,7 +108,7 @@ class CompiledSource:
 
     def _say_unnamed(self) -> None:
         """Say where a backend ran a graph op by op, without the modules it was made of."""
-        table = self._recording.modules
+        table = self._recorder.modules
         called = [(name, name.entry.ref()) for name in table.names if name.entry.calls]
         live = [(name.path, module) for name, module in called if module is not None]
         # A scripted module has dictionaries of its own kind, with little more than `items`.
@@ -125,7 +125,7 @@ class CompiledSource:
         graph_class = None if self._watching else compiled_graph_class(load)
         if graph_class is not None:
             self._watching = True
-            self._undo.append(_watch(graph_class, self._recording, self._on_gap))
+            self._undo.append(_watch(graph_class, self._recorder, self._on_gap))
 
 
 def _region(path: str | None, why: str) -> Gap:
@@ -149,24 +149,24 @@ def silence_extra_call() -> Callable[[], None]:
 
 
 def _watch(
-    graph_class: Any, recording: Recording, on_gap: Callable[[Gap], Any]
+    graph_class: Any, recorder: Recorder, on_gap: Callable[[Gap], Any]
 ) -> Callable[[], None]:
     original = graph_class.__call__
 
     @functools.wraps(original)
     def call(graph: Any, inputs: Any) -> Any:
-        lane = recording.lanes.get(threading.get_ident())
+        lane = recorder.lanes.by_ident.get(threading.get_ident())
         if lane is None or lane.mute:
             return original(graph, inputs)
-        record = _begin(recording, lane, inputs, on_gap)
+        record = _begin(recorder, lane, inputs, on_gap)
         lane.mute = True
-        start = recording.clock()
+        start = recorder.clock()
         try:
             out = original(graph, inputs)
         finally:
             lane.mute = False
         if record is not None:
-            _end(recording, record, start, out)
+            _end(recorder, record, start, out)
         return out
 
     graph_class.__call__ = call
@@ -178,7 +178,7 @@ def _watch(
 
 
 def _begin(
-    recording: Recording, lane: Lane, inputs: Any, on_gap: Callable[[Gap], Any]
+    recorder: Recorder, lane: Lane, inputs: Any, on_gap: Callable[[Gap], Any]
 ) -> tuple[Any, ...] | None:
     try:
         # The caller's frame: past this function and the watching one.
@@ -189,15 +189,15 @@ def _begin(
         if called is not None:
             parent, name = called.event, called.name
         on_gap(_region(None if name is None else name.path, "it ran compiled, as one opaque call"))
-        tokens = describe(list(inputs), recording.tensors.known)
+        tokens = describe(list(inputs), recorder.values.tensors.known)
         # As for ops: the node that this run makes, or the one whose backward it is.
         number = next_autograd_number()
         if node.phase == BACKWARD:
             running = current_autograd_node()
             number = -1 if running is None else running._sequence_nr()
-        return next(recording.ids), node, parent, number, tokens
+        return next(recorder.buffer.ids), node, parent, number, tokens
     except Exception as fault:
-        recording.on_fault(fault, "a compiled region")
+        recorder.gaps.fault(fault, "a compiled region")
         return None
 
 
@@ -218,16 +218,16 @@ def _compiled_in_place(lane: Lane, frame: FrameType, parent: int) -> DirectCall 
     return None
 
 
-def _end(recording: Recording, record: tuple[Any, ...], start: int, out: Any) -> None:
+def _end(recorder: Recorder, record: tuple[Any, ...], start: int, out: Any) -> None:
     try:
         event, node, parent, number, tokens = record
-        end = recording.clock()
+        end = recorder.clock()
         result = describe(
             list(out) if isinstance(out, (tuple, list)) else out,
-            lambda t: recording.tensors.produced(t, event, t.requires_grad, None, False),
+            lambda t: recorder.values.tensors.produced(t, event, t.requires_grad, None, False),
         )
-        recording.push(
+        recorder.buffer.push(
             (event, _SUBJECT, node, parent, start, end, number, tokens, None, result, None, None)
         )
     except Exception as fault:
-        recording.on_fault(fault, "a compiled region")
+        recorder.gaps.fault(fault, "a compiled region")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from clew.capture.changes import Look, look
-from clew.capture.recording import Recording
+from clew.capture.recorder import Recorder
 from clew.capture.records import Made, Token
 from clew.capture.seen import examine, glance, is_array, see, see_items, tensor_numbers
 from clew.capture.structure import CONSTANTS, describe, is_tensor
@@ -34,8 +34,8 @@ class Describer:
     With `shown` statistics are the numbers that a line of text shows, and no more.
     """
 
-    def __init__(self, recording: Recording, values: str, shown: bool = False) -> None:
-        self._recording = recording
+    def __init__(self, recorder: Recorder, values: str, shown: bool = False) -> None:
+        self._recorder = recorder
         self._values = values
         self._shown = shown
 
@@ -55,32 +55,32 @@ class Describer:
         return _mapped(described, lambda d: d.token), seen
 
     def _leaf(self, item: Any, now: Look, digest: bool) -> _Described:
-        recording, wanted = self._recording, self._values
+        recorder, wanted = self._recorder, self._values
         stats = wanted != "meta"
         if wanted == "stats" and is_tensor(item):
-            token = recording.leaf(item, False, False, now)
+            token, _ = recorder.values.leaf(item, False, False, now)
             return _Described(token, self._tensor(token, item, now, digest))
-        token, made = recording.kept_leaf(item, wanted == "full" or _is_short(item), stats)
+        token, made = recorder.values.leaf(item, wanted == "full" or _is_short(item), stats)
         if not stats or not is_array(item):
             return _Described(token, see(item, now))
         # Where the data is kept, its statistics are taken of the copy, later.
-        found = made.stats if isinstance(made, Kept) and made.stats else _numbers(recording, item)
+        found = made.stats if isinstance(made, Kept) and made.stats else _numbers(recorder, item)
         return _Described(token, see(item, now, found))
 
     def _tensor(self, token: Token, tensor: Any, now: Look, digest: bool) -> Seen:
         """A tensor whose statistics are kept with its token."""
-        recording = self._recording
+        recorder = self._recorder
         made: Made | None = None
 
         def whole() -> dict[str, Any] | None:
             nonlocal made
-            if recording.snapshots is not None:
-                made = recording.snapshots.keep(token, tensor, False)
+            if recorder.values.keeper is not None:
+                made = recorder.values.keeper.keep(token, tensor, False)
             return made.stats if isinstance(made, Kept) else None
 
         found = glance(tensor, True, digest) if self._shown else examine(tensor, whole, now)
         if found.stats is not None and made is None:
-            recording.kept.append((token, Kept(found.stats, None)))
+            recorder.values.kept.append((token, Kept(found.stats, None)))
         return found
 
 
@@ -161,11 +161,11 @@ def is_same(one: Any, other: Any, equal: Callable[[Any, Any], Any] | None = None
         return False
 
 
-def _numbers(recording: Recording, item: Any) -> dict[str, Any] | None:
+def _numbers(recorder: Recorder, item: Any) -> dict[str, Any] | None:
     """Statistics of an array or tensor as it is now, which nobody keeps."""
     if not is_tensor(item):
         return array_statistics(item)
-    if recording.snapshots is None or recording.budget.is_over():
+    if recorder.values.keeper is None or recorder.values.budget.is_over():
         return None
     return tensor_numbers(item)
 

@@ -14,7 +14,7 @@ from typing import Any
 from clew.capture.named import Treatment
 from clew.capture.quiet import Quiet
 from clew.capture.ranks import Mail, Ranks, Round
-from clew.capture.recording import Recording
+from clew.capture.recorder import Recorder
 from clew.capture.samples import Restore, Sample, leaves_of
 from clew.capture.steps import Steps
 from clew.events.gathered import Gathered
@@ -30,7 +30,7 @@ class Gather:
 
     def __init__(
         self,
-        recording: Recording,
+        recorder: Recorder,
         every: int | None,
         steps: Steps,
         treatment_of: Callable[[Label], Treatment | None],
@@ -40,7 +40,7 @@ class Gather:
         on_trouble: Callable[[Gap], Any],
         only: str | None = None,
     ) -> None:
-        self._recording = recording
+        self._recorder = recorder
         self._every = every
         self._steps = steps
         self._treatment_of = treatment_of
@@ -49,7 +49,7 @@ class Gather:
         self._on_trouble = on_trouble
         # Steps of the other kind, in which nothing is collected, do not count.
         self._only = only
-        self._quiet = Quiet(recording, on_gap)
+        self._quiet = Quiet(recorder, on_gap)
         self._ranks = Ranks(mail, self._trouble)
         # Since the last gather; and what the end is to see.
         self._window: list[Sample] = []
@@ -98,7 +98,7 @@ class Gather:
             treatment = self._treatment_of(label)
             if treatment is not None and treatment.end is not None:
                 for made in self._made(treatment.end, samples) or ():
-                    self._recording.gathered(made, ENDED)
+                    self._recorder.gathered(made, ENDED)
         self._history.clear()
 
     def _taken(self) -> list[Sample]:
@@ -123,9 +123,9 @@ class Gather:
         is_reduced = treatment.before_gather or treatment.after_gather
         for sample in made:
             if is_reduced:
-                self._recording.gathered(sample, REDUCED)
+                self._recorder.gathered(sample, REDUCED)
             elif sample.rank != self._ranks.rank:  # our own are there already
-                self._recording.gathered(sample, COPIED)
+                self._recorder.gathered(sample, COPIED)
         if treatment.end is not None:
             self._history += made
 

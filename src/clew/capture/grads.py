@@ -25,7 +25,7 @@ from clew.address import Address, compile_pattern, written
 from clew.capture.changes import look
 from clew.capture.named import Named
 from clew.capture.quiet import unseen
-from clew.capture.recording import Recording
+from clew.capture.recorder import Recorder
 from clew.capture.structure import tensors_in
 from clew.events.model import Gap
 from clew.events.records import GRADIENT, VARIABLE, Label
@@ -42,12 +42,12 @@ class GradSource:
 
     def __init__(
         self,
-        recording: Recording,
+        recorder: Recorder,
         addresses: Iterable[Address],
         named: Named,
         on_gap: Callable[[Gap], Any],
     ) -> None:
-        self._recording = recording
+        self._recorder = recorder
         self._names = named
         paths = [a for a in addresses if a.kind == "path"]
         self._calls = [a for a in paths if a.role in CALL_ROLES]
@@ -71,7 +71,7 @@ class GradSource:
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
         ]
-        modules = self._recording.modules
+        modules = self._recorder.modules
         modules.on_tensor = self._follow
         for path, tensor in modules.tensors():
             self._follow(path, tensor)
@@ -79,7 +79,7 @@ class GradSource:
     def stop(self) -> None:
         """Take every hook away."""
         self.look_around()
-        self._recording.modules.on_tensor = None
+        self._recorder.modules.on_tensor = None
         for handle in self._handles:
             handle.remove()
         self._handles, self._before = [], {}
@@ -158,7 +158,7 @@ class GradSource:
                 hook = _accumulated(weakref.ref(self), path)
                 self._handles.append(tensor.register_post_accumulate_grad_hook(hook))
         except Exception as fault:  # a kind of tensor that takes no hooks
-            self._recording.on_fault(fault, f"{path}:grad")
+            self._recorder.gaps.fault(fault, f"{path}:grad")
         self._record_own(path, tensor, frozenset(roles))
 
     def _follow_shaped(self) -> None:
@@ -188,7 +188,7 @@ class GradSource:
                 return
             self._looks[path, role] = now
         except Exception as fault:
-            self._recording.on_fault(fault, f"{path}:{role}")
+            self._recorder.gaps.fault(fault, f"{path}:{role}")
             return
         self._named(label, value)
 
@@ -197,7 +197,7 @@ class GradSource:
         try:
             self._names.record(label, value, sys._getframe(1))
         except Exception as fault:
-            self._recording.on_fault(fault, f"{label.stem}:{label.role}")
+            self._recorder.gaps.fault(fault, f"{label.stem}:{label.role}")
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._follow_shaped()

@@ -9,19 +9,20 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from clew.capture.names import ModuleName
 from clew.capture.records import OPEN
-from clew.capture.sources import MACHINERY, StackNode, first_argument, read_locals
+from clew.capture.sources import MACHINERY, STACKS, StackNode, first_argument, read_locals
 from clew.capture.structure import describe
 from clew.events.records import BACKWARD, RECOMPUTE, Unseen
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from clew.capture.recording import Recording
+    from clew.capture.recorder import Recorder
 
 NO_FRAME = id(None)
 
@@ -79,18 +80,87 @@ class DirectCall:
         return mark if isinstance(mark, DirectCall) else None
 
 
+class Lanes:
+    """The threads of one recorder, and the names of those that others number by."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        # What marks exceptions and frames as recorded here; apart, so that they keep nothing else
+        # alive.
+        self.owner = object()
+        self.by_ident: dict[int, Lane] = {}
+        self.names: list[str] = []
+        self._processes: dict[str, int] = {}
+
+    def of_thread(self, boundary: int = NO_FRAME) -> Lane:
+        """Give the lane of the running thread, opened if new."""
+        ident = threading.get_ident()
+        lane = self.by_ident.get(ident)
+        if lane is not None and lane.thread() is not threading.current_thread():
+            # Its thread is over, and the system gave the number to a new one.
+            lane.abandon_above(0)
+            lane.release()
+            lane = None
+        if lane is None:
+            lane = self.by_ident[ident] = Lane(self._recorder, len(self.names), boundary)
+            self.names.append(lane.name)
+            lane.mute = self._recorder.halted
+        return lane
+
+    def of_process(self, name: str) -> int:
+        """Give the number of another process, which is a thread here."""
+        if name not in self._processes:
+            self._processes[name] = len(self.names)
+            self.names.append(name)
+        return self._processes[name]
+
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(list(self.by_ident.values()))
+
+    def mute(self) -> None:
+        """Let the ops of all threads pass unrecorded."""
+        for lane in self:
+            lane.mute = True
+
+    def open_calls(self, admitted: Callable[[int], bool]) -> list[Any]:
+        """Give records of the module calls that are open now, down to one not admitted."""
+        records: list[Any] = []
+        for lane in self:
+            for event, node, _, name, parent, start, number, inputs, named in lane.stack[1:]:
+                if not admitted(event):
+                    break
+                records += (event, name, node, parent, start, OPEN, number, inputs, named)
+                records += (None, None, None)
+        return records
+
+    def given(self) -> list[Any]:
+        """Give what open calls were given, as tokens."""
+        return [[call[INPUTS], call[NAMED]] for lane in self for call in lane.stack]
+
+    def end_all(self) -> None:
+        """Record every open call as one that will not be heard of again."""
+        for lane in self:
+            lane.abandon_above(0)
+
+    def release(self) -> None:
+        """Let go of all threads."""
+        for lane in self:
+            lane.release()
+        self.by_ident.clear()
+
+
 class Lane:
     """One thread of the program: its open module calls and its place in the stack tree."""
 
-    def __init__(self, recording: Recording, index: int, boundary: int) -> None:
-        self.recording = recording
+    def __init__(self, recorder: Recorder, index: int, boundary: int) -> None:
+        self.recorder = recorder
         self.index = index
         self.ident = threading.get_ident()
         thread = threading.current_thread()
         self.thread = weakref.ref(thread)
         self.name = thread.name
-        self._engine_root = recording.stacks.root(index, BACKWARD)
-        root = recording.stacks.root(index)
+        self._engine_root = STACKS.root(index, BACKWARD)
+        root = STACKS.root(index)
         self.stack: list[Call] = [_outside(root, boundary)]
         # Whether the ops of the thread are recorded, if any are.
         self.followed = False
@@ -106,7 +176,7 @@ class Lane:
     def release(self) -> None:
         """Break the ring of references between a lane and its recording."""
         self.stack.clear()
-        del self.recording
+        del self.recorder
 
     def place(self, frame: FrameType | None) -> tuple[StackNode, int]:
         """The stack node of a frame and the id of the module call it runs in."""
@@ -127,13 +197,12 @@ class Lane:
 
     def _search(self, frame: FrameType | None) -> tuple[StackNode, int]:
         """`place` for a stack not met before, or not as the open calls would have it."""
-        stacks = self.recording.stacks
         frames: list[FrameType] = []
         while id(frame) != self.stack[-1][FRAME]:
             if frame is None:
                 if threading.get_ident() != self.ident:
                     # An engine thread running this thread's backward: its own short stack.
-                    return stacks.descend(self._engine_root, frames), -1
+                    return STACKS.descend(self._engine_root, frames), -1
                 self.abandon_above(0)
                 self.stack[0] = _outside(self.stack[0][NODE], NO_FRAME)
                 break
@@ -143,7 +212,7 @@ class Lane:
                 frames.append(frame)
             frame = frame.f_back
         top = self.stack[-1]
-        node = stacks.descend(top[NODE], frames)
+        node = STACKS.descend(top[NODE], frames)
         if node.direct:
             return node, self._direct_parent(frames, top)
         return node, top[ID]
@@ -168,7 +237,7 @@ class Lane:
     def abandon_above(self, depth: int) -> None:
         """Record calls that ended without the exit hook, stopped by a BaseException."""
         while len(self.stack) > depth + 1:
-            self.recording.end_call(self.stack.pop(), OPEN, None, None)
+            self.recorder.end_call(self.stack.pop(), OPEN, None, None)
 
     def _direct_parent(self, frames: list[FrameType], top: Call) -> int:
         """The innermost call of `forward` past the hooks on a stack, opened if new."""
@@ -184,7 +253,7 @@ class Lane:
                 continue
             call = self.direct_call(frame)
             if call is None:
-                place = self.recording.stacks.descend(top[NODE], frames[position + 1 :])
+                place = STACKS.descend(top[NODE], frames[position + 1 :])
                 code = frame.f_code
                 names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
                 arguments = dict(zip(names, read_locals(frame, names), strict=True))
@@ -194,7 +263,7 @@ class Lane:
 
     def direct_call(self, frame: FrameType) -> DirectCall | None:
         """The call that went past the hooks and runs in a frame."""
-        return DirectCall.of(frame, self.recording.owner)
+        return DirectCall.of(frame, self.recorder.lanes.owner)
 
     def open_direct(
         self,
@@ -206,17 +275,17 @@ class Lane:
         arguments: dict[str, Any],
     ) -> DirectCall:
         """Record a call that went past the hooks, with what it was given."""
-        recording = self.recording
-        name = recording.modules.name_of(module, caller, place.index)
-        given = describe(arguments, recording.tensors.known)
-        event = next(recording.ids)
-        now = recording.clock()
+        recorder = self.recorder
+        name = recorder.modules.name_of(module, caller, place.index)
+        given = describe(arguments, recorder.values.tensors.known)
+        event = next(recorder.buffer.ids)
+        now = recorder.clock()
         number = count_call(name, place)
-        if recording.keeps_calls:
-            recording.events.extend(
+        if recorder.keeps_calls:
+            recorder.buffer.events.extend(
                 (event, name, place, parent, now, OPEN, number, [], given, Unseen, None, None)
             )
-        return DirectCall(recording.owner, event, name, frame)
+        return DirectCall(recorder.lanes.owner, event, name, frame)
 
 
 def _is_forward_of(module: Any, code: CodeType) -> bool:

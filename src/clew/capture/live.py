@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from clew.capture.lanes import INPUTS, NAME, NAMED, NODE, Call, Lane
-from clew.capture.recording import Recording
+from clew.capture.recorder import Recorder
 from clew.capture.records import ARGS as ARGUMENTS
 from clew.capture.records import (
     DEVICE,
@@ -42,13 +42,17 @@ _PLAIN = Extra("strided", "Tensor", None, None)
 class LiveFeed:
     """Tells a listener of calls and records."""
 
-    def __init__(self, recording: Recording, listener: Listener) -> None:
-        self._recording = recording
+    def __init__(self, recorder: Recorder, listener: Listener) -> None:
+        self._recorder = recorder
         self._listener = listener
         self._values: dict[int, tuple[Any, LiveValue]] = {}
         self._read = 0
-        self._hand_overs = 0
+        self._is_new_batch = False
         self._failed = False
+
+    def handed_over(self) -> None:
+        """The records so far are gone, and so are values that nobody has any more."""
+        self._is_new_batch = True
 
     def entered(self, lane: Lane, call: Call) -> None:
         """A module call begins."""
@@ -63,7 +67,7 @@ class LiveFeed:
         subject, error = record[SUBJECT], record[ERROR]
         if record[OUT] is Unseen:
             return
-        stack = self._recording.lane().stack
+        stack = self._recorder.lane().stack
         around: Any = stack[-1][NAME]
         kind, name, module = "op", str(subject), _nothing
         path = None if around is None else around.path
@@ -98,7 +102,7 @@ class LiveFeed:
             getattr(self._listener, what)(event)
         except Exception as fault:
             self._failed = True
-            self._recording.on_fault(fault, "what was to be told as it happens")
+            self._recorder.gaps.fault(fault, "what was to be told as it happens")
 
     def _seen(self, described: Any) -> Any:
         if isinstance(described, tuple):
@@ -112,11 +116,11 @@ class LiveFeed:
 
     def _learn(self) -> None:
         """Take note of the values met since the last time."""
-        recording = self._recording
-        values = recording.tensors.values
-        if self._hand_overs != recording.hand_overs:
-            self._hand_overs, self._read = recording.hand_overs, 0
-            alive = set(map(id, tokens_in(recording.surviving())))
+        recorder = self._recorder
+        values = recorder.values.tensors.values
+        if self._is_new_batch:
+            self._is_new_batch, self._read = False, 0
+            alive = set(map(id, tokens_in(recorder.surviving())))
             self._values = {key: known for key, known in self._values.items() if key in alive}
         for at in range(self._read, len(values), VALUE_FIELDS):
             token, extra = values[at + TOKEN], values[at + EXTRA] or _PLAIN

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from clew.capture.grads import GradSource
 from clew.capture.lanes import FRAME, ID, NAME, NODE, NUMBER, Call, Lane
-from clew.capture.recording import Recording
+from clew.capture.named import Named
+from clew.capture.recorder import Recorder
 from clew.capture.settings import look
 from clew.capture.sources import MACHINERY
 from clew.capture.structure import CONSTANTS, describe
@@ -42,12 +44,16 @@ class ModuleSource:
 
     def __init__(
         self,
-        recording: Recording,
+        recorder: Recorder,
         sees_ops: bool,
         on_thread: Callable[[Lane], None],
         on_idle: Callable[[Lane, nn.Module], None],
+        grads: GradSource | None,
+        named_values: Named | None,
     ) -> None:
-        self._enter, self._leave = _hooks(recording, sees_ops, on_thread, on_idle)
+        self._enter, self._leave = _hooks(
+            recorder, sees_ops, on_thread, on_idle, grads, named_values
+        )
         self._handles: list[Any] = []
 
     def start(self) -> None:
@@ -65,41 +71,41 @@ class ModuleSource:
 
 
 def _hooks(
-    recording: Recording,
+    recorder: Recorder,
     sees_ops: bool,
     on_thread: Callable[[Lane], None],
     on_idle: Callable[[Lane, nn.Module], None],
+    grads: GradSource | None,
+    named_values: Named | None,
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     is_compiling = torch.compiler.is_dynamo_compiling
     hidden = MACHINERY.hidden
     # Where calls are not recorded they are followed for the sake of names alone.
-    recorded = recording.keeps_calls
-    on_enter = recording.on_enter if recorded else None
+    recorded = recorder.keeps_calls
+    feed = recorder.feed if recorded else None
+    on_enter = None if feed is None else feed.entered
     getframe = sys._getframe
-    lanes_get = recording.lanes.get
-    clock = recording.clock
-    next_event = recording.ids.__next__
-    push_event = recording.push
-    batch_bits = recording.batch_bits
-    budget = recording.budget
-    turn = recording.turn
-    entry_of = recording.modules.entries.get
-    name_of = recording.modules.name_of
-    tensors = recording.tensors
+    lanes_get = recorder.lanes.by_ident.get
+    clock = recorder.clock
+    next_event = recorder.buffer.ids.__next__
+    push_event = recorder.buffer.push
+    batch_bits = recorder.buffer.batch_bits
+    budget = recorder.values.budget
+    turn = recorder.buffer.turn
+    entry_of = recorder.modules.entries.get
+    name_of = recorder.modules.name_of
+    tensors = recorder.values.tensors
     # Where ops are seen, a result is what some op made, unless values are kept of each version.
-    returned = tensors.credited if sees_ops and recording.keeper is None else tensors.current
+    keeper: Any = recorder.values.keeper if recorder.values.keeps_every else None
+    returned = tensors.credited if sees_ops and keeper is None else tensors.current
     # Without ops to tell of writes, every use has to look at the tensor's version.
     live_get: Callable[..., Any] = tensors.live.get if sees_ops else lambda key: None
     known = tensors.known if sees_ops else tensors.current
 
     function_modes = function_mode_count
 
-    keeper: Any = recording.keeper
     keeping = keeper is not None
     capturing = keeping and bool(keeper.modules)
-    grads = recording.grads
-    # Callbacks on values of calls.
-    named_values = recording.calls
 
     def follow_grads(call: Call, module: nn.Module, result: Any) -> None:
         name: Any = call[NAME]
@@ -118,7 +124,7 @@ def _hooks(
                 set_jit_state(None)
             lane = lanes_get(get_ident())
             if lane is None or not lane.followed:
-                lane = recording.lane()
+                lane = recorder.lane()
                 on_thread(lane)
             if lane.mute:
                 return
@@ -187,7 +193,7 @@ def _hooks(
             event = next_event()
             if recorded and (entry.turn != turn[0] or entry.training is not module.training):
                 entry.turn, entry.training = turn[0], module.training
-                look(recording.attributes, entry, module, event)
+                look(recorder.buffer.attributes, entry, module, event)
             # The clock last, so that the time is the module's, not the recording's.
             stack.append((event, node, id(inner), name, parent, clock(), number, inputs, named))
             if on_enter is not None:
@@ -195,7 +201,7 @@ def _hooks(
             if named_values is not None:
                 named_values.entered(stack[-1], args, kwargs)
         except Exception as fault:
-            recording.on_fault(fault, "a module call")
+            recorder.gaps.fault(fault, "a module call")
         finally:
             if jit is not None:
                 set_jit_state(jit)
@@ -250,7 +256,7 @@ def _hooks(
                 call = stack.pop()
                 call[NAME].entry.failed += 1  # type: ignore[union-attr]
                 stopped = isinstance(exception, StopRecomputation)
-                out, error = None, None if stopped else recording.failure(lane, call, exception)
+                out, error = None, None if stopped else recorder.failure(lane, call, exception)
             if len(stack) == 1:
                 on_idle(lane, module)
             if not recorded:
@@ -261,9 +267,9 @@ def _hooks(
                 (event, name, node, parent, start, end, number, inputs, named, out, error, None)
             )
             if event & batch_bits == batch_bits or (keeping and budget.is_full):
-                recording.drain()
+                recorder.drain()
         except Exception as fault:
-            recording.on_fault(fault, "the end of a module call")
+            recorder.gaps.fault(fault, "the end of a module call")
         finally:
             if jit is not None:
                 set_jit_state(jit)

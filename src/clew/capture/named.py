@@ -18,7 +18,7 @@ from clew.address import Address, Key, compile_pattern, join, matches_op, writte
 from clew.capture.lanes import NAME, NODE, NUMBER, Call
 from clew.capture.names import ModuleEntry
 from clew.capture.quiet import Quiet
-from clew.capture.recording import Recording, Where
+from clew.capture.recorder import Recorder, Where
 from clew.capture.steps import Steps
 from clew.capture.structure import describe
 from clew.capture.taps import current_prefix, listen
@@ -71,18 +71,18 @@ class Named:
 
     def __init__(
         self,
-        recording: Recording,
+        recorder: Recorder,
         treated: Iterable[Treated],
         steps: Steps,
         training: Callable[[], bool | None],
         on_gap: Callable[[Gap], Any],
     ) -> None:
-        self._recording = recording
+        self._recorder = recorder
         self._treated = list(treated)
         self._steps = steps
         self._training = training
         self._on_gap = on_gap
-        self._quiet = Quiet(recording, on_gap)
+        self._quiet = Quiet(recorder, on_gap)
         sided = [t for t in self._treated if t.address.role in (None, "in", "out")]
         self.calls = [t for t in sided if t.address.kind == "path"]
         self.ops = [t for t in sided if t.address.kind == "op"]
@@ -100,12 +100,12 @@ class Named:
         """Record a value that has a name."""
         treated = self.treated(label)
         if treated is None:
-            self._recording.named(label, value, where)
+            self._recorder.named(label, value, where)
         elif self._is_due(treated):
             value = self._saved(treated, label, value)
             if value is not _ABSENT:
                 if treated.treatment.keep:
-                    self._recording.named(label, value, where)
+                    self._recorder.named(label, value, where)
                 self.collect(label, treated.treatment, value)
 
     def treated(self, label: Label) -> Treated | None:
@@ -217,13 +217,13 @@ class Named:
         told.add(known)
         if not is_due:
             # Nor has a wrapper, which may end in another step, anything to record.
-            self._last[label] = next(self._recording.ids)
+            self._last[label] = next(self._recorder.buffer.ids)
             return
         value = self._saved(treated, label, value)
         if value is not _ABSENT and treated.records and treated.treatment.keep:
-            self._last[label] = self._recording.named(label, value, None)
+            self._last[label] = self._recorder.named(label, value, None)
         else:
-            self._last[label] = next(self._recording.ids)
+            self._last[label] = next(self._recorder.buffer.ids)
         if value is not _ABSENT:
             self.collect(label, treated.treatment, value)
 
@@ -270,18 +270,18 @@ class TapSource:
 
     def __init__(
         self,
-        recording: Recording,
+        recorder: Recorder,
         named: Named,
         reducer: Callable[[str], Callable[[Any], Any]],
         asked: Iterable[Address],
         on_gap: Callable[[Gap], Any],
     ) -> None:
-        self._recording = recording
+        self._recorder = recorder
         self._named = named
         self._reducer = reducer
         self._asked = list(asked)
         self._on_gap = on_gap
-        self._quiet = Quiet(recording, on_gap)
+        self._quiet = Quiet(recorder, on_gap)
         self._met: set[Label] = set()
         self._end: Callable[[], None] = lambda: None
         # Addresses that name a tap, which is recorded whether or not one does.
@@ -292,7 +292,7 @@ class TapSource:
         prefix = current_prefix()
         if prefix:
             self.prefixed(prefix)
-        self._end = listen(self, is_compiling, self._recording.modules.paths())
+        self._end = listen(self, is_compiling, self._recorder.modules.paths())
 
     def stop(self) -> None:
         """Listen no more."""
@@ -313,7 +313,7 @@ class TapSource:
                 self.matched |= {a.text for a in self._asked if is_named(a, label)}
             self._named.record(label, value, frame)
         except Exception as fault:
-            self._recording.on_fault(fault, f"the tap {name!r}")
+            self._recorder.gaps.fault(fault, f"the tap {name!r}")
 
     def missed(self, name: str) -> None:
         """A tap in compiled code was given something that is no tensor."""
@@ -324,18 +324,18 @@ class TapSource:
 
     def prefixed(self, prefix: str) -> None:
         """A stretch of the run begins or ends."""
-        self._recording.mark(Label(PREFIX, prefix, prefix))
+        self._recorder.mark(Label(PREFIX, prefix, prefix))
 
     def _function(self, reduce: Any) -> Callable[[Any], Any]:
         return self._reducer(reduce) if isinstance(reduce, str) else reduce
 
     def _stem(self, name: str, module: Any) -> tuple[str, str | None]:
         """The address of a tap, and the path of the module it belongs to."""
-        lane = self._recording.lane()
+        lane = self._recorder.lane()
         caller = lane.stack[-1][NAME]
         if isinstance(module, nn.Module):
             place = lane.stack[-1][NODE].index
-            path: str | None = self._recording.modules.name_of(module, caller, place).path
+            path: str | None = self._recorder.modules.name_of(module, caller, place).path
         elif isinstance(module, str):  # of a module inside compiled code
             path = module
         else:

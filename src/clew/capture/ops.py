@@ -29,8 +29,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from clew.capture.failures import error_text, mark, pass_on
 from clew.capture.generators import drawing_of
 from clew.capture.lanes import FRAME, ID, NAME, NODE, Lane
+from clew.capture.named import Named
 from clew.capture.other_kernels import Watch, watch_of
-from clew.capture.recording import Recording
+from clew.capture.recorder import Recorder
 from clew.capture.records import tokens_in
 from clew.capture.structure import CONSTANTS, describe
 from clew.capture.tensors import PLAIN, TensorTable, Token
@@ -73,11 +74,11 @@ class OpMode(TorchDispatchMode):
     # Higher-order operators reach the handler instead of being refused.
     supports_higher_order_operators = True
 
-    def __init__(self, recording: Recording, lane: Lane) -> None:
+    def __init__(self, recorder: Recorder, lane: Lane, named: Named | None) -> None:
         super().__init__()
         self._lane = lane
         # A closure reads its state faster than a method; torch insists that it is bound.
-        handler = MethodType(_handler(recording, lane), self)
+        handler = MethodType(_handler(recorder, lane, named), self)
         self.__torch_dispatch__ = handler  # type: ignore[method-assign]
 
     def start(self) -> None:
@@ -138,16 +139,38 @@ class OpMode(TorchDispatchMode):
         return True
 
 
-def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
+def _op_keeper(recorder: Recorder, named: Named | None) -> Callable[..., None] | None:
+    """Give what keeps the data of an op's tensors, None if nobody asked for any op's.
+
+    Arguments are kept as they are after the op, which is as they were unless it wrote them.
+    """
+    keeper, known = recorder.values.keeper, recorder.values.tensors.known
+    if not recorder.values.keeps_every or keeper is None:
+        return None
+    keeps = bool(keeper.ops)
+    calls_back = None if named is None or not named.ops else named.ran
+    if not keeps and calls_back is None:
+        return None
+
+    def keep(func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        if keeps:
+            keeper.keep_op(func, "in", {**dict(enumerate(args)), **(kwargs or {})}, known)
+            keeper.keep_op(func, "out", out, known)
+        if calls_back is not None:
+            calls_back(func, args, kwargs, out)
+
+    return keep
+
+
+def _handler(recorder: Recorder, lane: Lane, named: Named | None) -> Callable[..., Any]:
     """The function torch calls for each op. Long on purpose: a call costs as much as a fact."""
     getframe = sys._getframe
     stack = lane.stack
     place = lane.place
-    tensors = recording.tensors
+    tensors = recorder.values.tensors
     live = tensors.live
-    keeper = recording.keeper
-    keeping = keeper is not None
-    budget = recording.budget
+    keeping = recorder.values.keeps_every
+    budget = recorder.values.budget
     # Where values are kept, a tensor written through another is kept anew: ask for its version.
     live_get: Callable[[int], Any] = (lambda key: None) if keeping else live.get
     push_value = tensors.values.extend
@@ -155,12 +178,11 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
     told_gone = gone.append
     draw = tensors.generators.draw
     known = tensors.current if keeping else tensors.known
-    next_event = recording.ids.__next__
-    clock = recording.clock
-    push_event = recording.push
-    batch_bits = recording.batch_bits
-    calls = recording.calls
-    capturing = keeper is not None and bool(keeper.ops or (calls is not None and calls.ops))
+    next_event = recorder.buffer.ids.__next__
+    clock = recorder.clock
+    push_event = recorder.buffer.push
+    batch_bits = recorder.buffer.batch_bits
+    keep_op = _op_keeper(recorder, named)
     facts_of = _FACTS
     # Ops whose calls have told of other kernels all there is to tell.
     told: set[OpFacts] = set()
@@ -179,14 +201,14 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
             try:
                 op = facts_of[id(func)] = OpFacts(func)
             except Exception as fault:
-                recording.on_fault(fault, str(func))
+                recorder.gaps.fault(fault, str(func))
                 return func(*args, **kwargs or {})
         if lane.mute or op.annotation or is_jit_tracing():
             if lane.mute:
                 if _left_behind:
                     mode.leave_soon()
             elif not op.annotation:
-                recording.on_gap(_UNDER_JIT)
+                recorder.gaps.add(_UNDER_JIT)
             return op.call(*args, **kwargs) if kwargs else op.call(*args)
         ready = False
         try:
@@ -253,14 +275,14 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
             ready = True
             start = clock()
         except Exception as fault:
-            recording.on_fault(fault, str(func))
+            recorder.gaps.fault(fault, str(func))
         try:
             out = op.call(*args, **kwargs) if kwargs else op.call(*args)
         except BaseException as error:
             taken = tensors_for_numbers(func, args, error)
             if taken is None:
                 if ready:
-                    mark(error, recording.owner)
+                    mark(error, recorder.lanes.owner)
                     push_event(
                         (event, func, node, parent, start, clock(), number, inputs, named,
                          op.half_written(args, kwargs or {}, tensors, event), error_text(error),
@@ -274,11 +296,11 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
             end = clock()
             if keeping or observed or not op.plain:
                 result: Any = op.result(out, args, kwargs or {}, tensors, event, grad)
-                if capturing:
-                    recording.keep_op(func, args, kwargs, out)
+                if keep_op is not None:
+                    keep_op(func, args, kwargs, out)
                 if op.higher_order:
-                    recording.on_gap(_inside_of(func, lane))
-                if op.watch is not None and op not in told and op.watch(recording, args, out, grad):
+                    recorder.gaps.add(_inside_of(func, lane))
+                if op.watch is not None and op not in told and op.watch(recorder, args, out, grad):
                     told.add(op)
             else:
                 try:
@@ -322,9 +344,9 @@ def _handler(recording: Recording, lane: Lane) -> Callable[..., Any]:
                 (event, func, node, parent, start, end, number, inputs, named, result, None, seen)
             )
             if event & batch_bits == batch_bits or (keeping and budget.is_full):
-                recording.drain()
+                recorder.drain()
         except Exception as fault:
-            recording.on_fault(fault, str(func))
+            recorder.gaps.fault(fault, str(func))
         return out
 
     hide_from_dynamo(handler.__code__)

@@ -15,14 +15,14 @@ from clew.capture.settings import changed, plain
 from clew.events.columns import Attributes
 
 if TYPE_CHECKING:
-    from clew.capture.recording import Recording
+    from clew.capture.recorder import Recorder
 
 
 class OptimizerSource:
     """Notes what optimizers are set to, for a recording."""
 
-    def __init__(self, recording: Recording) -> None:
-        self._recording = recording
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
         self._optimizers: dict[int, tuple[Any, int, list[dict[str, Any]]]] = {}
         self._count = 0
         self._handle: Any = None
@@ -41,11 +41,11 @@ class OptimizerSource:
         try:
             self._look_at(optimizer)
         except Exception as fault:
-            self._recording.on_fault(fault, "the settings of an optimizer")
+            self._recorder.gaps.fault(fault, "the settings of an optimizer")
 
     def _look_at(self, optimizer: Optimizer) -> None:
-        recording = self._recording
-        if recording.halted:
+        recorder = self._recorder
+        if recorder.halted:
             return
         held = self._optimizers.get(id(optimizer))
         if held is None or held[0]() is not optimizer:
@@ -63,12 +63,12 @@ class OptimizerSource:
                     "params": self._names(optimizer.param_groups[at]["params"]),
                 }
             if new:
-                recording.attributes.append(
-                    Attributes("optimizer", number, at, recording.next_id(), new)
+                recorder.buffer.attributes.append(
+                    Attributes("optimizer", number, at, recorder.buffer.next_id(), new)
                 )
         self._optimizers[id(optimizer)] = (held[0], number, now)
 
     def _names(self, parameters: list[Any]) -> list[str]:
         """The paths of a group's parameters, as far as they have one."""
-        name_of = self._recording.modules.tensor_name
+        name_of = self._recorder.modules.tensor_name
         return [name_of(parameter) or "?" for parameter in parameters]

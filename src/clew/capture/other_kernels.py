@@ -17,14 +17,14 @@ from weakref import ref
 
 from torch import Tensor, is_grad_enabled, is_inference_mode_enabled
 
-from clew.capture.recording import Recording
+from clew.capture.recorder import Recorder
 from clew.capture.records import EVENT_FIELDS
 from clew.capture.torch_compat import is_composite, unobserved
 from clew.events.model import Gap
 
 # Looks at a call of an op: its arguments, its result, whether autograd made a node for it. Tells
 # the recording of a gap, and whether there is nothing more to look for.
-Watch: TypeAlias = Callable[[Recording, tuple[Any, ...], Any, bool], bool]
+Watch: TypeAlias = Callable[[Recorder, tuple[Any, ...], Any, bool], bool]
 
 _WHAT = "the kernels of an untraced run"
 _REMEDY = 'level="modules" runs the same kernels as no trace'
@@ -61,21 +61,21 @@ def watch_of(func: Any, name: str) -> Watch | None:
     return _whole if is_composite(func) else None
 
 
-def _whole(recording: Recording, args: tuple[Any, ...], out: Any, grad: bool) -> bool:
+def _whole(recorder: Recorder, args: tuple[Any, ...], out: Any, grad: bool) -> bool:
     """A composite op that was not taken apart; for some layouts torch has kernels of it."""
     if is_inference_mode_enabled():
-        recording.on_gap(_INFERENCE)
+        recorder.gaps.add(_INFERENCE)
         return True
     return False
 
 
-def _product(recording: Recording, args: tuple[Any, ...], out: Any, grad: bool) -> bool:
+def _product(recorder: Recorder, args: tuple[Any, ...], out: Any, grad: bool) -> bool:
     if grad:
-        recording.on_gap(_PRODUCTS)
+        recorder.gaps.add(_PRODUCTS)
     return grad
 
 
-def _values_alone(recording: Recording, args: tuple[Any, ...], out: Any, grad: bool) -> bool:
+def _values_alone(recorder: Recorder, args: tuple[Any, ...], out: Any, grad: bool) -> bool:
     """A decomposition: without a mode, no vectors are computed for those who ask for values alone.
 
     Those drop the vectors at once: before another op runs, and before the program goes on.
@@ -85,16 +85,16 @@ def _values_alone(recording: Recording, args: tuple[Any, ...], out: Any, grad: b
             return False  # vectors are computed in any case
     frame = sys._getframe(2)
     caller = (id(frame), id(frame.f_code), frame.f_lasti)
-    after, recorder = len(recording.events) + EVENT_FIELDS, ref(recording)
+    after, known = len(recorder.buffer.events) + EVENT_FIELDS, ref(recorder)
     del frame
 
     def dropped(reference: Any) -> None:
-        now, alive = sys._getframe().f_back, recorder()
+        now, alive = sys._getframe().f_back, known()
         if now is None or (id(now), id(now.f_code), now.f_lasti) != caller:
             return
         # None, if this op's event was the last of a batch.
-        if alive is not None and len(alive.events) in (0, after):
-            alive.on_gap(_VALUES_ALONE)
+        if alive is not None and len(alive.buffer.events) in (0, after):
+            alive.gaps.add(_VALUES_ALONE)
 
     vectors = next(item for item in reversed(out) if isinstance(item, Tensor))
     _latest[get_ident()] = ref(vectors, dropped)

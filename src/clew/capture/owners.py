@@ -13,7 +13,7 @@ from typing import Any
 from clew.address import Address, Segment
 from clew.capture.frames.functions import methods
 from clew.capture.lanes import NAME
-from clew.capture.recording import Recording
+from clew.capture.recorder import Recorder
 
 
 @dataclass(slots=True)
@@ -33,13 +33,13 @@ class Wanted:
     gets_owner: bool
     ran: bool = False
 
-    def path_of(self, owner: object, function: FunctionType, recording: Recording) -> str | None:
+    def path_of(self, owner: object, function: FunctionType, recorder: Recorder) -> str | None:
         """The path of the module whose function runs; None if another's does."""
         if self.owners is None:
             return ""
         if self.gets_owner:
             return self.owners.get(id(owner))
-        for call in reversed(recording.lane().stack):
+        for call in reversed(recorder.lane().stack):
             module = None if call[NAME] is None else call[NAME].entry.ref()
             if id(module) in self.owners:
                 return self.owners[id(module)]
@@ -47,16 +47,14 @@ class Wanted:
                 return None
         return next(iter(self.owners.values()))
 
-    def path_in_compiled(
-        self, path: str, function: FunctionType, recording: Recording
-    ) -> str | None:
+    def path_in_compiled(self, path: str, function: FunctionType, recorder: Recorder) -> str | None:
         """The same in compiled code, which knows the path of the first argument and no stack."""
         if self.owners is None:
             return ""
         paths = list(self.owners.values())
         if self.gets_owner:
             return path if path in paths else None
-        entries = recording.modules.entries.values()
+        entries = recorder.modules.entries.values()
         is_shared = sum(self._has(entry.ref(), function) for entry in entries) > 1
         return None if is_shared else paths[0]
 

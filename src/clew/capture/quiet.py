@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, no_grad
 
-from clew.capture.recording import Recording
+from clew.capture.recorder import Recorder
 from clew.capture.tensors import PLAIN
 from clew.capture.torch_compat import local_part, unobserved, without_mode_stack, without_modes
 from clew.events.model import Gap
@@ -28,8 +28,8 @@ _OWN = "clew.callbacks"
 class Quiet:
     """Calls functions unseen; a failure of one costs nothing but a gap."""
 
-    def __init__(self, recording: Recording, on_gap: Callable[[Gap], Any]) -> None:
-        self._recording = recording
+    def __init__(self, recorder: Recorder, on_gap: Callable[[Gap], Any]) -> None:
+        self._recorder = recorder
         self._on_gap = on_gap
         # Puts random numbers back after the last of several calls, once the first is made.
         self._together: contextlib.ExitStack | None = None
@@ -46,7 +46,7 @@ class Quiet:
 
     def call(self, function: Callable[[Any], Any], value: Any, where: str, otherwise: Any) -> Any:
         """What a function makes of a value; `otherwise` if it fails, with a gap that says so."""
-        lane = self._recording.lane()
+        lane = self._recorder.lane()
         mute = lane.mute
         lane.mute = True
         try:

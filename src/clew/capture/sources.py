@@ -187,6 +187,10 @@ class StackTree:
         return node
 
 
+# Those of all recorders of this process.
+STACKS = StackTree()
+
+
 def _functions_given(frame: FrameType) -> list[CodeType]:
     """The code of the functions that `optimizer.step` was given: they run the model anew."""
     args, kwargs = read_locals(frame, ("args", "kwargs"))

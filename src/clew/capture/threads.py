@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from clew.capture.recording import Recording
+from clew.capture.recorder import Recorder
 from clew.capture.scope import is_library
 from clew.events.model import Gap
 
@@ -29,8 +29,8 @@ _MACHINERY = ("clew", "multiprocessing", "torch")
 class ThreadSource:
     """Looks at the threads there are while a recording runs."""
 
-    def __init__(self, recording: Recording, on_gap: Callable[[Gap], Any]) -> None:
-        self.recording = recording
+    def __init__(self, recorder: Recorder, on_gap: Callable[[Gap], Any]) -> None:
+        self.recorder = recorder
         self.on_gap = on_gap
         self._older: list[tuple[threading.Thread, int | None]] = []
 
@@ -55,7 +55,7 @@ class ThreadSource:
             now = _cpu_time(thread)
             # A thread that is gone ran to its end; where no clock tells, it may have run.
             ran = now is None or before is None or now > before
-            if ran and thread.ident not in self.recording.lanes and _is_program_s(thread):
+            if ran and thread.ident not in self.recorder.lanes.by_ident and _is_program_s(thread):
                 self.on_gap(_not_watched(thread.name, "it is older than the trace, and ran"))
         self._older = []
 
@@ -70,7 +70,7 @@ def _look(frame: FrameType, event: str, arg: Any) -> None:
     """Hear of a call in a new thread, as a profile function of the program's own would."""
     profile, ident = _program_has[0], threading.get_ident()
     looks = _looks.count = getattr(_looks, "count", 0) + 1
-    blind = [source for source in _looking if ident not in source.recording.lanes]
+    blind = [source for source in _looking if ident not in source.recorder.lanes.by_ident]
     gap = None
     if event == "c_call" and _is_torch(arg):
         gap = ops_not_recorded(threading.current_thread().name)

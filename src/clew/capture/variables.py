@@ -22,8 +22,8 @@ from clew.capture.frames.functions import Found, methods, missing, resolve, vari
 from clew.capture.frames.paths import follow
 from clew.capture.lanes import NAME
 from clew.capture.owners import Wanted
-from clew.capture.recording import At, Recording, Where
-from clew.capture.sources import MACHINERY, position_of
+from clew.capture.recorder import At, Recorder, Where
+from clew.capture.sources import MACHINERY, STACKS, position_of
 from clew.events.model import Gap
 from clew.events.records import VARIABLE, Label
 
@@ -40,13 +40,13 @@ class VariableSource:
 
     def __init__(
         self,
-        recording: Recording,
+        recorder: Recorder,
         addresses: Iterable[Address],
         named: Named,
         on_gap: Callable[[Gap], Any],
         is_compiling: Callable[[], bool] | None = None,
     ) -> None:
-        self._recording = recording
+        self._recorder = recorder
         self._addresses = [a for a in addresses if a.role is None and a.kind in _KINDS]
         self._named = named
         self._on_gap = on_gap
@@ -61,7 +61,7 @@ class VariableSource:
         for address in self._addresses:
             if address.kind == "function":
                 self._follow_function(address)
-        modules = self._recording.modules
+        modules = self._recorder.modules
         modules.on_module = self._met
         for entry in list(modules.entries.values()):
             module = entry.ref()
@@ -73,10 +73,10 @@ class VariableSource:
     def stop(self) -> None:
         """Give the functions their own code back."""
         self._running = False
-        self._recording.modules.on_module = None
+        self._recorder.modules.on_module = None
         for plan in self._plans.values():
             plan.uninstall()
-            self._recording.stacks.let_go(plan.codes)
+            STACKS.let_go(plan.codes)
             plan.codes = []
 
     def say_missed(self) -> None:
@@ -95,7 +95,7 @@ class VariableSource:
     def candidates(self, address: Address) -> list[str]:
         """The variables an address may have meant: those of the methods it leads to."""
         found = []
-        entries = self._recording.modules.entries.values()
+        entries = self._recorder.modules.entries.values()
         for entry in [entry for entry in entries if not entry.wrapper]:
             for path in entry.paths:
                 for name, rest in address.splits():
@@ -123,7 +123,7 @@ class VariableSource:
 
         Not those of a wrapper: the name is that of the module inside, whose methods are meant.
         """
-        if self._recording.modules.entries[id(module)].wrapper:
+        if self._recorder.modules.entries[id(module)].wrapper:
             return
         for address in self._addresses:
             if address.kind != "path":
@@ -182,7 +182,7 @@ class Plan:
         self.number = next(_numbers)
         self.is_compiling = source._is_compiling or _not_compiling
         self._source = source
-        self._recording = source._recording
+        self._recorder = source._recorder
         self._function = function
         self._is_made = function.__code__.co_filename.startswith(MACHINERY.generated)
         self._inner = inner
@@ -280,7 +280,7 @@ class Plan:
         call.told.clear()
         for wanted in self.wanted:
             if segment_matches(wanted.name, name) and not wanted.rest:
-                owner = wanted.path_in_compiled(path, self._function, self._recording)
+                owner = wanted.path_in_compiled(path, self._function, self._recorder)
                 if owner is not None:
                     self._record(wanted, owner, name, value, always, call, where)
 
@@ -298,15 +298,15 @@ class Plan:
             owner = self._running() if owner is None else owner
             for wanted in self.wanted:
                 if segment_matches(wanted.name, name):
-                    path = wanted.path_of(owner, self._function, self._recording)
+                    path = wanted.path_of(owner, self._function, self._recorder)
                     if path is not None:
                         self._record(wanted, path, name, value, always, call, where)
         except Exception as fault:
-            self._recording.on_fault(fault, f"{site.function}.{name}")
+            self._recorder.gaps.fault(fault, f"{site.function}.{name}")
 
     def _running(self) -> object:
         """The module that runs: whose method it is, where the method gives up its `self`."""
-        name = self._recording.lane().stack[-1][NAME]
+        name = self._recorder.lane().stack[-1][NAME]
         return None if name is None else name.entry.ref()
 
     def _record(

@@ -19,7 +19,7 @@ from clew.capture.frames import Site
 from clew.capture.frames.bytecode import read_locals
 from clew.capture.frames.paths import follow
 from clew.capture.open_calls import OpenCall
-from clew.capture.recording import At, Recording
+from clew.capture.recorder import At, Recorder
 from clew.capture.seen import differences, holds_arrays, is_array
 from clew.capture.sources import position_of
 from clew.capture.told_once import ToldOnce
@@ -52,12 +52,12 @@ class WatchedVariables:
     """The variables of a watch: what is recorded and told of them."""
 
     def __init__(
-        self, recording: Recording, wants: Wants, tell: Callable[[Happening], None] | None
+        self, recorder: Recorder, wants: Wants, tell: Callable[[Happening], None] | None
     ) -> None:
-        self.recording = recording
+        self.recorder = recorder
         self.tell = tell
         self._wants = wants
-        self._describer = Describer(recording, wants.values, shown=wants.decorated)
+        self._describer = Describer(recorder, wants.values, shown=wants.decorated)
         # Objects that watched variables hold, and names that some call has for what its caller
         # watches.
         self._objects: set[int] = set()
@@ -113,7 +113,7 @@ class WatchedVariables:
         try:
             work()
         except Exception as fault:
-            self.recording.on_fault(fault, f"{call.info.function}.{name}")
+            self.recorder.gaps.fault(fault, f"{call.info.function}.{name}")
 
     def bound(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
         """A variable is bound, or a parameter given."""
@@ -162,7 +162,7 @@ class WatchedVariables:
             variable = join_names(name, inside) if inside else name
             now = look(found)
             if now.cut:
-                self.recording.on_gap(not_all_seen(call.function.stem(variable)))
+                self.recorder.gaps.add(not_all_seen(call.function.stem(variable)))
             told = call.told.get(variable)
             same = told is not None and told[0].same == now.same
             if told is not None and same and (self._wants.on_change or not always):
@@ -202,9 +202,7 @@ class WatchedVariables:
         line, caller = at
         if self._wants.decorated:
             caller = None  # who called is told, and nobody asks again
-        self.recording.told(
-            label, out, At(caller, position_of(where.code, line), below=True), start
-        )
+        self.recorder.told(label, out, At(caller, position_of(where.code, line), below=True), start)
 
     def returned(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
         """A call returns a value, which is told when it is left."""
@@ -240,7 +238,7 @@ class WatchedVariables:
                           seconds, text)
             )  # fmt: skip
         except Exception as fault:
-            self.recording.on_fault(fault, call.info.function)
+            self.recorder.gaps.fault(fault, call.info.function)
 
 
 def _is_followed(value: Any) -> bool:

@@ -21,7 +21,7 @@ from clew.capture.frames import FollowingCalls, Site, follow_calls
 from clew.capture.frames.bytecode import bound_names
 from clew.capture.frames.functions import unwrap
 from clew.capture.open_calls import BETWEEN, OURS, OpenCall, chain_of, name_of, user_frame
-from clew.capture.recording import Recording
+from clew.capture.recorder import Recorder
 from clew.capture.scope import Scope, is_library
 from clew.capture.watched_variables import Wants, WatchedVariables
 from clew.capture.wishes import RETURN, TOP_LEVEL, Function, parts_of
@@ -37,16 +37,16 @@ class WatchSource:
 
     def __init__(
         self,
-        recording: Recording,
+        recorder: Recorder,
         wants: Wants,
         scope: Scope,
         tell: Callable[[Happening], None] | None = None,
         on_gap: Callable[[Gap], Any] = lambda gap: None,
         everywhere: bool = False,
     ) -> None:
-        self.recording = recording
+        self.recorder = recorder
         self._wants = wants
-        self._variables = WatchedVariables(recording, wants, tell)
+        self._variables = WatchedVariables(recorder, wants, tell)
         self._scope = scope
         self.gap = on_gap
         # Whether calls count that nothing watched has made.
@@ -203,7 +203,7 @@ class WatchSource:
         try:
             self._entered(frame, site, owner)
         except Exception as fault:
-            self.recording.on_fault(fault, site.function)
+            self.recorder.gaps.fault(fault, site.function)
 
     def _entered(self, frame: FrameType, site: Site, owner: object) -> None:
         parent, own = self._parent(frame.f_back)
@@ -342,7 +342,7 @@ class WatchSource:
 
     def _path_of(self, owner: object) -> str | None:
         """The path of a module that the recording has a name for."""
-        entry = self.recording.modules.entries.get(id(owner))
+        entry = self.recorder.modules.entries.get(id(owner))
         return entry.paths[0] if entry is not None and entry.ref() is owner else None
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from clew.capture.failures import add_note
-from clew.capture.recording import Recording
+from clew.capture.recorder import Recorder
 from clew.capture.taps import current_prefix
 from clew.events.model import Gap
 from clew.events.records import PREFIX, Label
@@ -72,34 +72,34 @@ class Inbox(Protocol):
 
 
 # Begins a recording in this process, by a plan, for the worker of a name, into a folder.
-Begin = Callable[[WorkerPlan, Path, str], tuple[Outbox, Recording]]
+Begin = Callable[[WorkerPlan, Path, str], tuple[Outbox, Recorder]]
 
 
-def merge(inbox: Inbox, recording: Recording) -> None:
+def merge(inbox: Inbox, recorder: Recorder) -> None:
     """Take over what workers have recorded since, with worker and sample."""
     before: str | None = None
     for sender, message in inbox.messages():
         worker, sample = message.facts["worker"], message.facts["sample"]
         prefix = worker.replace(" ", "") + ("" if sample is None else f".sample{sample}")
         if prefix != before:
-            recording.mark(Label(PREFIX, prefix, prefix))
+            recorder.mark(Label(PREFIX, prefix, prefix))
             before = prefix
-        recording.adopt(message.batch, sender, worker)
+        recorder.adopt(message.batch, sender, worker)
     if before is not None:
-        recording.mark(Label(PREFIX, current_prefix(), current_prefix()))
+        recorder.mark(Label(PREFIX, current_prefix(), current_prefix()))
 
 
 class _Here:
     """The recording of this process, if it is a worker of somebody who records."""
 
     sink: Outbox | None = None
-    recording: Recording | None = None
+    recorder: Recorder | None = None
 
 
-def worker_recording() -> Recording | None:
+def worker_recording() -> Recorder | None:
     """The recording of this worker, None in a process that is none or when nobody reads."""
     sink = _Here.sink
-    return None if sink is None or sink.closed else _Here.recording
+    return None if sink is None or sink.closed else _Here.recorder
 
 
 @dataclass(slots=True)
@@ -115,11 +115,11 @@ class WorkerStart:
         try:
             self._start(worker)
         except Exception:  # the worker does its work, unrecorded
-            _Here.sink = _Here.recording = None
+            _Here.sink = _Here.recorder = None
         return None if self.own is None else self.own(worker)
 
     def _start(self, worker: int) -> None:
-        _Here.sink, _Here.recording = self.begin(self.plan, Path(self.folder), f"worker {worker}")
+        _Here.sink, _Here.recorder = self.begin(self.plan, Path(self.folder), f"worker {worker}")
         dataset = getattr(_worker_info(), "dataset", None)
         for part in _datasets(dataset):
             _tell_samples(type(part))
@@ -130,13 +130,13 @@ class LoaderSource:
 
     def __init__(
         self,
-        recording: Recording,
+        recorder: Recorder,
         plan: WorkerPlan,
         begin: Begin,
         open_inbox: Callable[[Path], Inbox],
         on_gap: Callable[[Gap], Any],
     ) -> None:
-        self._recording = recording
+        self._recorder = recorder
         self._plan = plan
         self._begin = begin
         self._open_inbox = open_inbox
@@ -165,8 +165,8 @@ class LoaderSource:
 
     def merge(self) -> None:
         """Take over what workers have recorded so far."""
-        if self._inbox is not None and not self._recording.halted:
-            merge(self._inbox, self._recording)
+        if self._inbox is not None and not self._recorder.halted:
+            merge(self._inbox, self._recorder)
 
     @contextlib.contextmanager
     def starting(self, loader: Any) -> Iterator[None]:
@@ -206,7 +206,7 @@ class LoaderSource:
 
     def _whole_plan(self) -> WorkerPlan:
         """What is asked for by all that record into the same place."""
-        others = [s._plan for s in _sources if s is not self and s._recording is self._recording]
+        others = [s._plan for s in _sources if s is not self and s._recorder is self._recorder]
         return functools.reduce(WorkerPlan.joined, others, self._plan)
 
 
@@ -253,20 +253,20 @@ def _uninstall(source: LoaderSource) -> None:
 @contextlib.contextmanager
 def sample(index: str) -> Iterator[None]:
     """Events of this worker belong to a sample; an exception takes their history along."""
-    sink, recording = _Here.sink, _Here.recording
-    if sink is None or recording is None or sink.closed:
+    sink, recorder = _Here.sink, _Here.recorder
+    if sink is None or recorder is None or sink.closed:
         yield
         return
-    with stretch(sink, recording, index):
+    with stretch(sink, recorder, index):
         yield
 
 
 @contextlib.contextmanager
-def stretch(sink: Outbox, recording: Recording, index: str | None) -> Iterator[None]:
+def stretch(sink: Outbox, recorder: Recorder, index: str | None) -> Iterator[None]:
     """Events from here on belong to a sample, and can be read when it is over."""
     outermost = sink.depth == 0
     if not outermost:
-        _drained(recording)
+        _drained(recorder)
     around, sink.sample = sink.sample, index or sink.sample
     sink.depth += 1
     if outermost:
@@ -274,20 +274,20 @@ def stretch(sink: Outbox, recording: Recording, index: str | None) -> Iterator[N
     try:
         yield
     except Exception as error:
-        _drained(recording)
+        _drained(recorder)
         _tell_history(error, sink)
         raise
     finally:
-        _drained(recording)
+        _drained(recorder)
         sink.depth -= 1
         sink.sample = around
 
 
-def _drained(recording: Recording) -> None:
+def _drained(recorder: Recorder) -> None:
     try:
-        recording.drain()
+        recorder.drain()
     except Exception as fault:
-        recording.on_fault(fault, "the events of a sample")
+        recorder.gaps.fault(fault, "the events of a sample")
 
 
 def _has_note(error: BaseException) -> bool:

@@ -5,12 +5,10 @@ The one room that joins capture and store.
 
 from __future__ import annotations
 
-from clew.session.gaps import Gaps
 from clew.session.tracer import Tracer, active_trace, trace, unrecorded
 from clew.session.workers import begin_worker
 
 __all__ = [
-    "Gaps",
     "Tracer",
     "active_trace",
     "begin_worker",

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from clew.capture.recording import WRITER
+from clew.capture.recorder import WRITER
 from clew.capture.records import Records
 from clew.events.model import Gap
 from clew.stream.batch import Writer

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from clew.address import Address, compile_pattern
 from clew.callbacks import Callbacks, reducer
-from clew.session.gaps import Gaps
+from clew.capture.gaps import Gaps
 from clew.session.settings import ROLES_BEYOND_CALLS, Settings
 from clew.session.workers import begin_worker
 from clew.store.read.worker_files import WorkerFiles
 
 if TYPE_CHECKING:
     from clew.capture.gather import Gather
-    from clew.capture.recording import Recording
+    from clew.capture.grads import GradSource
+    from clew.capture.recorder import Recorder
     from clew.capture.steps import Steps
     from clew.capture.variables import VariableSource
     from clew.capture.watching import WatchSource
@@ -35,7 +36,7 @@ class Following:
 
     def __init__(
         self,
-        recording: Recording,
+        recorder: Recorder,
         settings: Settings,
         has_model: bool,
         steps: Steps,
@@ -49,41 +50,42 @@ class Following:
         from clew.capture.variables import VariableSource
         from clew.capture.workers import LoaderSource, WorkerPlan
 
-        self._recording = recording
+        self._recorder = recorder
         asked = settings.addresses
         # Without a model it shows only as it runs what is a module and what a variable.
         kept = [a for a in settings.capture if a.text not in settings.followed]
         calls = [a for a in kept if not has_model or not self._may_be_variable(a)]
-        if not recording.keeps_calls:
+        if not recorder.keeps_calls:
             calls = []
         self._keeper = keeper = Keeper(
-            settings.values, calls, recording.budget, gaps.add, recording.kept
+            settings.values, calls, recorder.values.budget, gaps.add, recorder.values.kept
         )
         treated = [Treated(a, how, records=True) for a, how in settings.followed.values()]
-        if settings.gather is not None or not recording.keeps_calls:
-            records = not recording.keeps_calls
+        if settings.gather is not None or not recorder.keeps_calls:
+            records = not recorder.keeps_calls
             treated += [Treated(a, Callbacks(), records) for a in kept]
-        self.named = Named(recording, treated, steps, training, gaps.add)
+        self.named = Named(recorder, treated, steps, training, gaps.add)
         self.gather = self._gather(settings.gather, steps, gaps)
-        if self.named.calls or self.named.ops:
-            recording.calls = self.named
+        # Told of calls and ops, if it asks for any.
+        self.called = self.named if self.named.calls or self.named.ops else None
         every = settings.values != "meta" or keeper.is_asked or bool(self.named.ops)
-        recording.keep(keeper, every=every)
+        recorder.values.keep(keeper, every=every)
+        self.grads: GradSource | None = None
         if any(address.role in ROLES_BEYOND_CALLS for address in asked):
-            recording.grads = GradSource(recording, asked, self.named, gaps.add)
+            self.grads = GradSource(recorder, asked, self.named, gaps.add)
         variables = [address for address in asked if self._may_be_variable(address)]
         self._variables: VariableSource | None = None
         if variables:
             self._variables = VariableSource(
-                recording, variables, self.named, gaps.add, is_compiling
+                recorder, variables, self.named, gaps.add, is_compiling
             )
-        self._taps = TapSource(recording, self.named, reducer, asked, gaps.add)
-        self.watch = _watch_source(recording, settings, gaps) if settings.watch else None
+        self._taps = TapSource(recorder, self.named, reducer, asked, gaps.add)
+        self.watch = _watch_source(recorder, settings, gaps) if settings.watch else None
         plan = WorkerPlan(
             tuple(address.text for address in asked), settings.watch or None, settings.values
         )
-        self.workers = LoaderSource(recording, plan, begin_worker, WorkerFiles, gaps.add)
-        matchers = (keeper, self.named, recording.grads, self._variables, self._taps)
+        self.workers = LoaderSource(recorder, plan, begin_worker, WorkerFiles, gaps.add)
+        matchers = (keeper, self.named, self.grads, self._variables, self._taps)
         self._matchers: list[Any] = [source for source in matchers if source is not None]
 
     def _gather(self, every: int | None, steps: Steps, gaps: Gaps) -> Gather:
@@ -93,7 +95,7 @@ class Following:
 
         named = self.named
         gather = Gather(
-            self._recording, every, steps, named.treatment_of, decode, SampleMail(), gaps.add,
+            self._recorder, every, steps, named.treatment_of, decode, SampleMail(), gaps.add,
             gaps.tell, named.only,
         )  # fmt: skip
         named.collect = gather.collect
@@ -103,7 +105,7 @@ class Following:
         """All sources in the order in which they are to be started, with that of module calls."""
         order = [
             self._variables,
-            self._recording.grads,
+            self.grads,
             modules,
             self._taps,
             self.workers,
@@ -113,11 +115,11 @@ class Following:
 
     def looks_on(self, source: Source) -> bool:
         """Whether a source is part of what runs: hooks and code that a compiler sees too."""
-        return source not in (self._recording.grads, self.workers, self.watch)
+        return source not in (self.grads, self.workers, self.watch)
 
     def say_missed(self) -> None:
         """Report what was asked for and never came, though it was found."""
-        for source in (self._variables, self._recording.grads, self.watch):
+        for source in (self._variables, self.grads, self.watch):
             if source is not None:
                 source.say_missed()
 
@@ -145,10 +147,10 @@ class Following:
         if address.kind != "path" or address.role is not None:
             return False
         named = compile_pattern(address.path)
-        return not any(named(name.path) for name in self._recording.modules.names)
+        return not any(named(name.path) for name in self._recorder.modules.names)
 
 
-def _watch_source(recording: Recording, settings: Settings, gaps: Gaps) -> WatchSource:
+def _watch_source(recorder: Recorder, settings: Settings, gaps: Gaps) -> WatchSource:
     """Follows variables by name; told with the rest of what is live."""
     from clew.capture import glances  # noqa: F401 - which is known once it is loaded
     from clew.capture.frames import monitoring, tracing
@@ -166,4 +168,4 @@ def _watch_source(recording: Recording, settings: Settings, gaps: Gaps) -> Watch
 
         output = output_for(None, 3, False)
         tell = None if output is None else output.tell
-    return WatchSource(recording, wants, Scope(), tell, gaps.add, everywhere=True)
+    return WatchSource(recorder, wants, Scope(), tell, gaps.add, everywhere=True)

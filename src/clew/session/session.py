@@ -16,6 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from clew.analysis.crash import crash_note, failing_event
+from clew.capture.gaps import Gaps
 from clew.capture.records import Step
 from clew.errors import ClewError, warn
 from clew.events.columns import Columns
@@ -33,7 +34,6 @@ from clew.session.checks import (
     stopped_elsewhere,
 )
 from clew.session.following import Following, Source
-from clew.session.gaps import Gaps
 from clew.session.settings import Settings
 from clew.session.surroundings import (
     module_rows,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from clew.capture.encoder import Encoder, Surroundings
     from clew.capture.lanes import Lane
     from clew.capture.names import ModuleName
-    from clew.capture.recording import Recording
+    from clew.capture.recorder import Recorder
     from clew.store.write.disk_sink import DiskSink
 
 
@@ -103,18 +103,17 @@ class Session:
             else MemoryRing(last, self._derived.of, self._budget.give_back)
         )
         self.disk: DiskSink | None = None
-        self.recording = self._begin_recording()
+        self.recorder = self._begin_recorder()
         self._given = self._register(models)
         if settings.live is not None:
-            feed = LiveFeed(self.recording, settings.live)
-            self.recording.listen(feed.entered, feed.ended)
+            self.recorder.listen(LiveFeed(self.recorder, settings.live))
         self._following = Following(
-            self.recording, settings, bool(models), self._steps, self._training, self.gaps
+            self.recorder, settings, bool(models), self._steps, self._training, self.gaps
         )
 
-    def _begin_recording(self) -> Recording:
+    def _begin_recorder(self) -> Recorder:
         from clew.capture.encoder import Encoder
-        from clew.capture.recording import Recording
+        from clew.capture.recorder import Recorder
         from clew.capture.tensors import TensorTable
 
         settings, limits = self._settings, self._settings.limits
@@ -130,20 +129,16 @@ class Session:
         piece = math.inf if limits.last is None else ring_piece(limits.last)
         if self._writer is not None:
             self._budget.is_behind = self._writer.is_behind
-        recording = Recording(
+        return Recorder(
             self._writer or self._deferred, time.perf_counter_ns, TensorTable, self._budget,
-            most_events, Unkept.BATCH if unkept else piece,
+            self.gaps, most_events, Unkept.BATCH if unkept else piece,
+            keeps_calls=settings.level != "values", on_halt=self._halted,
         )  # fmt: skip
-        recording.on_halt = self._halted
-        recording.on_fault = self.gaps.fault
-        recording.on_gap = self.gaps.add
-        recording.keeps_calls = settings.level != "values"
-        return recording
 
     def _register(self, models: dict[str, nn.Module]) -> dict[str, tuple[str, list[ModuleName]]]:
         """The class of each model and the names in it, by its path."""
         given = {}
-        modules = self.recording.modules
+        modules = self.recorder.modules
         for path, model in models.items():
             known = len(modules.names)
             modules.register(model, path)
@@ -159,20 +154,24 @@ class Session:
         from clew.capture.threads import ThreadSource
         from clew.capture.torch_compat import on_export, on_swap
 
-        recording = self.recording
+        recorder = self.recorder
         if nested:
             self.gaps.add(Gap("nested trace", "", "another trace was already recording",
                           "its times include the cost of this one"))  # fmt: skip
         self._run = None
         self._main = threading.get_ident()
-        lane = recording.lane(boundary_of(frame))
-        modules = ModuleSource(recording, self._sees_ops, self._on_thread, self._on_idle)
-        compiled = CompiledSource(recording, self._settings.compiled, self.gaps.add)
-        self._sources = [OptimizerSource(recording), *self._following.around(modules)]
+        lane = recorder.lanes.of_thread(boundary_of(frame))
+        following = self._following
+        modules = ModuleSource(
+            recorder, self._sees_ops, self._on_thread, self._on_idle, following.grads,
+            following.called,
+        )  # fmt: skip
+        compiled = CompiledSource(recorder, self._settings.compiled, self.gaps.add)
+        self._sources = [OptimizerSource(recorder), *self._following.around(modules)]
         if self._sees_ops:
-            self._sources.append(ThreadSource(recording, self.gaps.add))
+            self._sources.append(ThreadSource(recorder, self.gaps.add))
         self._undo = [
-            on_swap(recording.tensors.forget), compiled.stop, self._stop_sources,
+            on_swap(recorder.values.tensors.forget), compiled.stop, self._stop_sources,
             on_export(self._exporting),
         ]  # fmt: skip
         self._following.gather.begin()
@@ -193,14 +192,14 @@ class Session:
             rest.callback(self._try, lambda: following.gather.finish(crashed), "gathered values")
             rest.callback(self._try, following.workers.close, "the events of workers")
             rest.callback(self._uninstall)
-            for lane in list(self.recording.lanes.values()):
+            for lane in self.recorder.lanes:
                 self._pop_mode(lane)
             if self.disk is None:
                 # torch.distributed may have come up since the start, and may be gone afterwards.
                 self._rank, self._size = rank_and_size((self._rank, self._size))
 
     def _close_recording(self) -> None:
-        self.recording.close()
+        self.recorder.close()
         self._run = None
 
     def _uninstall(self) -> None:
@@ -221,10 +220,10 @@ class Session:
         """Say what was asked for and never came."""
         from clew.capture.torch_compat import compiled_graph_count
 
-        if self.recording.halted:
+        if self.recorder.halted:
             return  # it may have come past the limit
-        following, modules, settings = self._following, self.recording.modules, self._settings
-        if not self._given and self.recording.is_empty() and settings.schedule is None:
+        following, modules, settings = self._following, self.recorder.modules, self._settings
+        if not self._given and self.recorder.is_empty() and settings.schedule is None:
             self.gaps.tell(NOTHING_RAN)
         compiled = compiled_graph_count() > 0
         for gap in models_that_never_ran(self._given, modules, following.owners, compiled):
@@ -239,7 +238,7 @@ class Session:
     @property
     def is_recording(self) -> bool:
         """Whether events are recorded now: started, and not between two steps of a schedule."""
-        return bool(self._undo) and not self._paused and not self.recording.halted
+        return bool(self._undo) and not self._paused and not self.recorder.halted
 
     def failed_to_start(self, fault: BaseException) -> None:
         """Undo what was installed and say so; the program runs on, unrecorded."""
@@ -249,7 +248,7 @@ class Session:
     def abandon(self) -> None:
         """Stop in a process that inherited the recording by a fork: write and say nothing."""
         self._abandoned = True
-        self.recording.abandon()
+        self.recorder.abandon()
         if self._writer is not None:
             self._writer.abandon()
         if self._following.watch is not None:
@@ -281,26 +280,26 @@ class Session:
         """Begin the next step."""
         if self._abandoned:
             return self._steps.begin()
-        if self.recording.halted:
+        if self.recorder.halted:
             number = self._steps.begin()
             self._following.gather.stepped()
             return number
-        if self.recording.grads is not None and not self._paused:
-            self.recording.grads.look_around()
+        if self._following.grads is not None and not self._paused:
+            self._following.grads.look_around()
         self._following.workers.merge()
         number = self._steps.begin()
-        self._step_began = self.recording.clock()
-        self.recording.turn[0] += 1
-        lane = self.recording.lane()
+        self._step_began = self.recorder.clock()
+        self.recorder.buffer.turn[0] += 1
+        lane = self.recorder.lane()
         if lane.outermost is not None:  # a wrapper, say, whose model has ended the step
             self._straddling.add(lane.ident)
         self._following.gather.stepped()
         self._follow_schedule()
         if self.disk is not None:
-            self.recording.drain()
+            self.recorder.drain()
         if not self._paused:
             # Handed over with what is in the step, so that both fall out of a ring together.
-            self.recording.mark(Step(number))
+            self.recorder.mark(Step(number))
         return number
 
     def _follow_schedule(self) -> None:
@@ -310,7 +309,7 @@ class Session:
         if pause == self._paused:
             return
         self._paused = pause
-        lane = self.recording.lane()
+        lane = self.recorder.lane()
         if pause:
             self._stop_sources()
             self._pop_mode(lane)
@@ -332,7 +331,7 @@ class Session:
 
     def _exporting(self, begins: bool) -> None:
         """Record nothing while a program is exported: what looks on would become part of it."""
-        lane = self.recording.lane()
+        lane = self.recorder.lane()
         if begins and self._running and not lane.mute:
             self._exports_on = lane
             self.gaps.add(EXPORTED)
@@ -340,7 +339,7 @@ class Session:
             for source in filter(self._following.looks_on, self._sources):
                 self._try(source.stop, "what is exported")
         elif not begins and self._exports_on is not None:
-            self._exports_on.mute = self.recording.halted
+            self._exports_on.mute = self.recorder.halted
             self._exports_on = None
             for source in filter(self._following.looks_on, self._sources):
                 self._try(source.start, "what comes after an export")
@@ -362,10 +361,10 @@ class Session:
     def flush(self) -> None:
         """Make everything so far readable."""
         if self._abandoned and self.disk is None:
-            self.recording.drain()
+            self.recorder.drain()
         if self._undo:
             self._following.workers.merge()
-            self.recording.drain()
+            self.recorder.drain()
             self._run = None
             if self._writer is not None:
                 self._writer.flush()
@@ -375,7 +374,7 @@ class Session:
         from clew.capture.failures import add_note
 
         try:
-            self.crash_text = self.recording.crashed(error)
+            self.crash_text = self.recorder.crashed(error)
             self.flush()
             run = self.run()
             add_note(error, crash_note(run, failing_event(run), self.crash_text))
@@ -450,12 +449,12 @@ class Session:
     def _around(self) -> Surroundings:
         from clew.capture.encoder import Surroundings
 
-        recording = self.recording
+        recorder = self.recorder
         return Surroundings(
-            module_rows(recording),
-            list(recording.modules.parameters),
-            list(recording.thread_names),
-            list(recording.tensors.generator_names),
+            module_rows(recorder),
+            list(recorder.modules.parameters),
+            list(recorder.lanes.names),
+            list(recorder.values.tensors.generator_names),
             self._steps.modes.after,
             list(self.gaps),
             source_text,
@@ -483,7 +482,7 @@ class Session:
         if self._sees_ops:
             from clew.capture.ops import OpMode
 
-            mode = self._modes[lane.ident] = OpMode(self.recording, lane)
+            mode = self._modes[lane.ident] = OpMode(self.recorder, lane, self._following.called)
             mode.start()
 
     def _pop_mode(self, lane: Lane) -> None:
@@ -523,7 +522,7 @@ class Session:
         if self._steps.is_settled:
             return None
         root = self._root()
-        lane = self.recording.lane()
+        lane = self.recorder.lane()
         running = lane.outermost
         root = running if root is None else root
         began_here = lane.stack[-1][START] >= self._step_began

@@ -13,7 +13,7 @@ from clew.events.columns import ModuleRow
 from clew.events.notebook_cells import file_of
 
 if TYPE_CHECKING:
-    from clew.capture.recording import Recording
+    from clew.capture.recorder import Recorder
 
 
 def surroundings(name: str | None, clock: int, began: float) -> dict[str, Any]:
@@ -32,10 +32,10 @@ def surroundings(name: str | None, clock: int, began: float) -> dict[str, Any]:
     }
 
 
-def module_rows(recording: Recording) -> list[ModuleRow]:
+def module_rows(recorder: Recorder) -> list[ModuleRow]:
     return [
         ModuleRow(n.path, n.cls, n.entry.number, n.entry.wrapper)
-        for n in list(recording.modules.names)
+        for n in list(recorder.modules.names)
     ]
 
 

@@ -29,7 +29,7 @@ from clew.traces import Trace
 if TYPE_CHECKING:
     from torch import nn
 
-    from clew.capture.recording import Recording
+    from clew.capture.recorder import Recorder
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -240,12 +240,12 @@ class Tracer(Trace):
         return self._session.run()
 
 
-def active_trace() -> tuple[Tracer, Recording, Callable[[Gap], Any]] | None:
+def active_trace() -> tuple[Tracer, Recorder, Callable[[Gap], Any]] | None:
     """The innermost trace that records now, its recording, and who is told of gaps."""
     for tracer in reversed(_active):
         session = tracer._session
         if session is not None and session.is_recording:
-            return tracer, session.recording, session.gaps.add
+            return tracer, session.recorder, session.gaps.add
     return None
 
 
@@ -254,7 +254,7 @@ def unrecorded() -> Iterator[None]:
     """A block that no trace records, and after which random numbers are what they were before."""
     from clew.capture.quiet import undisturbed
 
-    lanes = [t._session.recording.lane() for t in _active if t._session is not None]
+    lanes = [t._session.recorder.lane() for t in _active if t._session is not None]
     before = [lane.mute for lane in lanes]
     try:
         for lane in lanes:

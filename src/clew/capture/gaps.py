@@ -16,9 +16,13 @@ _log = logging.getLogger("clew")
 
 
 class Gaps:
-    """The gaps of one recording, each once; `doing` and `what` say what it does, to what."""
+    """The gaps of one trace, each once; `doing` and `what` say what it does, to what.
 
-    def __init__(self, doing: str = "record", what: str = "an event") -> None:
+    With `warns` each is a warning too, where nobody can ask for them later.
+    """
+
+    def __init__(self, doing: str = "record", what: str = "an event", warns: bool = False) -> None:
+        self._warns = warns
         self._doing = doing
         self._what = what
         self._gaps: dict[tuple[str, str], Gap] = {}
@@ -34,11 +38,14 @@ class Gaps:
         """Note something that was not seen; whether it is new."""
         known = len(self._gaps)
         self._gaps.setdefault((gap.what, gap.where), gap)
-        return len(self._gaps) > known
+        is_new = len(self._gaps) > known
+        if is_new and self._warns:
+            warn(str(gap))
+        return is_new
 
     def tell(self, gap: Gap) -> None:
         """Note something that was not seen, and warn of it."""
-        if self.add(gap):
+        if self.add(gap) and not self._warns:
             warn(str(gap))
 
     def fault(self, fault: BaseException, where: str) -> None:
@@ -51,3 +58,15 @@ class Gaps:
             self._faulted = True
             _log.debug("a fault in %s", where, exc_info=fault)
             warn(f"Clew could not {self._doing} {where}: {text}; the program goes on")
+
+
+class UnreadGaps(Gaps):
+    """Gaps where nobody can read them: what is not seen in a worker, its parent says."""
+
+    def add(self, gap: Gap) -> bool:
+        """Nothing."""
+        return False
+
+    def fault(self, fault: BaseException, where: str) -> None:
+        """Nothing but what everybody has to know of."""
+        pass_on(fault)

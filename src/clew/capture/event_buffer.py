@@ -1,0 +1,60 @@
+"""Where observers put what happened: ids, and the records of events, until they are handed over."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+# Events handed over at a time: few enough to stay small, enough to amortise the call.
+_BATCH = 1 << 14
+
+
+class EventBuffer:
+    """Records of events that wait to be handed over, about `batch` at a time at most."""
+
+    def __init__(self, batch: float = math.inf) -> None:
+        self.ids = itertools.count()
+        self.events: list[Any] = []
+        # Appends the fields of an event.
+        self.push: Callable[[tuple[Any, ...]], None] = self.events.extend
+        # Records are handed over whenever an event id has all of these bits.
+        self.batch_bits = _batch_bits(batch)
+        # What modules and optimizers were found to be set to; they are looked at again once a
+        # turn, which ends with every step and hand-over.
+        self.attributes: list[Any] = []
+        self.turn = [0]
+
+    def next_id(self) -> int:
+        """Give the id that the next event gets."""
+        return int(repr(self.ids)[len("count(") : -1])
+
+    def tell(self, on_end: Callable[[tuple[Any, ...]], None]) -> None:
+        """Call a function with each record that is pushed."""
+        extend = self.events.extend
+
+        def push(record: tuple[Any, ...]) -> None:
+            extend(record)
+            on_end(record)
+
+        self.push = push
+
+    def take(self) -> tuple[list[Any], list[Any]]:
+        """Give the records of events, and what modules are set to; both are gone here then.
+
+        Records that other threads append meanwhile wait for the next time.
+        """
+        events = self.events[:]
+        del self.events[: len(events)]
+        attributes, self.attributes = self.attributes, []
+        self.turn[0] += 1
+        return events, attributes
+
+
+def _batch_bits(most: float) -> int:
+    """Give the low bits of the last id of a batch of at most so many events."""
+    size = _BATCH
+    while size > max(most, 1):
+        size >>= 1
+    return size - 1

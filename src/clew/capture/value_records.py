@@ -1,0 +1,126 @@
+"""The values of one recording: what stands for each in the records of events, what is kept of it.
+
+In come live values, out go tokens; the records of values wait here until they are handed over.
+Must not import torch.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from clew.capture import plain
+from clew.capture.budget import Budget
+from clew.capture.changes import Look, look
+from clew.capture.records import Made, Records, Shape, Token, UnknownShape, tokens_in
+from clew.capture.structure import describe, is_tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clew.capture.samples import Sample
+    from clew.capture.values import Keeper
+
+_REMEMBERED = 4096
+# Tensors of which something is remembered, before those that are gone are looked for.
+_MANY = 256
+
+
+class ValueRecords:
+    """Values as tokens; `tensors` has those of tensors, None of which there are without torch."""
+
+    def __init__(self, tensors: Any, budget: Budget) -> None:
+        self.tensors = tensors
+        self.budget = budget
+        # What is kept of values beyond their facts: (token, `Made`).
+        self.kept: list[Any] = []
+        # Keeps the data of single values, and if that was asked for more than facts of all.
+        self.keeper: Keeper | None = None
+        self.keeps_every = False
+        # id of a token -> (token, content), of tensors that were named
+        self._contents: dict[int, tuple[Token, Any]] = {}
+
+    def keep(self, keeper: Keeper, every: bool) -> None:
+        """Keep more than facts of named values and, with `every`, of each tensor version."""
+        self.keeper, self.keeps_every = keeper, every
+        if every:
+            self.tensors.keep = keeper
+
+    def described(self, value: Any, full: bool) -> Any:
+        """Give a value with tokens for everything in it, also for what is no tensor."""
+
+        def keep(leaf: Any) -> Token:
+            return self.leaf(leaf, full)[0]
+
+        return describe(value, keep, 0, keep)
+
+    def leaf(
+        self, value: Any, full: bool, stats: bool = True, now: Look | None = None
+    ) -> tuple[Token, Made | None]:
+        """Give the token of a value that is no container, and what was kept of it now.
+
+        With `full` its data is kept. `now` is a fresh look at it, if somebody has taken one.
+        """
+        if not is_tensor(value):
+            token, made = plain.record(value, self.tensors.values, full, self.budget, stats)
+            if made is not None:
+                self.kept.append((token, made))
+            return token, made
+        token = self._token_of_content(value, (now or look(value)).content)
+        if self.keeper is not None and (full or stats):
+            return token, self.keeper.keep(token, value, full)
+        return token, None
+
+    def _token_of_content(self, tensor: Tensor, content: Any) -> Token:
+        """Give the token of a tensor, a new one if it was written to and no version tells of it."""
+        token: Token = self.tensors.current(tensor)
+        known = self._contents.get(id(token))
+        if known is not None and known[1] != content:
+            token = self.tensors.renewed(tensor)
+        if len(self._contents) > _REMEMBERED:
+            self._contents.clear()
+        self._contents[id(token)] = (token, content)
+        return token
+
+    def gathered(self, sample: Sample) -> Any:
+        """Give what stands for a value that was gathered from some rank."""
+        out: dict[str, Token] = {}
+        for leaf in sample.leaves:
+            token = UnknownShape([-1]) if leaf.shape is None else Shape(leaf.shape)
+            self.tensors.values.extend(
+                (token, 0, None, leaf.stride, leaf.dtype, leaf.device, leaf.extra, False, -1, None,
+                 None)
+            )  # fmt: skip
+            payload = leaf.payload
+            if payload is not None and self.budget.has_room(prod(payload.shape), len(payload.data)):
+                self.kept.append((token, leaf.kept))
+            out[leaf.path] = token
+        return out[""] if list(out) == [""] else out
+
+    def take_kept(self) -> tuple[list[Any], int]:
+        """Give what was kept since the last time, and about how many bytes it is."""
+        kept = self.kept[:]
+        del self.kept[: len(kept)]
+        size, self.budget.pending = self.budget.pending, 0
+        if self.keeper is not None:
+            self.keeper.forget()
+        return kept, size
+
+    def take_into(self, records: Records) -> None:
+        """Hand over the records of values, and what was seen of their memory."""
+        values, gone = self.tensors.values, self.tensors.gone
+        records.values = values[:]
+        del values[: len(records.values)]
+        records.gone = gone[:]
+        del gone[: len(records.gone)]
+        records.sizes, self.tensors.sizes = self.tensors.sizes, {}
+
+    def forget_all_but(self, surviving: list[Any]) -> None:
+        """Let go of what is remembered of tensors that are gone, once there is much of it."""
+        keeper = self.keeper
+        if len(self._contents) + (0 if keeper is None else keeper.remembered) > _MANY:
+            alive = {id(token) for token in tokens_in(surviving)}
+            for key in [key for key in list(self._contents) if key not in alive]:
+                self._contents.pop(key, None)
+            if keeper is not None:
+                keeper.forget_all_but(alive)
