@@ -5,6 +5,8 @@ Only what lies in an object's own `__dict__` is read: nothing is called.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from clew.events.columns import Attributes
@@ -17,27 +19,35 @@ if TYPE_CHECKING:
 _PLAIN = (bool, int, float, complex, str, type(None))
 # Longer texts and lists are data.
 _LONGEST = 64
-# class -> how many attributes its modules have, and the names of those that are plain
-_names_of: dict[type, tuple[int, tuple[str, ...]]] = {}
-_MISSING = object()
+# class -> how many attributes its modules have, the names of those that are plain, and what gets
+# their values
+_names_of: dict[type, tuple[int, tuple[str, ...], Callable[[Any], Any]]] = {}
 # Plain whatever they hold.
 _FIXED = frozenset((bool, int, float, complex, type(None)))
+_NUMBERS = frozenset((bool, int, float))
 
 
 def look(noted: list[Any], entry: ModuleEntry, module: nn.Module, event: int) -> None:
     """Note what a module is set to, if that is new. It runs at the first call of every module."""
     held = module.__dict__
-    count, names = _names_of.get(module.__class__, (-1, ()))
-    if count == len(held):
-        values = tuple([held.get(name, _MISSING) for name in names])
-        if _FIXED.issuperset(map(type, values)) or all(map(_is_plain, values)):
-            if entry.settings != values or entry.names_set is not names:
-                noted.append((entry, event, names, values, entry.names_set, entry.settings))
-                entry.names_set, entry.settings = names, values
-            return
+    known = _names_of.get(module.__class__)
+    if known is not None and known[0] == len(held):
+        names = known[1]
+        try:
+            values = known[2](held)
+            if _FIXED.issuperset(map(type, values)) or all(map(_is_plain, values)):
+                if entry.settings != values or entry.names_set is not names:
+                    noted.append((entry, event, names, values, entry.names_set, entry.settings))
+                    entry.names_set, entry.settings = names, values
+                return
+        except KeyError:
+            pass  # another object of the class had other attributes
     found = plain(held)
     names, values = tuple(found), tuple(found.values())
-    _names_of[module.__class__] = (len(held), names)
+    if len(names) == 1:  # twice, as a getter gives no tuple for one
+        names, values = names * 2, values * 2
+    if names:
+        _names_of[module.__class__] = (len(held), names, itemgetter(*names))
     noted.append((entry, event, names, values, entry.names_set, entry.settings))
     entry.names_set, entry.settings = names, values
 
@@ -71,7 +81,7 @@ def _is_plain(value: Any) -> bool:
     if type(value) is str:
         return len(value) <= _LONGEST
     if type(value) in (list, tuple):
-        return len(value) <= _LONGEST and all(type(item) in (bool, int, float) for item in value)
+        return len(value) <= _LONGEST and _NUMBERS.issuperset(map(type, value))
     return type(value) in _PLAIN
 
 
