@@ -232,6 +232,14 @@ class Branching(nn.Module):
         return torch.cond(x.sum() > 0, positive, lambda x: self.fc(x).cos(), (x,))
 
 
+def test_a_compiled_region_in_a_step_left_out_is_not_recorded(net: nn.Module) -> None:
+    with clew.trace(net, schedule=clew.schedule(every=2)) as t:
+        for _ in range(4):
+            net(torch.ones(3, 4))
+            t.step()
+    assert [e.step for e in t.ops if e.name == "compiled"] == [1, 3]
+
+
 def test_a_higher_order_op_is_one_op_and_coverage_says_so() -> None:
     torch.manual_seed(0)
     model = Branching()
