@@ -207,6 +207,8 @@ class Lane:
     ) -> DirectCall:
         """Record a call that went past the hooks, with what it was given."""
         recording = self.recording
+        if parent < 0:
+            recording.on_direct(module)
         name = recording.modules.name_of(module, caller, place.index)
         given = describe(arguments, recording.tensors.known)
         event = next(recording.ids)

@@ -39,7 +39,7 @@ from clew.events.model import Gap
 from clew.events.records import Label
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from clew.capture.grads import GradSource
     from clew.capture.named import Named
@@ -117,6 +117,8 @@ class Recording:
         self.turn = [0]
         # Called when a module call begins, if somebody listens.
         self.on_enter: Callable[[Lane, Call], None] | None = None
+        # Called before a module call is opened that went past the hooks and lies in no other.
+        self.on_direct: Callable[[nn.Module], None] = lambda module: None
         # Whether module calls are recorded, and not only values that have a name.
         self.keeps_calls = True
         self.modules = ModuleTable()

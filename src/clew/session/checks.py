@@ -19,6 +19,13 @@ NOTHING_RAN = Gap(
     "run the model or the ops inside the block, on this thread",
 )
 
+NO_STEPS = Gap(
+    "events",
+    "",
+    "the schedule leaves out step 0, and no other began: no forward was seen after an optimizer",
+    "begin steps with Trace.step()",
+)
+
 EXPORTED = Gap(
     "what runs while a program is exported",
     "",

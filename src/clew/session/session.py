@@ -26,6 +26,7 @@ from clew.run.writing import LiveEventRows
 from clew.session.batching import Deferred, Unkept, WriterThread
 from clew.session.checks import (
     EXPORTED,
+    NO_STEPS,
     NOTHING_KEPT,
     NOTHING_RAN,
     addresses_without_match,
@@ -64,6 +65,7 @@ class Session:
     """One recording from first start to last stop: sources on one side, store on the other."""
 
     def __init__(self, models: dict[str, nn.Module], settings: Settings) -> None:
+        from clew.capture.automatic_steps import AutomaticSteps
         from clew.capture.live import LiveFeed
         from clew.capture.steps import Steps
 
@@ -94,6 +96,7 @@ class Session:
         self.crash_text: str | None = None
         self._memory = MemoryStore()
         self.disk: DiskSink | None = None
+        self._automatic = AutomaticSteps(self._begin_step, self._root, self.gaps.fault)
         self.recording = self._begin_recording()
         self._given = self._register(models)
         if settings.live is not None:
@@ -128,6 +131,7 @@ class Session:
         recording.on_halt = self._halted
         recording.on_fault = self.gaps.fault
         recording.on_gap = self.gaps.add
+        recording.on_direct = self._on_direct
         recording.keeps_calls = settings.level != "values"
         return recording
 
@@ -157,17 +161,21 @@ class Session:
         self._run = None
         self._main = threading.get_ident()
         lane = recording.lane(boundary_of(frame))
-        modules = ModuleSource(recording, self._sees_ops, self._on_thread, self._on_idle)
+        modules = ModuleSource(
+            recording, self._sees_ops, self._on_thread, self._on_idle, self._on_outermost
+        )
         compiled = CompiledSource(recording, self._settings.compiled, self.gaps.add)
         self._sources = [OptimizerSource(recording), *self._following.around(modules)]
         if self._sees_ops:
             self._sources.append(ThreadSource(recording, self.gaps.add))
         self._undo = [
             on_swap(recording.tensors.forget), compiled.stop, self._stop_sources,
+            self._automatic.stop,
             on_export(self._exporting),
         ]  # fmt: skip
         self._following.gather.begin()
         compiled.start()
+        self._automatic.start(modules.enter)
         self._start_sources()
         self._push_mode(lane)
         self._paused = False
@@ -215,8 +223,11 @@ class Session:
         if self.recording.halted:
             return  # it may have come past the limit
         following, modules, settings = self._following, self.recording.modules, self._settings
-        if not self._given and self.recording.is_empty() and settings.schedule is None:
-            self.gaps.tell(NOTHING_RAN)
+        if self.recording.is_empty():
+            if settings.schedule is not None and not self._steps.number:
+                self.gaps.tell(NO_STEPS)
+            elif settings.schedule is None and not self._given:
+                self.gaps.tell(NOTHING_RAN)
         compiled = compiled_graph_count() > 0
         for gap in models_that_never_ran(self._given, modules, following.owners, compiled):
             self.gaps.tell(gap)
@@ -269,7 +280,11 @@ class Session:
         )
 
     def step(self) -> int:
-        """Begin the next step."""
+        """Begin the next step, because the program says so: no other begins by itself."""
+        self._automatic.end()
+        return self._begin_step()
+
+    def _begin_step(self, hand_over: bool = True) -> int:
         if self._abandoned:
             return self._steps.begin()
         if self.recording.halted:
@@ -289,7 +304,7 @@ class Session:
         self._follow_schedule()
         if not self._paused:
             self.recording.mark(Step(number))
-        if self.disk is not None:
+        if self.disk is not None and hand_over:
             self.recording.drain()
         return number
 
@@ -300,6 +315,7 @@ class Session:
         if pause == self._paused:
             return
         self._paused = pause
+        self._automatic.skip(pause)
         lane = self.recording.lane()
         if pause:
             self._stop_sources()
@@ -322,6 +338,7 @@ class Session:
 
     def _exporting(self, begins: bool) -> None:
         """Record nothing while a program is exported: what looks on would become part of it."""
+        self._automatic.exporting(begins)
         lane = self.recording.lane()
         if begins and self._running and not lane.mute:
             self._exports_on = lane
@@ -340,6 +357,7 @@ class Session:
         for mode in list(self._modes.values()):
             mode.retire()
         self._try(self._stop_sources, "the end of the events")
+        self._automatic.skip(True)
         self.gaps.add(
             Gap(
                 "events",
@@ -462,6 +480,7 @@ class Session:
             **surroundings(self._settings.name, self._clock, self._time),
             "level": self._settings.level,
             "values": self._settings.values,
+            "steps": self._automatic.rule,
             "crash": self.crash_text,
         }
 
@@ -483,6 +502,19 @@ class Session:
         """A module runs on a thread that is not followed: see its ops too."""
         if lane.ident not in self._modes:
             self._push_mode(lane)
+
+    def _on_outermost(self, module: nn.Module) -> bool:
+        """A module call begins outside any other; whether it is recorded, now that it has."""
+        self._automatic.forward(module)
+        return not self._paused and not self.recording.halted
+
+    def _on_direct(self, module: nn.Module) -> None:
+        """A module call begins outside any other, past the hooks: it is met by what ran in it.
+
+        That is half recorded, so nothing is handed over, and no source is taken away.
+        """
+        if self._settings.schedule is None:
+            self._automatic.forward(module, hand_over=False)
 
     def _on_idle(self, lane: Lane, module: nn.Module) -> None:
         """The outermost module call of a thread is over: leave no mode behind on it."""

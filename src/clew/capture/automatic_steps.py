@@ -1,0 +1,176 @@
+"""Steps of a program that does not mark them, found by its optimizers and its forward passes.
+
+In come steps of optimizers and the outermost module calls, out goes word that a step begins. A step
+is over after an `optimizer.step()`, when the next outermost forward begins: several optimizers
+between two forwards are one step, and so are the passes of one gradient accumulation. A model that
+has run in a step and runs again in the other mode, train or eval, begins one too.
+
+While steps are recorded, their source tells of module calls. In steps that are left out a hook of
+our own listens, and only where one may end: for the first forward, after an optimizer, and in an
+evaluation.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from threading import get_ident
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+from clew.capture.torch_compat import WRAPPED_CALL, current_autograd_node, is_jit_tracing
+
+_is_compiling = torch.compiler.is_dynamo_compiling
+
+# Enters a module call for the source of them, with the frame that runs its hooks.
+Enter = Callable[[nn.Module, tuple[Any, ...], FrameType], None]
+
+
+class AutomaticSteps:
+    """Finds where steps begin, until the program marks them itself.
+
+    `model` gives the model whose mode is that of the run, None if each outermost module has its
+    own. `begin` is called when a step begins, with whether what was recorded so far may be handed
+    over, and may call `skip`.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[bool], Any],
+        model: Callable[[], nn.Module | None],
+        on_fault: Callable[[BaseException, str], None],
+    ) -> None:
+        self._begin = begin
+        self._model = model
+        self._on_fault = on_fault
+        # Whether the program has marked a step, after how many that were found here.
+        self._ended_after: int | None = None
+        self._count = 0
+        # Whether an optimizer has made a step since the last outermost forward, on which thread.
+        self._is_over = False
+        self._threads = {get_ident()}
+        # The modules that ran in this step, weakly, and whether they were training; by their id.
+        self._ran: dict[int, tuple[Callable[[], Any], bool]] = {}
+        self._is_skipping = False
+        self._is_exporting = False
+        self._enter: Enter | None = None
+        self._optimizers: Any = None
+        self._forwards: Any = None
+
+    def start(self, enter: Enter) -> None:
+        """Listen to optimizers; `enter` is for calls that begin before their own source listens."""
+        if self._ended_after is None:
+            self._enter = enter
+            self._threads = {get_ident()}
+            self._optimizers = register_optimizer_step_post_hook(self._stepped)
+
+    def stop(self) -> None:
+        """Listen no more."""
+        self._is_skipping = False
+        self._enter = None
+        self._unwatch()
+        if self._optimizers is not None:
+            self._optimizers.remove()
+            self._optimizers = None
+
+    def end(self) -> None:
+        """Find no more steps: the program marks them itself. Those found so far stay."""
+        if self._ended_after is None:
+            self._ended_after = self._count
+            self.stop()
+
+    @property
+    def rule(self) -> str:
+        """What begins a step, in words."""
+        if self._ended_after is None:
+            return "automatic"
+        return f"automatic to {self._ended_after}, then step()" if self._ended_after else "step()"
+
+    def skip(self, skips: bool) -> None:
+        """Listen to module calls here as long as their source does not."""
+        self._is_skipping = skips and self._optimizers is not None
+        if self._is_skipping:
+            self._watch()
+        else:
+            self._unwatch()
+
+    def exporting(self, exports: bool) -> None:
+        """Find no steps while a program is exported."""
+        self._is_exporting = exports
+
+    def forward(self, module: nn.Module, hand_over: bool = True) -> None:
+        """An outermost module call begins, and a step with it if the last one is over."""
+        if self._optimizers is None or get_ident() not in self._threads:
+            return
+        if current_autograd_node() is not None:
+            return  # a checkpoint computes again what it has not kept
+        model = self._model()
+        model = module if model is None else model
+        if self._is_over or self._has_changed_mode(model):
+            self._is_over = False
+            self._ran.clear()
+            self._count += 1
+            self._begin(hand_over)
+        self._ran[id(model)] = weakref.ref(model), model.training
+        if self._is_skipping and model.training and next(model.parameters(), None) is not None:
+            self._unwatch()  # until an optimizer makes a step
+
+    def _has_changed_mode(self, model: nn.Module) -> bool:
+        ran = self._ran.get(id(model))
+        return ran is not None and ran[0]() is model and ran[1] is not model.training
+
+    def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._is_over = True
+        if _is_compiling():
+            return  # the rest would become part of what is compiled
+        self._threads.add(get_ident())
+        if self._is_skipping:
+            self._watch()
+
+    def _watch(self) -> None:
+        if self._forwards is None:
+            self._forwards = register_module_forward_pre_hook(self._called)
+
+    def _unwatch(self) -> None:
+        if self._forwards is not None:
+            self._forwards.remove()
+            self._forwards = None
+
+    def _called(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """A module is called in a step that is left out."""
+        # First of all, so that Dynamo folds the whole hook away when it meets it.
+        if _is_compiling():
+            return
+        try:
+            if self._is_exporting or is_jit_tracing() or not self._may_begin(module):
+                return
+            frame = sys._getframe(1)
+            if not _is_outermost(frame):
+                return
+            self.forward(module)
+            if not self._is_skipping and self._enter is not None:
+                self._enter(module, args, frame)
+        except Exception as fault:
+            self._on_fault(fault, "the end of a step")
+
+    def _may_begin(self, module: nn.Module) -> bool:
+        """Whether a call tells anything: unless its model is known to have run as it does now."""
+        model = self._model()
+        model = module if model is None else model
+        return self._is_over or id(model) not in self._ran or self._has_changed_mode(model)
+
+
+def _is_outermost(frame: FrameType) -> bool:
+    """Whether a module call, whose hooks run in a frame, lies in no other."""
+    calls = 0
+    above: FrameType | None = frame
+    while above is not None and calls < 2:
+        calls += above.f_code is WRAPPED_CALL
+        above = above.f_back
+    return calls < 2
