@@ -313,15 +313,23 @@ def test_nothing_stays_installed() -> None:
             assert installed() == before
 
 
-def test_a_schedule_that_found_no_step_says_so() -> None:
+def test_a_schedule_that_left_out_everything_says_so_and_no_more() -> None:
     weight = torch.ones(1, requires_grad=True)
     optimizer = torch.optim.SGD([weight], 0.1)
-    with pytest.warns(UserWarning, match="no forward was seen after an optimizer"):
+    with pytest.warns(
+        UserWarning, match="leaves out every step there was, the last of them step 0"
+    ):
         with clew.trace(schedule=clew.schedule(every=2)) as t:
             for _ in range(4):
                 weight.square().backward()
                 optimizer.step()
-    assert [gap.remedy for gap in t.coverage] == ["begin steps with Trace.step()"]
+    (gap,) = t.coverage
+    assert "as does, where it is never called, the first forward after" in gap.remedy
+    program, some = Program(), ["0", "0.weight:param", "forward.input"]
+    with pytest.warns(UserWarning, match="the last of them step 2"):
+        with clew.trace(program.model, schedule=clew.schedule(skip_first=9), capture=some) as t:
+            program.train(3)
+    assert len(t.coverage) == 1
 
 
 def test_level_values_has_steps_too() -> None:
@@ -341,6 +349,35 @@ def test_a_parameter_is_recorded_in_the_step_that_changed_it() -> None:
     assert t.series("weight:grad").steps == [0, 1, 2]
     # As it was at first, and after each step.
     assert t.series("weight:param").steps == [0, 0, 1, 2]
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+def test_what_sources_find_when_they_come_back_is_of_the_step_that_begins(explicit: bool) -> None:
+    program = Program(nn.Linear(2, 2))
+    every = clew.schedule(every=2)
+    with clew.trace(program.model, schedule=every, capture=["weight:param"]) as t:
+        for _ in range(6):
+            program.train(1)
+            if explicit:
+                t.step()
+    assert set(t.series("weight:param").steps) == {1, 3, 5}
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+def test_a_watched_loop_is_followed_in_the_steps_of_a_schedule(explicit: bool) -> None:
+    program = Program()
+
+    def loop() -> None:
+        for _ in range(6):
+            loss = program.model(X).sum()
+            loss.backward()
+            program.optimizer.step()
+            if explicit:
+                t.step()
+
+    with clew.trace(program.model, schedule=clew.schedule(every=2), watch=["loss"]) as t:
+        loop()
+    assert {e.step for e in t.variables} == {1, 3, 5}
 
 
 def test_callbacks_and_gather_count_them() -> None:

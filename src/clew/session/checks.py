@@ -19,13 +19,6 @@ NOTHING_RAN = Gap(
     "run the model or the ops inside the block, on this thread",
 )
 
-NO_STEPS = Gap(
-    "events",
-    "",
-    "the schedule leaves out step 0, and no other began: no forward was seen after an optimizer",
-    "begin steps with Trace.step()",
-)
-
 EXPORTED = Gap(
     "what runs while a program is exported",
     "",
@@ -39,6 +32,17 @@ NOTHING_KEPT = Gap(
     "out=False keeps none of them",
     "leave out= away to keep them in memory, or name a folder",
 )
+
+
+def all_left_out(last: int) -> Gap:
+    """Of a run whose last step was reached before any that the schedule records."""
+    return Gap(
+        "events",
+        "",
+        f"the schedule leaves out every step there was, the last of them step {last}",
+        "run more; Trace.step() begins a step, as does, where it is never called, the first "
+        "forward after an optimizer.step()",
+    )
 
 
 def models_that_never_ran(

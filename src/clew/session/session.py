@@ -26,10 +26,10 @@ from clew.run.writing import LiveEventRows
 from clew.session.batching import Deferred, Unkept, WriterThread
 from clew.session.checks import (
     EXPORTED,
-    NO_STEPS,
     NOTHING_KEPT,
     NOTHING_RAN,
     addresses_without_match,
+    all_left_out,
     models_that_never_ran,
     stopped_elsewhere,
 )
@@ -85,7 +85,9 @@ class Session:
         self._gaps_read = 0
         self._modes: dict[int, Any] = {}
         self._sources: list[Source] = []
+        # Whether the sources run, and whether they ever did.
         self._running = False
+        self._has_run = False
         self._paused = False
         self._process = os.getpid()
         self._abandoned = False
@@ -176,10 +178,12 @@ class Session:
         self._following.gather.begin()
         compiled.start()
         self._automatic.start(modules.enter)
-        self._start_sources()
-        self._push_mode(lane)
-        self._paused = False
-        self._follow_schedule()
+        self._paused = self._is_left_out(self._steps.number)
+        if self._paused:
+            self._automatic.skip(True)
+        else:
+            self._start_sources()
+            self._push_mode(lane)
 
     def stop(self) -> None:
         """Take everything away and hand over the rest."""
@@ -223,11 +227,11 @@ class Session:
         if self.recording.halted:
             return  # it may have come past the limit
         following, modules, settings = self._following, self.recording.modules, self._settings
-        if self.recording.is_empty():
-            if settings.schedule is not None and not self._steps.number:
-                self.gaps.tell(NO_STEPS)
-            elif settings.schedule is None and not self._given:
-                self.gaps.tell(NOTHING_RAN)
+        if self._paused and not self._has_run:
+            self.gaps.tell(all_left_out(self._steps.number))
+            return  # what was asked for may have come
+        if not self._given and self.recording.is_empty() and settings.schedule is None:
+            self.gaps.tell(NOTHING_RAN)
         compiled = compiled_graph_count() > 0
         for gap in models_that_never_ran(self._given, modules, following.owners, compiled):
             self.gaps.tell(gap)
@@ -301,17 +305,21 @@ class Session:
         if lane.outermost is not None:  # a wrapper, say, whose model has ended the step
             self._straddling.add(lane.ident)
         self._following.gather.stepped()
-        self._follow_schedule()
-        if not self._paused:
+        if not self._is_left_out(number):
+            # Before the sources come back, which look at what is there.
             self.recording.mark(Step(number))
+        self._follow_schedule()
         if self.disk is not None and hand_over:
             self.recording.drain()
         return number
 
+    def _is_left_out(self, step: int) -> bool:
+        schedule = self._settings.schedule
+        return schedule is not None and not schedule(step)
+
     def _follow_schedule(self) -> None:
         """Take the sources away for steps that are not recorded, and bring them back."""
-        schedule = self._settings.schedule
-        pause = schedule is not None and not schedule(self._steps.number)
+        pause = self._is_left_out(self._steps.number)
         if pause == self._paused:
             return
         self._paused = pause
@@ -325,7 +333,7 @@ class Session:
             self._push_mode(lane)
 
     def _start_sources(self) -> None:
-        self._running = True
+        self._running = self._has_run = True
         for source in self._sources:
             source.start()
 
