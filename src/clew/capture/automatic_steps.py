@@ -1,13 +1,13 @@
-"""Steps of a program that does not mark them, found by its optimizers and its forward passes.
+"""Find where steps begin in a program that does not mark them.
 
-In come steps of optimizers and the outermost module calls, out goes word that a step begins. A step
-is over after an `optimizer.step()`, when the next outermost forward begins: several optimizers
-between two forwards are one step, and so are the passes of one gradient accumulation. A model that
-has run in a step and runs again in the other mode, train or eval, begins one too.
+In come `optimizer.step()` calls and outermost module calls, out goes a call of `begin`. A step ends
+after an `optimizer.step()`, when the next outermost forward begins: several optimizers between two
+forwards are one step, and so are the passes of one gradient accumulation. A model that has run in a
+step and runs again in the other mode, train or eval, begins a step too.
 
-While steps are recorded, their source tells of module calls. In steps that are left out a hook of
-our own listens, and only where one may end: for the first forward, after an optimizer, and in an
-evaluation.
+While a step is recorded, `capture.modules` reports module calls. In a step that is left out, this
+module has a hook of its own, and only where the step may end: until the first forward, after an
+optimizer, and during an evaluation.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from clew.capture.torch_compat import WRAPPED_CALL, current_autograd_node, is_ji
 
 _is_compiling = torch.compiler.is_dynamo_compiling
 
-# Enters a module call for the source of them, with the frame that runs its hooks.
+# Records that a module call begins; the frame is the one that runs its hooks.
 Enter = Callable[[nn.Module, tuple[Any, ...], FrameType], None]
 
 
 class AutomaticSteps:
     """Finds where steps begin, until the program marks them itself.
 
-    `model` gives the model whose mode is that of the run, None if each outermost module has its
-    own. `begin` is called when a step begins, with whether what was recorded so far may be handed
-    over, and may call `skip`.
+    `model` returns the model whose mode counts, or None if that of each outermost module does.
+    `begin` is called when a step begins; it gets whether the records so far may be handed over, and
+    it may call `skip`.
     """
 
     def __init__(
@@ -49,13 +49,14 @@ class AutomaticSteps:
         self._begin = begin
         self._model = model
         self._on_fault = on_fault
-        # Whether the program has marked a step, after how many that were found here.
+        # How many steps were found when the program first marked one itself; None if it has not.
         self._ended_after: int | None = None
         self._count = 0
-        # Whether an optimizer has made a step since the last outermost forward, on which thread.
+        # Whether an optimizer has made a step since the last outermost forward.
         self._is_over = False
+        # Only forwards on these begin steps: where the trace was started, where optimizers run.
         self._threads = {get_ident()}
-        # The modules that ran in this step, weakly, and whether they were training; by their id.
+        # id of a module that ran in this step -> (weak reference to it, whether it was training)
         self._ran: dict[int, tuple[Callable[[], Any], bool]] = {}
         self._is_skipping = False
         self._is_exporting = False
@@ -64,7 +65,11 @@ class AutomaticSteps:
         self._forwards: Any = None
 
     def start(self, enter: Enter) -> None:
-        """Listen to optimizers; `enter` is for calls that begin before their own source listens."""
+        """Listen to optimizers.
+
+        `enter` records the module call that ends a step left out: the hooks of `capture.modules`
+        come back too late for it.
+        """
         if self._ended_after is None:
             self._enter = enter
             self._threads = {get_ident()}
@@ -93,7 +98,7 @@ class AutomaticSteps:
         return f"automatic to {self._ended_after}, then step()" if self._ended_after else "step()"
 
     def skip(self, skips: bool) -> None:
-        """Listen to module calls here as long as their source does not."""
+        """Say whether steps are left out from here on: module calls are then hooked here."""
         self._is_skipping = skips and self._optimizers is not None
         if self._is_skipping:
             self._watch()
@@ -105,7 +110,7 @@ class AutomaticSteps:
         self._is_exporting = exports
 
     def forward(self, module: nn.Module, hand_over: bool = True) -> None:
-        """An outermost module call begins, and a step with it if the last one is over."""
+        """Begin a step if the last one is over; call it when an outermost module call begins."""
         if self._optimizers is None or get_ident() not in self._threads:
             return
         if current_autograd_node() is not None:
@@ -143,7 +148,7 @@ class AutomaticSteps:
             self._forwards = None
 
     def _called(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        """A module is called in a step that is left out."""
+        """Look at a module call in a step that is left out."""
         # First of all, so that Dynamo folds the whole hook away when it meets it.
         if _is_compiling():
             return
@@ -160,7 +165,7 @@ class AutomaticSteps:
             self._on_fault(fault, "the end of a step")
 
     def _may_begin(self, module: nn.Module) -> bool:
-        """Whether a call tells anything: unless its model is known to have run as it does now."""
+        """Whether a call may begin a step: not if its model has run in the mode it is in now."""
         model = self._model()
         model = module if model is None else model
         return self._is_over or id(model) not in self._ran or self._has_changed_mode(model)
