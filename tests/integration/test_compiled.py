@@ -235,6 +235,16 @@ class Branching(nn.Module):
         return torch.cond(x.sum() > 0, positive, lambda x: self.fc(x).cos(), (x,))
 
 
+def test_a_module_with_a_meta_of_its_own_is_no_graph(net: nn.Module) -> None:
+    """As Lightning's metrics have; asked only where something was compiled before."""
+    net(torch.ones(3, 4))
+    part = Part()
+    part.meta = object()
+    with clew.trace() as t:
+        part(torch.ones(3, 4))
+    assert not faults(t)
+
+
 def test_a_compiled_region_in_a_step_left_out_is_not_recorded(net: nn.Module) -> None:
     with clew.trace(net, schedule=clew.schedule(every=2)) as t:
         for _ in range(4):
