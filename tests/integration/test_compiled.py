@@ -4,13 +4,16 @@ request.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import shutil
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 
 import clew
 from tests.outcomes import differing, facts, faults, gradients, installed
@@ -230,6 +233,42 @@ class Branching(nn.Module):
             return self.fc(x).relu()
 
         return torch.cond(x.sum() > 0, positive, lambda x: self.fc(x).cos(), (x,))
+
+
+def test_a_module_with_a_meta_of_its_own_is_no_graph(net: nn.Module) -> None:
+    """As Lightning's metrics have; asked only where something was compiled before."""
+    net(torch.ones(3, 4))
+    part = Part()
+    part.meta = object()
+    with clew.trace() as t:
+        part(torch.ones(3, 4))
+    assert not faults(t)
+
+
+def test_a_compiled_region_in_a_step_left_out_is_not_recorded(net: nn.Module) -> None:
+    with clew.trace(net, schedule=clew.schedule(every=2)) as t:
+        for _ in range(4):
+            net(torch.ones(3, 4))
+            t.step()
+    assert [e.step for e in t.ops if e.name == "compiled"] == [1, 3]
+
+
+def test_a_compiled_optimizer_is_compiled_as_ever() -> None:
+    def frames(around: Callable[[nn.Module], Any]) -> int:
+        torch._dynamo.reset()
+        model, counter = nn.Linear(2, 2), CompileCounter()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        step = torch.compile(optimizer.step, backend=counter)
+        with around(model):
+            for _ in range(3):
+                model(torch.ones(2, 2)).sum().backward()
+                step()
+        return int(counter.frame_count)
+
+    alone = frames(lambda model: contextlib.nullcontext())
+    asked = ["weight:grad", "weight:param", "weight:update", "weight:state"]
+    assert frames(clew.trace) == alone
+    assert frames(lambda model: clew.trace(model, capture=asked)) == alone
 
 
 def test_a_higher_order_op_is_one_op_and_coverage_says_so() -> None:

@@ -268,30 +268,35 @@ def test_the_graph_of_one_part_and_of_one_step() -> None:
         t.graph(step=9)
 
 
-def averaged_training(steps: int, marked: bool) -> clew.Trace:
-    """Train with Adam and keep averages of the weights, of which each has a `lerp_` of its own."""
+def averaged_training(passes: int, steps: str) -> clew.Trace:
+    """Keep averages of weights, of which each has a `lerp_` of its own, and train with Adam.
+
+    `steps` is `"none"` to leave the optimizer out, and `"marked"` to mark them.
+    """
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(8)))
     average = [parameter.detach().clone() for parameter in model.parameters()]
     optimizer = torch.optim.Adam(model.parameters(), foreach=False)
     x = torch.ones(2, 4)
     with clew.trace(model) as t:
-        for _ in range(steps):
+        for _ in range(passes):
             optimizer.zero_grad()
             model(x).square().mean().backward()
-            optimizer.step()
+            if steps != "none":
+                optimizer.step()
             with torch.no_grad():
                 for mean, parameter in zip(average, model.parameters(), strict=True):
                     mean.lerp_(parameter, 0.1)
-            if marked:
+            if steps == "marked":
                 t.step()
     return t
 
 
 @pytest.mark.parametrize(
-    ("marked", "part"), [(True, "step 0 of 4"), (False, "first forward")], ids=["steps", "no steps"]
+    ("steps", "part"),
+    [("marked", "step 0 of 4"), ("found", "step 0 of 4"), ("none", "first forward")],
 )
-def test_of_a_training_run_one_forward_is_drawn(marked: bool, part: str) -> None:
-    view = averaged_training(4, marked).graph()
+def test_of_a_training_run_one_forward_is_drawn(steps: str, part: str) -> None:
+    view = averaged_training(4, steps).graph()
     drawn = [n.name for n in view.model.boxes if n.kind not in ("input", "output")]
     assert drawn == ["0 … 7", "pow", "mean"]
     assert [n.count for n in view.model.boxes if n.name == "0 … 7"] == [8]

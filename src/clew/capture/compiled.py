@@ -156,7 +156,7 @@ def _watch(
     @functools.wraps(original)
     def call(graph: Any, inputs: Any) -> Any:
         lane = recorder.lanes.by_ident.get(threading.get_ident())
-        if lane is None or lane.mute:
+        if lane is None or lane.mute or not lane.followed:
             return original(graph, inputs)
         record = _begin(recorder, lane, inputs, on_gap)
         lane.mute = True

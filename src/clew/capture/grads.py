@@ -30,6 +30,8 @@ from clew.capture.structure import tensors_in
 from clew.events.model import Gap
 from clew.events.records import GRADIENT, VARIABLE, Label
 
+_is_compiling = torch.compiler.is_dynamo_compiling
+
 # Roles of a module call whose gradients are followed, and of tensors a module owns.
 CALL_ROLES = ("grad", "grad_in")
 TENSOR_ROLES = ("grad", "param", "buffer", "update", "state")
@@ -200,6 +202,9 @@ class GradSource:
             self._recorder.gaps.fault(fault, f"{label.stem}:{label.role}")
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        # First of all, so that Dynamo folds the whole hook away when it meets it.
+        if _is_compiling():
+            return
         self._follow_shaped()
         for parameter, path, roles in self._of(optimizer):
             if "grad" in roles and parameter.grad is not None:
@@ -210,6 +215,8 @@ class GradSource:
                     self._before[id(parameter)] = parameter.clone()
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if _is_compiling():
+            return
         for parameter, path, roles in self._of(optimizer):
             before = self._before.pop(id(parameter), None)
             if before is not None:

@@ -276,6 +276,8 @@ class Lane:
     ) -> DirectCall:
         """Record a call that went past the hooks, with what it was given."""
         recorder = self.recorder
+        if parent < 0:
+            recorder.on_direct(module)
         name = recorder.modules.name_of(module, caller, place.index)
         given = describe(arguments, recorder.values.tensors.known)
         event = next(recorder.buffer.ids)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from threading import get_ident
+from types import FrameType
 from typing import Any
 
 import torch
@@ -39,7 +40,8 @@ class ModuleSource:
 
     `sees_ops` tells whether ops are recorded as well, which then tell of writes to tensors.
     `on_thread` is called when a module runs on a thread that is not followed, `on_idle` when the
-    outermost call of a thread is over, with the module called.
+    outermost call of a thread is over, with the module called. `on_outermost` is told of a module
+    before its outermost call is recorded, and whether to record that call is what it answers.
     """
 
     def __init__(
@@ -48,18 +50,19 @@ class ModuleSource:
         sees_ops: bool,
         on_thread: Callable[[Lane], None],
         on_idle: Callable[[Lane, nn.Module], None],
+        on_outermost: Callable[[nn.Module], bool],
         grads: GradSource | None,
         named_values: Named | None,
     ) -> None:
-        self._enter, self._leave = _hooks(
-            recorder, sees_ops, on_thread, on_idle, grads, named_values
+        self.enter, self._leave = _hooks(
+            recorder, sees_ops, on_thread, on_idle, on_outermost, grads, named_values
         )
         self._handles: list[Any] = []
 
     def start(self) -> None:
         """Watch every module call of the process."""
         self._handles = [
-            register_module_forward_pre_hook(self._enter),
+            register_module_forward_pre_hook(self.enter),
             register_module_forward_hook(self._leave, always_call=True),
         ]
 
@@ -75,6 +78,7 @@ def _hooks(
     sees_ops: bool,
     on_thread: Callable[[Lane], None],
     on_idle: Callable[[Lane, nn.Module], None],
+    on_outermost: Callable[[nn.Module], bool],
     grads: GradSource | None,
     named_values: Named | None,
 ) -> tuple[Callable[..., None], Callable[..., None]]:
@@ -114,7 +118,7 @@ def _hooks(
             if "grad" in grads.call_roles(name.entry.paths, call[NUMBER]):
                 grads.follow_call(name.path, "grad", result)
 
-    def enter(module: nn.Module, args: tuple[Any, ...]) -> None:
+    def enter(module: nn.Module, args: tuple[Any, ...], inner: FrameType | None = None) -> None:
         # First of all, so that Dynamo folds the whole hook away when it meets it.
         if is_compiling():
             return
@@ -128,7 +132,8 @@ def _hooks(
                 on_thread(lane)
             if lane.mute:
                 return
-            inner = getframe(1)
+            if inner is None:
+                inner = getframe(1)
             wrapped: Any = inner.f_back.f_back  # type: ignore[union-attr]
             if wrapped.f_code is not WRAPPED_CALL:
                 wrapped = inner
@@ -151,6 +156,8 @@ def _hooks(
                 top = stack[-1]
             else:
                 parent = top[ID]
+            if len(stack) == 1 and not on_outermost(module):
+                return
             entry = entry_of(id(module))
             if entry is None or entry.ref() is not module or len(entry.names) > 1:
                 name = name_of(module, top[NAME], node.index)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from clew.capture.settings import changed, plain
@@ -16,6 +17,8 @@ from clew.events.columns import Attributes
 
 if TYPE_CHECKING:
     from clew.capture.recorder import Recorder
+
+_is_compiling = torch.compiler.is_dynamo_compiling
 
 
 class OptimizerSource:
@@ -38,6 +41,9 @@ class OptimizerSource:
             self._handle = None
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        # First of all, so that Dynamo folds the whole hook away when it meets it.
+        if _is_compiling():
+            return
         try:
             self._look_at(optimizer)
         except Exception as fault:

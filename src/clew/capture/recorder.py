@@ -26,6 +26,8 @@ from clew.capture.value_records import ValueRecords
 from clew.events.records import Label
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from clew.capture.live import LiveFeed
     from clew.capture.samples import Sample
     from clew.stream.batch import Batch
@@ -53,7 +55,8 @@ class Recorder:
 
     `table` makes the table of tensors: `capture.tensors.TensorTable` where there is torch. Without
     `keeps_calls` module calls are followed for their names alone, and only values that have a name
-    are recorded. `on_halt` is called when the most events there may be are there.
+    are recorded. `on_halt` is called when the most events there may be are there, `on_direct`
+    before a module call is opened that went past the hooks and lies in no other.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Recorder:
         batch: float = math.inf,
         keeps_calls: bool = True,
         on_halt: Callable[[], None] = lambda: None,
+        on_direct: Callable[[nn.Module], None] = lambda module: None,
     ) -> None:
         self._taker = taker
         self.clock = clock
@@ -81,6 +85,7 @@ class Recorder:
         self.halted = False
         self._limit = EventLimit(most_events)
         self._on_halt = on_halt
+        self.on_direct = on_direct
         self._has_events = False
         # What other processes recorded, until it is handed over.
         self._foreign: list[Foreign] = []
@@ -167,15 +172,18 @@ class Recorder:
         label = sample.becomes(stage)
         self._add((event, label, root, -1, now, now, sample.step, [], None, out, None, None))
 
-    def mark(self, subject: Any) -> None:
-        """Record something that concerns the whole run, at this moment; nobody is told of it."""
+    def mark(self, subject: Any, hand_over: bool = True) -> None:
+        """Record something that concerns the whole run, at this moment; nobody is told of it.
+
+        With `hand_over` records may be handed over here.
+        """
         if self.halted:
             return
         event, now, root = next(self.buffer.ids), self.clock(), self.lane().stack[0][NODE]
         self.buffer.events.extend(
             (event, subject, root, -1, now, now, -1, [], None, None, None, None)
         )
-        if event & self.buffer.batch_bits == self.buffer.batch_bits:
+        if hand_over and event & self.buffer.batch_bits == self.buffer.batch_bits:
             self.drain()
 
     def adopt(self, batch: Batch, source: str, process: str) -> None:

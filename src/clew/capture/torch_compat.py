@@ -366,7 +366,8 @@ def is_compiled(module: torch.nn.Module) -> bool:
 def is_dynamo_graph(module: torch.nn.Module) -> bool:
     """Whether a module is a graph that Dynamo made, as the `eager` backend runs it."""
     # torch 2.13; before, never. Not by `getattr`, which takes a module long to refuse.
-    return "dynamo_compile_id" in module.__dict__.get("meta", ())
+    meta = module.__dict__.get("meta")
+    return isinstance(meta, dict) and "dynamo_compile_id" in meta
 
 
 _SCRIPT_MODULE = torch.jit.ScriptModule

@@ -23,6 +23,7 @@ from clew.capture.frames.functions import unwrap
 from clew.capture.open_calls import BETWEEN, OURS, OpenCall, chain_of, name_of, user_frame
 from clew.capture.recorder import Recorder
 from clew.capture.scope import Scope, is_library
+from clew.capture.sources import MACHINERY
 from clew.capture.watched_variables import Wants, WatchedVariables
 from clew.capture.wishes import RETURN, TOP_LEVEL, Function, parts_of
 from clew.events.model import Gap
@@ -73,6 +74,8 @@ class WatchSource:
     def start(self) -> None:
         """Follow the frame that starts it, and everything called from now on."""
         frame = user_frame()
+        while id(frame.f_code) in MACHINERY.hidden and frame.f_back is not None:
+            frame = frame.f_back  # a step that is recorded begins with the call of a module
         if not is_library(frame.f_code.co_filename):
             self.start_block(frame, quiet=self._everywhere)
             return

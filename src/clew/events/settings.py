@@ -65,8 +65,8 @@ def schedule(
 ) -> Schedule:
     """Record only some steps: skip some, then wait and record in turn, `repeat` times or for good.
 
-    `every=N` is short for one recorded step in N. Steps begin with `Trace.step()`; what runs
-    before the first one is step 0.
+    `every=N` is short for one recorded step in N. Steps begin with `Trace.step()`, or by
+    themselves in a program that never calls it; what runs before the first one is step 0.
 
     >>> steps = schedule(skip_first=1, wait=2, active=1)
     >>> [step for step in range(9) if steps(step)]

@@ -34,6 +34,17 @@ NOTHING_KEPT = Gap(
 )
 
 
+def all_left_out(last: int) -> Gap:
+    """Of a run whose last step was reached before any that the schedule records."""
+    return Gap(
+        "events",
+        "",
+        f"the schedule leaves out every step there was, the last of them step {last}",
+        "run more; Trace.step() begins a step, as does, where it is never called, the first "
+        "forward after an optimizer.step()",
+    )
+
+
 def models_that_never_ran(
     given: dict[str, tuple[str, list[ModuleName]]],
     modules: ModuleTable,

@@ -30,6 +30,7 @@ from clew.session.checks import (
     NOTHING_KEPT,
     NOTHING_RAN,
     addresses_without_match,
+    all_left_out,
     models_that_never_ran,
     stopped_elsewhere,
 )
@@ -66,6 +67,7 @@ class Session:
     """One recording from first start to last stop: sources on one side, store on the other."""
 
     def __init__(self, models: dict[str, nn.Module], settings: Settings) -> None:
+        from clew.capture.automatic_steps import AutomaticSteps
         from clew.capture.budget import Budget
         from clew.capture.live import LiveFeed
         from clew.capture.steps import Steps
@@ -87,7 +89,9 @@ class Session:
         self._gaps_read = 0
         self._modes: dict[int, Any] = {}
         self._sources: list[Source] = []
+        # Whether the sources run, and whether they ever did.
         self._running = False
+        self._has_run = False
         self._paused = False
         self._process = os.getpid()
         self._abandoned = False
@@ -103,6 +107,7 @@ class Session:
             else MemoryRing(last, self._derived.of, self._budget.give_back)
         )
         self.disk: DiskSink | None = None
+        self._automatic = AutomaticSteps(self._begin_step, self._root, self.gaps.fault)
         self.recorder = self._begin_recorder()
         self._given = self._register(models)
         if settings.live is not None:
@@ -133,6 +138,7 @@ class Session:
             self._writer or self._deferred, time.perf_counter_ns, TensorTable, self._budget,
             self.gaps, most_events, Unkept.BATCH if unkept else piece,
             keeps_calls=settings.level != "values", on_halt=self._halted,
+            on_direct=self._on_direct,
         )  # fmt: skip
 
     def _register(self, models: dict[str, nn.Module]) -> dict[str, tuple[str, list[ModuleName]]]:
@@ -163,8 +169,8 @@ class Session:
         lane = recorder.lanes.of_thread(boundary_of(frame))
         following = self._following
         modules = ModuleSource(
-            recorder, self._sees_ops, self._on_thread, self._on_idle, following.grads,
-            following.called,
+            recorder, self._sees_ops, self._on_thread, self._on_idle, self._on_outermost,
+            following.grads, following.called,
         )  # fmt: skip
         compiled = CompiledSource(recorder, self._settings.compiled, self.gaps.add)
         self._sources = [OptimizerSource(recorder), *self._following.around(modules)]
@@ -172,14 +178,18 @@ class Session:
             self._sources.append(ThreadSource(recorder, self.gaps.add))
         self._undo = [
             on_swap(recorder.values.tensors.forget), compiled.stop, self._stop_sources,
+            self._automatic.stop,
             on_export(self._exporting),
         ]  # fmt: skip
         self._following.gather.begin()
         compiled.start()
-        self._start_sources()
-        self._push_mode(lane)
-        self._paused = False
-        self._follow_schedule()
+        self._automatic.start(modules.enter)
+        self._paused = self._is_left_out(self._steps.number)
+        if self._paused:
+            self._automatic.skip(True)
+        else:
+            self._start_sources()
+            self._push_mode(lane)
 
     def stop(self) -> None:
         """Take everything away and hand over the rest."""
@@ -223,6 +233,9 @@ class Session:
         if self.recorder.halted:
             return  # it may have come past the limit
         following, modules, settings = self._following, self.recorder.modules, self._settings
+        if self._paused and not self._has_run:
+            self.gaps.tell(all_left_out(self._steps.number))
+            return  # what was asked for may have come
         if not self._given and self.recorder.is_empty() and settings.schedule is None:
             self.gaps.tell(NOTHING_RAN)
         compiled = compiled_graph_count() > 0
@@ -277,7 +290,11 @@ class Session:
         )
 
     def step(self) -> int:
-        """Begin the next step."""
+        """Begin the next step, because the program says so: no other begins by itself."""
+        self._automatic.end()
+        return self._begin_step()
+
+    def _begin_step(self, hand_over: bool = True) -> int:
         if self._abandoned:
             return self._steps.begin()
         if self.recorder.halted:
@@ -294,21 +311,26 @@ class Session:
         if lane.outermost is not None:  # a wrapper, say, whose model has ended the step
             self._straddling.add(lane.ident)
         self._following.gather.stepped()
-        self._follow_schedule()
-        if self.disk is not None:
+        if self.disk is not None and hand_over:
             self.recorder.drain()
-        if not self._paused:
-            # Handed over with what is in the step, so that both fall out of a ring together.
-            self.recorder.mark(Step(number))
+        if not self._is_left_out(number):
+            # Handed over with what is in the step, so that both fall out of a ring together; and
+            # before the sources come back, which look at what is there.
+            self.recorder.mark(Step(number), hand_over)
+        self._follow_schedule()
         return number
+
+    def _is_left_out(self, step: int) -> bool:
+        schedule = self._settings.schedule
+        return schedule is not None and not schedule(step)
 
     def _follow_schedule(self) -> None:
         """Take the sources away for steps that are not recorded, and bring them back."""
-        schedule = self._settings.schedule
-        pause = schedule is not None and not schedule(self._steps.number)
+        pause = self._is_left_out(self._steps.number)
         if pause == self._paused:
             return
         self._paused = pause
+        self._automatic.skip(pause)
         lane = self.recorder.lane()
         if pause:
             self._stop_sources()
@@ -318,7 +340,7 @@ class Session:
             self._push_mode(lane)
 
     def _start_sources(self) -> None:
-        self._running = True
+        self._running = self._has_run = True
         for source in self._sources:
             source.start()
 
@@ -331,6 +353,7 @@ class Session:
 
     def _exporting(self, begins: bool) -> None:
         """Record nothing while a program is exported: what looks on would become part of it."""
+        self._automatic.exporting(begins)
         lane = self.recorder.lane()
         if begins and self._running and not lane.mute:
             self._exports_on = lane
@@ -349,6 +372,7 @@ class Session:
         for mode in list(self._modes.values()):
             mode.retire()
         self._try(self._stop_sources, "the end of the events")
+        self._automatic.skip(True)
         self.gaps.add(
             Gap(
                 "events",
@@ -474,6 +498,7 @@ class Session:
             **surroundings(self._settings.name, self._clock, self._time),
             "level": self._settings.level,
             "values": self._settings.values,
+            "steps": self._automatic.rule,
             "crash": self.crash_text,
         }
 
@@ -495,6 +520,19 @@ class Session:
         """A module runs on a thread that is not followed: see its ops too."""
         if lane.ident not in self._modes:
             self._push_mode(lane)
+
+    def _on_outermost(self, module: nn.Module) -> bool:
+        """A module call begins outside any other; whether it is recorded, now that it has."""
+        self._automatic.forward(module)
+        return not self._paused and not self.recorder.halted
+
+    def _on_direct(self, module: nn.Module) -> None:
+        """A module call begins outside any other, past the hooks: it is met by what ran in it.
+
+        That is half recorded, so nothing is handed over, and no source is taken away.
+        """
+        if self._settings.schedule is None:
+            self._automatic.forward(module, hand_over=False)
 
     def _on_idle(self, lane: Lane, module: nn.Module) -> None:
         """The outermost module call of a thread is over: leave no mode behind on it."""

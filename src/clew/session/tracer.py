@@ -165,7 +165,12 @@ class Tracer(Trace):
         return self
 
     def step(self) -> int:
-        """Begin the next step; its number is on every event that follows."""
+        """Begin the next step; its number is on every event that follows.
+
+        Without it a step ends after an `optimizer.step()`, when the next outermost forward begins,
+        and when a model changes from training to evaluation or back. The first call switches that
+        off; steps found before it stay, and the numbers go on.
+        """
         if self._session is None or (self._depth == 0 and not self._inherited):
             raise TraceStateError("step() on a trace that is not recording: start it first")
         return self._session.step()
