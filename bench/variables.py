@@ -69,8 +69,8 @@ class _Records:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
 
-    def record(self, label: Any, value: Any, where: Any, address: Any = None) -> None:
-        self._recorder.named(label, value, where)
+    def record(self, label: Any, value: Any, where: Any, now: Any = None) -> None:
+        self._recorder.named(label, value, where, now)
 
 
 def one_local(calls: int) -> Any:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import clew
-from clew.capture import encoder, value_records
+from clew.capture import value_records
 from clew.run import derive
 from clew.session import session
 
@@ -50,7 +50,6 @@ def test_memory_does_not_grow_with_steps(
     monkeypatch.setattr(session, "_TEMPLATES", 64)
     monkeypatch.setattr(derive, "_RECENT_EVENTS", 64)
     monkeypatch.setattr(value_records, "_MANY", 16)
-    monkeypatch.setattr(encoder, "_RECENT", 16)
     model = Net()
     optimizer = torch.optim.Adam(model.parameters())
 

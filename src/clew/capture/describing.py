@@ -14,7 +14,7 @@ from clew.capture.recorder import Recorder
 from clew.capture.records import Made, Token
 from clew.capture.seen import examine, glance, is_array, see, see_items, tensor_numbers
 from clew.capture.structure import CONSTANTS, describe, is_tensor
-from clew.events.records import Kept
+from clew.events.records import Kept, Level
 from clew.events.statistics import array_statistics
 from clew.events.watched import OTHER, Seen
 
@@ -58,13 +58,16 @@ class Describer:
         recorder, wanted = self._recorder, self._values
         stats = wanted != "meta"
         if wanted == "stats" and is_tensor(item):
-            token, _ = recorder.values.leaf(item, False, False, now)
+            token, _ = recorder.values.leaf(item, Level.META, now)
             return _Described(token, self._tensor(token, item, now, digest))
-        token, made = recorder.values.leaf(item, wanted == "full" or _is_short(item), stats)
+        level = Level.STATS if stats else Level.META
+        if wanted == "full" or _is_short(item):
+            level = Level.FULL
+        token, made = recorder.values.leaf(item, level, now)
         if not stats or not is_array(item):
             return _Described(token, see(item, now))
-        # Where the data is kept, its statistics are taken of the copy, later.
-        found = made.stats if isinstance(made, Kept) and made.stats else _numbers(recorder, item)
+        kept = made() if callable(made) else made
+        found = _numbers(recorder, item) if kept is None else kept.stats
         return _Described(token, see(item, now, found))
 
     def _tensor(self, token: Token, tensor: Any, now: Look, digest: bool) -> Seen:
@@ -75,7 +78,7 @@ class Describer:
         def whole() -> dict[str, Any] | None:
             nonlocal made
             if recorder.values.keeper is not None:
-                made = recorder.values.keeper.keep(token, tensor, False)
+                made = recorder.values.keeper.keep(token, tensor, Level.STATS)
             return made.stats if isinstance(made, Kept) else None
 
         found = glance(tensor, True, digest) if self._shown else examine(tensor, whole, now)

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from clew.address import Address, Key, compile_pattern, join, matches_op, written
+from clew.capture.changes import Look
 from clew.capture.lanes import NAME, NODE, NUMBER, Call
 from clew.capture.names import ModuleEntry
 from clew.capture.quiet import Quiet
@@ -96,11 +97,11 @@ class Named:
         # Label -> the event it was recorded in last.
         self._last: dict[Label, int] = {}
 
-    def record(self, label: Label, value: Any, where: Where) -> None:
-        """Record a value that has a name."""
+    def record(self, label: Label, value: Any, where: Where, now: Look | None = None) -> None:
+        """Record a value that has a name; `now` is a fresh look at it, if there is one."""
         treated = self.treated(label)
         if treated is None:
-            self._recorder.named(label, value, where)
+            self._recorder.named(label, value, where, now)
         elif self._is_due(treated):
             value = self._saved(treated, label, value)
             if value is not _ABSENT:

@@ -13,8 +13,8 @@ import numpy as np
 
 from clew.capture.budget import Budget
 from clew.capture.names import ModuleTable
-from clew.capture.records import Extra, Made, Shape, Token
-from clew.events.records import Kept, Payload
+from clew.capture.records import Extra, Made, Shape, Token, once
+from clew.events.records import Kept, Level, Payload
 from clew.events.statistics import NUMERIC_KINDS, Numbers, array_statistics
 
 # Kinds of NumPy dtypes whose elements are bytes with a meaning of their own.
@@ -23,25 +23,22 @@ _SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
 
 
 def record(
-    value: Any, values: list[Any], full: bool, budget: Budget, stats: bool = True
+    value: Any, values: list[Any], level: Level, budget: Budget
 ) -> tuple[Token, Made | None]:
-    """The token of a value as it is now, and what is kept of it.
-
-    With `full` its data is, as far as there is room.
-    """
+    """The token of a value as it is now, and what is kept of it, as far as there is room."""
     token, stride, dtype, device, extra = facts_of(value)
     values.extend((token, 0, None, stride, dtype, device, extra, False, -1, None, None))
     if budget.is_over():
         return token, None
-    payload = payload_of(value) if full else None
+    payload = payload_of(value) if level is Level.FULL else None
     if payload is not None and not budget.has_room(_count(value), len(payload.data)):
         payload = None
     if payload is None:
-        has_numbers = stats and _is_array(value)
+        has_numbers = level > Level.META and _is_array(value)
         return token, Kept(array_statistics(value), None) if has_numbers else None
     if _is_array(value):
         # Whoever the records are handed to takes the statistics, of the copy.
-        return token, partial(_with_statistics, payload, value.dtype.newbyteorder("<"))
+        return token, once(partial(_with_statistics, payload, value.dtype.newbyteorder("<")))
     return token, Kept(None, payload)
 
 

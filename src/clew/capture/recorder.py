@@ -13,6 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from clew.capture.budget import Budget
+from clew.capture.changes import Look
 from clew.capture.event_buffer import EventBuffer
 from clew.capture.event_limit import EventLimit
 from clew.capture.failures import error_text, is_marked, mark, unmark
@@ -138,9 +139,12 @@ class Recorder:
              text, None)
         )  # fmt: skip
 
-    def named(self, label: Label, value: Any, where: Where, full: bool = True) -> int:
-        """Record a value that has a name, as it is now; the event's id."""
-        return -1 if self.halted else self.told(label, self.values.described(value, full), where)
+    def named(self, label: Label, value: Any, where: Where, now: Look | None = None) -> int:
+        """Record a value that has a name, as it is now; the event's id.
+
+        `now` is a fresh look at it, if somebody has taken one.
+        """
+        return -1 if self.halted else self.told(label, self.values.described(value, now), where)
 
     def told(self, label: Label, out: Any, where: Where, start: int | None = None) -> int:
         """Record a described value that has a name; `start` is when what made it began."""

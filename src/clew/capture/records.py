@@ -98,6 +98,18 @@ class Shape(tuple[int, ...]):
 Made: TypeAlias = Kept | Callable[[], Kept]
 
 
+def once(make: Callable[[], Kept]) -> Callable[[], Kept]:
+    """Give what a function gives, which is called the first time somebody asks."""
+    made: list[Kept] = []
+
+    def get() -> Kept:
+        if not made:
+            made.append(make())
+        return made[0]
+
+    return get
+
+
 @dataclass(slots=True)
 class Records:
     """What was recorded since the last time, as it was recorded."""

@@ -49,6 +49,10 @@ class Snapshot:
             self._stats = statistics_of_bytes(self._data, self._dtype)
         return self._stats
 
+    def holds(self, data: Numbers) -> bool:
+        """Whether the elements are still these bytes."""
+        return np.array_equal(np.frombuffer(self._data, np.uint8), data)
+
     def payload(self, shape: tuple[int, ...]) -> Payload:
         """The data of a tensor with these elements in a shape."""
         known = None

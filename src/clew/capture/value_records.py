@@ -14,6 +14,7 @@ from clew.capture.budget import Budget
 from clew.capture.changes import Look, look
 from clew.capture.records import Made, Records, Shape, Token, UnknownShape, tokens_in
 from clew.capture.structure import describe, is_tensor
+from clew.events.records import Level
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,29 +47,30 @@ class ValueRecords:
         if every:
             self.tensors.keep = keeper
 
-    def described(self, value: Any, full: bool) -> Any:
-        """Give a value with tokens for everything in it, also for what is no tensor."""
+    def described(self, value: Any, now: Look | None = None) -> Any:
+        """Give a value, whose data is kept, with tokens for everything in it.
+
+        `now` is a fresh look at it, if somebody has taken one.
+        """
 
         def keep(leaf: Any) -> Token:
-            return self.leaf(leaf, full)[0]
+            return self.leaf(leaf, Level.FULL, now if leaf is value else None)[0]
 
         return describe(value, keep, 0, keep)
 
-    def leaf(
-        self, value: Any, full: bool, stats: bool = True, now: Look | None = None
-    ) -> tuple[Token, Made | None]:
-        """Give the token of a value that is no container, and what was kept of it now.
+    def leaf(self, value: Any, level: Level, now: Look | None = None) -> tuple[Token, Made | None]:
+        """Give the token of a value that is no container, and what is kept of it.
 
-        With `full` its data is kept. `now` is a fresh look at it, if somebody has taken one.
+        `now` is a fresh look at it, if somebody has taken one.
         """
         if not is_tensor(value):
-            token, made = plain.record(value, self.tensors.values, full, self.budget, stats)
+            token, made = plain.record(value, self.tensors.values, level, self.budget)
             if made is not None:
                 self.kept.append((token, made))
             return token, made
         token = self._token_of_content(value, (now or look(value)).content)
-        if self.keeper is not None and (full or stats):
-            return token, self.keeper.keep(token, value, full)
+        if self.keeper is not None and level > Level.META:
+            return token, self.keeper.keep(token, value, level)
         return token, None
 
     def _token_of_content(self, tensor: Tensor, content: Any) -> Token:

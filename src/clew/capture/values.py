@@ -51,7 +51,7 @@ from clew.capture.torch_compat import (
 )
 from clew.events.digest import checksum
 from clew.events.model import Gap
-from clew.events.records import Kept
+from clew.events.records import Kept, Level
 from clew.events.statistics import Statistics
 
 _REMEMBERED = 4096
@@ -68,8 +68,17 @@ class Taken(NamedTuple):
     token: Token
     elements: tuple[Any, ...]
     contiguous: bool
-    stats: dict[str, Any] | None
+    stats: Statistics | None
     snapshot: Snapshot | None
+
+    def measured(self) -> Statistics:
+        """Give the statistics, which are taken once."""
+        if self.stats is not None:
+            return self.stats
+        return {} if self.snapshot is None else self.snapshot.stats
+
+
+_LEVELS = {"meta": Level.META, "stats": Level.STATS, "full": Level.FULL}
 
 
 class Keeper:
@@ -92,11 +101,10 @@ class Keeper:
         # Where there were tensors in calls that an address names, other than where it says.
         self.elsewhere: dict[str, set[str]] = {}
         self.is_asked = bool(self.modules or self.ops)
-        self._full = values == "full"
-        self._stats = values in ("stats", "full")
+        self._level = _LEVELS[values]
         self._on_gap = on_gap
-        # Ids of tokens kept in full since the last hand-over.
-        self._in_full: set[int] = set()
+        # id of a token kept in full -> the token, and what was kept since the last hand-over
+        self._in_full: dict[int, tuple[Token, Made | None]] = {}
         self._taken: dict[int, Taken] = {}
         self._buffers = Buffers()
         self._wanted_ops: dict[int, list[Address]] = {}
@@ -106,40 +114,57 @@ class Keeper:
 
         It may have the elements of `base`, as a view has.
         """
-        if not self._stats:
+        if self._level is Level.META:
             return
         known = None if base is None else self._taken.get(id(base))
         # A sparse tensor has no memory to compare.
         if known is not None and (not is_dense(tensor) or known.elements != _elements(tensor)):
             known = None
-        self.keep(token, tensor, self._full, known, later=True)
+        self._keep(token, tensor, self._level is Level.FULL, known, later=True)
 
-    def keep(
-        self,
-        token: Token,
-        tensor: Tensor,
-        full: bool,
-        known: Taken | None = None,
-        later: bool = False,
+    def keep(self, token: Token, tensor: Tensor, level: Level) -> Made | None:
+        """Keep as much of a tensor version as a level says, unless it was kept before.
+
+        Gives what is kept of it, None if that was handed over already or there is nothing.
+        """
+        in_full = self._in_full.get(id(token))
+        if in_full is not None:
+            return in_full[1]
+        have = self._taken.get(id(token))
+        if level is Level.FULL:
+            if have is not None and not _is_as_taken(tensor, have):
+                have = None
+        elif have is not None:
+            return Kept(have.measured(), None)
+        return self._keep(token, tensor, level is Level.FULL, have, later=False)
+
+    def _keep(
+        self, token: Token, tensor: Tensor, full: bool, known: Taken | None, later: bool
     ) -> Made | None:
-        """Keep statistics and, with `full`, the data; what was kept now, None if nothing was.
+        """Keep statistics and, with `full`, the data.
 
         `known` has the same elements. With `later` statistics may wait until the records are
         handed over.
         """
+        made = self._made(token, tensor, full, known, later)
+        if made is not None:
+            self._kept.append((token, made))
         if full:
-            if id(token) in self._in_full:
-                return None
-            self._in_full.add(id(token))
+            if len(self._in_full) > _REMEMBERED:
+                self._in_full.clear()
+            self._in_full[id(token)] = (token, made)
+        return made
+
+    def _made(
+        self, token: Token, tensor: Tensor, full: bool, known: Taken | None, later: bool
+    ) -> Made | None:
         made: Made | None = None
         try:
             with unobserved():
                 if self._budget.is_over():
                     return None
                 if is_plain(tensor):
-                    made = self._of_plain(token, tensor, full, known, later)
-                    self._kept.append((token, made))
-                    return made
+                    return self._of_plain(token, tensor, full, known, later)
                 grad = torch.is_grad_enabled()
                 # Not `torch.no_grad()`, which an interrupt may end before its end is set up.
                 try:
@@ -151,8 +176,6 @@ class Keeper:
                             made = self._of_view(token, tensor, known)
                 finally:
                     set_grad_enabled(grad)
-                if made is not None:
-                    self._kept.append((token, made))
         except Exception as fault:
             pass_on(fault)
             self._not_kept(tensor, f"{type(fault).__name__}: {fault}")
@@ -169,8 +192,6 @@ class Keeper:
         if full and self._budget.has_room(count, 0 if copy else size):
             copy = copy or self._copy(tensor, size)
             made: Made = partial(self._finished, copy, tuple(tensor.shape))
-            if size <= SMALL:
-                return made  # is copied as soon as looked up
         elif known is not None:
             return self._of_view(token, tensor, known)
         elif later and 0 < size <= _SOON_COPIED:
@@ -222,7 +243,7 @@ class Keeper:
 
     def _of_view(self, token: Token, tensor: Tensor, known: Taken) -> Kept:
         """What to keep of elements that are known, in another shape or order: their statistics."""
-        stats = dict(known.stats or (known.snapshot.stats if known.snapshot else {}))
+        stats = dict(known.measured())
         if not tensor.is_contiguous():
             # In another order they have another digest, and to read them in it takes a copy.
             stats.pop("digest", None)
@@ -252,21 +273,21 @@ class Keeper:
         self._taken[id(token)] = taken
 
     def forget(self) -> None:
-        """Tokens handed over may be gone after this, and their ids used again."""
-        self._in_full.clear()
-        # The data goes with its batch.
+        """Let go of data, which goes with its batch."""
+        self._in_full = {key: (token, None) for key, (token, _) in list(self._in_full.items())}
         taken = list(self._taken.values())  # at once: other threads keep values meanwhile
         self._taken = {id(t.token): t for t in taken if t.snapshot is None}
 
     @property
     def remembered(self) -> int:
         """Of how many tensor versions something is at hand."""
-        return len(self._taken)
+        return len(self._taken) + len(self._in_full)
 
     def forget_all_but(self, alive: set[int]) -> None:
         """Forget versions that are gone; `alive` are the ids of the tokens of all others."""
-        for key in [key for key in list(self._taken) if key not in alive]:
-            self._taken.pop(key, None)
+        for known in (self._taken, self._in_full):
+            for key in [key for key in list(known) if key not in alive]:
+                known.pop(key, None)
 
     def keep_call(
         self, paths: list[str], call: int, side: str, value: Any, known: Callable[..., Token]
@@ -298,11 +319,19 @@ class Keeper:
         else:
             self.elsewhere.setdefault(address.text, set()).update(path for path, _ in there)
         for tensor in found:
-            self.keep(known(tensor), tensor, True)
+            self.keep(known(tensor), tensor, Level.FULL)
 
     def _not_kept(self, tensor: Tensor, why: str) -> None:
         what = f"values of {type(tensor).__name__} ({tensor.layout}, {tensor.dtype})"
         self._on_gap(Gap(what.replace("torch.", ""), "", why, "only their metadata is recorded"))
+
+
+def _is_as_taken(tensor: Tensor, taken: Taken) -> bool:
+    """Whether a copy that was taken has the elements of a tensor still: nobody tells of writes
+    past torch."""
+    with unobserved():
+        copy = taken.snapshot
+        return copy is not None and is_plain(tensor) and copy.holds(memory_of(tensor))
 
 
 def _elements(tensor: Tensor) -> tuple[Any, ...]:

@@ -329,7 +329,7 @@ class Plan:
             if not always and before is not None and before.same == now.same:
                 continue
             call.looks[stem] = now
-            self._source._named.record(label, found, where)
+            self._source._named.record(label, found, where, now)
         if walk is not None and walk.cut is not None:
             self._source._on_gap(Gap("places of a variable", wanted.address.text, walk.cut,
                                      "name fewer of them"))  # fmt: skip

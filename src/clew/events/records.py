@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 KINDS = ("module", "op", "note", "step", "variable", "tap", "grad", "prefix", "gathered")
@@ -133,6 +134,14 @@ def unpack(payload: Payload) -> tuple[str, dict[str, Any], dict[str, Payload]]:
     if position != len(data):
         raise ValueError(f"a packed value of {len(data)} bytes describes {position}")
     return str(head["form"]), dict(head["facts"]), parts
+
+
+class Level(IntEnum):
+    """How much is kept of a value, each level with what those below it have."""
+
+    META = 0
+    STATS = 1
+    FULL = 2
 
 
 class Kept(NamedTuple):
