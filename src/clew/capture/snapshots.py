@@ -114,6 +114,8 @@ def is_dense(tensor: Tensor) -> bool:
     """Whether a tensor's elements fill a stretch of memory, each once."""
     if tensor.layout is not torch.strided or tensor.is_quantized:
         return False
+    if tensor.is_contiguous():
+        return True
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1:
