@@ -169,7 +169,7 @@ def _hooks(
                     )
                 ):
                     inputs.append(held[1])
-                elif isinstance(argument, Tensor):
+                elif type(argument) is Tensor or issubclass(type(argument), Tensor):
                     inputs.append(known(argument))
                 else:
                     inputs.append(describe(argument, known))
@@ -236,7 +236,7 @@ def _hooks(
                     )
                 ):
                     out = held[1]
-                elif isinstance(result, Tensor):
+                elif type(result) is Tensor or issubclass(type(result), Tensor):
                     out = returned(result, call[ID])
                 else:
                     producer = call[ID]
