@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from clew.capture.lanes import FRAME, ID, NAME, NODE, NUMBER, Call, Lane
+from clew.capture.own_hooks import OwnHooks
 from clew.capture.recording import Recording
 from clew.capture.settings import look
 from clew.capture.sources import MACHINERY
@@ -47,7 +48,8 @@ class ModuleSource:
         on_thread: Callable[[Lane], None],
         on_idle: Callable[[Lane, nn.Module], None],
     ) -> None:
-        self._enter, self._leave = _hooks(recording, sees_ops, on_thread, on_idle)
+        self._own = OwnHooks()
+        self._enter, self._leave = _hooks(recording, sees_ops, on_thread, on_idle, self._own)
         self._handles: list[Any] = []
 
     def start(self) -> None:
@@ -62,6 +64,7 @@ class ModuleSource:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        self._own.remove_all()
 
 
 def _hooks(
@@ -69,6 +72,7 @@ def _hooks(
     sees_ops: bool,
     on_thread: Callable[[Lane], None],
     on_idle: Callable[[Lane, nn.Module], None],
+    own: OwnHooks,
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     is_compiling = torch.compiler.is_dynamo_compiling
     hidden = MACHINERY.hidden
@@ -188,6 +192,12 @@ def _hooks(
             if recorded and (entry.turn != turn[0] or entry.training is not module.training):
                 entry.turn, entry.training = turn[0], module.training
                 look(recording.attributes, entry, module, event)
+            if own.failed:
+                own.clear()
+            if id(inner) in own.waiting:  # of a call that an interrupt ended
+                own.forget(id(inner))
+            if module._forward_hooks:
+                own.wait(module, id(inner), leave)
             # The clock last, so that the time is the module's, not the recording's.
             stack.append((event, node, id(inner), name, parent, clock(), number, inputs, named))
             if on_enter is not None:
@@ -213,6 +223,8 @@ def _hooks(
                 return
             stack = lane.stack
             frame = getframe(1)
+            if own.waiting and not own.is_last(id(frame)):
+                return
             if frame.f_code is CALL_FRAME:
                 if stack[-1][FRAME] != id(frame) and not lane.reopen(id(frame)):
                     return
@@ -243,11 +255,12 @@ def _hooks(
                     out = describe(result, lambda t: returned(t, producer))
                 error = None
             else:
-                # `_call_impl` runs the hook while it handles the exception of forward.
+                # `_call_impl` runs the hook while it handles an exception, of forward or a hook.
                 exception = sys.exc_info()[1]
-                if exception is None or not lane.reopen_module(module):
+                if exception is None or own.is_told(id(frame)) or not lane.reopen_module(module):
                     return
                 call = stack.pop()
+                own.fail(call[FRAME], id(frame))
                 call[NAME].entry.failed += 1  # type: ignore[union-attr]
                 stopped = isinstance(exception, StopRecomputation)
                 out, error = None, None if stopped else recording.failure(lane, call, exception)
