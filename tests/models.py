@@ -267,13 +267,15 @@ def floats(value: Any) -> list[Tensor]:
 
 
 def leaves(value: Any, path: str = "") -> dict[str, Tensor]:
-    """Every tensor in nested tuples, lists and mappings, by its path."""
+    """Every tensor in nested tuples, lists, mappings and objects with attributes, by its path."""
     if isinstance(value, Tensor):
         return {path: value}
     if isinstance(value, Mapping):
         items: Any = value.items()
     elif isinstance(value, (tuple, list)):
         items = enumerate(value)
+    elif hasattr(value, "__dict__"):
+        items = vars(value).items()
     else:
         return {}
     found: dict[str, Tensor] = {}

@@ -803,3 +803,59 @@ def test_values_of_several_threads_are_all_kept(values: str, kind: str, within: 
     if values == "full":
         assert sorted(value.array()[-1] for value in found) == list(range(threads * rounds))
     assert not work.watch.trace.coverage
+
+
+# Names that an object has in several functions
+
+
+def double(x: Any) -> Any:
+    y = x * 2
+    return y
+
+
+def outer(x: Any) -> Any:
+    x = x * 2
+    return double(x)
+
+
+@pytest.mark.parametrize("array", [torch.ones, np.ones])
+def test_an_object_where_another_was_is_not_taken_for_it(array: Any) -> None:
+    stream = io.StringIO()
+
+    @clew.watch("loss", out=stream)
+    def run() -> None:
+        for _ in range(100):
+            h = double(array((1, 4)))
+            loss = h + h.sum()
+            del h, loss
+
+    run()
+    assert "(loss)" not in stream.getvalue()
+    assert "double" not in stream.getvalue()
+
+
+def test_an_argument_is_called_what_its_caller_calls_it_now() -> None:
+    stream = io.StringIO()
+
+    @clew.watch("loss", out=stream)
+    def run() -> None:
+        loss = torch.ones(2)
+        double(loss)
+        other = loss
+        loss = torch.ones(3)
+        double(other)
+
+    run()
+    assert [line for line in texts(stream) if "(loss)" in line] == ["│  │  x (loss) f32[2]  [1 1]"]
+
+
+def test_an_argument_that_is_bound_anew_has_its_own_name() -> None:
+    stream = io.StringIO()
+
+    @clew.watch("loss", out=stream)
+    def run() -> None:
+        loss = torch.ones(2)
+        outer(loss)
+
+    run()
+    assert [line for line in texts(stream) if "(loss)" in line] == ["│  │  x (loss) f32[2]  [1 1]"]

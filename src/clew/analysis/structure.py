@@ -42,10 +42,12 @@ class Structure:
         self._numbers: dict[Any, int] = {}
         looks = np.array([self._number(_look(meta, sizes)) for meta in c.metas], dtype=np.int64)
         self._templates = [_Shape(t) for t in c.templates]
-        self._first: Ints = np.concatenate([[0], np.cumsum(run.tensors.counts)])
-        self._looks_of_values: Ints = looks[c.meta[run.tensors.value]]
+        # What a cache holds differs from layer to layer: it makes no call another one.
+        self._counts, self._values = run.direct_tensors.counts, run.direct_tensors.value
+        self._first: Ints = np.concatenate([[0], np.cumsum(self._counts)])
+        self._looks_of_values: Ints = looks[c.meta[self._values]]
         # For each event what its tensors look like, as a number.
-        self._tensors = number_lists(run.tensors.counts, self._looks_of_values)
+        self._tensors = number_lists(self._counts, self._looks_of_values)
         self._indices: dict[int, list[int]] = {}
         self._signature, self._keys = self._sign_leaves()
         self._sign_calls(self._signature)
@@ -98,7 +100,7 @@ class Structure:
 
     def wiring(self, rows: list[int]) -> Ints:
         """The values of some events, numbered by when they first occur."""
-        first, values = self._first, self.run.tensors.value
+        first, values = self._first, self._values
         if rows[-1] - rows[0] + 1 == len(rows):
             values = values[first[rows[0]] : first[rows[-1] + 1]]
         else:
@@ -116,7 +118,7 @@ class Structure:
 
     def looks(self, rows: Ints) -> tuple[Ints, Ints]:
         """Give how many tensors each of some events has, and what all of those look like."""
-        counts = self.run.tensors.counts[rows]
+        counts = self._counts[rows]
         starts = np.cumsum(counts) - counts
         at = np.repeat(self._first[rows] - starts, counts) + np.arange(int(counts.sum()))
         return counts, self._looks_of_values[at]
@@ -226,11 +228,10 @@ def _first_of_each(numbers: Ints) -> tuple[Ints, Ints]:
 class _Shape:
     """One template in the forms in which it is compared."""
 
-    __slots__ = ("exact", "indices", "loose", "tensor_paths", "tensors")
+    __slots__ = ("exact", "indices", "loose", "tensor_paths")
 
     def __init__(self, template: Template) -> None:
-        leaves = template.leaves
-        self.tensors = sum(leaf.constant is Tensor for leaf in leaves)
+        leaves = template.direct
         self.tensor_paths = tuple((t.role, t.path) for t in leaves if t.constant is Tensor)
         self.exact = tuple((leaf.role, leaf.path, _constant(leaf)) for leaf in leaves)
         self.indices: list[int] = []

@@ -41,13 +41,14 @@ from clew.events.columns import (
     Leaf,
     Meta,
     ModuleRow,
+    ObjectClass,
     Place,
     Symbol,
     Template,
     Tensor,
 )
 from clew.events.model import Gap
-from clew.events.records import MODULE, NOTE, OP, STEP, Kept, Label, Unseen
+from clew.events.records import MODULE, NOTE, OP, STEP, Kept, Label, Opaque, Unseen
 from clew.stream.batch import TABLES, Batch
 from clew.stream.redact import redacted
 
@@ -483,7 +484,13 @@ def _leaves(role: str, path: str, described: Any) -> Iterator[Leaf]:
     elif described is Unseen:
         yield Leaf(role, path, Unseen)
     elif not (role == OUT and described is None):
-        yield Leaf(role, path, described if type(described) in PLAIN_TYPES else Symbol(described))
+        yield Leaf(role, path, _constant(described))
+
+
+def _constant(described: Any) -> Any:
+    if type(described) in PLAIN_TYPES:
+        return described
+    return ObjectClass(described) if type(described) is Opaque else Symbol(described)
 
 
 def _joined(path: str, name: str) -> str:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial, update_wrapper
 from typing import Any
 
 import torch
@@ -26,6 +28,7 @@ from clew.capture.changes import look
 from clew.capture.named import Named
 from clew.capture.quiet import unseen
 from clew.capture.recorder import Recorder
+from clew.capture.sources import MACHINERY
 from clew.capture.structure import tensors_in
 from clew.events.model import Gap
 from clew.events.records import GRADIENT, VARIABLE, Label
@@ -37,6 +40,18 @@ CALL_ROLES = ("grad", "grad_in")
 TENSOR_ROLES = ("grad", "param", "buffer", "update", "state")
 _NO_STEP = "no optimizer made a step with it"
 _MISSING = dict.fromkeys(CALL_ROLES, "no gradient arrived for it")
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A parameter or buffer, weakly, with the roles that were asked for by each of its names."""
+
+    tensor: Callable[[], Any]
+    names: dict[str, frozenset[str]]
+
+    def has(self, role: str) -> bool:
+        """Whether a role was asked for, by whatever name."""
+        return any(role in roles for roles in self.names.values())
 
 
 class GradSource:
@@ -58,10 +73,10 @@ class GradSource:
         self.matched: set[str] = set()
         # Paths and roles of which there is an event.
         self._recorded: set[tuple[str, str]] = set()
-        # id of a parameter or buffer -> (the tensor, weakly, its path, the roles asked for)
-        self._followed: dict[int, tuple[Callable[[], Any], str, frozenset[str]]] = {}
-        # Those of lazy modules, which are followed once they have a shape: path and tensor by id.
-        self._shapeless: dict[int, tuple[str, Callable[[], Any]]] = {}
+        # Parameters and buffers that were asked for, by id.
+        self._followed: dict[int, _Followed] = {}
+        # Those of lazy modules, which are followed once they have a shape: paths and tensors.
+        self._shapeless: list[tuple[str, Callable[[], Any]]] = []
         # (path, role) -> how it looked when it was recorded last
         self._looks: dict[tuple[str, str], Any] = {}
         self._before: dict[int, Tensor] = {}
@@ -102,18 +117,18 @@ class GradSource:
     def look_around(self) -> None:
         """Record parameters and buffers that have changed, at the end of a step."""
         self._follow_shaped()
-        for reference, path, roles in list(self._followed.values()):
-            tensor = reference()
+        for followed in list(self._followed.values()):
+            tensor = followed.tensor()
             if tensor is not None:
-                self._record_own(path, tensor, roles)
+                self._record_own(followed, tensor)
 
     def left(self, module: nn.Module) -> None:
         """A module call is over, which may have written to its buffers, or made what was lazy."""
         self._follow_shaped()
         for buffer in module._buffers.values():
-            found = self._followed.get(id(buffer))
-            if found is not None and found[0]() is buffer:
-                self._record_own(found[1], buffer, found[2])
+            found = self._of_tensor(buffer)
+            if buffer is not None and found is not None:
+                self._record_own(found, buffer)
 
     def call_roles(self, paths: list[str], call: int) -> frozenset[str]:
         """Which gradients of a module call are followed: `grad`, `grad_in`."""
@@ -140,9 +155,9 @@ class GradSource:
                 follow(place, tensor)
 
     def _follow(self, path: str, tensor: Tensor) -> None:
-        """Follow a parameter or buffer that has a name, if it was asked for."""
-        known = self._followed.get(id(tensor))
-        if known is not None and known[0]() is tensor:
+        """Follow a parameter or buffer that has a name, if it was asked for by that name."""
+        followed = self._of_tensor(tensor)
+        if followed is not None and path in followed.names:
             return
         roles = set()
         for address, matcher in self._wanted:
@@ -152,29 +167,49 @@ class GradSource:
         if not roles:
             return
         if is_lazy(tensor):
-            self._shapeless[id(tensor)] = (path, weakref.ref(tensor))
+            self._shapeless.append((path, weakref.ref(tensor)))
             return
-        self._followed[id(tensor)] = (weakref.ref(tensor), path, frozenset(roles))
+        if followed is None:
+            followed = self._followed[id(tensor)] = _Followed(weakref.ref(tensor), {})
+        is_hooked = followed.has("grad")
+        followed.names[path] = frozenset(roles)
         try:
-            if "grad" in roles and tensor.requires_grad and tensor.is_leaf:
-                hook = _accumulated(weakref.ref(self), path)
+            if "grad" in roles and not is_hooked and tensor.requires_grad and tensor.is_leaf:
+                hook = _accumulated(weakref.ref(self))
                 self._handles.append(tensor.register_post_accumulate_grad_hook(hook))
         except Exception as fault:  # a kind of tensor that takes no hooks
             self._recorder.gaps.fault(fault, f"{path}:grad")
-        self._record_own(path, tensor, frozenset(roles))
+        for role in roles & {"param", "buffer"}:
+            self.record(path, role, tensor)
+
+    def _of_tensor(self, tensor: Any) -> _Followed | None:
+        """What is asked for of a tensor, None if nothing is."""
+        found = self._followed.get(id(tensor))
+        return found if found is not None and found.tensor() is tensor else None
 
     def _follow_shaped(self) -> None:
         """Follow the tensors of lazy modules that have got their shapes since."""
-        for key, (path, reference) in list(self._shapeless.items()):
+        pending, self._shapeless = self._shapeless, []
+        for path, reference in pending:
             tensor = reference()
-            if tensor is None or not is_lazy(tensor):
-                self._shapeless.pop(key, None)
-                if tensor is not None:
-                    self._follow(path, tensor)
+            if tensor is not None:
+                self._follow(path, tensor)
 
-    def _record_own(self, path: str, tensor: Tensor, roles: frozenset[str]) -> None:
-        for role in roles & {"param", "buffer"}:
-            self.record(path, role, tensor)
+    def _record_own(self, followed: _Followed, tensor: Tensor) -> None:
+        for role in ("param", "buffer"):
+            self.record_named(followed, role, tensor)
+
+    def accumulated(self, parameter: Tensor) -> None:
+        """A gradient has been added to that of a parameter."""
+        followed = self._of_tensor(parameter)
+        if followed is not None and parameter.grad is not None:
+            self.record_named(followed, "grad", parameter.grad, again=True)
+
+    def record_named(self, followed: _Followed, role: str, value: Any, again: bool = False) -> None:
+        """Record a value under each name that a tensor was asked for by in this role."""
+        for path, roles in followed.names.items():
+            if role in roles:
+                self.record(path, role, value, again)
 
     def record(self, path: str, role: str, value: Any, again: bool = False) -> None:
         """Record what a tensor's name and role stand for, if it has changed or is there `again`."""
@@ -201,49 +236,86 @@ class GradSource:
         except Exception as fault:
             self._recorder.gaps.fault(fault, f"{label.stem}:{label.role}")
 
-    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         # First of all, so that Dynamo folds the whole hook away when it meets it.
         if _is_compiling():
-            return
+            return None
         self._follow_shaped()
-        for parameter, path, roles in self._of(optimizer):
-            if "grad" in roles and parameter.grad is not None:
-                # What the step will use: reduced over ranks, clipped.
-                self.record(path, "grad", parameter.grad)
-            if "update" in roles:
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        for parameter, followed in self._of(optimizer):
+            if closure is None:
+                self._record_used(parameter, followed)
+            if followed.has("update"):
                 with torch.no_grad(), unseen(parameter):
                     self._before[id(parameter)] = parameter.clone()
+        if closure is None:
+            return None
+        # What the step will use is there when the closure has run, once or several times.
+        ours = partial(_run_closure, weakref.ref(self), optimizer, closure)
+        update_wrapper(ours, closure)
+        if len(args) > 1:
+            return (args[0], ours, *args[2:]), kwargs
+        return args, {**kwargs, "closure": ours}
+
+    def before_closure(self, optimizer: Optimizer) -> None:
+        """An optimizer is about to try parameters."""
+        for parameter, followed in self._of(optimizer):
+            self._record_own(followed, parameter)
+
+    def after_closure(self, optimizer: Optimizer) -> None:
+        """An optimizer has the gradients for the parameters it tries."""
+        for parameter, followed in self._of(optimizer):
+            self._record_used(parameter, followed)
+
+    def _record_used(self, parameter: Tensor, followed: _Followed) -> None:
+        """Record the gradient that a step will use: reduced over ranks, clipped."""
+        if parameter.grad is not None:
+            self.record_named(followed, "grad", parameter.grad)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if _is_compiling():
             return
-        for parameter, path, roles in self._of(optimizer):
+        for parameter, followed in self._of(optimizer):
             before = self._before.pop(id(parameter), None)
             if before is not None:
                 with torch.no_grad(), unseen(parameter):
                     update = parameter - before
-                self.record(path, "update", update, again=True)
-            self._record_own(path, parameter, roles)
-            if "state" in roles and parameter in optimizer.state:
-                self.record(path, "state", dict(optimizer.state[parameter]), again=True)
+                self.record_named(followed, "update", update, again=True)
+            self._record_own(followed, parameter)
+            if followed.has("state") and parameter in optimizer.state:
+                state = dict(optimizer.state[parameter])
+                self.record_named(followed, "state", state, again=True)
 
-    def _of(self, optimizer: Optimizer) -> list[tuple[Tensor, str, frozenset[str]]]:
-        found = []
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                followed = self._followed.get(id(parameter))
-                if followed is not None and followed[0]() is parameter:
-                    found.append((parameter, followed[1], followed[2]))
-        return found
+    def _of(self, optimizer: Optimizer) -> list[tuple[Tensor, _Followed]]:
+        held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        found = [(parameter, self._of_tensor(parameter)) for parameter in held]
+        return [(parameter, followed) for parameter, followed in found if followed is not None]
 
 
-def _accumulated(source: Callable[[], GradSource | None], path: str) -> Callable[[Tensor], None]:
+def _accumulated(source: Callable[[], GradSource | None]) -> Callable[[Tensor], None]:
     def hook(parameter: Tensor) -> None:
         owner = source()
-        if owner is not None and parameter.grad is not None:
-            owner.record(path, "grad", parameter.grad, again=True)
+        if owner is not None:
+            owner.accumulated(parameter)
 
     return hook
+
+
+def _run_closure(
+    source: Callable[[], GradSource | None], optimizer: Optimizer, closure: Callable[..., Any],
+    *args: Any, **kwargs: Any,
+) -> Any:  # fmt: skip
+    """Run the closure that an optimizer was given, and look at its parameters around that."""
+    owner = source()
+    if owner is not None:
+        owner.before_closure(optimizer)
+    result = closure(*args, **kwargs)
+    if owner is not None:
+        owner.after_closure(optimizer)
+    return result
+
+
+MACHINERY.hidden.add(id(_run_closure.__code__))
 
 
 def _has(tensor: Tensor, role: str) -> bool:

@@ -19,6 +19,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from clew.capture.grads import GradSource
 from clew.capture.lanes import FRAME, ID, NAME, NODE, NUMBER, Call, Lane
 from clew.capture.named import Named
+from clew.capture.own_hooks import OwnHooks
 from clew.capture.recorder import Recorder
 from clew.capture.settings import look
 from clew.capture.sources import MACHINERY
@@ -54,8 +55,9 @@ class ModuleSource:
         grads: GradSource | None,
         named_values: Named | None,
     ) -> None:
+        self._own = OwnHooks()
         self.enter, self._leave = _hooks(
-            recorder, sees_ops, on_thread, on_idle, on_outermost, grads, named_values
+            recorder, sees_ops, on_thread, on_idle, on_outermost, grads, named_values, self._own
         )
         self._handles: list[Any] = []
 
@@ -71,6 +73,7 @@ class ModuleSource:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        self._own.remove_all()
 
 
 def _hooks(
@@ -81,6 +84,7 @@ def _hooks(
     on_outermost: Callable[[nn.Module], bool],
     grads: GradSource | None,
     named_values: Named | None,
+    own: OwnHooks,
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     is_compiling = torch.compiler.is_dynamo_compiling
     hidden = MACHINERY.hidden
@@ -182,7 +186,7 @@ def _hooks(
                     )
                 ):
                     inputs.append(held[1])
-                elif isinstance(argument, Tensor):
+                elif type(argument) is Tensor or issubclass(type(argument), Tensor):
                     inputs.append(known(argument))
                 else:
                     inputs.append(describe(argument, known))
@@ -201,6 +205,12 @@ def _hooks(
             if recorded and (entry.turn != turn[0] or entry.training is not module.training):
                 entry.turn, entry.training = turn[0], module.training
                 look(recorder.buffer.attributes, entry, module, event)
+            if own.failed:
+                own.clear()
+            if id(inner) in own.waiting:  # of a call that an interrupt ended
+                own.forget(id(inner))
+            if module._forward_hooks:
+                own.wait(module, id(inner), leave)
             # The clock last, so that the time is the module's, not the recording's.
             stack.append((event, node, id(inner), name, parent, clock(), number, inputs, named))
             if on_enter is not None:
@@ -226,6 +236,8 @@ def _hooks(
                 return
             stack = lane.stack
             frame = getframe(1)
+            if own.waiting and not own.is_last(id(frame)):
+                return
             if frame.f_code is CALL_FRAME:
                 if stack[-1][FRAME] != id(frame) and not lane.reopen(id(frame)):
                     return
@@ -249,18 +261,19 @@ def _hooks(
                     )
                 ):
                     out = held[1]
-                elif isinstance(result, Tensor):
+                elif type(result) is Tensor or issubclass(type(result), Tensor):
                     out = returned(result, call[ID])
                 else:
                     producer = call[ID]
                     out = describe(result, lambda t: returned(t, producer))
                 error = None
             else:
-                # `_call_impl` runs the hook while it handles the exception of forward.
+                # `_call_impl` runs the hook while it handles an exception, of forward or a hook.
                 exception = sys.exc_info()[1]
-                if exception is None or not lane.reopen_module(module):
+                if exception is None or own.is_told(id(frame)) or not lane.reopen_module(module):
                     return
                 call = stack.pop()
+                own.fail(call[FRAME], id(frame))
                 call[NAME].entry.failed += 1  # type: ignore[union-attr]
                 stopped = isinstance(exception, StopRecomputation)
                 out, error = None, None if stopped else recorder.failure(lane, call, exception)

@@ -21,7 +21,7 @@ from clew.capture.names import ModuleEntry
 from clew.capture.quiet import Quiet
 from clew.capture.recorder import Recorder, Where
 from clew.capture.steps import Steps
-from clew.capture.structure import describe
+from clew.capture.structure import at_path, describe
 from clew.capture.taps import current_prefix, listen
 from clew.capture.torch_compat import is_compiled, is_compiling, is_recomputing
 from clew.events.labels import OP_STEM, is_made_of, is_named, role_of
@@ -253,17 +253,10 @@ def _inputs(args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def _at(value: Any, path: list[str]) -> Any:
     """What lies at a path inside a value, `_ABSENT` if nothing does."""
-    found: Any = describe(value, lambda tensor: tensor, 0, lambda leaf: leaf)
-    if path[0] == "0" and not isinstance(found, (list, dict)):
-        path = path[1:]  # one result alone
-    for key in path:
-        if isinstance(found, list) and key.isdigit() and int(key) < len(found):
-            found = found[int(key)]
-        elif isinstance(found, dict) and key in found:
-            found = found[key]
-        else:
-            return _ABSENT
-    return found
+    found = at_path(value, path)
+    if not found and path[0] == "0":
+        found = at_path(value, path[1:])  # one result alone
+    return describe(found[0], lambda tensor: tensor, 0, lambda leaf: leaf) if found else _ABSENT
 
 
 class TapSource:

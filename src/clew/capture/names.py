@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from torch import nn
@@ -62,6 +62,10 @@ class ModuleName:
         self.entry = entry
 
 
+# A module, the attribute of it that is a parameter or buffer, and the path of that.
+_TensorName: TypeAlias = tuple[ModuleEntry, str, str]
+
+
 class ModuleTable:
     """Every module met, by identity, with every name it goes by."""
 
@@ -82,7 +86,9 @@ class ModuleTable:
         self.on_module: Callable[[str, Any], None] | None = None
         # Called with each parameter and buffer that gets a name.
         self.on_tensor: Callable[[str, Any], None] | None = None
-        self._tensor_names: dict[int, tuple[ModuleEntry, str, str]] = {}
+        self._tensor_names: dict[int, _TensorName] = {}
+        # Further names of tensors that have several.
+        self._other_names: list[_TensorName] = []
         self._root_names: dict[str, int] = {}
         self._unowned: dict[tuple[str, int], str] = {}
         # Set once modules may have come and gone.
@@ -146,9 +152,9 @@ class ModuleTable:
         return {key: entry.names[0].path for key, entry in self.entries.items()}
 
     def tensors(self) -> list[tuple[str, Any]]:
-        """Every parameter and buffer that has a name, with its path."""
+        """Every parameter and buffer that has a name, with each of its paths."""
         found = []
-        for entry, attribute, path in list(self._tensor_names.values()):
+        for entry, attribute, path in [*self._tensor_names.values(), *self._other_names]:
             module = entry.ref()
             if module is not None:
                 owned = _owned(module, attribute)
@@ -212,6 +218,8 @@ class ModuleTable:
             if heir is not None:
                 heir.ref = weakref.ref(module)
                 self.entries[id(module)] = heir
+                name = next(name for name in heir.names if name.path == path)
+                self._add_tensors(module, name, is_new=False)
                 return
             entry = self.entries[id(module)] = ModuleEntry(self._entry_count, module, wrapper)
             self._entry_count += 1
@@ -221,29 +229,35 @@ class ModuleTable:
         if self.on_module is not None:
             self.on_module(path, module)
         if module._parameters or module._buffers:
-            self._add_tensors(module, name)
+            self._add_tensors(module, name, is_new=True)
 
-    def _add_tensors(self, module: nn.Module, owner: ModuleName) -> None:
+    def _add_tensors(self, module: nn.Module, owner: ModuleName, is_new: bool) -> None:
+        """Name what a module owns; only the parameters of one that `is_new` are counted."""
         prefix = owner.path + "." if owner.path else ""
         entry = owner.entry
-        tensor_names = self._tensor_names
-        on_tensor = self.on_tensor
         if self._started:
             for tensor in (*module._parameters.values(), *module._buffers.values()):
                 if tensor is not None:
                     self.on_late_tensor(tensor)
+        counted = owner if is_new else None
         for attribute, parameter in module._parameters.items():
-            if parameter is not None and id(parameter) not in tensor_names:
-                path = prefix + attribute
-                tensor_names[id(parameter)] = (entry, attribute, path)
-                self._measure(path, owner, attribute, parameter)
-                if on_tensor is not None:
-                    on_tensor(path, parameter)
+            if parameter is not None:
+                self._name_tensor(parameter, (entry, attribute, prefix + attribute), counted)
         for attribute, buffer in module._buffers.items():
             if buffer is not None:
-                tensor_names[id(buffer)] = (entry, attribute, prefix + attribute)
-                if on_tensor is not None:
-                    on_tensor(prefix + attribute, buffer)
+                self._name_tensor(buffer, (entry, attribute, prefix + attribute), None)
+
+    def _name_tensor(self, tensor: Any, name: _TensorName, owner: ModuleName | None) -> None:
+        """Give a tensor a name, perhaps one more; it is counted among those of an `owner`."""
+        _, attribute, path = name
+        if id(tensor) in self._tensor_names and self.tensor_name(tensor) is not None:
+            self._other_names.append(name)
+        else:  # or another tensor that is gone was there
+            self._tensor_names[id(tensor)] = name
+            if owner is not None:
+                self._measure(path, owner, attribute, tensor)
+        if self.on_tensor is not None:
+            self.on_tensor(path, tensor)
 
 
 def _owned(module: nn.Module, attribute: str) -> Any:

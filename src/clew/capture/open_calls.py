@@ -39,10 +39,17 @@ class OpenCall:
     told: dict[str, tuple[Look, Seen]] = field(default_factory=dict)
     # Parameters that hold an object which the caller watches, with its name there.
     aliases: dict[str, str] = field(default_factory=dict)
-    # id of an object held by a watched variable -> the variable
-    objects: dict[int, str] = field(default_factory=dict)
+    # Watched variable -> id of the object that it holds now, which lives as long as it does.
+    held: dict[str, int] = field(default_factory=dict)
+    # id of an object that a watched variable of a caller holds -> the variable
+    given: dict[int, str] = field(default_factory=dict)
     result: tuple[Seen | None, int] | None = None
     error: str | None = None
+
+    def names_of_objects(self) -> dict[int, str]:
+        """The objects that watched variables hold, here and in the callers, by their ids."""
+        own = {held: self.aliases.get(name, name) for name, held in self.held.items()}
+        return {**self.given, **own}
 
 
 def name_of(where: Function) -> str:

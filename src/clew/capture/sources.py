@@ -197,7 +197,8 @@ def _functions_given(frame: FrameType) -> list[CodeType]:
     found: list[Any] = []
     for given in (*(args or ())[1:], *(kwargs or {}).values()):
         while isinstance(given, functools.partial):
-            given = given.func
+            # One that stands for another function, such as ours for a closure, says so.
+            given = getattr(given, "__wrapped__", given.func)
         if callable(given):
             function = given if hasattr(given, "__code__") else type(given).__call__
             found.append(getattr(function, "__code__", None))

@@ -1,41 +1,58 @@
 """Arguments and results as data: the same nesting, with every tensor replaced by its record.
 
-Containers are opened only where that cannot run user code: no iterator is consumed, no tensor or
-string split, no property called. What is not opened becomes an `Opaque` that says its type.
+Containers and objects are opened only where that cannot run user code: no iterator is consumed, no
+tensor or string split, no property called. An object of another class than Python's own is
+described by its class and the tensors in it; without any, it is an `Opaque` that says its class.
 Must not import torch: `capture.tensors` tells what a tensor is once there is one.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
-from collections import UserDict
+from collections import OrderedDict, UserDict, defaultdict
 from collections.abc import Callable, Iterator
-from types import MemberDescriptorType
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from clew.events.records import Opaque
+from clew.capture import objects
+from clew.capture.objects import MOST_ITEMS, attributes_of, class_text, contents_of
+from clew.events.records import Opaque, RecordClass
 
 # Kept as they are: immutable, without references to anything else.
 CONSTANTS: set[type] = {type(None), bool, int, float, complex, str, bytes}
-_TENSORS: list[type] = []
 
-_MOST_ITEMS = 1000
+# The path, inside an object, of its class.
+OWN = ""
+_LEFT_OUT = "…"
 _DEEPEST = 16
 _LONGEST_TEXT = 1000
+# Containers whose class says nothing.
+_USUAL = frozenset({dict, OrderedDict, defaultdict, list, tuple})
+_NOTHING = object()
 
 
-def learn(tensor: type, constants: set[type]) -> None:
-    """Know tensors, and constants besides Python's own."""
-    _TENSORS[:] = [tensor]
+class _NoTensor:
+    """What tensors are while torch is not there."""
+
+
+_tensor: type = _NoTensor
+
+
+def learn(tensor: type, module: type, constants: set[type]) -> None:
+    """Know tensors and modules, and constants besides Python's own."""
+    global _tensor
+    _tensor = tensor
+    objects.learn(module)
     CONSTANTS.update(constants)
 
 
 def is_tensor(value: Any) -> bool:
     """Whether a value is a tensor of torch."""
-    return bool(_TENSORS) and isinstance(value, _TENSORS[0])
+    # By its type: `isinstance` asks an object for its `__class__`, which may be code of its own.
+    cls = type(value)
+    return cls is _tensor or issubclass(cls, _tensor)
 
 
 def describe(
@@ -44,38 +61,91 @@ def describe(
     depth: int = 0,
     leaf: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """`value` as constants, lists, dicts and value records.
+    """`value` as constants, lists, dicts and value records; the class of an object is under `OWN`.
 
     `leaf` records what is neither tensor nor container, which is described by itself otherwise.
     """
-    if _TENSORS and isinstance(value, _TENSORS[0]):
-        return record(value)
     cls = type(value)
-    if leaf is not None and (cls in CONSTANTS or isinstance(value, (np.ndarray, np.generic))):
+    if cls is _tensor or issubclass(cls, _tensor):
+        return record(value)
+    if leaf is not None and (cls in CONSTANTS or issubclass(cls, (np.ndarray, np.generic))):
         return leaf(value)
     if cls in CONSTANTS:
         return value if cls is not str or len(value) <= _LONGEST_TEXT else value[:_LONGEST_TEXT]
     if depth > _DEEPEST:
         return Opaque(cls.__name__)
-    if isinstance(value, dict):
-        items = list(dict.items(value))
-    elif isinstance(value, (tuple, list)):
+    items: Any
+    if issubclass(cls, dict):
+        items = list(islice(dict.items(value), MOST_ITEMS))
+    elif issubclass(cls, (tuple, list)):
         fields = getattr(cls, "_fields", None)
-        if isinstance(fields, tuple) and isinstance(value, tuple):
+        if isinstance(fields, tuple) and issubclass(cls, tuple):
             items = list(zip(fields, tuple.__iter__(value), strict=False))
         else:
-            base: Any = tuple if isinstance(value, tuple) else list
-            head = base.__getitem__(value, slice(_MOST_ITEMS))
+            base: Any = tuple if issubclass(cls, tuple) else list
+            head = base.__getitem__(value, slice(MOST_ITEMS))
             return [describe(v, record, depth + 1, leaf) for v in head]
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+    elif hasattr(cls, "__dataclass_fields__"):
         items = list(fields_of(value))
-    elif isinstance(value, UserDict):
-        items = list(value.data.items())
-    elif isinstance(value, np.ndarray):
-        return Opaque(f"ndarray {value.dtype}{list(value.shape)}")
+    elif issubclass(cls, UserDict):
+        items = contents_of(value)
+    elif issubclass(cls, np.ndarray):
+        return Opaque(_array_text(value))
+    elif leaf is not None:
+        return leaf(value)
     else:
-        return Opaque(cls.__name__) if leaf is None else leaf(value)
-    return {str(k): describe(v, record, depth + 1, leaf) for k, v in items[:_MOST_ITEMS]}
+        found = _Opening(record).inside(value, depth)
+        return Opaque(class_text(value)) if found is _NOTHING else found
+    described = {str(k): describe(v, record, depth + 1, leaf) for k, v in items[:MOST_ITEMS]}
+    if leaf is None and cls not in _USUAL:
+        return {OWN: RecordClass(cls.__name__), **described}
+    return described
+
+
+class _Opening:
+    """Opens one object: gives the classes and the tensors in it, and leaves out all else.
+
+    Constants in an object change from call to call; they would make every call look different.
+    """
+
+    def __init__(self, record: Callable[[Any], Any]) -> None:
+        self._record = record
+        self._room = MOST_ITEMS
+        # Objects that are being opened: one that holds itself is not opened again.
+        self._around: set[int] = set()
+
+    def inside(self, value: Any, depth: int) -> Any:
+        """A value with the tensors in it, `_NOTHING` without any."""
+        cls = type(value)
+        if is_tensor(value):
+            return self._record(value)
+        if issubclass(cls, np.ndarray):
+            return Opaque(_array_text(value))
+        if cls in CONSTANTS or depth > _DEEPEST or id(value) in self._around:
+            return _NOTHING
+        pairs = contents_of(value)
+        if not pairs:
+            return _NOTHING
+        found = {}
+        self._around.add(id(value))
+        for name, item in pairs:
+            if type(item) in CONSTANTS:
+                continue
+            if self._room <= 0:
+                found[_LEFT_OUT] = Opaque("more")
+                break
+            self._room -= 1
+            inner = self.inside(item, depth + 1)
+            if inner is not _NOTHING:
+                found[name] = inner
+        self._around.remove(id(value))
+        if not found:
+            return _NOTHING
+        return found if cls in _USUAL else {OWN: Opaque(class_text(value)), **found}
+
+
+def _array_text(value: Any) -> str:
+    return f"ndarray {value.dtype}{list(value.shape)}"
 
 
 def tensors_in(value: Any) -> Iterator[tuple[str, Any]]:
@@ -94,13 +164,17 @@ def tensors_in(value: Any) -> Iterator[tuple[str, Any]]:
 
 def fields_of(value: Any) -> Iterator[tuple[str, Any]]:
     """Fields of a dataclass as they are stored, in its dict or its slots; no property is called."""
-    held = getattr(value, "__dict__", {})
-    for field in dataclasses.fields(value):
-        slot = inspect.getattr_static(type(value), field.name, None)
-        if field.name in held:
-            yield field.name, held[field.name]
-        elif isinstance(slot, MemberDescriptorType):
-            try:
-                yield field.name, slot.__get__(value)
-            except AttributeError:  # never assigned
-                continue
+    stored = attributes_of(value)
+    names = (field.name for field in dataclasses.fields(type(value)))
+    return ((name, stored[name]) for name in names if name in stored)
+
+
+def at_path(value: Any, path: list[str]) -> tuple[Any, ...]:
+    """What lies at a path inside a value, as a tuple of one or none."""
+    for key in path:
+        inside = None if type(value) in CONSTANTS or is_tensor(value) else contents_of(value)
+        found = [item for name, item in inside or () if name == key]
+        if not found:
+            return ()
+        value = found[0]
+    return (value,)

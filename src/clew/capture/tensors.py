@@ -29,7 +29,8 @@ PLAIN = frozenset({Tensor, torch.nn.Parameter})
 # That of classes which see nothing of how their attributes are read.
 _UNSEEING = torch.nn.Parameter.__torch_function__
 
-structure.learn(Tensor, {torch.dtype, torch.device, torch.layout, torch.memory_format})
+_CONSTANTS = {torch.dtype, torch.device, torch.layout, torch.memory_format}
+structure.learn(Tensor, torch.nn.Module, _CONSTANTS)
 
 
 class TensorTable:

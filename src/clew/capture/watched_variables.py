@@ -8,6 +8,7 @@ torch.
 from __future__ import annotations
 
 import linecache
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
@@ -58,9 +59,9 @@ class WatchedVariables:
         self.tell = tell
         self._wants = wants
         self._describer = Describer(recorder, wants.values, shown=wants.decorated)
-        # Objects that watched variables hold, and names that some call has for what its caller
-        # watches.
-        self._objects: set[int] = set()
+        # How many watched variables hold an object, by its id, and names that some call has for
+        # what its caller watches.
+        self._objects: Counter[int] = Counter()
         self._aliases: set[str] = set()
         self._told_once = ToldOnce()
 
@@ -73,6 +74,11 @@ class WatchedVariables:
         """A call begins."""
         if self._wants.decorated and not call.info.decorated:
             self._told_once.opened(call)
+
+    def closed(self, call: OpenCall) -> None:
+        """A call is over, and its variables hold nothing any more."""
+        for name in list(call.held):
+            self._let_go(call, name)
 
     def is_given(self, frame: FrameType) -> bool:
         """Whether a call that begins is given an object that a watched variable holds."""
@@ -92,6 +98,7 @@ class WatchedVariables:
 
     def deleted(self, call: OpenCall, site: Site) -> None:
         """A variable is deleted, with all that was told of what is in it."""
+        self._let_go(call, site.name)
         gone = [name for name in call.told if _root_name(name) == site.name]
         for name in gone:
             _, before = call.told.pop(name)
@@ -119,10 +126,13 @@ class WatchedVariables:
         """A variable is bound, or a parameter given."""
         name = site.name
         at = (site.line, frame.f_back)
-        known = id(value) in call.objects and not self._wants.decorated
-        if site.kind == "param" and known and _is_followed(value):
-            call.aliases[name] = call.objects[id(value)]
-            self._aliases.add(name)
+        if name in call.aliases:
+            call.aliases[name] = name  # bound anew: no longer what the caller watches
+        elif site.kind == "param" and not self._wants.decorated and _is_followed(value):
+            known = call.names_of_objects().get(id(value))
+            if known is not None:
+                call.aliases[name] = known
+                self._aliases.add(name)
         what: What = "input" if site.kind == "param" else "change"
         paths = self._paths(call, name, value)
         for path in paths:
@@ -158,6 +168,8 @@ class WatchedVariables:
     ) -> None:  # fmt: skip
         """Record and tell what a path inside a variable leads to, if it has changed."""
         places = follow(value, path).places if path else (("", value),)
+        if not path:
+            self._hold(call, name, value)
         for inside, found in places:
             variable = join_names(name, inside) if inside else name
             now = look(found)
@@ -175,9 +187,6 @@ class WatchedVariables:
             if not changes and not same and not is_equal(before, seen):
                 changes = ("values",)
             call.told[variable] = (now, seen)
-            if not path and _is_followed(found):
-                call.objects[id(found)] = call.aliases.get(name, name)
-                self._objects.add(id(found))
             if self._wants.on_change and before is not None and not changes:
                 continue
             once = self._told_once
@@ -187,6 +196,22 @@ class WatchedVariables:
             alias = call.aliases.get(name, "") if what == "input" else ""
             self.emit(what, call, at[0], name=variable, before=before, after=seen,
                       changes=changes, alias="" if alias == name else alias)  # fmt: skip
+
+    def _hold(self, call: OpenCall, name: str, value: Any) -> None:
+        """Note which object a watched variable holds from here on."""
+        if call.held.get(name) != id(value):
+            self._let_go(call, name)
+            if _is_followed(value):
+                call.held[name] = id(value)
+                self._objects[id(value)] += 1
+
+    def _let_go(self, call: OpenCall, name: str) -> None:
+        """Forget the object that a variable held, whose id another may get."""
+        held = call.held.pop(name, None)
+        if held is not None:
+            self._objects[held] -= 1
+            if self._objects[held] <= 0:
+                self._objects.pop(held, None)  # another thread may have
 
     def _record(
         self, call: OpenCall, variable: str, out: Any, at: tuple[int, FrameType | None],

@@ -269,6 +269,7 @@ class WatchSource:
         call = self._calls.pop(id(user_frame()), None)
         if call is None:
             return
+        self._variables.closed(call)
         seconds = (time.perf_counter_ns() - call.start) / 1e9
         seen, line = call.result or (None, site.line)
         if call.error is not None:
@@ -327,7 +328,7 @@ class WatchSource:
         )
         call = OpenCall(info, where, time.perf_counter_ns())
         if parent is not None:
-            call.objects = dict(parent.objects)
+            call.given = parent.names_of_objects()
         self._calls[id(frame)] = call
         self._variables.opened(call)
         return call

@@ -7,7 +7,7 @@ are in order of `id`, which is the order in which events began. Nothing here kno
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +62,12 @@ class Symbol(str):
         return plain(str(self))
 
 
+class ObjectClass(Symbol):
+    """The class of an object; the tensors in it are leaves whose paths begin with its own."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Leaf:
     """One argument or result inside a template: a tensor, or a constant."""
@@ -80,6 +86,50 @@ class Template:
     @property
     def tensors(self) -> list[Leaf]:
         return [leaf for leaf in self.leaves if leaf.constant is Tensor]
+
+    @property
+    def direct(self) -> list[Leaf]:
+        """The leaves that are no part of an object."""
+        return [leaf for leaf, holder in self.held() if holder is None]
+
+    def held(self) -> list[tuple[Leaf, Leaf | None]]:
+        """Give each leaf with the outermost object that it is part of, None if it is of none."""
+        objects = {
+            (leaf.role, leaf.path): leaf
+            for leaf in self.leaves
+            if type(leaf.constant) is ObjectClass
+        }
+        if not objects:
+            return [(leaf, None) for leaf in self.leaves]
+        found: list[tuple[Leaf, Leaf | None]] = []
+        for leaf in self.leaves:
+            around = (objects.get((leaf.role, path)) for path in _above(leaf.path))
+            found.append((leaf, next(filter(None, around), None)))
+        return found
+
+    def classes(self, role: str) -> dict[str, str]:
+        """Give the classes of objects and records among the arguments or in the result, by path."""
+        mine = [leaf for leaf in self.leaves if leaf.role == role]
+        symbols = [leaf for leaf in mine if isinstance(leaf.constant, Symbol)]
+        if not symbols:
+            return {}
+        # A symbol that holds something is the class of a record; others are dtypes, devices.
+        above = {path for leaf in mine for path in _above(leaf.path)}
+        return {
+            leaf.path: str(leaf.constant)
+            for leaf in symbols
+            if type(leaf.constant) is ObjectClass or leaf.path in above
+        }
+
+
+def _above(path: str) -> Iterator[str]:
+    """The paths that a path lies in, outermost first: of `a.b.c` the empty one, `a` and `a.b`."""
+    if path:
+        yield ""
+    at = path.find(".")
+    while at >= 0:
+        yield path[:at]
+        at = path.find(".", at + 1)
 
 
 @dataclass(frozen=True, slots=True)

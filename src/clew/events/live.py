@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from clew.events.model import Source
-from clew.events.records import Opaque
+from clew.events.records import Opaque, RecordClass
 from clew.events.tensor_text import short_dtype, tensor_text
 from clew.plain_text import plain
 
@@ -99,10 +99,8 @@ def in_words(
         ends = "()" if isinstance(described, tuple) else brackets
         return ends[0] + items + ends[1]
     if isinstance(described, dict):
-        named = (
-            f"{key}: {in_words(item, tensor, brackets, tensors)}" for key, item in described.items()
-        )
-        return f"{{{', '.join(named)}}}"
+        named = {key: in_words(item, tensor, brackets, tensors) for key, item in described.items()}
+        return _named_words(described, named)
     return str(described)
 
 
@@ -124,12 +122,20 @@ def _words(described: Any) -> str:
     if isinstance(described, list):
         return f"[{', '.join(map(_words, described))}]"
     if isinstance(described, dict):
-        return f"{{{', '.join(f'{key}: {_words(item)}' for key, item in described.items())}}}"
-    if isinstance(described, str) and not isinstance(described, Opaque):
+        return _named_words(described, {key: _words(item) for key, item in described.items()})
+    if isinstance(described, str) and not isinstance(described, Opaque | RecordClass):
         return repr(described if len(described) <= _LONGEST else described[:_LONGEST] + "…")
     text = str(described)
     name = text.removeprefix("torch.")
     return text if name == text else short_dtype(name)
+
+
+def _named_words(described: dict[str, Any], words: dict[str, str]) -> str:
+    """What a dict holds in words, or an object, whose class is under the empty name."""
+    if not isinstance(described.get(""), Opaque | RecordClass):
+        return f"{{{', '.join(f'{key}: {text}' for key, text in words.items())}}}"
+    held = ", ".join(f"{key}={text}" for key, text in words.items() if key)
+    return f"{words['']}({held})"
 
 
 def arguments_text(event: Happening) -> str:

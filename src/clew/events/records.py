@@ -53,7 +53,13 @@ TRAIN, EVAL = MODES
 
 
 class Opaque(str):
-    """An argument that is neither constant, container nor tensor; the text is its type."""
+    """An object that is neither constant, container nor tensor; the text is its class."""
+
+    __slots__ = ()
+
+
+class RecordClass(str):
+    """The class of a container whose items have names: a dataclass, a namedtuple, a mapping."""
 
     __slots__ = ()
 

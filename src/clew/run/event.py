@@ -203,6 +203,7 @@ class Event(Shown):
             "duration": self.duration,
             "inputs": {path: value.to_dict() for path, value in self.inputs.items()},
             "outputs": {path: value.to_dict() for path, value in self.outputs.items()},
+            "classes": {"inputs": self.inputs.classes, "outputs": self.outputs.classes},
             "error": self.error,
         }
 

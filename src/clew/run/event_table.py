@@ -24,6 +24,7 @@ from clew.events.columns import (
     Ints,
     Meta,
     NumberLists,
+    Tensor,
 )
 from clew.events.op_names import UNINITIALISED, bare_op
 from clew.events.records import GATHERED, KINDS, LABELLED, MODULE, NOTE, OP, PHASES, PREFIX
@@ -60,6 +61,24 @@ def event_tensors(c: Columns) -> EventTensors:
     return EventTensors(
         counts, event, c.refs[c.first_ref[event] + within], roles[first[template[event]] + within]
     )
+
+
+def direct_tensors(c: Columns, tensors: EventTensors) -> EventTensors:
+    """Give the tensors of all events that are no part of an object."""
+    used, at = used_rows(len(c.templates), c.template)
+    held = [c.templates[number].held() for number in used]
+    direct = [[h is None for leaf, h in pairs if leaf.constant is Tensor] for pairs in held]
+    if all(map(all, direct)):
+        return tensors
+    sizes = np.array([len(of_one) for of_one in direct], dtype=np.int64)
+    flags = np.array([flag for of_one in direct for flag in of_one], dtype=bool)
+    first = (np.cumsum(sizes) - sizes)[at[c.template]]
+    starts = np.cumsum(tensors.counts) - tensors.counts
+    within = np.arange(len(tensors.event)) - starts[tensors.event]
+    kept = flags[first[tensors.event] + within]
+    event = tensors.event[kept]
+    counts = np.bincount(event, minlength=len(c.id))
+    return EventTensors(counts, event, tensors.value[kept], tensors.is_output[kept])
 
 
 def event_table(

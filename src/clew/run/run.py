@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from clew.run.event import Event, Events
 from clew.run.event_table import (
     EventNames,
     EventTensors,
+    direct_tensors,
     event_names,
     event_table,
     event_tensors,
@@ -257,6 +259,11 @@ class Run:
         """The tensors of all events."""
         return event_tensors(self.columns)
 
+    @cached_property
+    def direct_tensors(self) -> EventTensors:
+        """The tensors of all events that are no part of an object."""
+        return direct_tensors(self.columns, self.tensors)
+
     @property
     def metas(self) -> list[Any]:
         """What values look like."""
@@ -472,6 +479,29 @@ class Run:
         first = int(c.first_ref[row])
         return list(zip(tensors, c.refs[first : first + len(tensors)].tolist(), strict=True))
 
+    def direct_values(self, row: int) -> list[tuple[Any, int]]:
+        """Give the tensor leaves of an event that are no part of an object, with their values."""
+        direct = self._are_direct(int(self.columns.template[row]))
+        return list(compress(self.leaf_values(row), direct))
+
+    def holders(self, row: int, role: str) -> dict[str, str]:
+        """Give the classes of the outermost objects of an event with tensors in them, by path."""
+        template = self.columns.templates[int(self.columns.template[row])]
+        found = [holder for leaf, holder in template.held() if leaf.constant is Tensor]
+        return {h.path: str(h.constant) for h in found if h is not None and h.role == role}
+
+    def _are_direct(self, template: int) -> list[bool]:
+        found = self._template_direct.get(template)
+        if found is None:
+            held = self.columns.templates[template].held()
+            found = [holder is None for leaf, holder in held if leaf.constant is Tensor]
+            self._template_direct[template] = found
+        return found
+
+    @cached_property
+    def _template_direct(self) -> dict[int, list[bool]]:
+        return {}
+
     def _tensors(self, template: int) -> list[Any]:
         leaves = self._template_tensors.get(template)
         if leaves is None:
@@ -484,14 +514,16 @@ class Run:
 
     def values_of(self, row: int, role: str) -> Values:
         """Give the tensors of an event's arguments or result."""
+        pairs = self.leaf_values(row)
         found = Values(
-            (leaf.path, self.value(n)) for leaf, n in self.leaf_values(row) if leaf.role == role
+            ((leaf.path, self.value(n)) for leaf, n in pairs if leaf.role == role),
+            self.columns.templates[int(self.columns.template[row])].classes(role),
         )
         if role == OUT and not found and self.is_reconstructed(row):
             for path, number in enumerate(self._inferred.of(row)):
                 found[str(path)] = self.value(number)
             if len(found) == 1:
-                return Values({"": found["0"]})
+                return Values([("", found["0"])])
         return found
 
     def arguments(self, row: int) -> dict[str, Any]:

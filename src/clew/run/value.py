@@ -5,6 +5,7 @@ In come a run and a number, out come facts, read from the run's columns when the
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
@@ -213,8 +214,25 @@ class Value(Shown):
 class Values(dict[str, Value]):
     """Values by their path inside arguments or a result.
 
-    A result that is one tensor has the path `""`; `"0"` finds it too.
+    A result that is one tensor has the path `""`; `"0"` finds it too. `classes` has the classes of
+    objects that were given or returned, by path; the tensors found in them have paths inside.
     """
+
+    def __init__(
+        self, pairs: Iterable[tuple[str, Value]] = (), classes: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(pairs)
+        self.classes = dict(classes or {})
+
+    def __repr__(self) -> str:
+        classes = {path: plain(name) for path, name in self.classes.items()}
+        parts: list[str] = []
+        for path, value in self.items():
+            around = [above for above in classes if not above or path.startswith(f"{above}.")]
+            parts += [f"{above!r}: {classes.pop(above)}" for above in around]
+            parts.append(f"{path!r}: {value!r}")
+        parts += [f"{path!r}: {name}" for path, name in classes.items()]
+        return f"{{{', '.join(parts)}}}"
 
     def __missing__(self, path: str) -> Value:
         if path == "0" and "" in self:

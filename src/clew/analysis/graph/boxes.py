@@ -227,10 +227,10 @@ def top_rows(structure: Structure) -> list[int]:
 
 def _only_for_gradients(run: Run, seeds: list[int], phase: list[int]) -> set[int]:
     """Those of some ops whose results nothing but the backward pass takes."""
-    made = {v: row for row in seeds for leaf, v in run.leaf_values(row) if leaf.role == OUT}
+    made = {v: row for row in seeds for leaf, v in run.direct_values(row) if leaf.role == OUT}
     users: dict[int, set[bool]] = {}
     for row in range(min(seeds), len(run)):
-        for leaf, value in run.leaf_values(row):
+        for leaf, value in run.direct_values(row):
             if leaf.role == IN and value in made:
                 users.setdefault(made[value], set()).add(phase[row] == BACKWARD)
     return {row for row in seeds if users.get(row) == {True}}

@@ -88,7 +88,7 @@ class DataEdges:
         return any(self._structure.kind[kid] in (MODULE, OP_EVENT) for kid in kids)
 
     def _values(self, row: int, role: str) -> list[int]:
-        return [value for leaf, value in self.run.leaf_values(row) if leaf.role == role]
+        return [value for leaf, value in self.run.direct_values(row) if leaf.role == role]
 
     def _pass_op(self, row: int) -> None:
         taken, made = self._values(row, IN), self._values(row, OUT)
@@ -259,7 +259,7 @@ class DataEdges:
 
     def _paths(self, row: int) -> dict[int, str]:
         """Where in the result of a call each value is, by the first place that has it."""
-        leaves = self.run.leaf_values(row)
+        leaves = self.run.direct_values(row)
         return {v: leaf.path for leaf, v in reversed(leaves) if leaf.role == OUT}
 
 

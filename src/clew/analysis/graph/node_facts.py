@@ -91,10 +91,14 @@ class NodeFacts:
         return sum(end - int(start[row]) for row, end in zip(rows, ends, strict=True)) / 1e9
 
     def _looks(self, row: int, role: str) -> tuple[str, ...]:
-        return tuple(value.look for value in self._run.values_of(row, role).values())
+        holders = self._run.holders(row, role)
+        inside = tuple(f"{path}." if path else "" for path in holders)
+        values = self._run.values_of(row, role).items()
+        looks = [value.look for path, value in values if not path.startswith(inside)]
+        return (*looks, *holders.values())
 
     def _given(self, rows: Iterable[int]) -> list[int]:
-        return [v for r in rows for leaf, v in self._run.leaf_values(r) if leaf.role == OUT]
+        return [v for r in rows for leaf, v in self._run.direct_values(r) if leaf.role == OUT]
 
     def _stats(self, rows: list[int]) -> dict[str, float] | None:
         """Counts of all results together, extremes over them; NaN and Inf of all inside."""

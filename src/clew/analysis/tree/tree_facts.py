@@ -225,12 +225,13 @@ class Facts:
         return tuple(taken)
 
     def _tensors(self, row: int, role: str) -> tuple[tuple[str, str], ...]:
-        """Give the paths and looks of an event's tensors."""
+        """Give the paths and looks of an event's tensors, of objects that hold some the classes."""
         pairs = [
             (leaf.path, self._look(value))
-            for leaf, value in self._run.leaf_values(row)
+            for leaf, value in self._run.direct_values(row)
             if leaf.role == role
         ]
+        pairs += self._run.holders(row, role).items()
         if role == OUT and not pairs and self._run.is_reconstructed(row):
             values = self._run.values_of(row, role)
             pairs = [(path, value.look) for path, value in values.items()]

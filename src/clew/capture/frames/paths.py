@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from clew.address import Key, Segment, has_wildcard, join, segment_matches
+from clew.capture.objects import slots_of
 
 Child: TypeAlias = tuple[Segment, object]
 
@@ -188,7 +189,7 @@ def _attributes(value: object) -> Iterator[Child]:
         yield from [(str(name), child) for name, child in list(own[part].items())]
     hidden = _MODULE_DICTS if _is_module(own) else ()
     yield from [(str(name), child) for name, child in list(own.items()) if name not in hidden]
-    for name, slot in _slots(type(value)):
+    for name, slot in slots_of(type(value)):
         try:
             yield name, slot.__get__(value)
         except AttributeError:
@@ -202,7 +203,7 @@ def _attribute(value: object, segment: Segment) -> list[Child]:
     for part in _MODULE_DICTS if _is_module(own) else ():
         if name in own[part]:
             return [(name, own[part][name])]
-    for slot_name, slot in _slots(type(value)):
+    for slot_name, slot in slots_of(type(value)):
         if slot_name == name:
             try:
                 return [(name, slot.__get__(value))]
@@ -250,19 +251,6 @@ def _instance_dict(value: object) -> dict[str, Any]:
 def _is_module(own: dict[str, Any]) -> bool:
     """Tell an nn.Module by what it keeps, without importing torch."""
     return all(isinstance(own.get(part), dict) for part in _MODULE_DICTS)
-
-
-def _slots(cls: type) -> list[tuple[str, Any]]:
-    return [
-        (name, slot)
-        for base in cls.__mro__
-        for name, slot in base.__dict__.items()
-        if isinstance(slot, types.MemberDescriptorType) and _slot_of_python(base)
-    ]
-
-
-def _slot_of_python(base: type) -> bool:
-    return "__slots__" in base.__dict__
 
 
 def _has(cls: type, name: str) -> bool:

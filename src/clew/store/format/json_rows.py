@@ -19,6 +19,7 @@ from clew.events.columns import (
     Leaf,
     Meta,
     ModuleRow,
+    ObjectClass,
     Place,
     Symbol,
     Template,
@@ -165,6 +166,8 @@ def _dump_constant(constant: Any) -> list[Any]:
         return ["tensor"]
     if constant is Unseen:
         return ["unseen"]
+    if isinstance(constant, ObjectClass):
+        return ["object", str(constant)]
     if isinstance(constant, Symbol):
         return ["symbol", str(constant)]
     if isinstance(constant, float):
@@ -185,6 +188,8 @@ def _load_constant(data: Any) -> Any:
         return Tensor
     if kind == "unseen":
         return Unseen
+    if kind == "object":
+        return ObjectClass(_text(*rest))
     if kind == "symbol":
         return Symbol(_text(*rest))
     if kind == "float":

@@ -20,6 +20,9 @@ _MOST_ITEMS = 8
 _SHOWN_ITEMS = 4
 _LONGEST_STRING = 40
 
+# Among what an object holds, its class.
+_OWN = ""
+
 # A text with holes for tensors: strings, and the positions of tensors among an event's values.
 _Parts = list[str | int]
 
@@ -130,12 +133,12 @@ def _parts_of_inputs(holes: list[_Hole]) -> _Parts:
 
 def _parts_of_result(holes: list[_Hole]) -> _Parts:
     nested = _nested(holes)
+    if _OWN in nested:
+        return _parts(nested[_OWN] if len(nested) == 1 else nested)
     items = [
-        _parts(inner) if not name or name.isdigit() else [f"{name}=", *_parts(inner)]
+        _parts(inner) if name.isdigit() else [f"{name}=", *_parts(inner)]
         for name, inner in nested.items()
     ]
-    if len(items) == 1 and "" in nested:
-        return items[0]
     return ["(", *_joined(items), ")"] if items else []
 
 
@@ -147,7 +150,9 @@ def _nested(holes: list[_Hole]) -> dict[str, Any]:
         inner = root
         for segment in above:
             deeper = inner.setdefault(segment, {})
-            inner = deeper if isinstance(deeper, dict) else inner
+            if not isinstance(deeper, dict):  # what was there says the class of what holds this
+                deeper = inner[segment] = {_OWN: deeper}
+            inner = deeper
         inner[last] = hole
     return root
 
@@ -156,6 +161,9 @@ def _parts(inner: Any) -> _Parts:
     if isinstance(inner, tuple):
         leaf, position = inner
         return [constant_text(leaf.constant) if position is None else position]
+    if _OWN in inner:
+        named = [[f"{name}=", *_parts(item)] for name, item in inner.items() if name != _OWN]
+        return [*_parts(inner[_OWN]), "(", *_joined(named), ")"]
     if all(name.isdigit() for name in inner):
         return ["[", *_joined([_parts(item) for item in inner.values()]), "]"]
     named = [[f"{name}: ", *_parts(item)] for name, item in inner.items()]

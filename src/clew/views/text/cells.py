@@ -229,8 +229,8 @@ def _flow(taken: list[str], given: list[str]) -> list[str]:
     What a shorter form leaves out is counted, or marked.
     """
     inputs = _forms(taken, taken[:1])
-    # Of several results the widest says most: logits rather than a loss.
-    outputs = _forms(given, sorted(given, key=lambda text: -len(text))[:1])
+    # Of several results the widest tensor says most: logits rather than a loss or a cache.
+    outputs = _forms(given, sorted(given, key=lambda text: ("[" not in text, -len(text)))[:1])
     forms = [_arrow(text, outputs[0]) for text in inputs]
     forms += [_arrow(inputs[-1], text) for text in outputs[1:]]
     return [*forms, _arrow("…", outputs[-1])] if taken and given else forms

@@ -1,0 +1,143 @@
+"""Read what an object stores: in its dict, in its slots, and in what it forwards to.
+
+In comes an object of any class, out come pairs of name and value. Only what Python itself stores is
+read: no property, no `__getattr__`, `__iter__` or `__class__` of the program's own runs.
+Must not import torch.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections import UserDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+MOST_ITEMS = 1000
+# How far an object is followed into what it forwards attributes to.
+_FORWARDS = 3
+_CLOSED = (type, types.ModuleType, types.FunctionType, types.MethodType)
+# Whose `shape` is code of the library, and cheap.
+_FRAME_LIBRARIES = ("pandas", "polars")
+_FRAMES = ("DataFrame", "Series")
+
+_SEQUENCES = (list, tuple, deque)
+
+Pairs = list[tuple[str, Any]]
+_modules: list[type] = []
+
+
+def learn(module: type) -> None:
+    """Know the class of modules, which are not opened: what they hold is not data."""
+    _modules[:] = [module]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where objects of a class store their attributes.
+
+    `held` gives the dict of an object, `slots` are read one by one. A class with `__getattr__`
+    `forwards`: its users find what its private attributes hold under the names it has there.
+    """
+
+    held: Callable[[Any], Any] | None
+    slots: tuple[tuple[str, Any], ...]
+    forwards: bool
+
+    def attributes(self, value: Any) -> Pairs:
+        pairs = [] if self.held is None else list(islice(self.held(value).items(), MOST_ITEMS))
+        for name, slot in self.slots:
+            try:
+                pairs.append((name, slot.__get__(value)))
+            except AttributeError:  # never assigned
+                continue
+        return pairs
+
+
+_layouts: weakref.WeakKeyDictionary[type, _Layout] = weakref.WeakKeyDictionary()
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """Attributes of an object as they are stored, in its dict or its slots."""
+    return dict(_layout_of(type(value)).attributes(value))
+
+
+def contents_of(value: Any, forwards: int = _FORWARDS) -> Pairs | None:
+    """What a container or an object holds, at most `MOST_ITEMS` of it; None if it holds nothing."""
+    cls = type(value)
+    if issubclass(cls, dict):
+        return [(str(key), item) for key, item in islice(dict.items(value), MOST_ITEMS)]
+    if issubclass(cls, _SEQUENCES):
+        base: Any = next(base for base in _SEQUENCES if issubclass(cls, base))
+        items = list(islice(base.__iter__(value), MOST_ITEMS))
+        fields = getattr(cls, "_fields", None) if base is tuple else None
+        names = fields if isinstance(fields, tuple) else map(str, range(len(items)))
+        return list(zip(names, items, strict=False))
+    layout = _layout_of(cls)
+    if layout is _CLOSED_LAYOUT:
+        return None
+    pairs = layout.attributes(value)
+    if issubclass(cls, UserDict):
+        data = next((item for name, item in pairs if name == "data"), None)
+        return contents_of(data) if isinstance(data, dict) else pairs
+    return _forwarded(pairs, forwards) if layout.forwards and forwards else pairs
+
+
+def _forwarded(pairs: Pairs, forwards: int) -> Pairs:
+    """Attributes with those that an object's private ones hold in their place."""
+    found = {name: item for name, item in pairs if not name.startswith("_")}
+    for name, item in pairs:
+        if name.startswith("_"):
+            is_sequence = issubclass(type(item), _SEQUENCES)
+            inner = None if is_sequence else contents_of(item, forwards - 1)
+            for inner_name, inner_item in [(name, item)] if inner is None else inner:
+                found.setdefault(inner_name, inner_item)
+    return list(found.items())
+
+
+def class_text(value: Any) -> str:
+    """The name of a value's class, of a data frame with its shape."""
+    cls = type(value)
+    for base in cls.__mro__ if cls.__name__ in _FRAMES else ():
+        if base.__module__.partition(".")[0] in _FRAME_LIBRARIES:
+            shape = base.__dict__.get("shape")
+            if isinstance(shape, property) and shape.fget is not None:
+                return f"{cls.__name__} {list(shape.fget(value))}"
+    return cls.__name__
+
+
+def slots_of(cls: type) -> list[tuple[str, Any]]:
+    """The slots that a class written in Python, and those above it, declare."""
+    return [
+        (name, slot)
+        for base in cls.__mro__
+        if "__slots__" in base.__dict__
+        for name, slot in list(base.__dict__.items())
+        if isinstance(slot, types.MemberDescriptorType)
+    ]
+
+
+def _layout_of(cls: type) -> _Layout:
+    found = _layouts.get(cls)
+    if found is None:
+        found = _layouts[cls] = _find_layout(cls)
+    return found
+
+
+_CLOSED_LAYOUT = _Layout(None, (), False)
+
+
+def _find_layout(cls: type) -> _Layout:
+    if issubclass(cls, (*_CLOSED, *_modules)):
+        return _CLOSED_LAYOUT
+    # As the class of the object finds it: one that is a property is not asked.
+    above = (base.__dict__ for base in cls.__mro__)
+    found = next((held["__dict__"] for held in above if "__dict__" in held), None)
+    stored = types.GetSetDescriptorType | types.MemberDescriptorType
+    held = found.__get__ if isinstance(found, stored) else None
+    slots = tuple(slots_of(cls))
+    if held is None and not slots:
+        return _CLOSED_LAYOUT
+    return _Layout(held, slots, any("__getattr__" in base.__dict__ for base in cls.__mro__))
