@@ -20,13 +20,13 @@ import numpy as np
 import clew
 from bench.timing import Effort, Subject, best_times
 from clew.address import parse
-from clew.capture.budget import Budget
 from clew.capture.encoder import Encoder, Surroundings
 from clew.capture.gaps import UnreadGaps
-from clew.capture.plain import NoTensors
 from clew.capture.recorder import Recorder
 from clew.capture.variables import VariableSource
 from clew.events.settings import Limits
+from clew.keep.budget import Budget
+from clew.keep.python_values import NoTensors
 from clew.session.batching import Deferred
 from clew.store.write.memory_sink import MemoryStore
 

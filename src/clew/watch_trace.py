@@ -44,10 +44,10 @@ class WatchTrace(Trace):
         super().__init__()
         self._identity = object()
         self._derived = LiveDerived()
-        from clew.capture.budget import Budget
         from clew.capture.encoder import Encoder
-        from clew.capture.plain import NoTensors
         from clew.capture.recorder import Recorder
+        from clew.keep.budget import Budget
+        from clew.keep.python_values import NoTensors
 
         self._process = os.getpid()
         self._clock, self._time = time.perf_counter_ns(), time.time()
@@ -83,11 +83,11 @@ class WatchTrace(Trace):
         """Know tensors, once the program has imported torch."""
         if self._knows_torch or not has_torch():
             return
-        from clew.capture import glances  # noqa: F401 - which is known once it is loaded
         from clew.capture.frames import monitoring, tracing
-        from clew.capture.tensors import TensorTable
-        from clew.capture.torch_compat import keep_from_dynamo
-        from clew.capture.values import Keeper
+        from clew.keep import glances  # noqa: F401 - which is known once it is loaded
+        from clew.keep.identity import TensorTable
+        from clew.keep.keeper import Keeper
+        from clew.torch_compat import keep_from_dynamo
 
         recorder = self.recorder
         self._knows_torch = True

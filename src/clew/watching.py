@@ -19,7 +19,6 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Itera
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from clew.capture import describing
 from clew.capture.frames import join_thread
 from clew.capture.frames.functions import unwrap
 from clew.capture.scope import Scope
@@ -37,6 +36,7 @@ from clew.capture.workers import (
 from clew.errors import ClewError
 from clew.events.model import Gap
 from clew.events.watched import OTHER, Happening, Seen
+from clew.keep import describing
 from clew.session import active_trace, begin_worker
 from clew.store.read.worker_files import WorkerFiles
 from clew.watch_output import Output, output_for
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-_GLANCES = "clew.capture.glances"
+_GLANCES = "clew.keep.glances"
 VALUES = ("meta", "stats", "full")
 # How often one line is followed: where variables are named, and where all are followed.
 BUDGET_NAMED, BUDGET = 10_000, 1_000
@@ -381,7 +381,7 @@ def _is_compiler_used() -> bool:
     """Whether torch has compiled anything in this process."""
     if "torch._dynamo" not in sys.modules:
         return False
-    return bool(importlib.import_module("clew.capture.torch_compat").compiled_graph_count())
+    return bool(importlib.import_module("clew.torch_compat").compiled_graph_count())
 
 
 def _ignored(gap: Gap) -> bool:

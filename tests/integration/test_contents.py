@@ -103,7 +103,7 @@ def test_the_same_value_captured_in_many_steps_is_stored_once(tmp_path: Path) ->
 def test_other_content_with_the_same_checksum_is_not_merged(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from clew.capture import statistics
+    from clew.keep import statistics
     from clew.store.format.checksums import CHECKSUM, CHECKSUMS
 
     for module in (statistics, dedup):
@@ -186,7 +186,7 @@ def test_what_waits_to_be_written_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However much a step keeps, it is handed over in pieces, not gathered until its end."""
-    from clew.capture import budget
+    from clew.keep import budget
 
     monkeypatch.setattr(budget, "_BATCH_BYTES", 1 << 20)
     sizes = []

@@ -513,7 +513,7 @@ def at_the_end(monkeypatch: pytest.MonkeyPatch, part: str, error: BaseException)
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Break Clew where it meets a tensor for the first time."""
-    from clew.capture.tensors import TensorTable
+    from clew.keep.identity import TensorTable
 
     def known(table: TensorTable, tensor: Tensor) -> Any:
         raise ZeroDivisionError("a bug of ours")

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from clew.capture.describing import glimpse
-from clew.capture.statistics import statistics
+from clew.keep.describing import glimpse
+from clew.keep.statistics import statistics
 from clew.watching import is_same, seen
 
 SHOWN = ("count", "min", "max", "mean", "nan", "inf")
@@ -180,10 +180,10 @@ def test_sameness_of_large_tensors_and_of_objects() -> None:
 def test_every_way_to_watch_has_the_quick_look(watch: str) -> None:
     program = (
         "import torch, clew\n"
-        "from clew.capture import seen\n"
+        "from clew.keep import seen\n"
         f"with {watch}:\n"
         "    x = torch.ones(20)\n"
-        "assert seen._glance[0].__module__ == 'clew.capture.glances'\n"
+        "assert seen._glance[0].__module__ == 'clew.keep.glances'\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import clew
-from clew.capture import snapshots, values
+from clew.keep import keeper, snapshots
 
 
 class Net(nn.Module):
@@ -30,7 +30,7 @@ class Net(nn.Module):
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Counts copies, and measurements, of tensors of 3 × 4 floats."""
     counts: Counter[str] = Counter()
-    copy, measure = values.plain_snapshot, snapshots.statistics_of_bytes
+    copy, measure = keeper.plain_snapshot, snapshots.statistics_of_bytes
 
     def counting_copy(tensor: Tensor, *rest: Any) -> Any:
         counts["copied"] += tensor.shape == (3, 4)
@@ -40,9 +40,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counts["measured"] += len(data) == 48
         return measure(data, *rest, **more)
 
-    monkeypatch.setattr(values, "plain_snapshot", counting_copy)
+    monkeypatch.setattr(keeper, "plain_snapshot", counting_copy)
     monkeypatch.setattr(snapshots, "statistics_of_bytes", counting_measure)
-    monkeypatch.setattr(values, "statistics_of_bytes", counting_measure)
+    monkeypatch.setattr(keeper, "statistics_of_bytes", counting_measure)
     return counts
 
 

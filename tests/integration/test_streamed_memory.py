@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import clew
-from clew.capture import value_records
+from clew.keep import value_records
 from clew.run import derive
 from clew.session import session
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import clew
-from clew.capture import value_records, values
 from clew.compat.tracy_nn import Tracer
 from clew.events.live import Happening
+from clew.keep import keeper, value_records
 from clew.watch_output import Output
 from clew.watching import watch_calls
 
@@ -89,7 +89,7 @@ def test_calls_that_are_told_are_not_kept(
     heard = Heard()
     # What is remembered of the last values has a bound that would take long to reach.
     monkeypatch.setattr(value_records, "_REMEMBERED", 64)
-    monkeypatch.setattr(values, "_REMEMBERED", 64)
+    monkeypatch.setattr(keeper, "_REMEMBERED", 64)
 
     def work(x: Tensor) -> Tensor:
         y = x + 1

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import clew
-from clew.capture.snapshots import counted_snapshot, fresh, plain_snapshot
 from clew.events.digest import checksum
+from clew.keep.snapshots import counted_snapshot, fresh, plain_snapshot
 from clew.session.batching import WriterThread
 from tests import models
 from tests.outcomes import HAS_PROC, MEGABYTE, faults, resident

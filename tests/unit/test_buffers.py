@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from clew.capture import buffers
-from clew.capture.buffers import Buffers
+from clew.keep import buffers
+from clew.keep.buffers import Buffers
 
 SIZE = 300_000
 

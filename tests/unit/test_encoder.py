@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from clew.capture import records as raw
 from clew.capture.encoder import Encoder, Surroundings
-from clew.capture.records import EVENT_FIELDS, OPEN, VALUE_FIELDS, Note, Step
 from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, Columns, Symbol, Tensor
 from clew.events.records import MODULE, NOTE, OP, STEP, Kept, Opaque, Payload, Unseen
 from clew.store.write.memory_sink import MemoryStore
+from clew.stream import records as raw
+from clew.stream.records import EVENT_FIELDS, OPEN, VALUE_FIELDS, Note, Step
 
 NOWHERE = {"site": None, "code": None, "phase": 0, "thread": 0}
 ROOT = SimpleNamespace(index=0, parent=None, **NOWHERE)

@@ -14,8 +14,11 @@ import pytest
 import torch
 
 import clew
-from clew.capture import changes, glances  # noqa: F401 - which knows tensors
-from clew.capture.changes import look
+from clew.keep import (
+    changes,
+    glances,  # noqa: F401 - which knows tensors
+)
+from clew.keep.changes import look
 
 
 @dataclass

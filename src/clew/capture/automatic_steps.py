@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from clew.capture.torch_compat import WRAPPED_CALL, current_autograd_node, is_jit_tracing
+from clew.torch_compat import WRAPPED_CALL, current_autograd_node, is_jit_tracing
 
 _is_compiling = torch.compiler.is_dynamo_compiling
 

@@ -19,7 +19,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from clew.capture.compiled import silence_extra_call
 from clew.capture.sources import first_argument
-from clew.capture.torch_compat import WRAPPED_CALL
+from clew.torch_compat import WRAPPED_CALL
 
 _Names: TypeAlias = "WeakKeyDictionary[nn.Module, list[str]]"
 numbers = itertools.count()

@@ -20,8 +20,10 @@ from torch import nn
 from clew.capture.lanes import FRAME, NAME, DirectCall, Lane
 from clew.capture.recorder import Recorder
 from clew.capture.sources import first_argument, read_locals
-from clew.capture.structure import describe
-from clew.capture.torch_compat import (
+from clew.events.model import Gap
+from clew.events.records import BACKWARD
+from clew.keep.nesting import describe
+from clew.torch_compat import (
     WRAPPED_CALL,
     compiled_graph_class,
     compiled_graph_count,
@@ -31,8 +33,6 @@ from clew.capture.torch_compat import (
     is_scripted,
     next_autograd_number,
 )
-from clew.events.model import Gap
-from clew.events.records import BACKWARD
 
 _EXTRA_CALL = "Using `torch.compile\\(module\\)` when there are global hooks"
 

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, empty, library, ops
 
 from clew.capture import calls, taps, variables
-from clew.capture.torch_compat import is_exporting, register_effect
+from clew.torch_compat import is_exporting, register_effect
 
 _LIBRARY = library.Library("clew", "FRAGMENT")
 # Each takes a tensor, needed or not: Inductor (seen on 2.13) puts an operator that takes none where

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from clew.capture.torch_compat import cpu_copy
+from clew.torch_compat import cpu_copy
 
 _CONSTANTS = frozenset((bool, int, float, complex, str, bytes, type(None)))
 _SHARED = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType, nn.Module)

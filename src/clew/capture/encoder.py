@@ -19,18 +19,6 @@ import numpy as np
 from clew.capture import foreign
 from clew.capture.memory import Memory, outside_memory, own_memory
 from clew.capture.numbering import Numbering, RecentNumbering
-from clew.capture.records import (
-    EVENT_FIELDS,
-    SAME,
-    VALUE_FIELDS,
-    Extra,
-    Note,
-    Records,
-    Step,
-    Token,
-    UnknownShape,
-    tokens_in,
-)
 from clew.capture.settings import settled
 from clew.capture.sources import StackNode, place_of
 from clew.events.columns import (
@@ -50,6 +38,18 @@ from clew.events.columns import (
 from clew.events.model import Gap
 from clew.events.records import MODULE, NOTE, OP, STEP, Kept, Label, Opaque, Unseen
 from clew.stream.batch import TABLES, Batch
+from clew.stream.records import (
+    EVENT_FIELDS,
+    SAME,
+    VALUE_FIELDS,
+    Extra,
+    Note,
+    Records,
+    Step,
+    Token,
+    UnknownShape,
+    tokens_in,
+)
 from clew.stream.redact import redacted
 
 # Hand-overs, and seconds, after which a thread has mentioned what it had got tokens of; and the

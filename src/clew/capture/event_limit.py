@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from clew.capture.names import ModuleName
-from clew.capture.records import EVENT_FIELDS
+from clew.stream.records import EVENT_FIELDS
 
 
 class EventLimit:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from clew.capture.failures import pass_on
 from clew.errors import warn
 from clew.events.model import Gap
+from clew.program_errors import pass_on
 
 _log = logging.getLogger("clew")
 

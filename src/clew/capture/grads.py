@@ -24,14 +24,14 @@ from torch.optim.optimizer import (
 )
 
 from clew.address import Address, compile_pattern, written
-from clew.capture.changes import look
 from clew.capture.named import Named
 from clew.capture.quiet import unseen
 from clew.capture.recorder import Recorder
-from clew.capture.sources import MACHINERY
-from clew.capture.structure import tensors_in
 from clew.events.model import Gap
 from clew.events.records import GRADIENT, VARIABLE, Label
+from clew.keep.changes import look
+from clew.keep.nesting import tensors_in
+from clew.machinery import MACHINERY
 
 _is_compiling = torch.compiler.is_dynamo_compiling
 

@@ -14,10 +14,11 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from clew.capture.names import ModuleName
-from clew.capture.records import OPEN
-from clew.capture.sources import MACHINERY, STACKS, StackNode, first_argument, read_locals
-from clew.capture.structure import describe
+from clew.capture.sources import STACKS, StackNode, first_argument, read_locals
 from clew.events.records import BACKWARD, RECOMPUTE, Unseen
+from clew.keep.nesting import describe
+from clew.machinery import MACHINERY
+from clew.stream.records import OPEN
 
 if TYPE_CHECKING:
     from torch import nn

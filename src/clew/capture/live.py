@@ -10,8 +10,12 @@ from typing import Any
 
 from clew.capture.lanes import INPUTS, NAME, NAMED, NODE, Call, Lane
 from clew.capture.recorder import Recorder
-from clew.capture.records import ARGS as ARGUMENTS
-from clew.capture.records import (
+from clew.capture.sources import StackNode, lines_of
+from clew.events.live import Happening, Listener, LiveValue
+from clew.events.model import Source
+from clew.events.records import KINDS, Label, Opaque, Unseen
+from clew.stream.records import ARGS as ARGUMENTS
+from clew.stream.records import (
     DEVICE,
     DTYPE,
     END,
@@ -28,11 +32,7 @@ from clew.capture.records import (
     UnknownShape,
     tokens_in,
 )
-from clew.capture.records import NODE as RECORD_NODE
-from clew.capture.sources import StackNode, lines_of
-from clew.events.live import Happening, Listener, LiveValue
-from clew.events.model import Source
-from clew.events.records import KINDS, Label, Opaque, Unseen
+from clew.stream.records import NODE as RECORD_NODE
 
 # Where the classes of modules are defined that compilers make.
 _COMPILERS = ("torch.fx.", "torch._")

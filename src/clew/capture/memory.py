@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from clew.capture.records import EVENT_FIELDS, SEEN, Records
 from clew.events.columns import Meta
+from clew.stream.records import EVENT_FIELDS, SEEN, Records
 
 
 def own_memory(value: int) -> int:

@@ -22,9 +22,10 @@ from clew.capture.named import Named
 from clew.capture.own_hooks import OwnHooks
 from clew.capture.recorder import Recorder
 from clew.capture.settings import look
-from clew.capture.sources import MACHINERY
-from clew.capture.structure import CONSTANTS, describe
-from clew.capture.torch_compat import (
+from clew.events.records import RECOMPUTE
+from clew.keep.nesting import CONSTANTS, describe
+from clew.machinery import MACHINERY
+from clew.torch_compat import (
     CALL_FRAME,
     WRAPPED_CALL,
     StopRecomputation,
@@ -33,7 +34,6 @@ from clew.capture.torch_compat import (
     jit_state,
     set_jit_state,
 )
-from clew.events.records import RECOMPUTE
 
 
 class ModuleSource:

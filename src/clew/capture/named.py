@@ -15,18 +15,18 @@ from typing import Any, Protocol
 from torch import nn
 
 from clew.address import Address, Key, compile_pattern, join, matches_op, written
-from clew.capture.changes import Look
 from clew.capture.lanes import NAME, NODE, NUMBER, Call
 from clew.capture.names import ModuleEntry
 from clew.capture.quiet import Quiet
 from clew.capture.recorder import Recorder, Where
 from clew.capture.steps import Steps
-from clew.capture.structure import at_path, describe
 from clew.capture.taps import current_prefix, listen
-from clew.capture.torch_compat import is_compiled, is_compiling, is_recomputing
 from clew.events.labels import OP_STEM, is_made_of, is_named, role_of
 from clew.events.model import Gap
 from clew.events.records import PREFIX, RECOMPUTE, SAVED, TAP, VARIABLE, Label
+from clew.keep.changes import Look
+from clew.keep.nesting import at_path, describe
+from clew.torch_compat import is_compiled, is_compiling, is_recomputing
 
 _ABSENT = object()
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 
-from clew.capture.changes import Look
 from clew.capture.scope import is_library
 from clew.capture.wishes import TOP_LEVEL, Function, join_names
 from clew.events.notebook_cells import shown_file
 from clew.events.watched import Seen, WatchedCall
+from clew.keep.changes import Look
 
 # Ours, between the program's frame and a probe.
 OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep

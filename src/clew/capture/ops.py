@@ -26,16 +26,18 @@ from torch import Tensor, is_grad_enabled, strided
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from clew.capture.failures import error_text, mark, pass_on
-from clew.capture.generators import drawing_of
 from clew.capture.lanes import FRAME, ID, NAME, NODE, Lane
 from clew.capture.named import Named
 from clew.capture.other_kernels import Watch, watch_of
 from clew.capture.recorder import Recorder
-from clew.capture.records import tokens_in
-from clew.capture.structure import CONSTANTS, describe
-from clew.capture.tensors import PLAIN, TensorTable, Token
-from clew.capture.torch_compat import (
+from clew.events.model import Gap
+from clew.events.records import BACKWARD, NO_NODE, RECOMPUTE, backward_number, recompute_number
+from clew.keep.generators import drawing_of
+from clew.keep.identity import PLAIN, TensorTable, Token
+from clew.keep.nesting import CONSTANTS, describe
+from clew.program_errors import error_text, mark, pass_on
+from clew.stream.records import tokens_in
+from clew.torch_compat import (
     counting_writes,
     current_autograd_node,
     function_mode_count,
@@ -47,8 +49,6 @@ from clew.capture.torch_compat import (
     tensors_for_numbers,
     unobserved,
 )
-from clew.events.model import Gap
-from clew.events.records import BACKWARD, NO_NODE, RECOMPUTE, backward_number, recompute_number
 
 # Ops that write to the running statistics they are given, and do not say so.
 _UNDECLARED_WRITES = {

@@ -18,9 +18,9 @@ from weakref import ref
 from torch import Tensor, is_grad_enabled, is_inference_mode_enabled
 
 from clew.capture.recorder import Recorder
-from clew.capture.records import EVENT_FIELDS
-from clew.capture.torch_compat import is_composite, unobserved
 from clew.events.model import Gap
+from clew.stream.records import EVENT_FIELDS
+from clew.torch_compat import is_composite, unobserved
 
 # Looks at a call of an op: its arguments, its result, whether autograd made a node for it. Tells
 # the recording of a gap, and whether there is nothing more to look for.

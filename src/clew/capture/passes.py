@@ -23,7 +23,7 @@ from clew.capture.frames import Site, Target, instrument
 from clew.capture.frames.functions import methods
 from clew.capture.frames.hooks import Silent
 from clew.capture.names import wrapped_in
-from clew.capture.torch_compat import asked_as_dynamo_traces, is_compiling
+from clew.torch_compat import asked_as_dynamo_traces, is_compiling
 
 _RUNS_LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _is_compiling = torch.compiler.is_dynamo_compiling

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, no_grad
 
 from clew.capture.recorder import Recorder
-from clew.capture.tensors import PLAIN
-from clew.capture.torch_compat import local_part, unobserved, without_mode_stack, without_modes
 from clew.events.model import Gap
+from clew.keep.identity import PLAIN
+from clew.torch_compat import local_part, unobserved, without_mode_stack, without_modes
 
 # Functions of ours, which draw no random numbers.
 _OWN = "clew.callbacks"

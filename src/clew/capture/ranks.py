@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import distributed
 
-from clew.capture.torch_compat import own_store, unobserved, without_modes
+from clew.torch_compat import own_store, unobserved, without_modes
 
 # Seconds that rank 0 waits, at its end, after the last news of ranks that still run, and for ranks
 # that have never begun: on a rank that does not trace, nobody would.

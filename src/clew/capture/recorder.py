@@ -12,19 +12,19 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from clew.capture.budget import Budget
-from clew.capture.changes import Look
 from clew.capture.event_buffer import EventBuffer
 from clew.capture.event_limit import EventLimit
-from clew.capture.failures import error_text, is_marked, mark, unmark
 from clew.capture.foreign import Foreign
 from clew.capture.gaps import Gaps
 from clew.capture.lanes import ID, NODE, Call, Lane, Lanes
 from clew.capture.names import ModuleTable
-from clew.capture.records import Note, Records, Taker
 from clew.capture.sources import STACKS, Position, StackNode
-from clew.capture.value_records import ValueRecords
 from clew.events.records import Label
+from clew.keep.budget import Budget
+from clew.keep.changes import Look
+from clew.keep.value_records import ValueRecords
+from clew.program_errors import error_text, is_marked, mark, unmark
+from clew.stream.records import Note, Records, Taker
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,7 +54,7 @@ Where: TypeAlias = FrameType | At | None
 class Recorder:
     """What the observers of one trace write to; `taker` is handed the records, `batch` at a time.
 
-    `table` makes the table of tensors: `capture.tensors.TensorTable` where there is torch. Without
+    `table` makes the table of tensors: `keep.identity.TensorTable` where there is torch. Without
     `keeps_calls` module calls are followed for their names alone, and only values that have a name
     are recorded. `on_halt` is called when the most events there may be are there, `on_direct`
     before a module call is opened that went past the hooks and lies in no other.

@@ -14,9 +14,14 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from clew.capture import plain
-from clew.capture.records import Extra
-from clew.capture.snapshots import (
+from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, OUT, VALUE_COLUMNS, Meta, Template
+from clew.events.columns import Leaf as TemplateLeaf
+from clew.events.columns import Tensor as TensorMark
+from clew.events.records import GATHERED, PARTS, SAVED, Kept, Label, Payload
+from clew.keep import python_values
+from clew.keep.identity import odd_facts
+from clew.keep.nesting import describe
+from clew.keep.snapshots import (
     Snapshot,
     bytes_of,
     elements_of,
@@ -24,14 +29,9 @@ from clew.capture.snapshots import (
     parts_of,
     snapshot,
 )
-from clew.capture.structure import describe
-from clew.capture.tensors import odd_facts
-from clew.capture.torch_compat import unobserved, without_modes
-from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, OUT, VALUE_COLUMNS, Meta, Template
-from clew.events.columns import Leaf as TemplateLeaf
-from clew.events.columns import Tensor as TensorMark
-from clew.events.records import GATHERED, PARTS, SAVED, Kept, Label, Payload
 from clew.stream.batch import Batch
+from clew.stream.records import Extra
+from clew.torch_compat import unobserved, without_modes
 
 # Makes a value of its payload: as a "tensor", an "array" or the Python "object" it was.
 Restore: TypeAlias = Callable[[Payload, str], Any]
@@ -194,8 +194,8 @@ def _payload(tensor: Any) -> Payload | None:
 
 
 def _plain(value: Any) -> Leaf:
-    shape, stride, dtype, device, extra = plain.facts_of(value)
-    return Leaf("", tuple(shape), stride, dtype, device, extra, plain.payload_of(value))
+    shape, stride, dtype, device, extra = python_values.facts_of(value)
+    return Leaf("", tuple(shape), stride, dtype, device, extra, python_values.payload_of(value))
 
 
 def _walk(described: Any, path: str) -> Iterator[tuple[str, Leaf]]:

@@ -12,8 +12,6 @@ import itertools
 import linecache
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeAlias
 
@@ -21,33 +19,9 @@ from clew.events.columns import Place
 from clew.events.model import Source
 from clew.events.notebook_cells import file_of, shown_file
 from clew.events.records import FORWARD, OPTIMIZER
+from clew.machinery import MACHINERY
 
 _CLEAR_SNAPSHOT = sys.version_info < (3, 13)
-
-
-@dataclass(slots=True)
-class Machinery:
-    """Code that has a meaning on a call stack; `capture.torch_compat` fills in torch's."""
-
-    # The frame that runs a module's hooks and then its forward.
-    call_frame: CodeType | None = None
-    # Ids of code never shown.
-    hidden: set[int] = field(default_factory=set)
-    # A frame of this code on the stack means this phase.
-    phases: dict[CodeType, int] = field(default_factory=dict)
-    # Where code comes from that is not in any file, but was made by a compiler.
-    generated: tuple[str, ...] = ("<eval_with_key>",)
-    # Whether code, though it names a file, was made by a compiler.
-    is_compiled: Callable[[CodeType], bool] = lambda code: False
-    # Folders of code that is not the user's.
-    libraries: tuple[str, ...] = (
-        os.path.dirname(os.path.dirname(__file__)) + os.sep,
-        "<frozen ",
-        "<eval_with_key>",
-    )
-
-
-MACHINERY = Machinery()
 
 
 # File, function, line, last line, column, last column.

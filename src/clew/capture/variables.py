@@ -16,16 +16,17 @@ from types import CodeType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from clew.address import Address, Segment, compile_pattern, segment_matches
-from clew.capture.changes import Look, look, not_all_seen
 from clew.capture.frames import Installed, Site, Target, hooks, instrument
 from clew.capture.frames.functions import Found, methods, missing, resolve, variables
 from clew.capture.frames.paths import follow
 from clew.capture.lanes import NAME
 from clew.capture.owners import Wanted
 from clew.capture.recorder import At, Recorder, Where
-from clew.capture.sources import MACHINERY, STACKS, position_of
+from clew.capture.sources import STACKS, position_of
 from clew.events.model import Gap
 from clew.events.records import VARIABLE, Label
+from clew.keep.changes import Look, look, not_all_seen
+from clew.machinery import MACHINERY
 
 if TYPE_CHECKING:
     from clew.capture.named import Named

@@ -14,20 +14,20 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from clew.capture.changes import look, not_all_seen
-from clew.capture.describing import Describer, glimpse, is_equal
 from clew.capture.frames import Site
 from clew.capture.frames.bytecode import read_locals
 from clew.capture.frames.paths import follow
 from clew.capture.open_calls import OpenCall
 from clew.capture.recorder import At, Recorder
-from clew.capture.seen import differences, holds_arrays, is_array
 from clew.capture.sources import position_of
 from clew.capture.told_once import ToldOnce
 from clew.capture.wishes import RETURN, Wishes, join_names
 from clew.events.notebook_cells import file_of
 from clew.events.records import VARIABLE, Label
 from clew.events.watched import OTHER, Happening, Seen, What
+from clew.keep.changes import look, not_all_seen
+from clew.keep.describing import Describer, glimpse, is_equal
+from clew.keep.seen import differences, holds_arrays, is_array
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class WatchedVariables:
         self.recorder = recorder
         self.tell = tell
         self._wants = wants
-        self._describer = Describer(recorder, wants.values, shown=wants.decorated)
+        self._describer = Describer(recorder.values, wants.values, shown=wants.decorated)
         # How many watched variables hold an object, by its id, and names that some call has for
         # what its caller watches.
         self._objects: Counter[int] = Counter()

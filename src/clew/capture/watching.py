@@ -16,19 +16,19 @@ from types import CodeType, FrameType
 from typing import Any
 
 from clew.address import nearest
-from clew.capture.failures import error_text
 from clew.capture.frames import FollowingCalls, Site, follow_calls
 from clew.capture.frames.bytecode import bound_names
 from clew.capture.frames.functions import unwrap
 from clew.capture.open_calls import BETWEEN, OURS, OpenCall, chain_of, name_of, user_frame
 from clew.capture.recorder import Recorder
 from clew.capture.scope import Scope, is_library
-from clew.capture.sources import MACHINERY
 from clew.capture.watched_variables import Wants, WatchedVariables
 from clew.capture.wishes import RETURN, TOP_LEVEL, Function, parts_of
 from clew.events.model import Gap
 from clew.events.notebook_cells import shown_file
 from clew.events.watched import Happening, WatchedCall
+from clew.machinery import MACHINERY
+from clew.program_errors import error_text
 
 _GENERATOR_ENDS = (GeneratorExit, StopIteration, StopAsyncIteration)
 

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from clew.capture.failures import add_note
 from clew.capture.recorder import Recorder
 from clew.capture.taps import current_prefix
 from clew.events.model import Gap
 from clew.events.records import PREFIX, Label
+from clew.program_errors import add_note
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from clew.capture.recorder import WRITER
-from clew.capture.records import Records
 from clew.events.model import Gap
 from clew.stream.batch import Writer
+from clew.stream.records import Records
 
 if TYPE_CHECKING:
     from clew.capture.encoder import Encoder

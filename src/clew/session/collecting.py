@@ -18,12 +18,12 @@ import torch
 from torch import nn
 
 from clew.callbacks import Callbacks, deterministic, stack_padded
-from clew.capture import glances  # noqa: F401 - tensors are compared once it is loaded
 from clew.capture.copies import copied
-from clew.capture.describing import is_same
 from clew.capture.passes import Passes
 from clew.capture.ranks import Ranks, Round
 from clew.errors import ClewError, warn
+from clew.keep import glances  # noqa: F401 - tensors are compared once it is loaded
+from clew.keep.describing import is_same
 from clew.session.rank_mail import ObjectMail
 from clew.session.tracer import Tracer, trace, unrecorded
 

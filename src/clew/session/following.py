@@ -45,10 +45,10 @@ class Following:
     ) -> None:
         from clew.capture.grads import GradSource
         from clew.capture.named import Named, TapSource, Treated
-        from clew.capture.torch_compat import is_compiling
-        from clew.capture.values import Keeper
         from clew.capture.variables import VariableSource
         from clew.capture.workers import LoaderSource, WorkerPlan
+        from clew.keep.keeper import Keeper
+        from clew.torch_compat import is_compiling
 
         self._recorder = recorder
         asked = settings.addresses
@@ -152,13 +152,13 @@ class Following:
 
 def _watch_source(recorder: Recorder, settings: Settings, gaps: Gaps) -> WatchSource:
     """Follows variables by name; told with the rest of what is live."""
-    from clew.capture import glances  # noqa: F401 - which is known once it is loaded
     from clew.capture.frames import monitoring, tracing
     from clew.capture.scope import Scope
-    from clew.capture.torch_compat import keep_from_dynamo
     from clew.capture.watched_variables import Wants
     from clew.capture.watching import WatchSource
     from clew.capture.wishes import Wishes
+    from clew.keep import glances  # noqa: F401 - which is known once it is loaded
+    from clew.torch_compat import keep_from_dynamo
 
     keep_from_dynamo((monitoring, tracing))
     wants = Wants(Wishes(settings.watch), "full" if settings.values == "full" else "stats")

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from clew.analysis.crash import crash_note, failing_event
 from clew.capture.gaps import Gaps
-from clew.capture.records import Step
 from clew.errors import ClewError, warn
 from clew.events.columns import Columns
 from clew.events.model import Gap
@@ -45,6 +44,7 @@ from clew.session.surroundings import (
 from clew.store.storage import is_url
 from clew.store.write.memory_ring import MemoryRing
 from clew.store.write.memory_sink import MemoryStore
+from clew.stream.records import Step
 from clew.stream.redact import redacted_gap
 from clew.stream.ring import ring_piece
 
@@ -68,9 +68,9 @@ class Session:
 
     def __init__(self, models: dict[str, nn.Module], settings: Settings) -> None:
         from clew.capture.automatic_steps import AutomaticSteps
-        from clew.capture.budget import Budget
         from clew.capture.live import LiveFeed
         from clew.capture.steps import Steps
+        from clew.keep.budget import Budget
 
         self._rank, self._size = rank_and_size()
         self._settings = settings = settings.on_rank(self._rank)
@@ -119,7 +119,7 @@ class Session:
     def _begin_recorder(self) -> Recorder:
         from clew.capture.encoder import Encoder
         from clew.capture.recorder import Recorder
-        from clew.capture.tensors import TensorTable
+        from clew.keep.identity import TensorTable
 
         settings, limits = self._settings, self._settings.limits
         grows = settings.out is None and limits.last is None
@@ -158,7 +158,7 @@ class Session:
         from clew.capture.optimizers import OptimizerSource
         from clew.capture.sources import boundary_of
         from clew.capture.threads import ThreadSource
-        from clew.capture.torch_compat import on_export, on_swap
+        from clew.torch_compat import on_export, on_swap
 
         recorder = self.recorder
         if nested:
@@ -228,7 +228,7 @@ class Session:
 
     def _say_missed(self) -> None:
         """Say what was asked for and never came."""
-        from clew.capture.torch_compat import compiled_graph_count
+        from clew.torch_compat import compiled_graph_count
 
         if self.recorder.halted:
             return  # it may have come past the limit
@@ -395,7 +395,7 @@ class Session:
 
     def crashed(self, error: BaseException) -> None:
         """Record the exception that ends the block, and tell the user where it came from."""
-        from clew.capture.failures import add_note
+        from clew.program_errors import add_note
 
         try:
             self.crash_text = self.recorder.crashed(error)

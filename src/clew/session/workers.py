@@ -29,19 +29,19 @@ def worker_surroundings(recorder: Recorder) -> Surroundings:
 
 def begin_worker(plan: WorkerPlan, folder: Path, worker: str) -> tuple[WorkerFile, Recorder]:
     """Record in a worker of a DataLoader: taps, and the variables that the parent asks for."""
-    from clew.capture.budget import Budget
     from clew.capture.encoder import Encoder
     from clew.capture.gaps import UnreadGaps
     from clew.capture.named import Named, TapSource
     from clew.capture.recorder import Recorder
     from clew.capture.scope import Scope
     from clew.capture.steps import Steps
-    from clew.capture.tensors import TensorTable
-    from clew.capture.values import Keeper
     from clew.capture.variables import VariableSource
     from clew.capture.watched_variables import Wants
     from clew.capture.watching import WatchSource
     from clew.capture.wishes import Wishes
+    from clew.keep.budget import Budget
+    from clew.keep.identity import TensorTable
+    from clew.keep.keeper import Keeper
 
     gaps = UnreadGaps()
     budget = Budget(Limits(), gaps.add)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from clew.address import Key, Segment, has_wildcard, join, segment_matches
-from clew.capture.objects import slots_of
+from clew.keep.objects import slots_of
 
 Child: TypeAlias = tuple[Segment, object]
 

@@ -30,8 +30,8 @@ from torch.utils._python_dispatch import (
 )
 from torch.utils.data import dataloader
 
-from clew.capture.sources import MACHINERY
 from clew.events.records import BACKWARD, DATA, OPTIMIZER, RECOMPUTE
+from clew.machinery import MACHINERY
 
 # Torch's lines are not the user's. The separator matters: a package merely named
 # torch-something is.

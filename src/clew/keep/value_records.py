@@ -9,18 +9,18 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from clew.capture import plain
-from clew.capture.budget import Budget
-from clew.capture.changes import Look, look
-from clew.capture.records import Made, Records, Shape, Token, UnknownShape, tokens_in
-from clew.capture.structure import describe, is_tensor
 from clew.events.records import Level
+from clew.keep import python_values
+from clew.keep.budget import Budget
+from clew.keep.changes import Look, look
+from clew.keep.nesting import describe, is_tensor
+from clew.stream.records import Made, Records, Shape, Token, UnknownShape, tokens_in
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from clew.capture.samples import Sample
-    from clew.capture.values import Keeper
+    from clew.keep.keeper import Keeper
 
 _REMEMBERED = 4096
 # Tensors of which something is remembered, before those that are gone are looked for.
@@ -64,7 +64,7 @@ class ValueRecords:
         `now` is a fresh look at it, if somebody has taken one.
         """
         if not is_tensor(value):
-            token, made = plain.record(value, self.tensors.values, level, self.budget)
+            token, made = python_values.record(value, self.tensors.values, level, self.budget)
             if made is not None:
                 self.kept.append((token, made))
             return token, made

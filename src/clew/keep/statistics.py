@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clew.capture.torch_compat import unobserved, without_modes
 from clew.events.digest import RunningChecksum, checksum
 from clew.events.statistics import Numbers, Statistics, moments
+from clew.torch_compat import unobserved, without_modes
 
 _BYTES = np.dtype(np.uint8)
 # What statistics are taken of as it is: of complex numbers the parts, one after the other.

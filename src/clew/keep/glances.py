@@ -1,7 +1,7 @@
 """A quick look at an ordinary tensor: its facts, and the few numbers that a line of text shows.
 
 In comes a live tensor, out goes a `Seen`; None for anything that takes more care, which
-`capture.values` has. Reads memory, runs no op: nothing here is seen by autograd or a mode. The
+`keep.keeper` has. Reads memory, runs no op: nothing here is seen by autograd or a mode. The
 numbers of the last few tensors are remembered, by what their elements are.
 """
 
@@ -14,16 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor, no_grad
 
-import clew.capture.values  # noqa: F401 - which knows all that is not ordinary
-from clew.capture import seen
-from clew.capture.seen import Whole
-from clew.capture.snapshots import is_dense
-from clew.capture.statistics import digest_of
-from clew.capture.tensors import PLAIN
-from clew.capture.torch_compat import is_transformed, is_zero_tensor, unobserved, without_modes
+import clew.keep.keeper  # noqa: F401 - which knows all that is not ordinary
 from clew.events.digest import checksum
 from clew.events.statistics import extremes
 from clew.events.watched import TENSOR, Seen
+from clew.keep import seen
+from clew.keep.identity import PLAIN
+from clew.keep.seen import Whole
+from clew.keep.snapshots import is_dense
+from clew.keep.statistics import digest_of
+from clew.torch_compat import is_transformed, is_zero_tensor, unobserved, without_modes
 
 # NumPy's dtype, its name, which NumPy makes anew each time it is asked, and bytes.
 _FLOATS: dict[torch.dtype, tuple[np.dtype[Any], str, int]] = {

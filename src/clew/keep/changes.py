@@ -3,7 +3,7 @@
 In come live values, out come `Look`s: identity, facts and, where those cannot tell, a checksum of
 the content. Equal looks are an unchanged value. NaN equals itself, no tolerance hides anything.
 Containers are looked at whole, up to a bound that a look tells of.
-Must not import torch: `capture.values`, which knows tensors, says how to look at them.
+Must not import torch: `keep.keeper`, which knows tensors, says how to look at them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from clew.capture import structure
 from clew.events.digest import checksum
 from clew.events.model import Gap
 from clew.events.records import Opaque
 from clew.events.statistics import Numbers
+from clew.keep import nesting
 
 _MOST_LEAVES = 1000
 # Of one container: bytes of plain data, as much as takes some ten milliseconds, and what an item
@@ -65,14 +65,14 @@ def learn(tensor_look: Callable[[Any], Look]) -> None:
 
 def look(value: Any) -> Look:
     """A value as it is now."""
-    if structure.is_tensor(value):
+    if nesting.is_tensor(value):
         return _tensor_look[0](value)
     if isinstance(value, np.ndarray):
         facts = (value.shape, value.dtype, "cpu", value.strides)
         return Look("ndarray", facts, id(value), array_hash(value))
     if isinstance(value, np.generic):
         return Look(type(value).__name__, (value.shape, value.dtype), 0, value.tobytes())
-    if type(value) in structure.CONSTANTS:
+    if type(value) in nesting.CONSTANTS:
         return Look(type(value).__name__, (), 0, _exact(value))
     if isinstance(value, (bytearray, array)):
         return Look(type(value).__name__, (len(value),), id(value), checksum(value))
@@ -108,13 +108,13 @@ def _container_look(value: Any) -> Look:
             leaves.append(look(item) if item is not value else Look(type(item).__name__, (), 0, 0))
         return type(item).__name__
 
-    described = structure.describe(value, leaf, 0, leaf)
+    described = nesting.describe(value, leaf, 0, leaf)
     if isinstance(described, (list, dict)):
         if len(leaves) == _MOST_LEAVES or _is_cut(described):
             return _whole_look(value)
         contents = tuple(item.same for item in leaves)
         return Look(type(value).__name__, (_keys(described),), id(value), contents)
-    if isinstance(value, (set, frozenset)) and all(type(v) in structure.CONSTANTS for v in value):
+    if isinstance(value, (set, frozenset)) and all(type(v) in nesting.CONSTANTS for v in value):
         return Look(type(value).__name__, (), id(value), frozenset(map(_exact, value)))
     return Look(type(value).__name__, (), id(value), id(value))
 
@@ -186,7 +186,7 @@ def _items(value: Any) -> Iterator[Any] | None:
     if cls is not None:
         return iter(dict.items(value)) if cls is dict else cls.__iter__(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return structure.fields_of(value)
+        return nesting.fields_of(value)
     return None
 
 

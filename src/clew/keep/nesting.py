@@ -3,7 +3,7 @@
 Containers and objects are opened only where that cannot run user code: no iterator is consumed, no
 tensor or string split, no property called. An object of another class than Python's own is
 described by its class and the tensors in it; without any, it is an `Opaque` that says its class.
-Must not import torch: `capture.tensors` tells what a tensor is once there is one.
+Must not import torch: `keep.identity` tells what a tensor is once there is one.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from clew.capture import objects
-from clew.capture.objects import MOST_ITEMS, attributes_of, class_text, contents_of
 from clew.events.records import Opaque, RecordClass
+from clew.keep import objects
+from clew.keep.objects import MOST_ITEMS, attributes_of, class_text, contents_of
 
 # Kept as they are: immutable, without references to anything else.
 CONSTANTS: set[type] = {type(None), bool, int, float, complex, str, bytes}

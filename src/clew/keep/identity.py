@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from clew.capture import structure
-from clew.capture.failures import pass_on
-from clew.capture.generators import Generators
-from clew.capture.names import ModuleTable
-from clew.capture.records import SAME, WRITTEN, Extra, UnknownShape
-from clew.capture.torch_compat import function_mode_count, unobserved
+from clew.keep import nesting
+from clew.keep.generators import Generators
+from clew.program_errors import pass_on
+from clew.stream.records import SAME, WRITTEN, Extra, UnknownShape
+from clew.torch_compat import function_mode_count, unobserved
+
+if TYPE_CHECKING:
+    from clew.capture.names import ModuleTable
 
 Token = tuple[int, ...]
 
@@ -30,7 +32,7 @@ PLAIN = frozenset({Tensor, torch.nn.Parameter})
 _UNSEEING = torch.nn.Parameter.__torch_function__
 
 _CONSTANTS = {torch.dtype, torch.device, torch.layout, torch.memory_format}
-structure.learn(Tensor, torch.nn.Module, _CONSTANTS)
+nesting.learn(Tensor, torch.nn.Module, _CONSTANTS)
 
 
 class TensorTable:

@@ -16,13 +16,17 @@ import torch
 from torch import Tensor
 
 from clew.address import Address, matches, matches_field, matches_op
-from clew.capture import changes, seen
-from clew.capture.budget import Budget
-from clew.capture.buffers import Buffers
-from clew.capture.changes import Look
-from clew.capture.failures import pass_on
-from clew.capture.records import Made, Token
-from clew.capture.snapshots import (
+from clew.events.digest import checksum
+from clew.events.model import Gap
+from clew.events.records import Kept, Level
+from clew.events.statistics import Statistics
+from clew.keep import changes, seen
+from clew.keep.budget import Budget
+from clew.keep.buffers import Buffers
+from clew.keep.changes import Look
+from clew.keep.identity import PLAIN, odd_facts, version_of
+from clew.keep.nesting import tensors_in
+from clew.keep.snapshots import (
     SMALL,
     Snapshot,
     counted_snapshot,
@@ -33,26 +37,22 @@ from clew.capture.snapshots import (
     plain_snapshot,
     snapshot,
 )
-from clew.capture.statistics import (
+from clew.keep.statistics import (
     digest_of,
     memory_of,
     statistics,
     statistics_of_bytes,
     statistics_of_parameter,
 )
-from clew.capture.structure import tensors_in
-from clew.capture.tensors import PLAIN, odd_facts, version_of
-from clew.capture.torch_compat import (
+from clew.program_errors import pass_on
+from clew.stream.records import Made, Token
+from clew.torch_compat import (
     has_memory,
     is_transformed,
     set_grad_enabled,
     unobserved,
     without_modes,
 )
-from clew.events.digest import checksum
-from clew.events.model import Gap
-from clew.events.records import Kept, Level
-from clew.events.statistics import Statistics
 
 _REMEMBERED = 4096
 # Tensors so small that it is quicker to copy them now and to take their statistics with others'.

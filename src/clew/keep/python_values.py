@@ -7,15 +7,17 @@ are copied, objects are never called, printed or kept. Must not import torch.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clew.capture.budget import Budget
-from clew.capture.names import ModuleTable
-from clew.capture.records import Extra, Made, Shape, Token, once
 from clew.events.records import Kept, Level, Payload
 from clew.events.statistics import NUMERIC_KINDS, Numbers, array_statistics
+from clew.keep.budget import Budget
+from clew.stream.records import Extra, Made, Shape, Token, once
+
+if TYPE_CHECKING:
+    from clew.capture.names import ModuleTable
 
 # Kinds of NumPy dtypes whose elements are bytes with a meaning of their own.
 _OTHER_KINDS = "USMmV"

@@ -2,7 +2,7 @@
 
 In come values and the statistics that were kept of them, out go `Seen`s. Objects are never asked
 for their text, length or equality: only what Python itself stores is read. Must not import torch:
-`capture.values` says how to read a tensor.
+`keep.keeper` says how to read a tensor.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from clew.capture import structure
-from clew.capture.changes import Look, look
 from clew.events.statistics import array_statistics
 from clew.events.watched import ARRAY, OTHER, TENSOR, Seen
+from clew.keep import nesting
+from clew.keep.changes import Look, look
 
 # Elements of an array that is shown by its values.
 FEW = 12
@@ -46,7 +46,7 @@ def learn_glance(glance: Glance) -> None:
 
 def is_array(value: Any) -> bool:
     """Whether a value is a tensor or an array."""
-    return isinstance(value, np.ndarray) or structure.is_tensor(value)
+    return isinstance(value, np.ndarray) or nesting.is_tensor(value)
 
 
 def holds_arrays(value: Any, depth: int = 3) -> bool:
@@ -68,7 +68,7 @@ def glance(value: Any, numbers: bool, digest: bool = False) -> Seen:
     found = _glance[0](value, None, digest) if numbers else None
     if found is not None:
         return found
-    if not structure.is_tensor(value):
+    if not nesting.is_tensor(value):
         return see(value, look(value), array_statistics(value) if numbers else None)
     return _tensor(value, look(value), _tensor_numbers[0](value, digest) if numbers else None)
 
@@ -86,7 +86,7 @@ def examine(tensor: Any, whole: Whole, now: Look) -> Seen:
 
 def see(value: Any, now: Look, stats: dict[str, Any] | None = None) -> Seen:
     """A value that is no container as it is now; `now` is a fresh look at it."""
-    if structure.is_tensor(value):
+    if nesting.is_tensor(value):
         return _tensor(value, now, stats)
     if isinstance(value, np.ndarray):
         return _array(value, now, stats)
@@ -184,7 +184,7 @@ def _elements(elements: Any) -> str:
         return "[" + " ".join(map(_elements, elements)) + "]"
     if isinstance(elements, float):
         return f"{elements:.4g}"
-    return _clipped(repr(elements)) if type(elements) in structure.CONSTANTS else str(elements)
+    return _clipped(repr(elements)) if type(elements) in nesting.CONSTANTS else str(elements)
 
 
 def _text(value: Any) -> str | None:
@@ -194,7 +194,7 @@ def _text(value: Any) -> str | None:
         return _clipped(str(value.item()))
     if cls is int and value.bit_length() > 200:  # Python writes out only so many digits
         return f"an int of {value.bit_length()} bits"
-    if cls in structure.CONSTANTS:
+    if cls in nesting.CONSTANTS:
         return _clipped(repr(value[:_LONGEST] if cls in (str, bytes) else value))
     if cls in (set, frozenset):
         items = [_text(item) for item in list(value)[:_MOST_ITEMS]]

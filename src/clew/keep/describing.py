@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from clew.capture.changes import Look, look
-from clew.capture.recorder import Recorder
-from clew.capture.records import Made, Token
-from clew.capture.seen import examine, glance, is_array, see, see_items, tensor_numbers
-from clew.capture.structure import CONSTANTS, describe, is_tensor
 from clew.events.records import Kept, Level
 from clew.events.statistics import array_statistics
 from clew.events.watched import OTHER, Seen
+from clew.keep.changes import Look, look
+from clew.keep.nesting import CONSTANTS, describe, is_tensor
+from clew.keep.seen import examine, glance, is_array, see, see_items, tensor_numbers
+from clew.keep.value_records import ValueRecords
+from clew.stream.records import Made, Token
 
 _LONGEST_TEXT = 1000
 
@@ -34,8 +34,8 @@ class Describer:
     With `shown` statistics are the numbers that a line of text shows, and no more.
     """
 
-    def __init__(self, recorder: Recorder, values: str, shown: bool = False) -> None:
-        self._recorder = recorder
+    def __init__(self, records: ValueRecords, values: str, shown: bool = False) -> None:
+        self._records = records
         self._values = values
         self._shown = shown
 
@@ -55,35 +55,35 @@ class Describer:
         return _mapped(described, lambda d: d.token), seen
 
     def _leaf(self, item: Any, now: Look, digest: bool) -> _Described:
-        recorder, wanted = self._recorder, self._values
+        records, wanted = self._records, self._values
         stats = wanted != "meta"
         if wanted == "stats" and is_tensor(item):
-            token, _ = recorder.values.leaf(item, Level.META, now)
+            token, _ = records.leaf(item, Level.META, now)
             return _Described(token, self._tensor(token, item, now, digest))
         level = Level.STATS if stats else Level.META
         if wanted == "full" or _is_short(item):
             level = Level.FULL
-        token, made = recorder.values.leaf(item, level, now)
+        token, made = records.leaf(item, level, now)
         if not stats or not is_array(item):
             return _Described(token, see(item, now))
         kept = made() if callable(made) else made
-        found = _numbers(recorder, item) if kept is None else kept.stats
+        found = _numbers(records, item) if kept is None else kept.stats
         return _Described(token, see(item, now, found))
 
     def _tensor(self, token: Token, tensor: Any, now: Look, digest: bool) -> Seen:
         """A tensor whose statistics are kept with its token."""
-        recorder = self._recorder
+        records = self._records
         made: Made | None = None
 
         def whole() -> dict[str, Any] | None:
             nonlocal made
-            if recorder.values.keeper is not None:
-                made = recorder.values.keeper.keep(token, tensor, Level.STATS)
+            if records.keeper is not None:
+                made = records.keeper.keep(token, tensor, Level.STATS)
             return made.stats if isinstance(made, Kept) else None
 
         found = glance(tensor, True, digest) if self._shown else examine(tensor, whole, now)
         if found.stats is not None and made is None:
-            recorder.values.kept.append((token, Kept(found.stats, None)))
+            records.kept.append((token, Kept(found.stats, None)))
         return found
 
 
@@ -164,11 +164,11 @@ def is_same(one: Any, other: Any, equal: Callable[[Any, Any], Any] | None = None
         return False
 
 
-def _numbers(recorder: Recorder, item: Any) -> dict[str, Any] | None:
+def _numbers(records: ValueRecords, item: Any) -> dict[str, Any] | None:
     """Statistics of an array or tensor as it is now, which nobody keeps."""
     if not is_tensor(item):
         return array_statistics(item)
-    if recorder.values.keeper is None or recorder.values.budget.is_over():
+    if records.keeper is None or records.budget.is_over():
         return None
     return tensor_numbers(item)
 

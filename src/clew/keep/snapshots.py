@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clew.capture.statistics import memory_of, statistics_of_bytes
-from clew.capture.torch_compat import has_memory, is_transformed, is_zero_tensor, local_part
 from clew.events.records import Payload, pack
 from clew.events.statistics import Numbers, Statistics
+from clew.keep.statistics import memory_of, statistics_of_bytes
+from clew.torch_compat import has_memory, is_transformed, is_zero_tensor, local_part
 
 # Compressed sparse layouts, with the names of their two index parts.
 COMPRESSED = {

@@ -1,0 +1,33 @@
+"""Code that has a meaning on a call stack: torch's, a compiler's, the libraries'."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import CodeType
+
+
+@dataclass(slots=True)
+class Machinery:
+    """Code that has a meaning on a call stack; `torch_compat` fills in torch's."""
+
+    # The frame that runs a module's hooks and then its forward.
+    call_frame: CodeType | None = None
+    # Ids of code never shown.
+    hidden: set[int] = field(default_factory=set)
+    # A frame of this code on the stack means this phase.
+    phases: dict[CodeType, int] = field(default_factory=dict)
+    # Where code comes from that is not in any file, but was made by a compiler.
+    generated: tuple[str, ...] = ("<eval_with_key>",)
+    # Whether code, though it names a file, was made by a compiler.
+    is_compiled: Callable[[CodeType], bool] = lambda code: False
+    # Folders of code that is not the user's.
+    libraries: tuple[str, ...] = (
+        os.path.dirname(__file__) + os.sep,
+        "<frozen ",
+        "<eval_with_key>",
+    )
+
+
+MACHINERY = Machinery()
