@@ -7,7 +7,6 @@ made by the op that wrote.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -52,10 +51,9 @@ from clew.stream.records import (
 )
 from clew.stream.redact import redacted
 
-# Hand-overs, and seconds, after which a thread has mentioned what it had got tokens of; and the
-# most values of a hand-over that are remembered for it.
+# Hand-overs after which a thread has mentioned what it had got tokens of, and the most values of
+# each that are remembered for it.
 _RECENT = 4
-_RECENT_SECONDS = 0.1
 _RECENT_VALUES = 1024
 # Writes to one memory that are remembered at least.
 _SLACK = 8
@@ -124,7 +122,7 @@ class Encoder:
         # id of a token -> number of its value
         self._numbers: dict[int, int] = {}
         # Tokens that another thread may have made, and not yet mentioned.
-        self._recent: deque[tuple[float, list[Token]]] = deque()
+        self._recent: deque[list[Token]] = deque(maxlen=_RECENT)
         # storage -> writes to it in order: (the value written, its version, the event that wrote,
         # whether autograd follows it)
         self._heads: dict[int, list[tuple[int, int, int, int]]] = {}
@@ -155,9 +153,11 @@ class Encoder:
             self._add_event(records.open_calls[at : at + EVENT_FIELDS])
         freed = self._freed(records)
         oldest = min(records.open_calls[::EVENT_FIELDS], default=inf)
-        self._remember_recent(records)
-        recent = [tokens for _, tokens in self._recent]
-        gone = self._forget([*records.surviving, *recent], oldest)
+        if records.is_shared:
+            self._recent.append(records.values[::VALUE_FIELDS][-_RECENT_VALUES:])
+        else:
+            self._recent.clear()
+        gone = self._forget([*records.surviving, *self._recent], oldest)
         rows = self._rows.items()
         around = self._around()
         modes = around.modes(self._last_mode)
@@ -211,16 +211,6 @@ class Encoder:
         self._sources |= files
         texts = {file: source(file) for file in sorted(files)}
         return {file: text for file, text in texts.items() if text is not None}
-
-    def _remember_recent(self, records: Records) -> None:
-        """Remember values that another thread may be about to mention."""
-        if not records.is_shared:
-            self._recent.clear()
-            return
-        now = time.monotonic()
-        self._recent.append((now, records.values[::VALUE_FIELDS][-_RECENT_VALUES:]))
-        while len(self._recent) > _RECENT and now - self._recent[0][0] > _RECENT_SECONDS:
-            self._recent.popleft()
 
     def _forget(self, surviving: list[Any], oldest: float) -> Ints:
         """Forget values that records to come will not mention; which.

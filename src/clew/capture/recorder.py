@@ -90,6 +90,9 @@ class Recorder:
         self._has_events = False
         # What other processes recorded, until it is handed over.
         self._foreign: list[Foreign] = []
+        # Held from the first token of a named value to its event, so that no hand-over comes
+        # between them; taken before the other, if both are.
+        self.naming = threading.RLock()
         self._draining = threading.Lock()
 
     def lane(self) -> Lane:
@@ -144,7 +147,10 @@ class Recorder:
 
         `now` is a fresh look at it, if somebody has taken one.
         """
-        return -1 if self.halted else self.told(label, self.values.described(value, now), where)
+        if self.halted:
+            return -1
+        with self.naming:
+            return self.told(label, self.values.described(value, now), where)
 
     def told(self, label: Label, out: Any, where: Where, start: int | None = None) -> int:
         """Record a described value that has a name; `start` is when what made it began."""
@@ -171,10 +177,11 @@ class Recorder:
         lane = self.lane()
         if self.halted:
             return
-        out = self.values.gathered(sample)
-        event, now, root = next(self.buffer.ids), self.clock(), lane.stack[0][NODE]
         label = sample.becomes(stage)
-        self._add((event, label, root, -1, now, now, sample.step, [], None, out, None, None))
+        with self.naming:
+            out = self.values.gathered(sample)
+            event, now, root = next(self.buffer.ids), self.clock(), lane.stack[0][NODE]
+            self._add((event, label, root, -1, now, now, sample.step, [], None, out, None, None))
 
     def mark(self, subject: Any, hand_over: bool = True) -> None:
         """Record something that concerns the whole run, at this moment; nobody is told of it.
@@ -214,12 +221,13 @@ class Recorder:
     def abandon(self) -> None:
         """Record nothing more in a process that inherited this recorder by a fork."""
         self.halt()
-        # A thread that is only in the parent may hold it.
+        # A thread that is only in the parent may hold them.
+        self.naming = threading.RLock()
         self._draining = threading.Lock()
 
     def drain(self) -> None:
         """Hand all records over; with the last ones there may be, record nothing more."""
-        with self._draining:
+        with self.naming, self._draining:
             if self.halted and self._limit.is_over:
                 return
             records = self._take()

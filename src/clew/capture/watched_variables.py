@@ -181,18 +181,19 @@ class WatchedVariables:
                 if told[0].memory != now.memory:  # an equal one: the other may be gone
                     call.told[variable] = (now, told[1]._replace(memory=now.memory))
                 continue
-            out, seen = self._describer.described(found, now)
             before = None if told is None else told[1]
-            changes = differences(before, seen)
-            if not changes and not same and not is_equal(before, seen):
-                changes = ("values",)
-            call.told[variable] = (now, seen)
-            if self._wants.on_change and before is not None and not changes:
-                continue
-            once = self._told_once
-            if self._wants.decorated and once.is_told(call, what, name, variable, seen):
-                continue
-            self._record(call, variable, out, at)
+            with self.recorder.naming:
+                out, seen = self._describer.described(found, now)
+                changes = differences(before, seen)
+                if not changes and not same and not is_equal(before, seen):
+                    changes = ("values",)
+                call.told[variable] = (now, seen)
+                if self._wants.on_change and before is not None and not changes:
+                    continue
+                once = self._told_once
+                if self._wants.decorated and once.is_told(call, what, name, variable, seen):
+                    continue
+                self._record(call, variable, out, at)
             alias = call.aliases.get(name, "") if what == "input" else ""
             self.emit(what, call, at[0], name=variable, before=before, after=seen,
                       changes=changes, alias="" if alias == name else alias)  # fmt: skip
@@ -236,14 +237,16 @@ class WatchedVariables:
             return
         # What is returned is compared to nothing.
         digest = not self._wants.decorated
-        out, seen = self._describer.described(value, look(value), digest)
-        call.result = (seen, site.line)
-        self._record(call, RETURN, out, (site.line, frame.f_back), call.start)
+        with self.recorder.naming:
+            out, seen = self._describer.described(value, look(value), digest)
+            call.result = (seen, site.line)
+            self._record(call, RETURN, out, (site.line, frame.f_back), call.start)
 
     def yielded(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
         """A generator yields a value."""
-        out, seen = self._describer.described(value, look(value))
-        self._record(call, RETURN, out, (site.line, frame.f_back))
+        with self.recorder.naming:
+            out, seen = self._describer.described(value, look(value))
+            self._record(call, RETURN, out, (site.line, frame.f_back))
         self.emit("yield", call, site.line, after=seen)
 
     def emit(

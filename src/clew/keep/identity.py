@@ -256,13 +256,16 @@ class TensorTable:
 
     def sweep(self) -> list[Token]:
         """Drop what belongs to tensors that are gone; the tokens that remain."""
-        for key, held in list(self.live.items()):
-            if held[0]() is None and self.live.get(key) is held:
+        # Keys alone: a list of pairs is not made at once where other threads add some.
+        for key in list(self.live):
+            held = self.live.get(key)
+            if held is not None and held[0]() is None and self.live.get(key) is held:
                 del self.live[key]
                 self._versions.pop(key, None)
-        for address, holder in list(self._storages.items()):
-            if holder[0]() is None:
-                del self._storages[address]
+        for address in list(self._storages):
+            holder = self._storages.get(address)
+            if holder is not None and holder[0]() is None:
+                self._storages.pop(address, None)
         return [held[1] for held in list(self.live.values())]
 
     def _storage(self, tensor: Tensor) -> int:

@@ -274,7 +274,10 @@ class Keeper:
 
     def forget(self) -> None:
         """Let go of data, which goes with its batch."""
-        self._in_full = {key: (token, None) for key, (token, _) in list(self._in_full.items())}
+        for key in list(self._in_full):  # at once: other threads keep values meanwhile
+            kept = self._in_full.get(key)
+            if kept is not None:
+                self._in_full[key] = (kept[0], None)
         taken = list(self._taken.values())  # at once: other threads keep values meanwhile
         self._taken = {id(t.token): t for t in taken if t.snapshot is None}
 
