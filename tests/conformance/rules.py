@@ -190,10 +190,7 @@ RULES = [
     _mode("producers", ("aten.mul.Tensor",),
           "torch counts another shape of a view as a write, and so does an alias of it",
           "memory_that_changes_its_shape"),
-    *[
-        _mode("modules", (f"aten.{op}",),
-              "torch calls global hooks before a module's own, so these ran for the caller",
-              "hooks_of_modules_and_tensors")
-        for op in ("view.default", "add.Tensor", "mul.Tensor")
-    ],
+    _mode("modules", ("aten.view.default",),
+          "torch puts backward hooks on a result after all forward hooks, so for the caller",
+          "hooks_of_modules_and_tensors"),
 ]  # fmt: skip
