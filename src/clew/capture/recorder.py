@@ -89,6 +89,8 @@ class Recorder:
         self._has_events = False
         # What other processes recorded, until it is handed over.
         self._foreign: list[Foreign] = []
+        # The addresses that they have met.
+        self.met_by_workers: set[str] = set()
         self._draining = threading.Lock()
 
     def lane(self) -> Lane:

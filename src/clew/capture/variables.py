@@ -54,10 +54,13 @@ class VariableSource:
         self._plans: dict[tuple[int, str], Plan] = {}
         self._running = False
         self.matched: set[str] = set()
+        # Those whose function did not exist when the recording began.
+        self._missing: list[Address] = []
 
     def start(self) -> None:
         """Follow the functions that exist by now, and those of modules as they are met."""
         self._running = True
+        self._missing.clear()
         for address in self._addresses:
             if address.kind == "function":
                 self._follow_function(address)
@@ -79,11 +82,19 @@ class VariableSource:
             STACKS.let_go(plan.codes)
             plan.codes = []
 
+    @property
+    def met(self) -> set[str]:
+        """The addresses that something was recorded for."""
+        return {w.address.text for plan in self._plans.values() for w in plan.wanted if w.ran}
+
     def say_missed(self) -> None:
-        """Report the addresses whose function was found and never ran."""
+        """Report the addresses whose function was not found, or was found and never ran."""
+        met = self.met | self._recorder.met_by_workers
+        for address in self._missing:
+            if address.text not in met:
+                self._on_gap(_not_found(address))
         for wanted in [w for plan in self._plans.values() for w in plan.wanted]:
-            if not any(w.ran for p in self._plans.values() for w in p.wanted
-                       if w.address is wanted.address):  # fmt: skip
+            if wanted.address.text not in met:
                 self._on_gap(_never_ran(wanted.address))
 
     @property
@@ -112,11 +123,7 @@ class VariableSource:
             self._plan(match, address, None)
         if not found:
             self.matched.add(address.text)
-            why = str(missing(address.path, address.segments))
-            self._on_gap(
-                Gap("an address to capture", address.text, why,
-                    "import the module first, or name a function that exists")
-            )  # fmt: skip
+            self._missing.append(address)
 
     def _met(self, path: str, module: Any) -> None:
         """Follow the methods of a module that has just got a name, as far as they are wanted.
@@ -387,6 +394,12 @@ def _stem(match: Found, is_method: bool) -> str:
 
 def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path and name else path or name
+
+
+def _not_found(address: Address) -> Gap:
+    why = str(missing(address.path, address.segments))
+    what_to_do = "import the module first, or name a function that exists"
+    return Gap("an address to capture", address.text, why, what_to_do)
 
 
 def _never_ran(address: Address) -> Gap:

@@ -182,7 +182,7 @@ class WatchSource:
     def say_missed(self) -> None:
         """Report the names that no function had."""
         for address in self._wants.names.missed():
-            if address.text in self._said:
+            if address.text in self._said | self.recorder.met_by_workers:
                 continue
             self._said.add(address.text)
             met = {name for code in self._ran for name in bound_names(code)}
