@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any
 from clew.address import Address, Segment, compile_pattern, segment_matches
 from clew.capture.changes import Look, look, not_all_seen
 from clew.capture.frames import Installed, Site, Target, hooks, instrument
-from clew.capture.frames.functions import Found, methods, missing, resolve, variables
+from clew.capture.frames.functions import (
+    Found,
+    methods,
+    missing,
+    resolve,
+    self_name,
+    variables,
+)
 from clew.capture.frames.paths import follow
 from clew.capture.lanes import NAME
 from clew.capture.owners import Wanted
@@ -159,8 +166,12 @@ class VariableSource:
             plan = Plan(self, match.function, match.inner)
             self._plans[id(match.function), match.inner] = plan
         name, rest = (match.rest[0], match.rest[1:]) if match.rest else (RETURN, ())
-        stem = _stem(match, owners is not None)
-        changed = plan.add(Wanted(address, name, rest, stem, owners, match.gets_owner))
+        stem, called = _stem(match, owners is not None), ""
+        function = match.function
+        own = self_name(function.__code__, function.__qualname__) if name == "self" else None
+        if own is not None:
+            name, called = own, "self"
+        changed = plan.add(Wanted(address, name, rest, stem, owners, match.gets_owner, called))
         if changed and self._running:
             plan.install()
 
@@ -321,6 +332,7 @@ class Plan:
         where: Where,
     ) -> None:  # fmt: skip
         wanted.ran = True
+        name = wanted.called or name
         walk = follow(value, wanted.rest) if wanted.rest else None
         for inside, found in walk.places if walk is not None else (("", value),):
             variable = f"{name}{inside}" if inside.startswith("[") else _joined(name, inside)

@@ -104,6 +104,8 @@ class WatchSource:
             self._following.start(function, self)
             return
         self._roots = {found.__code__ for found in unwrap(function)}
+        for code in self._roots:
+            self._wants.names.concern(code)
         self._following = self._follow(function)
         self._rested = (function, self._following)
 

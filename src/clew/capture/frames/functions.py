@@ -85,7 +85,21 @@ def variables(function: FunctionType, inner: str = "") -> list[str]:
             return []
         code = found[0]
     own = (*code.co_varnames, *code.co_cellvars, *code.co_freevars, *_global_names(code))
+    if not inner and self_name(code, function.__qualname__) is not None:
+        own = (*own, "self")
     return [name for name in dict.fromkeys(own) if not name.startswith("__clew_")]
+
+
+def self_name(code: CodeType, qualname: str = "") -> str | None:
+    """What a method calls its object, if not `self`; None for what is no method.
+
+    Before Python 3.11 code does not know its `qualname`.
+    """
+    around = getattr(code, "co_qualname", qualname).rpartition(".")[0]
+    names = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
+    if not around or around.endswith("<locals>") or not code.co_argcount or "self" in names:
+        return None
+    return code.co_varnames[0]
 
 
 def _global_names(code: CodeType) -> list[str]:
