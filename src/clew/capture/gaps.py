@@ -43,10 +43,12 @@ class Gaps:
             warn(str(gap))
         return is_new
 
-    def tell(self, gap: Gap) -> None:
-        """Note something that was not seen, and warn of it."""
-        if self.add(gap) and not self._warns:
+    def tell(self, gap: Gap) -> bool:
+        """Note something that was not seen, and warn of it; whether it is new."""
+        is_new = self.add(gap)
+        if is_new and not self._warns:
             warn(str(gap))
+        return is_new
 
     def fault(self, fault: BaseException, where: str) -> None:
         """A failure of Clew's own: said once, noted, never raised."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -42,19 +42,12 @@ _MISSING = dict.fromkeys(CALL_ROLES, "no gradient arrived for it")
 class GradSource:
     """Follows the gradients, parameters and buffers that were asked for."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        addresses: Iterable[Address],
-        named: Named,
-        on_gap: Callable[[Gap], Any],
-    ) -> None:
+    def __init__(self, recorder: Recorder, addresses: Iterable[Address], named: Named) -> None:
         self._recorder = recorder
         self._names = named
         paths = [a for a in addresses if a.kind == "path"]
         self._calls = [a for a in paths if a.role in CALL_ROLES]
         self._wanted = [(a, compile_pattern(a.path)) for a in paths if a.role in TENSOR_ROLES]
-        self._on_gap = on_gap
         self.matched: set[str] = set()
         # Paths and roles of which there is an event.
         self._recorded: set[tuple[str, str]] = set()
@@ -88,16 +81,16 @@ class GradSource:
         self._followed.clear()
         self._shapeless.clear()
 
-    def say_missed(self) -> None:
-        """Report the addresses that name something of which nothing came."""
+    def missed(self) -> Iterator[Gap]:
+        """Say which addresses name something of which nothing came."""
         for address in (*self._calls, *(a for a, _ in self._wanted)):
             matcher, role = compile_pattern(address.path), str(address.role)
             if address.text in self.matched and not any(
                 role == told and matcher(path) for path, told in self._recorded
             ):
                 why = _MISSING.get(role, _NO_STEP)
-                self._on_gap(Gap("an address to capture", address.text, why,
-                                 "run that part of the training inside the block"))  # fmt: skip
+                what_to_do = "run that part of the training inside the block"
+                yield Gap("an address to capture", address.text, why, what_to_do)
 
     def look_around(self) -> None:
         """Record parameters and buffers that have changed, at the end of a step."""

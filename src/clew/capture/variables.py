@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
@@ -94,15 +94,19 @@ class VariableSource:
         """The addresses that something was recorded for."""
         return {w.address.text for plan in self._plans.values() for w in plan.wanted if w.ran}
 
-    def say_missed(self) -> None:
-        """Report the addresses whose function was not found, or was found and never ran."""
+    def missed(self) -> Iterator[Gap]:
+        """Say which addresses have a function that was found and never ran."""
         met = self.met | self._recorder.met_by_workers
-        for address in self._missing:
-            if address.text not in met:
-                self._on_gap(_not_found(address))
         for wanted in [w for plan in self._plans.values() for w in plan.wanted]:
             if wanted.address.text not in met:
-                self._on_gap(_never_ran(wanted.address))
+                yield _never_ran(wanted.address)
+
+    def not_found(self, addresses: Iterable[Address]) -> Iterator[Gap]:
+        """Say which of some addresses name a function that does not exist."""
+        texts = {address.text for address in addresses} - self._recorder.met_by_workers
+        for address in self._missing:
+            if address.text in texts:
+                yield _not_found(address)
 
     @property
     def owners(self) -> set[str]:
