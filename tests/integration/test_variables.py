@@ -721,3 +721,19 @@ def test_a_function_inside_another_goes_by_its_qualified_name_too() -> None:
         made()(torch.ones(2))
     assert [e.address for e in t[address]] == [f"{HERE}:made.doubled.y#0"]
     assert t.coverage == ()
+
+
+def test_all_functions_are_looked_for_in_one_go_and_none_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To look at everything that exists takes tens of milliseconds."""
+    searches = []
+    find_all = gc.get_objects
+    monkeypatch.setattr(gc, "get_objects", lambda: searches.append(1) or find_all())
+    asked = [f"{HERE}:made.doubled.y", f"{HERE}:nowhere.y", "no_file.py:f.x", "no_module:f.x"]
+    trace = clew.trace(capture=asked).start()
+    assert len(searches) == 1
+    made()(torch.ones(2))
+    trace.stop()
+    assert len(trace[asked[0]]) == 1
+    assert [gap.where for gap in trace.coverage] == asked[1:]

@@ -20,6 +20,7 @@ from clew.capture.changes import Look, look, not_all_seen
 from clew.capture.frames import Installed, Site, Target, hooks, instrument
 from clew.capture.frames.functions import (
     Found,
+    Functions,
     methods,
     missing,
     resolve,
@@ -68,9 +69,11 @@ class VariableSource:
         """Follow the functions that exist by now, and those of modules as they are met."""
         self._running = True
         self._missing.clear()
-        for address in self._addresses:
-            if address.kind == "function":
-                self._follow_function(address)
+        named = [address for address in self._addresses if address.kind == "function"]
+        functions = Functions() if named else None
+        for address in named:
+            self._follow_function(address, functions)
+        del functions
         modules = self._recorder.modules
         modules.on_module = self._met
         for entry in list(modules.entries.values()):
@@ -127,8 +130,8 @@ class VariableSource:
                             found += [f"{stem}.{v}" for v in variables(match.function)]
         return found
 
-    def _follow_function(self, address: Address) -> None:
-        found = resolve(address.path, address.segments)
+    def _follow_function(self, address: Address, functions: Functions | None) -> None:
+        found = resolve(address.path, address.segments, functions)
         found = [match for match in found if not match.rest or _has_variable(match)]
         for match in found:
             self._plan(match, address, None)
