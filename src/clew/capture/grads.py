@@ -27,6 +27,7 @@ from clew.capture.named import Named
 from clew.capture.quiet import unseen
 from clew.capture.recorder import Recorder
 from clew.capture.structure import tensors_in
+from clew.capture.torch_compat import unobserved
 from clew.events.model import Gap
 from clew.events.records import GRADIENT, VARIABLE, Label
 
@@ -128,9 +129,11 @@ class GradSource:
 
             tensor.register_hook(arrived)
 
-        for place, tensor in tensors_in(value):
-            if tensor.requires_grad:
-                follow(place, tensor)
+        found = tensors_in(value)
+        with unobserved():
+            for place, tensor in found:
+                if tensor.requires_grad:
+                    follow(place, tensor)
 
     def _follow(self, path: str, tensor: Tensor) -> None:
         """Follow a parameter or buffer that has a name, if it was asked for."""
@@ -149,9 +152,10 @@ class GradSource:
             return
         self._followed[id(tensor)] = (weakref.ref(tensor), path, frozenset(roles))
         try:
-            if "grad" in roles and tensor.requires_grad and tensor.is_leaf:
-                hook = _accumulated(weakref.ref(self), path)
-                self._handles.append(tensor.register_post_accumulate_grad_hook(hook))
+            with unobserved():
+                if "grad" in roles and tensor.requires_grad and tensor.is_leaf:
+                    hook = _accumulated(weakref.ref(self), path)
+                    self._handles.append(tensor.register_post_accumulate_grad_hook(hook))
         except Exception as fault:  # a kind of tensor that takes no hooks
             self._recorder.gaps.fault(fault, f"{path}:grad")
         self._record_own(path, tensor, frozenset(roles))
@@ -200,11 +204,12 @@ class GradSource:
             return
         self._follow_shaped()
         for parameter, path, roles in self._of(optimizer):
-            if "grad" in roles and parameter.grad is not None:
+            gradient = _grad_of(parameter) if "grad" in roles else None
+            if gradient is not None:
                 # What the step will use: reduced over ranks, clipped.
-                self.record(path, "grad", parameter.grad)
+                self.record(path, "grad", gradient)
             if "update" in roles:
-                with torch.no_grad(), unseen(parameter):
+                with unobserved(), torch.no_grad(), unseen(parameter):
                     self._before[id(parameter)] = parameter.clone()
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -213,7 +218,7 @@ class GradSource:
         for parameter, path, roles in self._of(optimizer):
             before = self._before.pop(id(parameter), None)
             if before is not None:
-                with torch.no_grad(), unseen(parameter):
+                with unobserved(), torch.no_grad(), unseen(parameter):
                     update = parameter - before
                 self.record(path, "update", update, again=True)
             self._record_own(path, parameter, roles)
@@ -232,11 +237,17 @@ class GradSource:
 
 def _accumulated(source: Callable[[], GradSource | None], path: str) -> Callable[[Tensor], None]:
     def hook(parameter: Tensor) -> None:
-        owner = source()
-        if owner is not None and parameter.grad is not None:
-            owner.record(path, "grad", parameter.grad, again=True)
+        owner, gradient = source(), _grad_of(parameter)
+        if owner is not None and gradient is not None:
+            owner.record(path, "grad", gradient, again=True)
 
     return hook
+
+
+def _grad_of(parameter: Tensor) -> Tensor | None:
+    """The gradient of a parameter, of which neither its class nor a mode of the program hears."""
+    with unobserved():
+        return parameter.grad
 
 
 def _has(tensor: Tensor, role: str) -> bool:
