@@ -19,6 +19,7 @@ from clew.capture.lanes import NAME, NODE, NUMBER, Call
 from clew.capture.names import ModuleEntry
 from clew.capture.quiet import Quiet
 from clew.capture.recorder import Recorder, Where
+from clew.capture.sources import MACHINERY
 from clew.capture.steps import Steps
 from clew.capture.structure import describe
 from clew.capture.taps import current_prefix, listen
@@ -302,6 +303,7 @@ class TapSource:
         self, name: str, value: Any, module: Any, reduce: Any, frame: FrameType | None
     ) -> None:
         """A value was marked."""
+        jit = MACHINERY.pause_jit()
         try:
             stem, path = self._stem(name, module)
             if reduce is not None:
@@ -314,6 +316,9 @@ class TapSource:
             self._named.record(label, value, frame)
         except Exception as fault:
             self._recorder.gaps.fault(fault, f"the tap {name!r}")
+        finally:
+            if jit is not None:
+                MACHINERY.resume_jit(jit)
 
     def missed(self, name: str) -> None:
         """A tap in compiled code was given something that is no tensor."""

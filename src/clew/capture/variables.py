@@ -312,6 +312,7 @@ class Plan:
     def _seen(self, site: Site, name: str, value: object, owner: object, always: bool) -> None:
         if value is None and self._is_made:
             return  # how torch.fx lets go of a value
+        jit = MACHINERY.pause_jit()
         try:
             frame = _user_frame()
             call = self._calls.setdefault(id(frame), _Call())
@@ -328,6 +329,9 @@ class Plan:
                         self._record(wanted, path, name, value, always, call, where)
         except Exception as fault:
             self._recorder.gaps.fault(fault, f"{site.function}.{name}")
+        finally:
+            if jit is not None:
+                MACHINERY.resume_jit(jit)
 
     def _running(self) -> object:
         """The module that runs: whose method it is, where the method gives up its `self`."""

@@ -21,7 +21,7 @@ from clew.capture.frames.paths import follow
 from clew.capture.open_calls import OpenCall
 from clew.capture.recorder import At, Recorder
 from clew.capture.seen import differences, holds_arrays, is_array
-from clew.capture.sources import position_of
+from clew.capture.sources import MACHINERY, position_of
 from clew.capture.told_once import ToldOnce
 from clew.capture.wishes import RETURN, Wishes, join_names
 from clew.events.notebook_cells import file_of
@@ -110,10 +110,14 @@ class WatchedVariables:
 
     def guarded(self, call: OpenCall, name: str, work: Callable[[], None]) -> None:
         """Do something that must not fail in the program."""
+        jit = MACHINERY.pause_jit()
         try:
             work()
         except Exception as fault:
             self.recorder.gaps.fault(fault, f"{call.info.function}.{name}")
+        finally:
+            if jit is not None:
+                MACHINERY.resume_jit(jit)
 
     def bound(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
         """A variable is bound, or a parameter given."""
