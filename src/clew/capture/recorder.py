@@ -17,7 +17,7 @@ from clew.capture.event_buffer import EventBuffer
 from clew.capture.event_limit import EventLimit
 from clew.capture.failures import error_text, is_marked, mark, unmark
 from clew.capture.foreign import Foreign
-from clew.capture.gaps import Gaps
+from clew.capture.gaps import TOO_DEEP, Gaps
 from clew.capture.lanes import ID, NODE, Call, Lane, Lanes
 from clew.capture.names import ModuleTable
 from clew.capture.records import Note, Records, Taker
@@ -115,6 +115,8 @@ class Recorder:
     def failure(self, lane: Lane, call: Call, exception: BaseException) -> str:
         """Give the text of an exception leaving a call, an event of its own if no op saw it."""
         text = error_text(exception)
+        if isinstance(exception, RecursionError):
+            self.gaps.add(TOO_DEEP)
         if not is_marked(exception, self.lanes.owner):
             mark(exception, self.lanes.owner)
             self._note_error(call[NODE], call[ID], exception, text)
