@@ -174,6 +174,15 @@ def test_a_step_that_could_have_matched_ends_with_the_warning_and_only_the_first
     assert {gap.where for gap in t.coverage} == {"9", "0.forward.nothing"}
 
 
+def test_where_a_model_never_ran_that_is_the_one_warning() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with clew.trace(nn.Linear(2, 2), capture=["fc", "weight:grad"]) as t:
+            torch.ones(1)
+    assert ["it never ran" in text for text in warned(caught)] == [True]
+    assert len(t.coverage) == 3
+
+
 def test_what_comes_later_is_not_in_the_coverage() -> None:
     model = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)})
     with warnings.catch_warnings(record=True) as caught:

@@ -7,7 +7,7 @@ a `Label`. What callbacks are to make of them happens here, whatever kind of val
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
@@ -82,7 +82,6 @@ class Named:
         self._treated = list(treated)
         self._steps = steps
         self._training = training
-        self._on_gap = on_gap
         self._quiet = Quiet(recorder, on_gap)
         sided = [t for t in self._treated if t.address.role in (None, "in", "out")]
         self.calls = [t for t in sided if t.address.kind == "path"]
@@ -161,16 +160,16 @@ class Named:
             side = _inputs(args, kwargs or {}) if treated.address.role == "in" else out
             self._value_of(treated, OP_STEM + str(func), str(func), None, side, -1, told)
 
-    def tell_missing(self) -> None:
-        """Tell of addresses whose values came only in steps that were not to be recorded."""
+    def missed(self) -> Iterator[Gap]:
+        """Say of which addresses values came only in steps that were not to be recorded."""
         for treated in self._treated:
             how = treated.treatment
             if treated.address.text in self.matched and not treated.was_due:
                 only = f", only={how.only!r}" if how.only else ""
-                self._on_gap(
-                    Gap("an address to capture", treated.address.text,
-                        f"none of the steps in which it ran was due (every={how.every}{only})",
-                        "mark the steps with Trace.step(), or record more of them")
+                yield Gap(
+                    "an address to capture", treated.address.text,
+                    f"none of the steps in which it ran was due (every={how.every}{only})",
+                    "mark the steps with Trace.step(), or record more of them",
                 )  # fmt: skip
 
     def _called(self, call: Call, side: str, value: Any) -> None:

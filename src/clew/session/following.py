@@ -120,7 +120,7 @@ class Following:
 
     def missed(self) -> Iterator[Gap]:
         """Say which addresses were found, and never came."""
-        for source in (self._variables, self.grads):
+        for source in (self.named, self._variables, self.grads):
             if source is not None:
                 yield from source.missed()
 

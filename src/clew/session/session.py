@@ -240,16 +240,18 @@ class Session:
         if self._paused and not self._has_run:
             self.gaps.tell(all_left_out(self._steps.number))
             return  # what was asked for may have come
+        told = []
         if not self._given and self.recorder.is_empty() and settings.schedule is None:
-            self.gaps.tell(NOTHING_RAN)
+            told.append(NOTHING_RAN)
         compiled = compiled_graph_count() > 0
-        for gap in models_that_never_ran(self._given, modules, following.owners, compiled):
+        told += models_that_never_ran(self._given, modules, following.owners, compiled)
+        for gap in told:
             self.gaps.tell(gap)
-        following.named.tell_missing()
         if following.watch is not None:
             following.watch.say_missed()
         for gap in (*following.missed(), *self._without_match(settings.addresses)):
-            (self.gaps.add if gap.where in self._warned else self.gaps.tell)(gap)
+            # Where nothing ran at all, that is said, and why nothing matches is clear.
+            (self.gaps.add if told or gap.where in self._warned else self.gaps.tell)(gap)
 
     def _without_match(self, addresses: list[Address]) -> Iterator[Gap]:
         following = self._following
