@@ -65,9 +65,42 @@ class Stream(IterableDataset[Any]):
             yield torch.from_numpy(video)
 
 
+class Fetched(Videos):
+    """As `Videos`, made a batch at a time."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        made = []
+        for index in indices:
+            video = np.full((4, 3), index, np.float32)
+            made.append(torch.from_numpy(video))
+        return made
+
+
+class Opened(IterableDataset[Any]):
+    """Three samples; there is work before the first of them and after the last."""
+
+    def __iter__(self) -> Iterator[Any]:
+        head = np.zeros(2)
+        return self.items(head)
+
+    def items(self, head: Any) -> Iterator[Any]:
+        for n in range(3):
+            video = np.full((4, 3), n, np.float32)
+            yield torch.from_numpy(video)
+        tail = head + 1
+        del tail
+
+
+def stacked(items: list[Any]) -> Any:
+    """A `collate_fn` with variables of its own."""
+    both = torch.stack(items)
+    return both
+
+
 def seeded(worker: int) -> None:
     """The program's own `worker_init_fn`."""
-    os.environ["SEEN_WORKER"] = str(worker)
+    seed = np.full(3, worker)
+    os.environ["SEEN_WORKER"] = str(seed[0])
 
 
 def plain(items: list[Any]) -> list[Any]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType
+from typing import Any
 
 
 @dataclass(slots=True)
@@ -22,6 +23,10 @@ class Machinery:
     generated: tuple[str, ...] = ("<eval_with_key>",)
     # Whether code, though it names a file, was made by a compiler.
     is_compiled: Callable[[CodeType], bool] = lambda code: False
+    # Put aside what `torch.jit.trace` follows on this thread, if it does, and have it go on: what
+    # is done with its tensors goes into its graph, and their sizes are tensors.
+    pause_jit: Callable[[], Any] = lambda: None
+    resume_jit: Callable[[Any], None] = lambda state: None
     # Folders of code that is not the user's.
     libraries: tuple[str, ...] = (
         os.path.dirname(__file__) + os.sep,

@@ -434,6 +434,16 @@ is_jit_tracing: Callable[[], bool] = torch._C._is_tracing
 jit_state: Callable[[], Any] = torch._C._get_tracing_state
 set_jit_state: Callable[[Any], None] = torch._C._set_tracing_state  # type: ignore[attr-defined]
 
+
+def _pause_jit() -> Any:
+    state = jit_state() if is_jit_tracing() else None
+    if state is not None:
+        set_jit_state(None)
+    return state
+
+
+MACHINERY.pause_jit, MACHINERY.resume_jit = _pause_jit, set_jit_state
+
 # Sets the mode of autograd in one instruction, which no signal can come in between.
 set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
 

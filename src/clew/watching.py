@@ -196,8 +196,11 @@ class Watch:
         source, workers, leave = self._blocks.pop()
         leave()
         workers.stop()
+        try:
+            workers.close()
+        except Exception as fault:
+            source.recorder.gaps.fault(fault, "the events of workers")
         self._stop(source, error)
-        workers.close()
 
     def _loader_source(self, source: WatchSource) -> LoaderSource:
         """Lets the workers of DataLoaders watch the same variables."""

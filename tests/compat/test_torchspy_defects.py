@@ -515,3 +515,27 @@ def test_defect_squashing_by_name_makes_no_loops() -> None:
     edges = [line.strip(" ;").split(" -> ") for line in text.splitlines() if " -> " in line]
     assert len(edges) == 2
     assert all(above != below for above, below in edges)
+
+
+def test_defect_hooks_that_are_never_removed_say_nothing_as_python_ends(tmp_path: Path) -> None:
+    program = f"""
+import torch
+from torch import nn
+from clew.compat.torchspy import CallTracer
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+model, tracer = Model(), CallTracer({str(tmp_path)!r})
+tracer.register_hooks(model)
+model(torch.ones(1, 2))
+print(tracer.get_trace())
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "['layers.0', 'layers.1', 'root']\n"

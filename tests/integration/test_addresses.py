@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import clew
+from clew.errors import ClewWarning
 
 ONE = torch.ones(1, 3)
 
@@ -120,3 +122,87 @@ def test_a_root_and_a_call_that_are_written_alike() -> None:
     third = t["Linear#2"].one
     assert (third.module, third.call) == ("Linear", 2)
     assert t["['Linear#2']"].one.module == "Linear#2"
+
+
+# Addresses that nothing matches
+
+
+def warned(caught: Any) -> list[str]:
+    return [str(w.message) for w in caught if w.category is ClewWarning]
+
+
+@pytest.mark.parametrize(
+    ("address", "nearest"),
+    [
+        ("0.wieght:param", "0.weight"),
+        ("linear", "0"),
+        ("op:aten.sotfmax", ""),
+        ("test_addresses.py:no_such_function.x", "the functions of test_addresses.py"),
+        ("test_addresses.py:Net.forward.x", "never called"),
+        ("0.weight:update", "no optimizer"),
+    ],
+)
+def test_an_address_without_a_match_is_warned_of_at_the_end(address: str, nearest: str) -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with clew.trace(model, capture=[address]) as t:
+            model(torch.ones(1, 2))
+            assert warned(caught) == []
+    assert len(warned(caught)) == 1
+    assert address in warned(caught)[0]
+    assert nearest in warned(caught)[0]
+    assert [gap.where for gap in t.coverage] == [address]
+
+
+def test_a_step_that_could_have_matched_ends_with_the_warning_and_only_the_first() -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with clew.trace(model, capture=["9", "0.forward.nothing"]) as t:
+            torch.ones(1)
+            t.step()
+            assert warned(caught) == []  # no module ran
+            model(torch.ones(1, 2))
+            t.step()
+            assert len(warned(caught)) == 2
+            assert "(up to the end of step 1)" in warned(caught)[0]
+            assert len(t.coverage) == 0  # they may still come
+            model(torch.ones(1, 2))
+            t.step()
+    assert len(warned(caught)) == 2
+    assert {gap.where for gap in t.coverage} == {"9", "0.forward.nothing"}
+
+
+def test_where_a_model_never_ran_that_is_the_one_warning() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with clew.trace(nn.Linear(2, 2), capture=["fc", "weight:grad"]) as t:
+            torch.ones(1)
+    assert ["it never ran" in text for text in warned(caught)] == [True]
+    assert len(t.coverage) == 3
+
+
+def test_what_comes_later_is_not_in_the_coverage() -> None:
+    model = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with clew.trace(model, capture=["b", "a#2"]) as t:
+            model["a"](torch.ones(1, 2))
+            t.step()
+            assert ["b" in text for text in warned(caught)] == [True]
+            model["b"](torch.ones(1, 2))
+            model["a"](torch.ones(1, 2))
+            model["a"](torch.ones(1, 2))
+    assert len(warned(caught)) == 1
+    assert t.coverage == ()
+
+
+def test_a_watched_name_without_a_match_is_warned_of() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with clew.trace(watch=["no_such_name"]):
+            torch.ones(1)
+    assert [text.partition(":")[0] for text in warned(caught)] == [
+        "a variable to watch at no_such_name"
+    ]

@@ -506,6 +506,39 @@ def test_each_call_of_a_decorated_function_is_recorded() -> None:
     assert [op.name for op in tracer.ops] == ["aten.add.Tensor"] * 2
 
 
+def test_a_decorated_function_has_its_trace() -> None:
+    @clew.trace()
+    def compute(x: Tensor) -> Tensor:
+        return x + 1
+
+    compute(ONE)
+    assert [op.name for op in compute.trace.ops] == ["aten.add.Tensor"]  # type: ignore[attr-defined]
+
+
+def test_decorated_methods_of_every_kind_are_called_as_they_were() -> None:
+    class Sums:
+        base = 1
+
+        @clew.trace()
+        def own(self, x: Tensor) -> Tensor:
+            return x + self.base
+
+        @clew.trace()
+        @staticmethod
+        def static(x: Tensor) -> Tensor:
+            return x + 2
+
+        @clew.trace()
+        @classmethod
+        def of_class(cls, x: Tensor) -> Tensor:
+            return x + cls.base
+
+    sums: Any = Sums()
+    for method, result in ((sums.own, 2), (sums.static, 3), (sums.of_class, 2)):
+        assert float(method(ONE)[0, 0]) == result
+        assert len(method.trace.ops) == 1
+
+
 def test_a_decorated_function_that_calls_itself() -> None:
     tracer = clew.trace()
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import inspect
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -557,3 +559,29 @@ def test_a_fault_at_the_end_does_not_raise(part: str, monkeypatch: pytest.Monkey
     with clew.trace(model) as again:
         model(torch.ones(1))
     assert "nested trace" not in str(again.coverage)
+
+
+class Nested(nn.Module):
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.inner = Nested(depth - 1) if depth else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner: Tensor = self.inner(x)
+        return inner
+
+
+@pytest.mark.parametrize("level", ["ops", "modules"])
+def test_coverage_says_that_hooks_make_a_recursion_deeper(level: str) -> None:
+    room = sys.getrecursionlimit() - len(inspect.stack())
+    # Four levels for each call of a module, five with a hook.
+    model = Nested(room * 2 // 9)
+    model(torch.ones(1))
+    with clew.trace(model, level=level) as t:
+        with pytest.raises(RecursionError):
+            model(torch.ones(1))
+    assert [gap.what for gap in t.coverage] == ["calls as deep as Python allows"]
+    assert "sys.setrecursionlimit" in t.coverage[0].remedy
+    with clew.trace(model.inner.inner, level=level) as shallow:
+        Nested(5)(torch.ones(1))
+    assert "calls as deep as Python allows" not in [gap.what for gap in shallow.coverage]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.overrides import TorchFunctionMode
 
 import clew
 from clew.errors import NotRecorded
@@ -270,3 +272,64 @@ def test_optimizer_state_of_a_lazy_module() -> None:
         model(torch.ones(2, 3)).sum().backward()
         optimizer.step()
     assert t["weight:state.exp_avg"].value.shape == (4, 3)
+
+
+class Heard(torch.Tensor):
+    """Tells of everything that torch asks its class."""
+
+    calls: ClassVar[list[str]] = []
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.calls.append(func.__name__)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class Overheard(TorchFunctionMode):
+    """Tells of everything that is called while it is on."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        Heard.calls.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(2, 2).as_subclass(Heard))
+        self.fc = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.fc(x @ self.scale)
+        return out
+
+
+def heard(capture: list[str], mode: bool) -> list[str]:
+    """What the program's own class and mode hear of a training step."""
+    model = Scaled()
+    optimizer = torch.optim.Adam(model.parameters())
+    x = torch.ones(1, 2).as_subclass(Heard).requires_grad_()
+    with contextlib.ExitStack() as blocks:
+        if capture:
+            trace = blocks.enter_context(clew.trace(model, capture=capture))
+        if mode:
+            blocks.enter_context(Overheard())
+        Heard.calls.clear()
+        model(x).sum().backward()
+        optimizer.step()
+        calls = list(Heard.calls)
+    for address in capture:
+        assert len(trace[address]) > 0
+    return calls
+
+
+@pytest.mark.parametrize("mode", [False, True])
+@pytest.mark.parametrize(
+    "address",
+    [":grad", ":grad_in", "fc:grad", "scale:grad", "scale:update", "scale:state", "scale:param",
+     "fc.weight:grad", "fc.weight:update"],
+)  # fmt: skip
+def test_classes_and_modes_of_the_program_do_not_hear_of_what_is_captured(
+    address: str, mode: bool
+) -> None:
+    assert heard([address], mode) == heard([], mode)

@@ -877,3 +877,16 @@ def test_reading_while_recording_keeps_nothing_and_changes_nothing() -> None:
         assert len(t.events) == len(seen)  # reading recorded nothing
         model(torch.ones(1, 3))
         assert len(t.events) == 2 * len(seen)
+
+
+class LooksAtItself(nn.Module):
+    def forward(self, x: Tensor) -> dict[str, Any]:
+        held = locals()
+        torch.relu(x)
+        return held
+
+
+def test_what_a_forward_has_from_locals_is_not_emptied() -> None:
+    model = LooksAtItself()
+    with clew.trace(model):
+        assert model.forward(torch.ones(1))["self"] is model

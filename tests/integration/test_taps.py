@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -277,3 +278,35 @@ def test_a_tap_over_steps_is_a_series() -> None:
     series = t.series("x")
     assert series.steps == [1, 2, 3]
     assert series.stack(pad=True).tolist() == [[1, 0, 0], [1, 1, 1], [1, 1, 0]]
+
+
+class Tapped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.fc(x)
+        clew.tap("mid", y)
+        return y * 2
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
+@pytest.mark.parametrize(
+    "asked",
+    [{}, {"capture": ["forward.y"]}, {"watch": ["y"]}, {"values": "full"},
+     {"callbacks": {"mid": clew.Callbacks(save="max")}}],
+    ids=str,
+)  # fmt: skip
+def test_what_is_tapped_or_followed_is_no_part_of_what_jit_traces(asked: dict[str, Any]) -> None:
+    """torch warns of every number that is made of a tensor it traces; here that is an error."""
+    model = Tapped()
+    plain = re.sub(r"___torch_mangle_\d+\.", "", graph_of(model))
+    with clew.trace(model, **asked) as t:
+        assert re.sub(r"___torch_mangle_\d+\.", "", graph_of(model)) == plain
+    assert len(t["mid"]) > 0
+    assert faults(t) == []
+
+
+def graph_of(model: nn.Module) -> str:
+    return str(torch.jit.trace(model, torch.ones(1, 2)).inlined_graph)

@@ -670,3 +670,70 @@ def test_models_whose_code_was_made_are_followed_by_name() -> None:
         # Not by a pattern, which the code of torch.compile would match as well.
         [gap] = [gap for gap in t.coverage if gap.what == "an address to capture"]
         assert gap.where == "**.forward.linear"
+
+
+class Named(nn.Module):
+    """Calls its object `s`; a function inside and a static method have no object."""
+
+    def __init__(s) -> None:
+        super().__init__()
+        s.lin = nn.Linear(2, 2)
+        s.seen = torch.zeros(1)
+
+    def forward(s, x: Tensor) -> Tensor:
+        s.seen = x * 2
+
+        def inner(y: Tensor) -> Tensor:
+            return y + 1
+
+        return inner(s.lin(s.seen))
+
+
+@pytest.mark.parametrize("address", ["forward.self.seen", f"{HERE}:Named.forward.self.seen"])
+def test_self_is_the_object_whatever_its_method_calls_it(address: str) -> None:
+    model = Named()
+    with clew.trace(model, capture=[address]) as t:
+        model(torch.ones(1, 2))
+    assert torch.equal(t[address][-1].outputs[""].tensor(), torch.full((1, 2), 2.0))
+    assert t[address][-1].name == "self.seen"
+    assert t.coverage == ()
+
+
+@pytest.mark.parametrize("address", ["forward.inner.self", f"{HERE}:made.self"])
+def test_what_is_no_method_has_no_self(address: str) -> None:
+    model = Named()
+    with clew.trace(model, capture=[address]) as t:
+        model(torch.ones(1, 2))
+    assert [gap.where for gap in t.coverage] == [address]
+
+
+def made() -> Any:
+    def doubled(x: Tensor) -> Tensor:
+        y = x * 2
+        return y
+
+    return doubled
+
+
+def test_a_function_inside_another_goes_by_its_qualified_name_too() -> None:
+    address = f"{HERE}:made.<locals>.doubled.y"
+    with clew.trace(capture=[address]) as t:
+        made()(torch.ones(2))
+    assert [e.address for e in t[address]] == [f"{HERE}:made.doubled.y#0"]
+    assert t.coverage == ()
+
+
+def test_all_functions_are_looked_for_in_one_go_and_none_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To look at everything that exists takes tens of milliseconds."""
+    searches = []
+    find_all = gc.get_objects
+    monkeypatch.setattr(gc, "get_objects", lambda: searches.append(1) or find_all())
+    asked = [f"{HERE}:made.doubled.y", f"{HERE}:nowhere.y", "no_file.py:f.x", "no_module:f.x"]
+    trace = clew.trace(capture=asked).start()
+    assert len(searches) == 1
+    made()(torch.ones(2))
+    trace.stop()
+    assert len(trace[asked[0]]) == 1
+    assert [gap.where for gap in trace.coverage] == asked[1:]

@@ -859,3 +859,27 @@ def test_an_argument_that_is_bound_anew_has_its_own_name() -> None:
 
     run()
     assert [line for line in texts(stream) if "(loss)" in line] == ["│  │  x (loss) f32[2]  [1 1]"]
+
+
+class Counter:
+    """Calls its object `s`."""
+
+    def __init__(s) -> None:
+        s.total = torch.zeros(1)
+
+    def add(s, x: Any) -> None:
+        s.total = s.total + x
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="code does not know its class")
+def test_self_is_the_object_whatever_its_method_calls_it() -> None:
+    counter = Counter()
+    with clew.watch("self.total", out=False) as block:
+        counter.add(1)
+    totals = [e for e in block.trace.variables if e.name == "s.total"]
+    assert [float(e.outputs[""].stats.max) for e in totals] == [0, 1]
+    whole = clew.watch("self.total", out=False)(Counter.add)
+    whole(counter, 2)
+    totals = [e for e in whole.watch.trace.variables if e.name == "s.total"]
+    assert [float(e.outputs[""].stats.max) for e in totals] == [1, 3]
+    assert [gap for gap in whole.watch.trace.coverage if gap.what == "a variable to watch"] == []

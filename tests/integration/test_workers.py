@@ -15,7 +15,16 @@ from torch.utils.data import DataLoader, Subset
 import clew
 from clew.events.tensor_text import tensor_text
 from clew.run.event import Event
-from tests.datasets import Stream, Videos, WatchedVideos, plain, seeded
+from tests.datasets import (
+    Fetched,
+    Opened,
+    Stream,
+    Videos,
+    WatchedVideos,
+    plain,
+    seeded,
+    stacked,
+)
 from tests.processes import HANG_GUARD
 
 METHODS = ["fork", pytest.param("spawn", marks=pytest.mark.slow)]
@@ -40,10 +49,8 @@ def _no_folder_stays(temporary: Path) -> Iterator[None]:
 
 
 def loader(dataset: Any, method: str, **options: Any) -> DataLoader[Any]:
-    options = {"batch_size": 2, "num_workers": 2, **options}
-    return DataLoader(
-        dataset, multiprocessing_context=method, collate_fn=plain, timeout=HANG_GUARD, **options
-    )
+    options = {"batch_size": 2, "num_workers": 2, "collate_fn": plain, **options}
+    return DataLoader(dataset, multiprocessing_context=method, timeout=HANG_GUARD, **options)
 
 
 def samples(events: list[Event]) -> set[str]:
@@ -152,6 +159,7 @@ def test_the_loader_and_its_own_start_function_are_as_they_were() -> None:
     with clew.trace(capture=[CAPTURED]) as t:
         list(batches)
         assert batches.worker_init_fn is seeded
+        assert batches.collate_fn is plain
     assert DataLoader.__iter__ is original
     assert len(t[CAPTURED]) == 16
 
@@ -176,6 +184,73 @@ def test_samples_of_a_stream_are_counted() -> None:
     assert samples(list(t[CAPTURED])) == {
         f"worker{w}.sample{n}" for w in range(2) for n in range(3)
     }
+
+
+BATCHES = ["worker0.sample0,1", "worker0.sample4,5", "worker1.sample2,3", "worker1.sample6,7"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_variables_of_a_collate_function_come_with_the_samples_of_the_batch(method: str) -> None:
+    with clew.trace(capture=["datasets.py:stacked.both"]) as t:
+        list(loader(Videos(), method, collate_fn=stacked))
+    found = list(t["datasets.py:stacked.both"])
+    assert sorted(event.prefix for event in found) == BATCHES
+    assert "never called" not in str(t.coverage)
+
+
+def test_a_collate_function_after_a_failed_batch_has_its_own_samples() -> None:
+    batches = loader(Videos(bad=(1,)), "fork", num_workers=1, collate_fn=stacked)
+    with clew.trace(capture=["datasets.py:stacked.both"]) as t:
+        items = iter(batches)
+        with pytest.raises(ValueError, match="no frames in 1"):
+            next(items)
+        next(items)
+        del items
+    assert t["datasets.py:stacked.both"][0].prefix == "worker0.sample2,3"
+
+
+def test_variables_of_a_dataset_that_makes_whole_batches_all_come() -> None:
+    address = "datasets.py:Fetched.__getitems__.video"
+    with clew.trace(capture=[address, "datasets.py:stacked.both"]) as t:
+        list(loader(Fetched(), "fork", collate_fn=stacked))
+    found = sorted((event.prefix, event.outputs[""].array()[0, 0]) for event in t[address])
+    assert found == [(batch, n) for batch in BATCHES for n in map(int, batch[14:].split(","))]
+    assert sorted(event.prefix for event in t["datasets.py:stacked.both"]) == BATCHES
+    assert "never called" not in str(t.coverage)
+
+
+def test_work_before_and_after_a_stream_is_of_no_sample() -> None:
+    stem = "datasets.py:Opened"
+    asked = [f"{stem}.__iter__.head", f"{stem}.items.tail", "datasets.py:stacked.both"]
+    with clew.trace(capture=asked) as t:
+        list(loader(Opened(), "fork", num_workers=1, collate_fn=stacked))
+    assert [event.prefix for event in t[asked[0]]] == ["worker0"]
+    assert [event.prefix for event in t[asked[1]]] == ["worker0"]
+    assert [event.prefix for event in t[asked[2]]] == ["worker0.sample0,1", "worker0.sample2"]
+
+
+def test_variables_of_the_start_function_come_though_no_sample_is_made() -> None:
+    with clew.trace(capture=["datasets.py:seeded.seed"]) as t:
+        items = iter(loader(Subset(Videos(), []), "fork", worker_init_fn=seeded))
+        assert list(items) == []
+    assert samples(list(t["datasets.py:seeded.seed"])) == {"worker0", "worker1"}
+
+
+def test_a_watched_variable_that_only_workers_have_is_not_said_to_be_missing() -> None:
+    with clew.watch("both", out=False) as w:
+        list(loader(Videos(), "fork", collate_fn=stacked))
+    assert [gap.where for gap in w.trace.coverage if gap.what == "a variable to watch"] == []
+    with clew.trace(watch=["both"]) as t:
+        list(loader(Videos(), "fork", collate_fn=stacked))
+    assert [gap.where for gap in t.coverage if gap.what == "a variable to watch"] == []
+
+
+def test_what_no_worker_has_met_is_said_to_be_missing() -> None:
+    with clew.trace(capture=["datasets.py:stacked.both"]) as t:
+        list(loader(Videos(), "fork"))
+    assert [gap.where for gap in t.coverage if "never called" in gap.why] == [
+        "datasets.py:stacked.both"
+    ]
 
 
 def test_events_of_workers_go_to_disk_and_come_back(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import io
 import logging
 import re
@@ -311,3 +312,26 @@ def test_one_watch_inside_another_on_the_same_function() -> None:
         inner(3)
     names = [[e.name for e in f.watch.trace.variables] for f in (outer, inner)]  # type: ignore[attr-defined]
     assert names == [["x", "x", "return"] * 2, ["n", "return"] * 2]
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_a_package_that_was_installed_elsewhere_is_not_the_program_s_own(
+    is_installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by `pip install --target`: an installer writes down what it has put where."""
+    package, record = tmp_path / "clew_extra", tmp_path / "clew_extra-1.dist-info" / "RECORD"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "work.py").write_text("def double(x):\n    y = x * 2\n    return y\n")
+    record.parent.mkdir()
+    record.write_text("clew_extra/work.py,sha256=0,0\n" if is_installed else "other.py,,\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    work = importlib.import_module("clew_extra.work")
+    del sys.modules["clew_extra.work"], sys.modules["clew_extra"]
+    with clew.watch(out=False) as block:
+        work.double(np.ones(2))
+    inside = [e.name for e in block.trace.variables if e.address.startswith("work.py:")]
+    assert bool(inside) != is_installed
+    double = clew.watch(out=False)(work.double)
+    double(np.ones(2))
+    assert "y" in [event.name for event in double.watch.trace.variables]

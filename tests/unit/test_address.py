@@ -190,7 +190,7 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
     ),
     (
         "data:outer.<locals>.inner.x",
-        {"kind": "function", "path": "data", "segments": ("outer", "<locals>", "inner", "x")},
+        {"kind": "function", "path": "data", "segments": ("outer", "inner", "x")},
     ),
     (
         "dataset.py:get_item",

@@ -14,7 +14,7 @@ from clew.address.cursor import Cursor
 from clew.address.matching import compile_file
 from clew.address.ranks import split_rank
 from clew.address.roles import MISTAKEN_ROLES, ROLES, nearest_role, word_at
-from clew.address.segments import Segment, join
+from clew.address.segments import Key, Segment, join
 from clew.errors import AddressSyntaxError, ClewError
 
 
@@ -54,6 +54,7 @@ def parse(text: str) -> Address:
 
     path[#call][:role[.field]]                  encoder.layers.*.self_attn#2:in.mask
     file.py:name[#call][:role[.field]]          dataset.py:get_item.video (or a dotted module)
+                                                f.py:make.<locals>.f.x, or f.py:make.f.x
     op:pattern[#call][:role[.field]]            op:aten._softmax*
     line:file:number                            line:model.py:57
     any of these, then @rank                    encoder.layers.0#2:in@1, @* for every rank
@@ -93,7 +94,7 @@ def _parse_without_rank(text: str) -> Address:
     if colon > 0 and _names_function(text, colon):
         return _parse_function(text, colon)
     cursor = Cursor(text)
-    segments = () if cursor.at_tail() or not text else cursor.segments()
+    segments = () if cursor.at_tail() or not text else _names(cursor)
     return _finish(cursor, "path", join(segments), segments)
 
 
@@ -111,6 +112,12 @@ def _finish(cursor: Cursor, kind: str, path: str, segments: tuple[Segment, ...])
         what = "a second role" if cursor.at(":") else "text directly after ']'"
         cursor.fail(what, cursor.pos, "write one role and its field, :in.mask")
     return Address(cursor.text, kind, path, function, None, call, role, field, segments)
+
+
+def _names(cursor: Cursor) -> tuple[Segment, ...]:
+    """Read segments; what Python writes between a function and one inside it is no name."""
+    segments = cursor.segments()
+    return tuple(part for part in segments if part != "<locals>" or isinstance(part, Key))
 
 
 def _parse_op(text: str) -> Address:
@@ -143,7 +150,7 @@ def _parse_function(text: str, colon: int) -> Address:
     cursor = Cursor(text, colon + 1)
     if re.fullmatch("[0-9]+", text[colon + 1 :]):
         cursor.fail("a function cannot be a number", colon + 1, f"for the line, write line:{text}")
-    segments = cursor.segments()
+    segments = _names(cursor)
     return _finish(cursor, "function", text[:colon], segments)
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable
 from types import FrameType, MethodType
 from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary, WeakMethod, WeakValueDictionary, finalize, ref
+from weakref import WeakKeyDictionary, WeakValueDictionary, finalize, ref
 
 import torch
 from torch import nn
@@ -59,12 +59,16 @@ def listen(known: KnownModules, ended: Callable[[str], None]) -> Callable[[], No
 
 
 def _weakly(ended: MethodType, end: Callable[[], None]) -> Callable[[str], None]:
-    reference = WeakMethod(ended, lambda gone: end())
+    """Call a method for as long as its object lives, and `end` when it goes.
+
+    Not by a `WeakMethod`, which fails when it is collected in one cycle with its object.
+    """
+    method, owner = ended.__func__, ref(ended.__self__, lambda gone: end())
 
     def tell(path: str) -> None:
-        method = reference()
-        if method is not None:
-            method(path)
+        found = owner()
+        if found is not None:
+            method(found, path)
 
     return tell
 
@@ -168,19 +172,20 @@ class Hook:
 
 
 class Hooks(list[Hook]):
-    """A hook for each module whose calls are heard; a method is told their paths as they end."""
+    """A hook for each module whose calls are heard."""
 
-    def __init__(self, ended: Callable[[str], None], root: str = "") -> None:
-        self._ended = WeakMethod(ended)
+    def __init__(self, root: str = "") -> None:
         self._known = KnownModules(root)
         self._end: Callable[[], None] | None = None
 
-    def hear(self, model: nn.Module, found: Iterable[tuple[str, nn.Module]]) -> None:
-        """Hear of some modules of a model, too, which are given with their paths."""
-        wanted, ended = set(found), self._ended()
+    def hear(
+        self, model: nn.Module, found: Iterable[tuple[str, nn.Module]], ended: Callable[[str], None]
+    ) -> None:
+        """Hear of some modules of a model, too, given with their paths; tell `ended` of calls."""
+        wanted = set(found)
         self._known.add(model, lambda module, path: (path, module) in wanted)
         self[:] = [Hook(self._known, module) for module in self._known.modules()]
-        if self._end is None and ended is not None:
+        if self._end is None:
             self._end = listen(self._known, ended)
 
     def end(self) -> None:

@@ -15,6 +15,16 @@ from clew.program_errors import pass_on
 _log = logging.getLogger("clew")
 
 
+# Of a program that ran into the limit: it may not have done so without the trace.
+TOO_DEEP = Gap(
+    "calls as deep as Python allows",
+    "",
+    "the hooks that see module calls add a frame to each, so that a RecursionError may come of "
+    "modules nested some 200 deep",
+    "raise the limit before the block: sys.setrecursionlimit(2 * sys.getrecursionlimit())",
+)
+
+
 class Gaps:
     """The gaps of one trace, each once; `doing` and `what` say what it does, to what.
 
@@ -43,14 +53,19 @@ class Gaps:
             warn(str(gap))
         return is_new
 
-    def tell(self, gap: Gap) -> None:
-        """Note something that was not seen, and warn of it."""
-        if self.add(gap) and not self._warns:
+    def tell(self, gap: Gap) -> bool:
+        """Note something that was not seen, and warn of it; whether it is new."""
+        is_new = self.add(gap)
+        if is_new and not self._warns:
             warn(str(gap))
+        return is_new
 
     def fault(self, fault: BaseException, where: str) -> None:
         """A failure of Clew's own: said once, noted, never raised."""
         pass_on(fault)
+        if isinstance(fault, RecursionError):
+            self.add(TOO_DEEP)
+            return
         text = f"{type(fault).__name__}: {fault}"
         why = f"Clew failed while recording it ({text})"
         self.add(Gap(self._what, where, why, "please report it"))

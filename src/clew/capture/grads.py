@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial, update_wrapper
 from typing import Any
@@ -32,6 +32,7 @@ from clew.events.records import GRADIENT, VARIABLE, Label
 from clew.keep.changes import look
 from clew.keep.nesting import tensors_in
 from clew.machinery import MACHINERY
+from clew.torch_compat import unobserved
 
 _is_compiling = torch.compiler.is_dynamo_compiling
 
@@ -57,19 +58,12 @@ class _Followed:
 class GradSource:
     """Follows the gradients, parameters and buffers that were asked for."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        addresses: Iterable[Address],
-        named: Named,
-        on_gap: Callable[[Gap], Any],
-    ) -> None:
+    def __init__(self, recorder: Recorder, addresses: Iterable[Address], named: Named) -> None:
         self._recorder = recorder
         self._names = named
         paths = [a for a in addresses if a.kind == "path"]
         self._calls = [a for a in paths if a.role in CALL_ROLES]
         self._wanted = [(a, compile_pattern(a.path)) for a in paths if a.role in TENSOR_ROLES]
-        self._on_gap = on_gap
         self.matched: set[str] = set()
         # Paths and roles of which there is an event.
         self._recorded: set[tuple[str, str]] = set()
@@ -103,16 +97,16 @@ class GradSource:
         self._followed.clear()
         self._shapeless.clear()
 
-    def say_missed(self) -> None:
-        """Report the addresses that name something of which nothing came."""
+    def missed(self) -> Iterator[Gap]:
+        """Say which addresses name something of which nothing came."""
         for address in (*self._calls, *(a for a, _ in self._wanted)):
             matcher, role = compile_pattern(address.path), str(address.role)
             if address.text in self.matched and not any(
                 role == told and matcher(path) for path, told in self._recorded
             ):
                 why = _MISSING.get(role, _NO_STEP)
-                self._on_gap(Gap("an address to capture", address.text, why,
-                                 "run that part of the training inside the block"))  # fmt: skip
+                what_to_do = "run that part of the training inside the block"
+                yield Gap("an address to capture", address.text, why, what_to_do)
 
     def look_around(self) -> None:
         """Record parameters and buffers that have changed, at the end of a step."""
@@ -150,9 +144,11 @@ class GradSource:
 
             tensor.register_hook(arrived)
 
-        for place, tensor in tensors_in(value):
-            if tensor.requires_grad:
-                follow(place, tensor)
+        found = tensors_in(value)
+        with unobserved():
+            for place, tensor in found:
+                if tensor.requires_grad:
+                    follow(place, tensor)
 
     def _follow(self, path: str, tensor: Tensor) -> None:
         """Follow a parameter or buffer that has a name, if it was asked for by that name."""
@@ -174,9 +170,10 @@ class GradSource:
         is_hooked = followed.has("grad")
         followed.names[path] = frozenset(roles)
         try:
-            if "grad" in roles and not is_hooked and tensor.requires_grad and tensor.is_leaf:
-                hook = _accumulated(weakref.ref(self))
-                self._handles.append(tensor.register_post_accumulate_grad_hook(hook))
+            with unobserved():
+                if "grad" in roles and not is_hooked and tensor.requires_grad and tensor.is_leaf:
+                    hook = _accumulated(weakref.ref(self))
+                    self._handles.append(tensor.register_post_accumulate_grad_hook(hook))
         except Exception as fault:  # a kind of tensor that takes no hooks
             self._recorder.gaps.fault(fault, f"{path}:grad")
         for role in roles & {"param", "buffer"}:
@@ -202,8 +199,9 @@ class GradSource:
     def accumulated(self, parameter: Tensor) -> None:
         """A gradient has been added to that of a parameter."""
         followed = self._of_tensor(parameter)
-        if followed is not None and parameter.grad is not None:
-            self.record_named(followed, "grad", parameter.grad, again=True)
+        gradient = None if followed is None else _grad_of(parameter)
+        if followed is not None and gradient is not None:
+            self.record_named(followed, "grad", gradient, again=True)
 
     def record_named(self, followed: _Followed, role: str, value: Any, again: bool = False) -> None:
         """Record a value under each name that a tensor was asked for by in this role."""
@@ -246,7 +244,7 @@ class GradSource:
             if closure is None:
                 self._record_used(parameter, followed)
             if followed.has("update"):
-                with torch.no_grad(), unseen(parameter):
+                with unobserved(), torch.no_grad(), unseen(parameter):
                     self._before[id(parameter)] = parameter.clone()
         if closure is None:
             return None
@@ -269,8 +267,9 @@ class GradSource:
 
     def _record_used(self, parameter: Tensor, followed: _Followed) -> None:
         """Record the gradient that a step will use: reduced over ranks, clipped."""
-        if parameter.grad is not None:
-            self.record_named(followed, "grad", parameter.grad)
+        gradient = _grad_of(parameter)
+        if gradient is not None:
+            self.record_named(followed, "grad", gradient)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if _is_compiling():
@@ -278,7 +277,7 @@ class GradSource:
         for parameter, followed in self._of(optimizer):
             before = self._before.pop(id(parameter), None)
             if before is not None:
-                with torch.no_grad(), unseen(parameter):
+                with unobserved(), torch.no_grad(), unseen(parameter):
                     update = parameter - before
                 self.record_named(followed, "update", update, again=True)
             self._record_own(followed, parameter)
@@ -316,6 +315,12 @@ def _run_closure(
 
 
 MACHINERY.hidden.add(id(_run_closure.__code__))
+
+
+def _grad_of(parameter: Tensor) -> Tensor | None:
+    """The gradient of a parameter, of which neither its class nor a mode of the program hears."""
+    with unobserved():
+        return parameter.grad
 
 
 def _has(tensor: Tensor, role: str) -> bool:

@@ -7,7 +7,7 @@ a `Label`. What callbacks are to make of them happens here, whatever kind of val
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
@@ -26,6 +26,7 @@ from clew.events.model import Gap
 from clew.events.records import PREFIX, RECOMPUTE, SAVED, TAP, VARIABLE, Label
 from clew.keep.changes import Look
 from clew.keep.nesting import at_path, describe
+from clew.machinery import MACHINERY
 from clew.torch_compat import is_compiled, is_compiling, is_recomputing
 
 _ABSENT = object()
@@ -82,7 +83,6 @@ class Named:
         self._treated = list(treated)
         self._steps = steps
         self._training = training
-        self._on_gap = on_gap
         self._quiet = Quiet(recorder, on_gap)
         sided = [t for t in self._treated if t.address.role in (None, "in", "out")]
         self.calls = [t for t in sided if t.address.kind == "path"]
@@ -161,16 +161,16 @@ class Named:
             side = _inputs(args, kwargs or {}) if treated.address.role == "in" else out
             self._value_of(treated, OP_STEM + str(func), str(func), None, side, -1, told)
 
-    def tell_missing(self) -> None:
-        """Tell of addresses whose values came only in steps that were not to be recorded."""
+    def missed(self) -> Iterator[Gap]:
+        """Say of which addresses values came only in steps that were not to be recorded."""
         for treated in self._treated:
             how = treated.treatment
             if treated.address.text in self.matched and not treated.was_due:
                 only = f", only={how.only!r}" if how.only else ""
-                self._on_gap(
-                    Gap("an address to capture", treated.address.text,
-                        f"none of the steps in which it ran was due (every={how.every}{only})",
-                        "mark the steps with Trace.step(), or record more of them")
+                yield Gap(
+                    "an address to capture", treated.address.text,
+                    f"none of the steps in which it ran was due (every={how.every}{only})",
+                    "mark the steps with Trace.step(), or record more of them",
                 )  # fmt: skip
 
     def _called(self, call: Call, side: str, value: Any) -> None:
@@ -296,6 +296,7 @@ class TapSource:
         self, name: str, value: Any, module: Any, reduce: Any, frame: FrameType | None
     ) -> None:
         """A value was marked."""
+        jit = MACHINERY.pause_jit()
         try:
             stem, path = self._stem(name, module)
             if reduce is not None:
@@ -308,6 +309,9 @@ class TapSource:
             self._named.record(label, value, frame)
         except Exception as fault:
             self._recorder.gaps.fault(fault, f"the tap {name!r}")
+        finally:
+            if jit is not None:
+                MACHINERY.resume_jit(jit)
 
     def missed(self, name: str) -> None:
         """A tap in compiled code was given something that is no tensor."""

@@ -22,7 +22,8 @@ class Wanted:
 
     `stem` is the function as an address names it. `owners` are the modules whose method it is, by
     id, with the path of each; None for any caller. `gets_owner` says whether the function is called
-    with one of them as its first argument.
+    with one of them as its first argument. `called` is what the address calls the variable, if not
+    by its name: `self`.
     """
 
     address: Address
@@ -31,6 +32,7 @@ class Wanted:
     stem: str
     owners: dict[int, str] | None
     gets_owner: bool
+    called: str = ""
     ran: bool = False
 
     def path_of(self, owner: object, function: FunctionType, recorder: Recorder) -> str | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from clew.capture.event_buffer import EventBuffer
 from clew.capture.event_limit import EventLimit
 from clew.capture.foreign import Foreign
-from clew.capture.gaps import Gaps
+from clew.capture.gaps import TOO_DEEP, Gaps
 from clew.capture.lanes import ID, NODE, Call, Lane, Lanes
 from clew.capture.names import ModuleTable
 from clew.capture.sources import STACKS, Position, StackNode
@@ -90,6 +90,8 @@ class Recorder:
         self._has_events = False
         # What other processes recorded, until it is handed over.
         self._foreign: list[Foreign] = []
+        # The addresses that they have met.
+        self.met_by_workers: set[str] = set()
         # Held from the first token of a named value to its event, so that no hand-over comes
         # between them; taken before the other, if both are.
         self.naming = threading.RLock()
@@ -117,6 +119,8 @@ class Recorder:
     def failure(self, lane: Lane, call: Call, exception: BaseException) -> str:
         """Give the text of an exception leaving a call, an event of its own if no op saw it."""
         text = error_text(exception)
+        if isinstance(exception, RecursionError):
+            self.gaps.add(TOO_DEEP)
         if not is_marked(exception, self.lanes.owner):
             mark(exception, self.lanes.owner)
             self._note_error(call[NODE], call[ID], exception, text)

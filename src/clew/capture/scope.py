@@ -1,16 +1,20 @@
 """Which functions are the user's own: the ones a watch steps into.
 
 In come code objects, out comes yes or no: everything but the standard library, installed packages
-and Clew itself, unless packages or files are named.
+and Clew itself, unless packages or files are named. A package is installed where Python installs
+them, or where an installer has written down that it put it there (`pip install --target`).
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import site
 import sys
 import sysconfig
 from collections.abc import Iterable
+from pathlib import Path
 from types import CodeType
 
 from clew.address import matches_file
@@ -56,7 +60,34 @@ class Scope:
 
 def is_library(file: str) -> bool:
     """Whether a file belongs to the standard library or to an installed package."""
-    return file.startswith((*_LIBRARIES, "<__array_function__"))
+    return file.startswith("<__array_function__") or bool(_library_of(file))
+
+
+@functools.lru_cache(maxsize=4096)
+def _library_of(file: str) -> str:
+    """The folder a file was installed into, with its package; empty if it was not installed."""
+    for library in _LIBRARIES:
+        if file.startswith(library):
+            return library
+    for folder in Path(file).parents if os.path.isabs(file) else ():
+        if file[len(os.path.join(folder, "")) :].replace(os.sep, "/") in _recorded(str(folder)):
+            return os.path.join(folder, "")
+    return ""
+
+
+@functools.lru_cache(maxsize=1024)
+def _recorded(folder: str) -> frozenset[str]:
+    """The files that installers say they have put into a folder, as seen from there."""
+    found: set[str] = set()
+    try:
+        names = [name for name in os.listdir(folder) if name.endswith(".dist-info")]
+    except OSError:
+        return frozenset()
+    for name in names:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            lines = Path(folder, name, "RECORD").read_text("utf-8").splitlines()
+            found.update(line.partition(",")[0] for line in lines)
+    return frozenset(found)
 
 
 def _is_made(code: CodeType) -> bool:
@@ -71,12 +102,10 @@ def _is_made(code: CodeType) -> bool:
 
 
 def _package_folder(file: str) -> str:
-    """The folder of the outermost package a file lies in."""
-    for library in _LIBRARIES:
-        if file.startswith(library):
-            inside = file[len(library) :].split(os.sep)
-            return library + inside[0] + (os.sep if len(inside) > 1 else "")
-    return os.path.dirname(file) + os.sep
+    """The folder of the outermost package that an installed file lies in."""
+    library = _library_of(file)
+    inside = file[len(library) :].split(os.sep)
+    return library + inside[0] + (os.sep if len(inside) > 1 else "")
 
 
 def _is_named(name: str, file: str) -> bool:

@@ -15,6 +15,7 @@ import sys
 from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeAlias
 
+from clew.capture.frames.bytecode import UNSHARED
 from clew.events.columns import Place
 from clew.events.model import Source
 from clew.events.notebook_cells import file_of, shown_file
@@ -189,7 +190,7 @@ def read_locals(frame: FrameType, names: tuple[str, ...]) -> list[Any]:
     """Values of some locals of a function's frame, None where unbound."""
     snapshot = frame.f_locals
     values = [snapshot.get(name) for name in names]
-    if _CLEAR_SNAPSHOT and sys.gettrace() is None:
+    if _CLEAR_SNAPSHOT and sys.gettrace() is None and sys.getrefcount(snapshot) <= UNSHARED:
         # Before 3.13 the frame keeps this dict, and with it every local, until it is read anew.
         # Once a trace function returns, Python writes it back into the frame: then it must stay.
         snapshot.clear()

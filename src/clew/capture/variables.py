@@ -10,14 +10,22 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from clew.address import Address, Segment, compile_pattern, segment_matches
 from clew.capture.frames import Installed, Site, Target, hooks, instrument
-from clew.capture.frames.functions import Found, methods, missing, resolve, variables
+from clew.capture.frames.functions import (
+    Found,
+    Functions,
+    methods,
+    missing,
+    resolve,
+    self_name,
+    variables,
+)
 from clew.capture.frames.paths import follow
 from clew.capture.lanes import NAME
 from clew.capture.owners import Wanted
@@ -55,13 +63,18 @@ class VariableSource:
         self._plans: dict[tuple[int, str], Plan] = {}
         self._running = False
         self.matched: set[str] = set()
+        # Those whose function did not exist when the recording began.
+        self._missing: list[Address] = []
 
     def start(self) -> None:
         """Follow the functions that exist by now, and those of modules as they are met."""
         self._running = True
-        for address in self._addresses:
-            if address.kind == "function":
-                self._follow_function(address)
+        self._missing.clear()
+        named = [address for address in self._addresses if address.kind == "function"]
+        functions = Functions() if named else None
+        for address in named:
+            self._follow_function(address, functions)
+        del functions
         modules = self._recorder.modules
         modules.on_module = self._met
         for entry in list(modules.entries.values()):
@@ -80,12 +93,24 @@ class VariableSource:
             STACKS.let_go(plan.codes)
             plan.codes = []
 
-    def say_missed(self) -> None:
-        """Report the addresses whose function was found and never ran."""
+    @property
+    def met(self) -> set[str]:
+        """The addresses that something was recorded for."""
+        return {w.address.text for plan in self._plans.values() for w in plan.wanted if w.ran}
+
+    def missed(self) -> Iterator[Gap]:
+        """Say which addresses have a function that was found and never ran."""
+        met = self.met | self._recorder.met_by_workers
         for wanted in [w for plan in self._plans.values() for w in plan.wanted]:
-            if not any(w.ran for p in self._plans.values() for w in p.wanted
-                       if w.address is wanted.address):  # fmt: skip
-                self._on_gap(_never_ran(wanted.address))
+            if wanted.address.text not in met:
+                yield _never_ran(wanted.address)
+
+    def not_found(self, addresses: Iterable[Address]) -> Iterator[Gap]:
+        """Say which of some addresses name a function that does not exist."""
+        texts = {address.text for address in addresses} - self._recorder.met_by_workers
+        for address in self._missing:
+            if address.text in texts:
+                yield _not_found(address)
 
     @property
     def owners(self) -> set[str]:
@@ -106,18 +131,14 @@ class VariableSource:
                             found += [f"{stem}.{v}" for v in variables(match.function)]
         return found
 
-    def _follow_function(self, address: Address) -> None:
-        found = resolve(address.path, address.segments)
+    def _follow_function(self, address: Address, functions: Functions | None) -> None:
+        found = resolve(address.path, address.segments, functions)
         found = [match for match in found if not match.rest or _has_variable(match)]
         for match in found:
             self._plan(match, address, None)
         if not found:
             self.matched.add(address.text)
-            why = str(missing(address.path, address.segments))
-            self._on_gap(
-                Gap("an address to capture", address.text, why,
-                    "import the module first, or name a function that exists")
-            )  # fmt: skip
+            self._missing.append(address)
 
     def _met(self, path: str, module: Any) -> None:
         """Follow the methods of a module that has just got a name, as far as they are wanted.
@@ -153,8 +174,12 @@ class VariableSource:
             plan = Plan(self, match.function, match.inner)
             self._plans[id(match.function), match.inner] = plan
         name, rest = (match.rest[0], match.rest[1:]) if match.rest else (RETURN, ())
-        stem = _stem(match, owners is not None)
-        changed = plan.add(Wanted(address, name, rest, stem, owners, match.gets_owner))
+        stem, called = _stem(match, owners is not None), ""
+        function = match.function
+        own = self_name(function.__code__, function.__qualname__) if name == "self" else None
+        if own is not None:
+            name, called = own, "self"
+        changed = plan.add(Wanted(address, name, rest, stem, owners, match.gets_owner, called))
         if changed and self._running:
             plan.install()
 
@@ -288,6 +313,7 @@ class Plan:
     def _seen(self, site: Site, name: str, value: object, owner: object, always: bool) -> None:
         if value is None and self._is_made:
             return  # how torch.fx lets go of a value
+        jit = MACHINERY.pause_jit()
         try:
             frame = _user_frame()
             call = self._calls.setdefault(id(frame), _Call())
@@ -304,6 +330,9 @@ class Plan:
                         self._record(wanted, path, name, value, always, call, where)
         except Exception as fault:
             self._recorder.gaps.fault(fault, f"{site.function}.{name}")
+        finally:
+            if jit is not None:
+                MACHINERY.resume_jit(jit)
 
     def _running(self) -> object:
         """The module that runs: whose method it is, where the method gives up its `self`."""
@@ -315,6 +344,7 @@ class Plan:
         where: Where,
     ) -> None:  # fmt: skip
         wanted.ran = True
+        name = wanted.called or name
         walk = follow(value, wanted.rest) if wanted.rest else None
         for inside, found in walk.places if walk is not None else (("", value),):
             variable = f"{name}{inside}" if inside.startswith("[") else _joined(name, inside)
@@ -388,6 +418,12 @@ def _stem(match: Found, is_method: bool) -> str:
 
 def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path and name else path or name
+
+
+def _not_found(address: Address) -> Gap:
+    why = str(missing(address.path, address.segments))
+    what_to_do = "import the module first, or name a function that exists"
+    return Gap("an address to capture", address.text, why, what_to_do)
 
 
 def _never_ran(address: Address) -> Gap:

@@ -28,6 +28,7 @@ from clew.events.watched import OTHER, Happening, Seen, What
 from clew.keep.changes import look, not_all_seen
 from clew.keep.describing import Describer, glimpse, is_equal
 from clew.keep.seen import differences, holds_arrays, is_array
+from clew.machinery import MACHINERY
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +118,14 @@ class WatchedVariables:
 
     def guarded(self, call: OpenCall, name: str, work: Callable[[], None]) -> None:
         """Do something that must not fail in the program."""
+        jit = MACHINERY.pause_jit()
         try:
             work()
         except Exception as fault:
             self.recorder.gaps.fault(fault, f"{call.info.function}.{name}")
+        finally:
+            if jit is not None:
+                MACHINERY.resume_jit(jit)
 
     def bound(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
         """A variable is bound, or a parameter given."""

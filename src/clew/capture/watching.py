@@ -104,6 +104,8 @@ class WatchSource:
             self._following.start(function, self)
             return
         self._roots = {found.__code__ for found in unwrap(function)}
+        for code in self._roots:
+            self._wants.names.concern(code)
         self._following = self._follow(function)
         self._rested = (function, self._following)
 
@@ -182,7 +184,7 @@ class WatchSource:
     def say_missed(self) -> None:
         """Report the names that no function had."""
         for address in self._wants.names.missed():
-            if address.text in self._said:
+            if address.text in self._said | self.recorder.met_by_workers:
                 continue
             self._said.add(address.text)
             met = {name for code in self._ran for name in bound_names(code)}

@@ -20,7 +20,7 @@ from clew.address import (
     parse,
     segment_matches,
 )
-from clew.capture.frames.functions import unwrap
+from clew.capture.frames.functions import self_name, unwrap
 from clew.errors import ClewError
 
 RETURN = "return"
@@ -79,6 +79,9 @@ class Wishes:
 
     def concern(self, code: CodeType) -> bool:
         """Whether a function can have one of them, by what is written in it."""
+        own = self_name(code)
+        if own is not None and self.may_be("self"):
+            self._possible[own] = True
         return any(_may_hold(address, code) for address in self.addresses)
 
     def paths(self, where: Function, name: str) -> Paths:
@@ -86,7 +89,10 @@ class Wishes:
         key = (id(where.code), name, where.owner)
         known = self._known.get(key)
         if known is None:
-            found = [(a, rest) for a in self.addresses for rest in _rests(a, where, name)]
+            names = (name, "self") if name == self_name(where.code) else (name,)
+            found = [
+                (a, rest) for a in self.addresses for n in names for rest in _rests(a, where, n)
+            ]
             self.matched.update(address.text for address, _ in found)
             paths = tuple(dict.fromkeys(rest for _, rest in found))
             known = self._known[key] = (where.code, paths)
@@ -143,6 +149,8 @@ def _may_hold(address: Address, code: CodeType) -> bool:
             return False
         return any(segment_matches(segment, code.co_name) for segment in address.segments)
     names = [*code.co_varnames, *code.co_cellvars, *code.co_freevars]
+    if self_name(code) is not None:
+        names.append("self")
     if _STORE_GLOBAL in code.co_code[::2]:
         names += code.co_names
     return any(segment_matches(segment, name) for segment in address.segments for name in names)

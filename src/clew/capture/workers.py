@@ -1,8 +1,9 @@
 """DataLoader workers: what is watched, captured or tapped in them reaches the parent's recording.
 
 While a recording runs, every DataLoader that starts workers gives them a `WorkerStart` around the
-program's own `worker_init_fn`. It begins a recording in the worker, whose events go to a file
-, with the worker and the sample they belong to. Works for fork and spawn.
+program's own `worker_init_fn`, and a `WorkerCollate` around its `collate_fn`. The first begins a
+recording in the worker, whose events go to a file, with the worker and the sample they belong to;
+those of `collate_fn` with all samples of the batch. Works for fork and spawn.
 Must not import torch: it is asked for what it has loaded.
 """
 
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+import multiprocessing.util
 import numbers
 import sys
 import tempfile
@@ -17,7 +20,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from clew.capture.recorder import Recorder
 from clew.capture.taps import current_prefix
@@ -85,6 +88,7 @@ def merge(inbox: Inbox, recorder: Recorder) -> None:
             recorder.mark(Label(PREFIX, prefix, prefix))
             before = prefix
         recorder.adopt(message.batch, sender, worker)
+        recorder.met_by_workers.update(message.facts["met"])
     if before is not None:
         recorder.mark(Label(PREFIX, current_prefix(), current_prefix()))
 
@@ -94,6 +98,8 @@ class _Here:
 
     sink: Outbox | None = None
     recorder: Recorder | None = None
+    # The samples that were made since the last batch was put together.
+    batch: ClassVar[list[str]] = []
 
 
 def worker_recording() -> Recorder | None:
@@ -116,13 +122,32 @@ class WorkerStart:
             self._start(worker)
         except Exception:  # the worker does its work, unrecorded
             _Here.sink = _Here.recorder = None
-        return None if self.own is None else self.own(worker)
+        if self.own is None:
+            return None
+        with sample(None):
+            return self.own(worker)
 
     def _start(self, worker: int) -> None:
-        _Here.sink, _Here.recorder = self.begin(self.plan, Path(self.folder), f"worker {worker}")
+        _Here.sink, recorder = self.begin(self.plan, Path(self.folder), f"worker {worker}")
+        _Here.recorder = recorder
+        # What runs after the last batch, such as the end of a generator.
+        multiprocessing.util.Finalize(None, _drained, (recorder,), exitpriority=0)
         dataset = getattr(_worker_info(), "dataset", None)
         for part in _datasets(dataset):
             _tell_samples(type(part))
+
+
+@dataclass(slots=True)
+class WorkerCollate:
+    """Stands for the `collate_fn` in the workers of one DataLoader."""
+
+    own: Callable[[Any], Any]
+
+    def __call__(self, items: Any) -> Any:
+        batch = index_text(_Here.batch) if _Here.batch else None
+        _Here.batch.clear()
+        with sample(batch):
+            return self.own(items)
 
 
 class LoaderSource:
@@ -176,9 +201,10 @@ class LoaderSource:
             return
         if self._inbox is None:
             self._inbox = self._open_inbox(Path(tempfile.mkdtemp(prefix="clew-workers-")))
-        own = loader.worker_init_fn
+        start, collate = loader.worker_init_fn, loader.collate_fn
         folder = str(self._inbox.folder)
-        loader.worker_init_fn = WorkerStart(folder, self._whole_plan(), self._begin, own)
+        loader.worker_init_fn = WorkerStart(folder, self._whole_plan(), self._begin, start)
+        loader.collate_fn = WorkerCollate(collate)
         self.is_starting = True
         self._on_gap(
             Gap("ops in DataLoader workers", "", "in workers only taps, captured and watched "
@@ -188,7 +214,7 @@ class LoaderSource:
             yield
         finally:
             self.is_starting = False
-            loader.worker_init_fn = own
+            loader.worker_init_fn, loader.collate_fn = start, collate
 
     def _has_workers(self, loader: Any) -> bool:
         """Whether a loader goes on with workers it has; if they do not record here, it is said."""
@@ -251,7 +277,7 @@ def _uninstall(source: LoaderSource) -> None:
 
 
 @contextlib.contextmanager
-def sample(index: str) -> Iterator[None]:
+def sample(index: str | None) -> Iterator[None]:
     """Events of this worker belong to a sample; an exception takes their history along."""
     sink, recorder = _Here.sink, _Here.recorder
     if sink is None or recorder is None or sink.closed:
@@ -259,6 +285,12 @@ def sample(index: str) -> Iterator[None]:
         return
     with stretch(sink, recorder, index):
         yield
+
+
+def _made(index: str) -> None:
+    """Count a sample to the next batch, unless it is only a part of one."""
+    if _Here.sink is not None and _Here.sink.depth == 0:
+        _Here.batch.append(index)
 
 
 @contextlib.contextmanager
@@ -274,6 +306,7 @@ def stretch(sink: Outbox, recorder: Recorder, index: str | None) -> Iterator[Non
     try:
         yield
     except Exception as error:
+        _Here.batch.clear()
         _drained(recorder)
         _tell_history(error, sink)
         raise
@@ -351,7 +384,9 @@ def _tell_samples(cls: type) -> None:
 def _item(own: Callable[..., Any]) -> Callable[..., Any]:
     def item(dataset: Any, index: Any) -> Any:
         with sample(index_text(index)):
-            return own(dataset, index)
+            made = own(dataset, index)
+        _made(index_text(index))
+        return made
 
     return item
 
@@ -359,25 +394,35 @@ def _item(own: Callable[..., Any]) -> Callable[..., Any]:
 def _items(own: Callable[..., Any]) -> Callable[..., Any]:
     def items(dataset: Any, indices: Any) -> Any:
         with sample(index_text(indices)):
-            return own(dataset, indices)
+            made = own(dataset, indices)
+        _made(index_text(indices))
+        return made
 
     return items
 
 
+_END = object()
+
+
 def _stream(own: Callable[..., Any]) -> Callable[..., Any]:
     def stream(dataset: Any) -> Iterator[Any]:
-        items = iter(own(dataset))
-        number = 0
-        while True:
-            with sample(str(number)):
-                try:
-                    item = next(items)
-                except StopIteration:
-                    return
-            yield item
-            number += 1
+        with sample(None):
+            items = iter(own(dataset))
+        return _numbered(items)
 
     return stream
+
+
+def _numbered(items: Iterator[Any]) -> Iterator[Any]:
+    for number in itertools.count():
+        with sample(str(number)):
+            item = next(items, _END)
+            if item is _END and _Here.sink is not None:
+                _Here.sink.sample = None  # what ran past the last sample is of none
+        if item is _END:
+            return
+        _made(str(number))
+        yield item
 
 
 def index_text(index: Any) -> str:

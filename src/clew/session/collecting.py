@@ -197,11 +197,8 @@ class Collecting:
         self._gather("the rest", self._collectors)
         # An exception must not wait for others, which may never come.
         self._arrived(self._ranks.end(self.count(), wait=error[0] is None)[0])
-        for collector, one in zip(self._collectors, self._traces, strict=True):
+        for collector in self._collectors:
             collector.end()
-            for gap in one.coverage if self.count() else ():
-                if gap.what == "an address to capture":
-                    warn(str(gap))
 
     def _callbacks(self, collector: Collector) -> dict[str, Callbacks]:
         """What is to be done with the values of each path: they are saved, and only there."""

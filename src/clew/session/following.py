@@ -5,12 +5,13 @@ In come settings, out come the sources that make those events, and what they fou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clew.address import Address, compile_pattern
 from clew.callbacks import Callbacks, reducer
 from clew.capture.gaps import Gaps
+from clew.events.model import Gap
 from clew.session.settings import ROLES_BEYOND_CALLS, Settings
 from clew.session.workers import begin_worker
 from clew.store.read.worker_files import WorkerFiles
@@ -72,7 +73,7 @@ class Following:
         recorder.values.keep(keeper, every=every)
         self.grads: GradSource | None = None
         if any(address.role in ROLES_BEYOND_CALLS for address in asked):
-            self.grads = GradSource(recorder, asked, self.named, gaps.add)
+            self.grads = GradSource(recorder, asked, self.named)
         variables = [address for address in asked if self._may_be_variable(address)]
         self._variables: VariableSource | None = None
         if variables:
@@ -117,11 +118,15 @@ class Following:
         """Whether a source is part of what runs: hooks and code that a compiler sees too."""
         return source not in (self.grads, self.workers, self.watch)
 
-    def say_missed(self) -> None:
-        """Report what was asked for and never came, though it was found."""
-        for source in (self._variables, self.grads, self.watch):
+    def missed(self) -> Iterator[Gap]:
+        """Say which addresses were found, and never came."""
+        for source in (self.named, self._variables, self.grads):
             if source is not None:
-                source.say_missed()
+                yield from source.missed()
+
+    def not_found(self, addresses: Iterable[Address]) -> Iterable[Gap]:
+        """Say which addresses name a function that does not exist."""
+        return () if self._variables is None else self._variables.not_found(addresses)
 
     @property
     def matched(self) -> set[str]:
@@ -168,4 +173,4 @@ def _watch_source(recorder: Recorder, settings: Settings, gaps: Gaps) -> WatchSo
 
         output = output_for(None, 3, False)
         tell = None if output is None else output.tell
-    return WatchSource(recorder, wants, Scope(), tell, gaps.add, everywhere=True)
+    return WatchSource(recorder, wants, Scope(), tell, gaps.tell, everywhere=True)

@@ -10,7 +10,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -51,6 +51,7 @@ from clew.stream.ring import ring_piece
 if TYPE_CHECKING:
     from torch import nn
 
+    from clew.address import Address
     from clew.capture.encoder import Encoder, Surroundings
     from clew.capture.lanes import Lane
     from clew.capture.names import ModuleName
@@ -82,6 +83,9 @@ class Session:
         self._step_began = 0
         self._straddling: set[int] = set()
         self.gaps = Gaps()
+        # Addresses that may still be found to be without a match, and those that were.
+        self._unchecked = [a for a in settings.addresses if a.call is None]
+        self._warned: set[str] = set()
         self._run: Run | None = None
         self._identity = object()
         last = settings.limits.last
@@ -236,17 +240,42 @@ class Session:
         if self._paused and not self._has_run:
             self.gaps.tell(all_left_out(self._steps.number))
             return  # what was asked for may have come
+        told = []
         if not self._given and self.recorder.is_empty() and settings.schedule is None:
-            self.gaps.tell(NOTHING_RAN)
+            told.append(NOTHING_RAN)
         compiled = compiled_graph_count() > 0
-        for gap in models_that_never_ran(self._given, modules, following.owners, compiled):
+        told += models_that_never_ran(self._given, modules, following.owners, compiled)
+        for gap in told:
             self.gaps.tell(gap)
-        following.named.tell_missing()
-        following.say_missed()
+        if following.watch is not None:
+            following.watch.say_missed()
+        for gap in (*following.missed(), *self._without_match(settings.addresses)):
+            # Where nothing ran at all, that is said, and why nothing matches is clear.
+            (self.gaps.add if told or gap.where in self._warned else self.gaps.tell)(gap)
+
+    def _without_match(self, addresses: list[Address]) -> Iterator[Gap]:
+        following = self._following
         matched = following.matched
-        unmatched = [a for a in settings.addresses if a.text not in matched]
-        for gap in addresses_without_match(unmatched, modules, following.names_near):
-            self.gaps.add(gap)
+        unmatched = [a for a in addresses if a.text not in matched]
+        yield from addresses_without_match(unmatched, self.recorder.modules, following.names_near)
+        yield from following.not_found(addresses)
+
+    def _warn_of_missing(self) -> None:
+        """Warn of addresses without a match after the first step that could have had one.
+
+        A match may still come, so that coverage says it only at the end.
+        """
+        if not self._unchecked:
+            return
+        modules = self.recorder.modules
+        has_calls = any(name.entry.calls for name in modules.names)
+        due = [a for a in self._unchecked if has_calls or a.kind != "path"]
+        if self.recorder.is_empty() or not due:
+            return
+        self._unchecked = [a for a in self._unchecked if a not in due]
+        for gap in self._without_match(due):
+            self._warned.add(gap.where)
+            warn(f"{gap} (up to the end of step {self._steps.number})")
 
     @property
     def is_recording(self) -> bool:
@@ -304,6 +333,8 @@ class Session:
         if self._following.grads is not None and not self._paused:
             self._following.grads.look_around()
         self._following.workers.merge()
+        if not self._paused:
+            self._try(self._warn_of_missing, "addresses without a match")
         number = self._steps.begin()
         self._step_began = self.recorder.clock()
         self.recorder.buffer.turn[0] += 1

@@ -52,12 +52,15 @@ def begin_worker(plan: WorkerPlan, folder: Path, worker: str) -> tuple[WorkerFil
     functions = [a for a in map(parse, plan.capture) if a.kind == "function"]
     named = Named(recorder, [], Steps(), lambda: None, gaps.add)
     sources: list[Any] = [TapSource(recorder, named, reducer, [], gaps.add)]
+    variables, wishes = None, Wishes(plan.watch or ())
     if functions:
-        sources.append(VariableSource(recorder, functions, named, gaps.add))
+        variables = VariableSource(recorder, functions, named, gaps.add)
+        sources.append(variables)
     if plan.watch is not None:
         values = "stats" if plan.values == "meta" else plan.values
-        wants = Wants(Wishes(plan.watch), values, on_change=plan.on_change)
+        wants = Wants(wishes, values, on_change=plan.on_change)
         sources.append(WatchSource(recorder, wants, Scope(plan.scope), everywhere=True))
+    file.met = lambda: wishes.matched if variables is None else wishes.matched | variables.met
     for source in sources:
         source.start()
     return file, recorder

@@ -84,6 +84,7 @@ def outer():
     class Local:
         def method(self):
             video = 2
+    kept.local = Local
     return kept
 """
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
+import weakref
 from types import CodeType, FrameType
 from typing import Any
 
@@ -442,3 +444,36 @@ def test_where_no_tool_is_free_the_reason_is_given() -> None:
     finally:
         for n in taken:
             monitoring.free_tool_id(n)
+
+
+class Thing:
+    """Something whose end can be seen."""
+
+
+def test_a_frame_keeps_nothing_alive_once_it_is_followed_no_more() -> None:
+    def work() -> None:
+        thing = Thing()
+        alive = weakref.ref(thing)
+        with follow_frame(sys._getframe(), lambda name: name == "y", Seen()):
+            y = 1
+            y = y + 1
+        del thing
+        assert alive() is None
+        assert y == 2
+
+    gc.disable()
+    try:
+        work()
+    finally:
+        gc.enable()
+
+
+def test_variables_that_the_program_looks_at_by_locals_stay_in_its_hands() -> None:
+    def work(a: int) -> dict[str, object]:
+        held = locals()
+        with follow_frame(sys._getframe(), lambda name: name == "y", Seen()):
+            y = 1
+            y = y + a
+        return held
+
+    assert work(3)["a"] == 3

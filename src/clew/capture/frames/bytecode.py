@@ -206,10 +206,26 @@ def read_locals(frame: FrameType) -> Mapping[str, Any]:
     if not _CLEARED or not frame.f_code.co_flags & _OPTIMIZED:
         return found
     copied = dict(found)
-    found.clear()
+    if sys.getrefcount(found) <= UNSHARED:
+        found.clear()
     return copied
 
 
+def release_locals(frame: FrameType) -> None:
+    """Let a frame no longer keep what its variables held when they were read last.
+
+    Not to be called from a trace function.
+    """
+    if sys.version_info < (3, 12) and frame.f_code.co_flags & _OPTIMIZED:
+        found = frame.f_locals
+        if sys.getrefcount(found) <= UNSHARED:
+            found.clear()
+
+
 # The frame keeps this dict, and with it every value in it. From 3.13 on it is a view. Before 3.12
-# we run inside a trace function, after which Python writes the dict back into the variables.
+# we run inside a trace function, after which Python writes the dict back into the variables; it is
+# let go when the frame is followed no more.
 _CLEARED = (3, 12) <= sys.version_info < (3, 13)
+# References to that dict while it is asked for them: the frame's, the variable's, the argument's.
+# There are more if the program has it too, from a call of `locals`.
+UNSHARED = 3

@@ -43,13 +43,50 @@ class Found:
     gets_owner: bool = False
 
 
-def resolve(where: str | None, segments: Sequence[Segment]) -> list[Found]:
+class Functions:
+    """All functions that exist now, by their files and modules.
+
+    To be asked about several addresses and let go of: to find them takes tens of milliseconds.
+    """
+
+    def __init__(self) -> None:
+        self._all = [found for found in gc.get_objects() if type(found) is FunctionType]
+
+    def of(self, where: str | None) -> list[FunctionType]:
+        """Give those of a file or module, by a pattern for its name; all if there is none."""
+        if where is None:
+            return self._all
+        if where.endswith(".py") or "/" in where:
+            files = [name for name in self._by_file if matches_file(where, name)]
+            return [function for name in files for function in self._by_file[name]]
+        is_meant = compile_pattern(where)
+        modules = [name for name in self._by_module if is_meant(name)]
+        return [function for name in modules for function in self._by_module[name]]
+
+    @functools.cached_property
+    def _by_file(self) -> dict[str, list[FunctionType]]:
+        found: dict[str, list[FunctionType]] = {}
+        for function in self._all:
+            found.setdefault(function.__code__.co_filename, []).append(function)
+        return found
+
+    @functools.cached_property
+    def _by_module(self) -> dict[str, list[FunctionType]]:
+        found: dict[str, list[FunctionType]] = {}
+        for function in self._all:
+            found.setdefault(str(function.__globals__.get("__name__", "")), []).append(function)
+        return found
+
+
+def resolve(
+    where: str | None, segments: Sequence[Segment], functions: Functions | None = None
+) -> list[Found]:
     """Find the functions of a file or module that the first segments name.
 
     All functions that exist are looked at, so decorators, aliases and re-definitions hide nothing.
     Of two ways to read the segments the one with the longer function name is taken.
     """
-    here = list(_functions_in(where))
+    here = (functions or Functions()).of(where)
     found: list[tuple[int, Found]] = []
     for function in here:
         for path, inner in _definitions(function):
@@ -85,7 +122,21 @@ def variables(function: FunctionType, inner: str = "") -> list[str]:
             return []
         code = found[0]
     own = (*code.co_varnames, *code.co_cellvars, *code.co_freevars, *_global_names(code))
+    if not inner and self_name(code, function.__qualname__) is not None:
+        own = (*own, "self")
     return [name for name in dict.fromkeys(own) if not name.startswith("__clew_")]
+
+
+def self_name(code: CodeType, qualname: str = "") -> str | None:
+    """What a method calls its object, if not `self`; None for what is no method.
+
+    Before Python 3.11 code does not know its `qualname`.
+    """
+    around = getattr(code, "co_qualname", qualname).rpartition(".")[0]
+    names = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
+    if not around or around.endswith("<locals>") or not code.co_argcount or "self" in names:
+        return None
+    return code.co_varnames[0]
 
 
 def _global_names(code: CodeType) -> list[str]:
@@ -97,23 +148,24 @@ def _global_names(code: CodeType) -> list[str]:
 
 def missing(where: str | None, segments: Sequence[Segment]) -> NoMatch:
     """Say that no function, or no variable of it, has this name, with the nearest that exist."""
-    written = join(segments)
+    written, functions = join(segments), Functions()
+    here = functions.of(where)
     if where is None:
-        return NoMatch(written, _nearest_functions(None, segments), "the functions that exist")
+        return NoMatch(written, _nearest_functions(here, segments), "the functions that exist")
     text = f"{where}:{written}"
-    if not any(True for _ in _functions_in(where)):
+    if not here:
         files = [name for name in _places() if name]
         return NoMatch(text, nearest(where, files), "the files and modules that are loaded")
-    found = resolve(where, segments)
+    found = resolve(where, segments, functions)
     if found and found[0].rest:
         names = [n for match in found for n in variables(match.function, match.inner)]
         function = join(segments[: len(segments) - len(found[0].rest)])
         return NoMatch(text, nearest(str(found[0].rest[0]), names), f"the variables of {function}")
-    return NoMatch(text, _nearest_functions(where, segments), f"the functions of {where}")
+    return NoMatch(text, _nearest_functions(here, segments), f"the functions of {where}")
 
 
-def _nearest_functions(where: str | None, segments: Sequence[Segment]) -> list[str]:
-    paths = {".".join(path) for f in _functions_in(where) for path, _ in _definitions(f)}
+def _nearest_functions(here: list[FunctionType], segments: Sequence[Segment]) -> list[str]:
+    paths = {".".join(path) for f in here for path, _ in _definitions(f)}
     found: list[str] = []
     for cut in (len(segments), len(segments) - 1):
         found += nearest(join(segments[:cut]), paths, 3)
@@ -128,24 +180,6 @@ def _places() -> list[str]:
         if isinstance(file, str):
             found.append(file.rpartition("/")[2])
     return found
-
-
-def _functions_in(where: str | None) -> Iterator[FunctionType]:
-    is_file = where is not None and (where.endswith(".py") or "/" in where)
-    in_module = compile_pattern(where) if where is not None and not is_file else None
-    files: dict[str, bool] = {}
-    for function in gc.get_objects():
-        if type(function) is not FunctionType:
-            continue
-        file = function.__code__.co_filename
-        if is_file and where is not None:
-            known = files.get(file)
-            if known is None:
-                known = files[file] = matches_file(where, file)
-            if known:
-                yield function
-        elif in_module is None or in_module(str(function.__globals__.get("__name__", ""))):
-            yield function
 
 
 def _definitions(function: FunctionType) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
+from clew.capture.frames.bytecode import release_locals
 from clew.capture.frames.stepping import Watch
 
 _lock = threading.RLock()
@@ -217,6 +218,7 @@ def join(frame: FrameType) -> Callable[[], None]:
         if found is not None and getattr(found.f_trace, "__self__", None) is ours:
             found.f_trace = ours.theirs
             found.f_trace_opcodes = opcodes
+            release_locals(found)
 
     return leave
 

@@ -67,11 +67,11 @@ class CallTracer(BaseDebugger):
     def __init__(self, output_dir: str | Path, enabled: bool = True) -> None:
         super().__init__(output_dir, enabled)
         self.call_trace: list[str] = []
-        self.hooks = calls.Hooks(self._ended, root="root")
+        self.hooks = calls.Hooks(root="root")
 
     def register_hooks(self, model: nn.Module, *which: Any, **named: Any) -> None:
         """Record calls of some modules of a model from here on; which, `register_modules` says."""
-        self.hooks.hear(model, self.register_modules(model, *which, **named))
+        self.hooks.hear(model, self.register_modules(model, *which, **named), self._ended)
 
     def remove_hooks(self) -> None:
         """Record no more."""

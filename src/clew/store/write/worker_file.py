@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,9 @@ class WorkerFile:
         self._metas: dict[int, int] = {}
         self._values = 0
         self.sample: str | None = None
+        # What was asked for and met so far, and what of it has been written.
+        self.met: Callable[[], Iterable[str]] = tuple
+        self._met: set[str] = set()
         # How many stretches of work are open, one inside the other.
         self.depth = 0
         self.closed = False
@@ -52,7 +56,10 @@ class WorkerFile:
         if not self.closed and (metas or len(batch.columns["id"])):
             self._remember(batch)
             self._unsent = {}
-            self._write(to_bytes(batch, {"worker": self.worker, "sample": self.sample}))
+            met = [text for text in self.met() if text not in self._met]
+            self._met.update(met)
+            facts = {"worker": self.worker, "sample": self.sample, "met": met}
+            self._write(to_bytes(batch, facts))
         for number in batch.gone.tolist():
             self._metas.pop(number, None)
 
