@@ -549,10 +549,12 @@ def test_a_fault_at_the_end_does_not_raise(part: str, monkeypatch: pytest.Monkey
     at_the_end(monkeypatch, part, ZeroDivisionError("a bug of ours"))
     before = installed()
     model = nn.ReLU()
-    with pytest.warns(clew.ClewWarning, match="ZeroDivisionError: a bug of ours") as warned:
+    with pytest.warns(clew.ClewWarning) as warned:
         with clew.trace(model, capture=["nowhere"]) as t:
             assert model(torch.ones(1)).tolist() == [1]
-    assert [warning.filename for warning in warned] == [__file__]
+    assert {warning.filename for warning in warned} == {__file__}
+    said = [str(warning.message) for warning in warned]
+    assert sum("ZeroDivisionError: a bug of ours" in text for text in said) == 1
     assert differing(before, installed()) == []
     assert t.ops[-1].name == "aten.relu.default"
     assert faults(t)
