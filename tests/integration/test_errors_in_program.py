@@ -553,10 +553,11 @@ def test_a_fault_at_the_end_does_not_raise(part: str, monkeypatch: pytest.Monkey
     at_the_end(monkeypatch, part, ZeroDivisionError("a bug of ours"))
     before = installed()
     model = nn.ReLU()
-    with pytest.warns(clew.ClewWarning, match="ZeroDivisionError: a bug of ours") as warned:
+    with pytest.warns(clew.ClewWarning, match="ZeroDivisionError: a bug of ours|nowhere") as warned:
         with clew.trace(model, capture=["nowhere"]) as t:
             assert model(torch.ones(1)).tolist() == [1]
-    assert [warning.filename for warning in warned] == [__file__]
+    ours = [warning for warning in warned if "a bug of ours" in str(warning.message)]
+    assert [warning.filename for warning in ours] == [__file__]
     assert differing(before, installed()) == []
     assert t.ops[-1].name == "aten.relu.default"
     assert faults(t)
