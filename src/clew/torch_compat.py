@@ -386,6 +386,36 @@ def compiled_graph_count() -> int:
     return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])
 
 
+def around_compiling(
+    begin: Callable[..., None], end: Callable[..., None]
+) -> Callable[[], None] | None:
+    """Call something as Dynamo begins and ends to compile; gives what ends that, None if none can.
+
+    Seen on 2.6 to 2.13. `torch._dynamo.reset` forgets both.
+    """
+    handler: Any = getattr(sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
+    starts, ends = getattr(handler, "start_callbacks", 0), getattr(handler, "end_callbacks", 0)
+    if not isinstance(starts, list) or not isinstance(ends, list):
+        return None
+    added = (starts, begin), (ends, end)
+    for listed, callback in added:
+        listed.append(callback)
+
+    def undo() -> None:
+        for listed, callback in added:
+            if callback in listed:
+                listed.remove(callback)
+
+    return undo
+
+
+# Hooks of all modules, by number, and the numbers of those that errors do not keep from running.
+GLOBAL_HOOKS: tuple[dict[int, Any], ...] = (
+    nn_module._global_forward_pre_hooks,
+    nn_module._global_forward_hooks,
+    nn_module._global_forward_hooks_always_called,
+)
+
 # Whether Dynamo, export or Inductor is looking at the code that asks.
 is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 

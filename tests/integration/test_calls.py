@@ -131,9 +131,9 @@ def test_hooks_are_removed_one_by_one_and_all_together() -> None:
 
     model, ear = nn.Sequential(nn.ReLU(), nn.Tanh()), Ear()
     everything = KnownModules("root").add(model)
-    hooks = Hooks(ear.hear, root="root")
-    hooks.hear(model, everything[1:2])
-    hooks.hear(model, everything)
+    hooks = Hooks(root="root")
+    hooks.hear(model, everything[1:2], ear.hear)
+    hooks.hear(model, everything, ear.hear)
     assert len(hooks) == 3
     hooks[0].remove()
     hooks[0].remove()
@@ -143,7 +143,7 @@ def test_hooks_are_removed_one_by_one_and_all_together() -> None:
     assert hooks == []
     assert not nn.modules.module._global_forward_hooks
     model(torch.ones(1))
-    hooks.hear(model, everything[2:])
+    hooks.hear(model, everything[2:], ear.hear)
     model(torch.ones(1))
     hooks.end()
     assert ear.told == ["1", "root", "1"]

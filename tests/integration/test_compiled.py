@@ -8,6 +8,7 @@ import contextlib
 import gc
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -305,3 +306,41 @@ def test_a_compiled_graph_dies_with_what_was_compiled(level: str) -> None:
     torch._dynamo.reset()
     before = traced()
     assert [traced() for _ in range(3)] == [before] * 3
+
+
+class Broken(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.fc(x)
+        torch._dynamo.graph_break()
+        return torch.relu(self.fc(y))
+
+
+@pytest.mark.parametrize("as_function", [False, True])
+def test_what_is_compiled_inside_a_block_is_not_compiled_again_after_it(as_function: bool) -> None:
+    torch._dynamo.reset()
+    model, counter = Broken(), CompileCounter()
+    run = torch.compile((lambda x: model(x)) if as_function else model, backend=counter)
+    with clew.trace(model) as t:
+        run(torch.ones(1, 2))
+        model(torch.ones(1, 2))
+    run(torch.ones(1, 2))
+    assert counter.frame_count == 2
+    assert "compilation" not in [gap.what for gap in t.coverage]
+    assert len(t["fc"]) == 2
+
+
+def test_what_is_compiled_while_other_threads_run_is_said_to_be_compiled_again() -> None:
+    """Hooks stay in place then: the other thread may call a module again."""
+    torch._dynamo.reset()
+    model, counter = Broken(), CompileCounter()
+    run = torch.compile(model, backend=counter)
+    with clew.trace(model) as t, ThreadPoolExecutor(1) as pool:
+        pool.submit(model, torch.ones(1, 2)).result()
+        run(torch.ones(1, 2))
+    run(torch.ones(1, 2))
+    assert counter.frame_count == 4
+    assert "compilation" in [gap.what for gap in t.coverage]

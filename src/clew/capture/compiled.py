@@ -24,7 +24,9 @@ from clew.events.model import Gap
 from clew.events.records import BACKWARD
 from clew.keep.nesting import describe
 from clew.torch_compat import (
+    GLOBAL_HOOKS,
     WRAPPED_CALL,
+    around_compiling,
     compiled_graph_class,
     compiled_graph_count,
     current_autograd_node,
@@ -35,6 +37,10 @@ from clew.torch_compat import (
 )
 
 _EXTRA_CALL = "Using `torch.compile\\(module\\)` when there are global hooks"
+
+
+# Where hooks come from that would be folded away in compiled code, but guarded against.
+_FOLDED = ("clew.capture.modules", "clew.capture.automatic_steps")
 
 
 class CompiledGraph:
@@ -50,8 +56,12 @@ _SUBJECT = CompiledGraph()
 class CompiledSource:
     """Watches compiled graphs run for the time of one recording."""
 
-    def __init__(self, recorder: Recorder, how: str, on_gap: Callable[[Gap], Any]) -> None:
+    def __init__(
+        self, recorder: Recorder, how: str, on_gap: Callable[[Gap], Any], follows_code: bool
+    ) -> None:
         self._recorder = recorder
+        self._follows_code = follows_code
+        self._aside: HooksAside | None = None
         self._how = how
         self._on_gap = on_gap
         self._undo: list[Callable[[], None]] = []
@@ -68,6 +78,7 @@ class CompiledSource:
         compiled = any(module is not None and is_compiled(module) for module in modules)
         self._graphs = compiled_graph_count()
         self._undo.append(silence_extra_call())
+        self._put_aside()
         if self._how == "eager":
             stance = torch.compiler.set_stance("force_eager")
             self._undo.append(functools.partial(stance.__exit__, None, None, None))
@@ -83,7 +94,8 @@ class CompiledSource:
         graphs = compiled_graph_count()
         if graphs and self._how == "opaque":
             self._say_unnamed()
-        made = graphs - self._graphs
+        made = graphs - self._graphs - (0 if self._aside is None else self._aside.graphs)
+        self._aside = None
         if made > 0 and self._how == "opaque":
             if not self._watching:
                 self._on_gap(
@@ -119,13 +131,62 @@ class CompiledSource:
 
     def _on_wrapper(self, module: nn.Module) -> None:
         if is_compiled(module):
+            self._put_aside()
             self._watch(load=True)
+
+    def _put_aside(self) -> None:
+        """Keep hooks out of what is compiled; a function that is followed has other code anyway."""
+        if self._aside is None and not self._follows_code:
+            aside = HooksAside(self._recorder)
+            undo = around_compiling(aside.begin, aside.end)
+            if undo is not None:
+                self._aside = aside
+                self._undo.append(undo)
 
     def _watch(self, load: bool) -> None:
         graph_class = None if self._watching else compiled_graph_class(load)
         if graph_class is not None:
             self._watching = True
             self._undo.append(_watch(graph_class, self._recorder, self._on_gap))
+
+
+class HooksAside:
+    """Takes hooks away while Dynamo compiles, so that its code holds without them too.
+
+    Not where other threads have run modules, and may do so meanwhile. `graphs` are those compiled
+    without them.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.graphs = 0
+        self._lanes = recorder.lanes
+        self._before = 0
+        self._aside: list[dict[int, Any]] | None = None
+
+    def begin(self, *trigger: Any) -> None:
+        if self._aside is not None or set(self._lanes.by_ident) - {threading.get_ident()}:
+            return
+        self._before = compiled_graph_count()
+        self._aside = [dict(hooks) for hooks in GLOBAL_HOOKS]
+        numbers = [
+            number
+            for hooks in self._aside
+            for number, hook in hooks.items()
+            if getattr(hook, "__module__", None) in _FOLDED
+        ]
+        for hooks in GLOBAL_HOOKS:
+            for number in numbers:
+                hooks.pop(number, None)
+
+    def end(self, *trigger: Any) -> None:
+        aside, self._aside = self._aside, None
+        if aside is None:
+            return
+        for hooks, before in zip(GLOBAL_HOOKS, aside, strict=True):
+            since = {number: hook for number, hook in hooks.items() if number not in before}
+            hooks.clear()
+            hooks.update(before | since)
+        self.graphs += compiled_graph_count() - self._before
 
 
 def _region(path: str | None, why: str) -> Gap:

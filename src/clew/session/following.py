@@ -134,6 +134,11 @@ class Following:
         return {text for source in self._matchers for text in source.matched}
 
     @property
+    def follows_code(self) -> bool:
+        """Whether functions are followed, which have other code meanwhile."""
+        return self._variables is not None
+
+    @property
     def owners(self) -> set[str]:
         """The paths of modules that variables were recorded of."""
         return set() if self._variables is None else self._variables.owners

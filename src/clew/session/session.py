@@ -176,7 +176,9 @@ class Session:
             recorder, self._sees_ops, self._on_thread, self._on_idle, self._on_outermost,
             following.grads, following.called,
         )  # fmt: skip
-        compiled = CompiledSource(recorder, self._settings.compiled, self.gaps.add)
+        compiled = CompiledSource(
+            recorder, self._settings.compiled, self.gaps.add, following.follows_code
+        )
         self._sources = [OptimizerSource(recorder), *self._following.around(modules)]
         if self._sees_ops:
             self._sources.append(ThreadSource(recorder, self.gaps.add))
