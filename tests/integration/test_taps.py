@@ -296,7 +296,7 @@ class Tapped(nn.Module):
     "asked",
     [{}, {"capture": ["forward.y"]}, {"watch": ["y"]}, {"values": "full"},
      {"callbacks": {"mid": clew.Callbacks(save="max")}}],
-    ids=str,
+    ids=["nothing", "captured", "watched", "full", "called back"],
 )  # fmt: skip
 def test_what_is_tapped_or_followed_is_no_part_of_what_jit_traces(asked: dict[str, Any]) -> None:
     """torch warns of every number that is made of a tensor it traces; here that is an error."""
