@@ -79,13 +79,15 @@ def test_callbacks_get_a_tied_parameter_by_its_name() -> None:
 
 
 def test_a_parameter_where_another_was_has_its_name() -> None:
-    names = []
+    rounds, seen = 0, set()
     with clew.trace(capture=["**.weight:grad"]) as t:
-        for _ in range(20):
+        # Until some have been where others were: where Python puts them is its own affair.
+        while rounds < 20 or (len(seen) == rounds and rounds < 150):
             model = nn.Sequential(nn.Linear(2, 2, bias=False))
             model(torch.ones(1, 2)).sum().backward()
-            names.append(id(model[0].weight))
+            rounds += 1
+            seen.add(id(model[0].weight))
             del model
             gc.collect()
-    assert len(set(names)) < 20
-    assert len(t["**.weight:grad"]) == 20
+    assert len(seen) < rounds
+    assert len(t["**.weight:grad"]) == rounds
