@@ -391,3 +391,25 @@ def test_memory_stays_as_it_is(settings: dict[str, Any], monkeypatch: pytest.Mon
 def test_a_ring_of_nothing_is_refused() -> None:
     with pytest.raises(ClewError, match=r"Limits\(last=0\): give a positive number, or None"):
         clew.Limits(last=0)
+
+
+def test_a_call_that_an_interrupt_ended_stays_in_its_step(out: Path | None) -> None:
+    """Nothing says when such a call ended, and still it is over."""
+
+    class Stopped(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x + 1
+            raise KeyboardInterrupt
+
+    def run(t: Any) -> None:
+        for _ in range(60):
+            with contextlib.suppress(KeyboardInterrupt):
+                model(torch.zeros(2))
+            torch.ones(2)
+            t.step()
+
+    model = Stopped()
+    t = traced(run, out=out, last=40, model=model)
+    assert len(t.steps) > 8
+    assert [call.step for call in t.modules] == t.steps
+    assert all(op.parent is not None for op in t.ops if op.name == "aten.add.Tensor")

@@ -142,7 +142,7 @@ def unpack(payload: Payload) -> tuple[str, dict[str, Any], dict[str, Payload]]:
     return str(head["form"]), dict(head["facts"]), parts
 
 
-class Level(IntEnum):
+class KeepLevel(IntEnum):
     """How much is kept of a value, each level with what those below it have."""
 
     META = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from clew.events.records import Kept, Level
+from clew.events.records import KeepLevel, Kept
 from clew.events.statistics import array_statistics
 from clew.events.watched import OTHER, Seen
 from clew.keep.changes import Look, look
@@ -58,11 +58,11 @@ class Describer:
         records, wanted = self._records, self._values
         stats = wanted != "meta"
         if wanted == "stats" and is_tensor(item):
-            token, _ = records.leaf(item, Level.META, now)
+            token, _ = records.leaf(item, KeepLevel.META, now)
             return _Described(token, self._tensor(token, item, now, digest))
-        level = Level.STATS if stats else Level.META
+        level = KeepLevel.STATS if stats else KeepLevel.META
         if wanted == "full" or _is_short(item):
-            level = Level.FULL
+            level = KeepLevel.FULL
         token, made = records.leaf(item, level, now)
         if not stats or not is_array(item):
             return _Described(token, see(item, now))
@@ -78,7 +78,7 @@ class Describer:
         def whole() -> dict[str, Any] | None:
             nonlocal made
             if records.keeper is not None:
-                made = records.keeper.keep(token, tensor, Level.STATS)
+                made = records.keeper.keep(token, tensor, KeepLevel.STATS)
             return made.stats if isinstance(made, Kept) else None
 
         found = glance(tensor, True, digest) if self._shown else examine(tensor, whole, now)

@@ -18,7 +18,7 @@ from torch import Tensor
 from clew.address import Address, matches, matches_field, matches_op
 from clew.events.digest import checksum
 from clew.events.model import Gap
-from clew.events.records import Kept, Level
+from clew.events.records import KeepLevel, Kept
 from clew.events.statistics import Statistics
 from clew.keep import changes, seen
 from clew.keep.budget import Budget
@@ -78,7 +78,7 @@ class Taken(NamedTuple):
         return {} if self.snapshot is None else self.snapshot.stats
 
 
-_LEVELS = {"meta": Level.META, "stats": Level.STATS, "full": Level.FULL}
+_LEVELS = {"meta": KeepLevel.META, "stats": KeepLevel.STATS, "full": KeepLevel.FULL}
 
 
 class Keeper:
@@ -114,15 +114,15 @@ class Keeper:
 
         It may have the elements of `base`, as a view has.
         """
-        if self._level is Level.META:
+        if self._level is KeepLevel.META:
             return
         known = None if base is None else self._taken.get(id(base))
         # A sparse tensor has no memory to compare.
         if known is not None and (not is_dense(tensor) or known.elements != _elements(tensor)):
             known = None
-        self._keep(token, tensor, self._level is Level.FULL, known, later=True)
+        self._keep(token, tensor, self._level is KeepLevel.FULL, known, later=True)
 
-    def keep(self, token: Token, tensor: Tensor, level: Level) -> Made | None:
+    def keep(self, token: Token, tensor: Tensor, level: KeepLevel) -> Made | None:
         """Keep as much of a tensor version as a level says, unless it was kept before.
 
         Gives what is kept of it, None if that was handed over already or there is nothing.
@@ -131,12 +131,12 @@ class Keeper:
         if in_full is not None:
             return in_full[1]
         have = self._taken.get(id(token))
-        if level is Level.FULL:
+        if level is KeepLevel.FULL:
             if have is not None and not _is_as_taken(tensor, have):
                 have = None
         elif have is not None:
             return Kept(have.measured(), None)
-        return self._keep(token, tensor, level is Level.FULL, have, later=False)
+        return self._keep(token, tensor, level is KeepLevel.FULL, have, later=False)
 
     def _keep(
         self, token: Token, tensor: Tensor, full: bool, known: Taken | None, later: bool
@@ -322,7 +322,7 @@ class Keeper:
         else:
             self.elsewhere.setdefault(address.text, set()).update(path for path, _ in there)
         for tensor in found:
-            self.keep(known(tensor), tensor, Level.FULL)
+            self.keep(known(tensor), tensor, KeepLevel.FULL)
 
     def _not_kept(self, tensor: Tensor, why: str) -> None:
         what = f"values of {type(tensor).__name__} ({tensor.layout}, {tensor.dtype})"

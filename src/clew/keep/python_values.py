@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clew.events.records import Kept, Level, Payload
+from clew.events.records import KeepLevel, Kept, Payload
 from clew.events.statistics import NUMERIC_KINDS, Numbers, array_statistics
 from clew.keep.budget import Budget
 from clew.stream.records import Extra, Made, Shape, Token, once
@@ -25,18 +25,18 @@ _SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
 
 
 def record(
-    value: Any, values: list[Any], level: Level, budget: Budget
+    value: Any, values: list[Any], level: KeepLevel, budget: Budget
 ) -> tuple[Token, Made | None]:
     """The token of a value as it is now, and what is kept of it, as far as there is room."""
     token, stride, dtype, device, extra = facts_of(value)
     values.extend((token, 0, None, stride, dtype, device, extra, False, -1, None, None))
     if budget.is_over():
         return token, None
-    payload = payload_of(value) if level is Level.FULL else None
+    payload = payload_of(value) if level is KeepLevel.FULL else None
     if payload is not None and not budget.has_room(_count(value), len(payload.data)):
         payload = None
     if payload is None:
-        has_numbers = level > Level.META and _is_array(value)
+        has_numbers = level > KeepLevel.META and _is_array(value)
         return token, Kept(array_statistics(value), None) if has_numbers else None
     if _is_array(value):
         # Whoever the records are handed to takes the statistics, of the copy.

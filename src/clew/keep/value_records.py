@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from clew.events.records import Level
+from clew.events.records import KeepLevel
 from clew.keep import python_values
 from clew.keep.budget import Budget
 from clew.keep.changes import Look, look
@@ -54,11 +54,13 @@ class ValueRecords:
         """
 
         def keep(leaf: Any) -> Token:
-            return self.leaf(leaf, Level.FULL, now if leaf is value else None)[0]
+            return self.leaf(leaf, KeepLevel.FULL, now if leaf is value else None)[0]
 
         return describe(value, keep, 0, keep)
 
-    def leaf(self, value: Any, level: Level, now: Look | None = None) -> tuple[Token, Made | None]:
+    def leaf(
+        self, value: Any, level: KeepLevel, now: Look | None = None
+    ) -> tuple[Token, Made | None]:
         """Give the token of a value that is no container, and what is kept of it.
 
         `now` is a fresh look at it, if somebody has taken one.
@@ -69,7 +71,7 @@ class ValueRecords:
                 self.kept.append((token, made))
             return token, made
         token = self._token_of_content(value, (now or look(value)).content)
-        if self.keeper is not None and level > Level.META:
+        if self.keeper is not None and level > KeepLevel.META:
             return token, self.keeper.keep(token, value, level)
         return token, None
 

@@ -6,7 +6,7 @@ In come settings, out come the sources that make those events, and what they fou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from clew.address import Address, compile_pattern
 from clew.callbacks import Callbacks, reducer
@@ -15,6 +15,7 @@ from clew.events.model import Gap
 from clew.session.settings import ROLES_BEYOND_CALLS, Settings
 from clew.session.workers import begin_worker
 from clew.store.read.worker_files import WorkerFiles
+from clew.stream.batch import Observer
 
 if TYPE_CHECKING:
     from clew.capture.gather import Gather
@@ -23,13 +24,6 @@ if TYPE_CHECKING:
     from clew.capture.steps import Steps
     from clew.capture.variables import VariableSource
     from clew.capture.watching import WatchSource
-
-
-class Source(Protocol):
-    """Something that makes events while it is switched on."""
-
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
 
 
 class Following:
@@ -102,7 +96,7 @@ class Following:
         named.collect = gather.collect
         return gather
 
-    def around(self, modules: Source) -> list[Source]:
+    def around(self, modules: Observer) -> list[Observer]:
         """All sources in the order in which they are to be started, with that of module calls."""
         order = [
             self._variables,
@@ -114,7 +108,7 @@ class Following:
         ]
         return [source for source in order if source is not None]
 
-    def looks_on(self, source: Source) -> bool:
+    def looks_on(self, source: Observer) -> bool:
         """Whether a source is part of what runs: hooks and code that a compiler sees too."""
         return source not in (self.grads, self.workers, self.watch)
 

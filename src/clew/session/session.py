@@ -33,7 +33,7 @@ from clew.session.checks import (
     models_that_never_ran,
     stopped_elsewhere,
 )
-from clew.session.following import Following, Source
+from clew.session.following import Following
 from clew.session.settings import Settings
 from clew.session.surroundings import (
     module_rows,
@@ -44,6 +44,7 @@ from clew.session.surroundings import (
 from clew.store.storage import is_url
 from clew.store.write.memory_ring import MemoryRing
 from clew.store.write.memory_sink import MemoryStore
+from clew.stream.batch import Observer
 from clew.stream.records import Step
 from clew.stream.redact import redacted_gap
 from clew.stream.ring import ring_piece
@@ -92,7 +93,7 @@ class Session:
         self._derived = LiveDerived(forgets=last is not None)
         self._gaps_read = 0
         self._modes: dict[int, Any] = {}
-        self._sources: list[Source] = []
+        self._sources: list[Observer] = []
         # Whether the sources run, and whether they ever did.
         self._running = False
         self._has_run = False

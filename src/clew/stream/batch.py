@@ -53,6 +53,16 @@ class Batch:
     environment: dict[str, Any] = field(default_factory=dict)
 
 
+class Observer(Protocol):
+    """Whoever sees something of a running program, while it is switched on."""
+
+    def start(self) -> None:
+        """Look on from here."""
+
+    def stop(self) -> None:
+        """Look on no more, and leave nothing behind in the program."""
+
+
 class Writer(Protocol):
     """Whoever keeps what was observed."""
 

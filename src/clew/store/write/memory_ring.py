@@ -103,8 +103,8 @@ class MemoryRing:
         self._derive(columns)
         staying = _with_calls_around(columns, count)
         self._fallen += len(columns.id) - int(staying.sum())
-        # Calls that are open come again.
-        staying &= columns.end >= 0
+        # Calls that are open come again; of others too it may not be known when they ended.
+        staying &= ~np.isin(columns.id, self._store.open_calls)
         first, kept = int(columns.id[count]), columns.kept
         events = {name: getattr(columns, name)[staying] for name in EVENT_COLUMNS}
         events["first_ref"], refs = _refs(columns, staying)
@@ -123,7 +123,6 @@ class MemoryRing:
             [columns.templates[row] for row in templates.tolist()],
             _since(columns.attributes, first),
         )
-        # after `hold`: what is there is what has not fallen
         there = set(values.tolist())
         self._on_fallen(sum(_size(one) for value, one in kept.items() if value not in there))
 

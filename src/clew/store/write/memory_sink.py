@@ -51,6 +51,11 @@ class MemoryStore:
         """How many events are over."""
         return sum(map(len, self._columns["id"]))
 
+    @property
+    def open_calls(self) -> Ints:
+        """The events that come again."""
+        return np.zeros(0, dtype=np.int64) if self._open is None else self._open["id"]
+
     def hold(
         self,
         columns: dict[str, Ints],
