@@ -20,13 +20,13 @@ import numpy as np
 import clew
 from bench.timing import Effort, Subject, best_times
 from clew.address import parse
-from clew.capture.encoder import Encoder, Surroundings
-from clew.capture.gaps import UnreadGaps
-from clew.capture.recorder import Recorder
-from clew.capture.variables import VariableSource
-from clew.events.settings import Limits
 from clew.keep.budget import Budget
 from clew.keep.python_values import NoTensors
+from clew.observe.variables.captured import VariableSource
+from clew.record.encoder import Encoder, Surroundings
+from clew.record.gaps import UnreadGaps
+from clew.record.recorder import Recorder
+from clew.request.limits import Limits
 from clew.session.batching import Deferred
 from clew.store.write.memory_sink import MemoryStore
 

@@ -24,7 +24,7 @@ HEADER = "# Every name users can write. Written by `make api`; read the differen
 # What users call the objects they are given, and where each class is now. A class that moves or
 # gets another name changes on the right; the left is what stays.
 HELD = {
-    "Callbacks": "clew.callbacks.Callbacks",
+    "Callbacks": "clew.request.callbacks.Callbacks",
     "CodeView": "clew.views.text.code.CodeView",
     "Contents": "clew.views.export.formats.Contents",
     "Crash": "clew.run.event.Crash",
@@ -39,13 +39,13 @@ HELD = {
     "GraphView": "clew.views.graph.view.GraphView",
     "Happening": "clew.events.live.Happening",
     "Hdf5": "clew.events.outputs.Hdf5",
-    "Limits": "clew.events.settings.Limits",
+    "Limits": "clew.request.limits.Limits",
     "Listener": "clew.events.live.Listener",
     "LiveValue": "clew.events.live.LiveValue",
     "Node": "clew.analysis.graph.graph_model.Node",
     "NonFinite": "clew.analysis.nonfinite.NonFinite",
     "Report": "clew.views.html.report.Report",
-    "Schedule": "clew.events.settings.Schedule",
+    "Schedule": "clew.request.limits.Schedule",
     "Selection": "clew.analysis.selection.Selection",
     "Series": "clew.analysis.series.Series",
     "Source": "clew.events.model.Source",
@@ -96,7 +96,7 @@ def held() -> Iterator[Entry]:
 def callbacks() -> Iterator[Entry]:
     """List the functions of `clew.callbacks`."""
     module = importlib.import_module("clew.callbacks")
-    for name in defined(module):
+    for name in module.__all__:
         if inspect.isfunction(found := getattr(module, name)):
             yield f"clew.callbacks.{name}", function(found)
 
@@ -114,6 +114,8 @@ def adapters() -> Iterator[Entry]:
     """List the names of the modules of `clew.compat`, without signatures."""
     package = importlib.import_module("clew.compat")
     for found in pkgutil.walk_packages(package.__path__, "clew.compat."):
+        if found.name.startswith("clew.compat.engine"):
+            continue
         module = importlib.import_module(found.name)
         names = getattr(module, "__all__", None) or defined(module)
         yield from ((f"{found.name}.{name}", "") for name in names if hasattr(module, name))

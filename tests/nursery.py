@@ -26,7 +26,7 @@ import torch.distributed.fsdp
 import torch.distributed.tensor.parallel
 
 import clew
-from clew.capture import ranks
+from clew.callbacks import rank_mailbox
 from tests.processes import HANG_GUARD
 
 # Everything is imported before the first fork. Nothing runs here: autograd does not survive one.
@@ -36,7 +36,7 @@ for module in pkgutil.walk_packages(clew.__path__, "clew."):
 torch.set_num_threads(1)
 # How long rank 0 waits for others is a promise only where a program sets the timeout of its group;
 # everywhere else a rank on a busy machine may take as long as it takes.
-ranks._PATIENCE = ranks._PATIENCE_TO_BEGIN = HANG_GUARD / 2
+rank_mailbox._PATIENCE = rank_mailbox._PATIENCE_TO_BEGIN = HANG_GUARD / 2
 
 
 def main() -> None:

@@ -18,16 +18,16 @@ from clew.lazy_names import lazy_names
 __version__ = "0.1.0"
 
 _HOME = {
-    "Callbacks": "clew.callbacks",
+    "Callbacks": "clew.request.callbacks",
     "ClewError": "clew.errors",
     "ClewWarning": "clew.errors",
     "Hdf5": "clew.events.outputs",
-    "Limits": "clew.events.settings",
+    "Limits": "clew.request.limits",
     "Trace": "clew.traces",
     "load": "clew.traces",
-    "prefix": "clew.capture.taps",
-    "schedule": "clew.events.settings",
-    "tap": "clew.capture.taps",
+    "prefix": "clew.observe.taps",
+    "schedule": "clew.request.limits",
+    "tap": "clew.observe.taps",
     "trace": "clew.session",
     "watch": "clew.watching",
 }
@@ -51,11 +51,11 @@ __all__ = [
 logging.getLogger("clew").addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
-    from clew.callbacks import Callbacks
-    from clew.capture.taps import prefix, tap
     from clew.errors import ClewError, ClewWarning
     from clew.events.outputs import Hdf5
-    from clew.events.settings import Limits, schedule
+    from clew.observe.taps import prefix, tap
+    from clew.request.callbacks import Callbacks
+    from clew.request.limits import Limits, schedule
     from clew.session import trace
     from clew.traces import Trace, load
     from clew.watching import watch

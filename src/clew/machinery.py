@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
+# Clew's own folder.
+OURS = os.path.dirname(__file__) + os.sep
+
 
 @dataclass(slots=True)
 class Machinery:
@@ -29,7 +32,7 @@ class Machinery:
     resume_jit: Callable[[Any], None] = lambda state: None
     # Folders of code that is not the user's.
     libraries: tuple[str, ...] = (
-        os.path.dirname(__file__) + os.sep,
+        OURS,
         "<frozen ",
         "<eval_with_key>",
     )

@@ -1,7 +1,7 @@
 """Every private corner of torch that capture leans on, with the version seen and the fallback.
 
 Nothing else in the package touches torch's private names, except one attribute read in the hot
-path of `capture.ops` (`OpOverload._op`) that is checked for here. Seen on 2.6 to 2.13.
+path of `observe.dispatch` (`OpOverload._op`) that is checked for here. Seen on 2.6 to 2.13.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clew.capture.gaps import Gaps
-from clew.events.settings import Limits
+from clew.record.gaps import Gaps
+from clew.request.limits import Limits
 from clew.run.live_derived import LiveDerived
 from clew.run.run import Run, run_of
 from clew.session.batching import Deferred, Direct, Unkept
@@ -30,8 +30,8 @@ from clew.store.write.worker_file import WorkerFile
 from clew.traces import Trace
 
 if TYPE_CHECKING:
-    from clew.capture.encoder import Surroundings
-    from clew.capture.recorder import Recorder
+    from clew.record.encoder import Surroundings
+    from clew.record.recorder import Recorder
 
 
 class WatchTrace(Trace):
@@ -44,10 +44,10 @@ class WatchTrace(Trace):
         super().__init__()
         self._identity = object()
         self._derived = LiveDerived()
-        from clew.capture.encoder import Encoder
-        from clew.capture.recorder import Recorder
         from clew.keep.budget import Budget
         from clew.keep.python_values import NoTensors
+        from clew.record.encoder import Encoder
+        from clew.record.recorder import Recorder
 
         self._process = os.getpid()
         self._clock, self._time = time.perf_counter_ns(), time.time()
@@ -83,10 +83,10 @@ class WatchTrace(Trace):
         """Know tensors, once the program has imported torch."""
         if self._knows_torch or not has_torch():
             return
-        from clew.capture.frames import monitoring, tracing
         from clew.keep import glances  # noqa: F401 - which is known once it is loaded
         from clew.keep.identity import TensorTable
         from clew.keep.keeper import Keeper
+        from clew.observe.variables.frames import monitoring, tracing
         from clew.torch_compat import keep_from_dynamo
 
         recorder = self.recorder
@@ -115,7 +115,7 @@ class WatchTrace(Trace):
         return run_of(columns, self._identity)
 
     def _around(self) -> Surroundings:
-        from clew.capture.encoder import Surroundings
+        from clew.record.encoder import Surroundings
 
         environment = {
             **surroundings("watch", self._clock, self._time),
@@ -133,7 +133,7 @@ class WatchTrace(Trace):
 
     def _merge(self) -> None:
         """Take over what child processes have recorded since."""
-        from clew.capture.workers import merge
+        from clew.observe.dataloader import merge
 
         for key in self._keys if self.sink is None else ():
             inbox = self._inboxes.get(key)
@@ -166,7 +166,7 @@ def _parent_process() -> int:
 
 def own_worker() -> str:
     """What this process is called, if it is a DataLoader's worker."""
-    from clew.capture.workers import worker_name
+    from clew.observe.dataloader import worker_name
 
     return worker_name()
 

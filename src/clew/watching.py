@@ -19,24 +19,24 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Itera
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from clew.capture.frames import join_thread
-from clew.capture.frames.functions import unwrap
-from clew.capture.scope import Scope
-from clew.capture.told_once import told_in_full
-from clew.capture.watched_variables import Wants
-from clew.capture.watching import WatchSource
-from clew.capture.wishes import NoWishes, Wishes
-from clew.capture.workers import (
+from clew.errors import ClewError
+from clew.events.model import Gap
+from clew.events.watched import OTHER, Happening, Seen
+from clew.keep import describing
+from clew.observe.dataloader import (
     LoaderSource,
     WorkerPlan,
     index_text,
     stretch,
     worker_recording,
 )
-from clew.errors import ClewError
-from clew.events.model import Gap
-from clew.events.watched import OTHER, Happening, Seen
-from clew.keep import describing
+from clew.observe.variables.frames import join_thread
+from clew.observe.variables.frames.functions import unwrap
+from clew.observe.variables.selector import NoWishes, Wishes
+from clew.observe.variables.told_once import told_in_full
+from clew.observe.variables.user_code import Scope
+from clew.observe.variables.watched import WatchSource
+from clew.observe.variables.watched_variables import Wants
 from clew.session import active_trace, begin_worker
 from clew.store.read.worker_files import WorkerFiles
 from clew.watch_output import Output, output_for

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from clew.compat.tensortrace.growing_hdf5 import GrowingHdf5
+from clew.compat.engine.growing_hdf5 import GrowingHdf5
 from clew.errors import ClewError
 
 

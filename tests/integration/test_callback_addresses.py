@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import clew
 from clew import Callbacks
-from clew.callbacks import deterministic
 from clew.events.gathered import Gathered
 from clew.events.live import Happening
+from clew.request.callbacks import deterministic
 
 
 class Net(nn.Module):

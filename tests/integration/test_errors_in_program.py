@@ -483,7 +483,9 @@ def test_interrupts_leave_torch_as_it_was(level: str) -> None:
     assert came == 600
 
 
-@pytest.mark.parametrize("part", ["named.TapSource.stop", "recorder.Recorder.close"])
+@pytest.mark.parametrize(
+    "part", ["observe.tap_source.TapSource.stop", "record.recorder.Recorder.close"]
+)
 def test_an_interrupt_at_the_end_leaves_nothing_installed(
     part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -501,8 +503,8 @@ def test_an_interrupt_at_the_end_leaves_nothing_installed(
 
 def at_the_end(monkeypatch: pytest.MonkeyPatch, part: str, error: BaseException) -> None:
     """Have a part of Clew raise once it has done its work."""
-    module, cls, name = part.split(".")
-    owner = getattr(importlib.import_module(f"clew.capture.{module}"), cls)
+    module, cls, name = part.rsplit(".", 2)
+    owner = getattr(importlib.import_module(f"clew.{module}"), cls)
     usual = getattr(owner, name)
 
     def fail(*args: Any) -> None:
@@ -544,7 +546,9 @@ def test_a_fault_where_warnings_are_errors_does_not_raise() -> None:
     assert faults(t)
 
 
-@pytest.mark.parametrize("part", ["compiled.CompiledSource.stop", "names.ModuleTable.tensors"])
+@pytest.mark.parametrize(
+    "part", ["observe.compiled.CompiledSource.stop", "record.module_registry.ModuleTable.tensors"]
+)
 def test_a_fault_at_the_end_does_not_raise(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     at_the_end(monkeypatch, part, ZeroDivisionError("a bug of ours"))
     before = installed()

@@ -24,7 +24,8 @@ CORPUS = Path(__file__).parents[1] / "corpus" / "traces"
 # Rooms and files that a tree of module calls has no use for.
 UNNEEDED = (
     "clew.analysis.graph", "clew.analysis.selection", "clew.analysis.series", "clew.callbacks",
-    "clew.capture", "clew.cli.code", "clew.cli.export", "clew.cli.graph", "clew.cli.html",
+    "clew.observe", "clew.record", "clew.keep",
+    "clew.cli.code", "clew.cli.export", "clew.cli.graph", "clew.cli.html",
     "clew.cli.info", "clew.cli.recover", "clew.cli.value", "clew.cli.writing", "clew.compat",
     "clew.session", "clew.store.write", "clew.views.export", "clew.views.graph",
     "clew.views.html.", "clew.views.notebook", "clew.views.text.code_text",

@@ -10,7 +10,7 @@ import torch
 import torch._dynamo.testing
 from torch import nn
 
-from clew.capture.frames import Site, Target, instrument
+from clew.observe.variables.frames import Site, Target, instrument
 from tests.no_torch.frames.seen import Seen
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clew.capture.passes import Passes
+from clew.compat.engine.passes import Passes
 from tests.processes import HANG_GUARD
 
 

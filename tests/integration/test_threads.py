@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils.data import DataLoader, Dataset
 
 import clew
-from clew.capture.threads import _cpu_time
+from clew.observe.other_threads import _cpu_time
 from tests.outcomes import differing, faults, installed
 from tests.processes import HANG_GUARD
 

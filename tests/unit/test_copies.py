@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clew.capture.copies import copied
+from clew.compat.engine.copies import copied
 
 Pair = namedtuple("Pair", "left right")
 

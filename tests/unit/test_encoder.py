@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from clew.capture.encoder import Encoder, Surroundings
 from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, Columns, Symbol, Tensor
 from clew.events.records import MODULE, NOTE, OP, STEP, Kept, Opaque, Payload, Unseen
+from clew.record.encoder import Encoder, Surroundings
 from clew.store.write.memory_sink import MemoryStore
 from clew.stream import records as raw
 from clew.stream.records import EVENT_FIELDS, OPEN, VALUE_FIELDS, Note, Step

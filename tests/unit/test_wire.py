@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import clew
-from clew.capture.samples import Sample, leaves_of
+from clew.callbacks.samples import Sample, leaves_of
 from clew.events.columns import COLUMN_NAMES
 from clew.events.records import TAP, Label
 from clew.session.rank_mail import SampleMail

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from clew.events.model import Gap
-from clew.events.settings import Limits
+from clew.request.limits import Limits
 
 # Data handed to the sink at a time: what waits in memory is a few times this, however large or
 # many the tensors of a step are.

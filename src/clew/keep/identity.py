@@ -23,7 +23,7 @@ from clew.stream.records import SAME, WRITTEN, Extra, UnknownShape
 from clew.torch_compat import function_mode_count, unobserved
 
 if TYPE_CHECKING:
-    from clew.capture.names import ModuleTable
+    from clew.record.module_registry import ModuleTable
 
 Token = tuple[int, ...]
 

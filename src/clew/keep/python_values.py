@@ -17,7 +17,7 @@ from clew.keep.budget import Budget
 from clew.stream.records import Extra, Made, Shape, Token, once
 
 if TYPE_CHECKING:
-    from clew.capture.names import ModuleTable
+    from clew.record.module_registry import ModuleTable
 
 # Kinds of NumPy dtypes whose elements are bytes with a meaning of their own.
 _OTHER_KINDS = "USMmV"

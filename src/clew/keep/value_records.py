@@ -19,7 +19,7 @@ from clew.stream.records import Made, Records, Shape, Token, UnknownShape, token
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clew.capture.samples import Sample
+    from clew.callbacks.samples import Sample
     from clew.keep.keeper import Keeper
 
 _REMEMBERED = 4096

@@ -12,13 +12,13 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from clew.capture.recorder import WRITER
 from clew.events.model import Gap
+from clew.record.recorder import WRITER
 from clew.stream.batch import Writer
 from clew.stream.records import Records
 
 if TYPE_CHECKING:
-    from clew.capture.encoder import Encoder
+    from clew.record.encoder import Encoder
 
 # Batches that wait for the writer; more would only be memory that is not in the cache.
 _QUEUE = 4

@@ -10,7 +10,7 @@ from clew.events.model import Gap
 from clew.session.settings import TENSOR_ROLES
 
 if TYPE_CHECKING:
-    from clew.capture.names import ModuleName, ModuleTable
+    from clew.record.module_registry import ModuleName, ModuleTable
 
 NOTHING_RAN = Gap(
     "events",

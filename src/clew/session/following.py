@@ -9,21 +9,21 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from clew.address import Address, compile_pattern
-from clew.callbacks import Callbacks, reducer
-from clew.capture.gaps import Gaps
 from clew.events.model import Gap
+from clew.record.gaps import Gaps
+from clew.request.callbacks import Callbacks, reducer
 from clew.session.settings import ROLES_BEYOND_CALLS, Settings
 from clew.session.workers import begin_worker
 from clew.store.read.worker_files import WorkerFiles
 from clew.stream.batch import Observer
 
 if TYPE_CHECKING:
-    from clew.capture.gather import Gather
-    from clew.capture.grads import GradSource
-    from clew.capture.recorder import Recorder
-    from clew.capture.steps import Steps
-    from clew.capture.variables import VariableSource
-    from clew.capture.watching import WatchSource
+    from clew.callbacks.gather import Gather
+    from clew.observe.gradients import GradSource
+    from clew.observe.variables.captured import VariableSource
+    from clew.observe.variables.watched import WatchSource
+    from clew.record.recorder import Recorder
+    from clew.record.steps import Steps
 
 
 class Following:
@@ -38,11 +38,12 @@ class Following:
         training: Callable[[], bool | None],
         gaps: Gaps,
     ) -> None:
-        from clew.capture.grads import GradSource
-        from clew.capture.named import Named, TapSource, Treated
-        from clew.capture.variables import VariableSource
-        from clew.capture.workers import LoaderSource, WorkerPlan
+        from clew.callbacks.apply import Named, Treated
         from clew.keep.keeper import Keeper
+        from clew.observe.dataloader import LoaderSource, WorkerPlan
+        from clew.observe.gradients import GradSource
+        from clew.observe.tap_source import TapSource
+        from clew.observe.variables.captured import VariableSource
         from clew.torch_compat import is_compiling
 
         self._recorder = recorder
@@ -84,7 +85,7 @@ class Following:
         self._matchers: list[Any] = [source for source in matchers if source is not None]
 
     def _gather(self, every: int | None, steps: Steps, gaps: Gaps) -> Gather:
-        from clew.capture.gather import Gather
+        from clew.callbacks.gather import Gather
         from clew.session.rank_mail import SampleMail
         from clew.store.format.payload_numpy import decode
 
@@ -156,12 +157,12 @@ class Following:
 
 def _watch_source(recorder: Recorder, settings: Settings, gaps: Gaps) -> WatchSource:
     """Follows variables by name; told with the rest of what is live."""
-    from clew.capture.frames import monitoring, tracing
-    from clew.capture.scope import Scope
-    from clew.capture.watched_variables import Wants
-    from clew.capture.watching import WatchSource
-    from clew.capture.wishes import Wishes
     from clew.keep import glances  # noqa: F401 - which is known once it is loaded
+    from clew.observe.variables.frames import monitoring, tracing
+    from clew.observe.variables.selector import Wishes
+    from clew.observe.variables.user_code import Scope
+    from clew.observe.variables.watched import WatchSource
+    from clew.observe.variables.watched_variables import Wants
     from clew.torch_compat import keep_from_dynamo
 
     keep_from_dynamo((monitoring, tracing))

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from clew.capture.ranks import Message
-from clew.capture.samples import batch_of, samples_of
+from clew.callbacks.rank_mailbox import Message
+from clew.callbacks.samples import batch_of, samples_of
 from clew.store.format.wire import read_message, to_bytes
 
 

@@ -16,10 +16,10 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from clew.analysis.crash import crash_note, failing_event
-from clew.capture.gaps import Gaps
 from clew.errors import ClewError, warn
 from clew.events.columns import Columns
 from clew.events.model import Gap
+from clew.record.gaps import Gaps
 from clew.run.live_derived import LiveDerived
 from clew.run.run import Run, run_of
 from clew.run.writing import LiveEventRows
@@ -53,10 +53,10 @@ if TYPE_CHECKING:
     from torch import nn
 
     from clew.address import Address
-    from clew.capture.encoder import Encoder, Surroundings
-    from clew.capture.lanes import Lane
-    from clew.capture.names import ModuleName
-    from clew.capture.recorder import Recorder
+    from clew.record.encoder import Encoder, Surroundings
+    from clew.record.module_registry import ModuleName
+    from clew.record.recorder import Recorder
+    from clew.record.thread_state import Lane
     from clew.store.write.disk_sink import DiskSink
 
 
@@ -69,10 +69,10 @@ class Session:
     """One recording from first start to last stop: sources on one side, store on the other."""
 
     def __init__(self, models: dict[str, nn.Module], settings: Settings) -> None:
-        from clew.capture.automatic_steps import AutomaticSteps
-        from clew.capture.live import LiveFeed
-        from clew.capture.steps import Steps
         from clew.keep.budget import Budget
+        from clew.observe.automatic_steps import AutomaticSteps
+        from clew.record.live_feed import LiveFeed
+        from clew.record.steps import Steps
 
         self._rank, self._size = rank_and_size()
         self._settings = settings = settings.on_rank(self._rank)
@@ -122,9 +122,9 @@ class Session:
         )
 
     def _begin_recorder(self) -> Recorder:
-        from clew.capture.encoder import Encoder
-        from clew.capture.recorder import Recorder
         from clew.keep.identity import TensorTable
+        from clew.record.encoder import Encoder
+        from clew.record.recorder import Recorder
 
         settings, limits = self._settings, self._settings.limits
         grows = settings.out is None and limits.last is None
@@ -158,11 +158,11 @@ class Session:
 
     def start(self, frame: FrameType | None, nested: bool) -> None:
         """Install everything."""
-        from clew.capture.compiled import CompiledSource
-        from clew.capture.modules import ModuleSource
-        from clew.capture.optimizers import OptimizerSource
-        from clew.capture.sources import boundary_of
-        from clew.capture.threads import ThreadSource
+        from clew.observe.compiled import CompiledSource
+        from clew.observe.modules import ModuleSource
+        from clew.observe.optimizers import OptimizerSource
+        from clew.observe.other_threads import ThreadSource
+        from clew.record.stacks import boundary_of
         from clew.torch_compat import on_export, on_swap
 
         recorder = self.recorder
@@ -505,7 +505,7 @@ class Session:
         return None if self.disk is None else self.disk.place
 
     def _around(self) -> Surroundings:
-        from clew.capture.encoder import Surroundings
+        from clew.record.encoder import Surroundings
 
         recorder = self.recorder
         return Surroundings(
@@ -539,7 +539,7 @@ class Session:
     def _push_mode(self, lane: Lane) -> None:
         lane.followed = True
         if self._sees_ops:
-            from clew.capture.ops import OpMode
+            from clew.observe.dispatch import OpMode
 
             mode = self._modes[lane.ident] = OpMode(self.recorder, lane, self._following.called)
             mode.start()
@@ -570,7 +570,7 @@ class Session:
 
     def _on_idle(self, lane: Lane, module: nn.Module) -> None:
         """The outermost module call of a thread is over: leave no mode behind on it."""
-        from clew.capture.threads import ops_not_recorded
+        from clew.observe.other_threads import ops_not_recorded
 
         if lane.ident in self._straddling:
             self._straddling.discard(lane.ident)
@@ -589,7 +589,7 @@ class Session:
 
     def _training(self) -> bool | None:
         """Whether this is a train step, as far as that can be told while a model runs."""
-        from clew.capture.lanes import START
+        from clew.record.thread_state import START
 
         if self._steps.is_settled:
             return None

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from clew.address import Address, parse, split_rank
-from clew.callbacks import Callbacks
 from clew.errors import ClewError
 from clew.events.live import Listener
 from clew.events.outputs import Hdf5, check_out
-from clew.events.settings import Limits, Schedule
+from clew.request.callbacks import Callbacks
+from clew.request.limits import Limits, Schedule
 from clew.store.write.place import checked_exist
 from clew.views.text.live import LivePrinter
 

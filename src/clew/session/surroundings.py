@@ -13,7 +13,7 @@ from clew.events.columns import ModuleRow
 from clew.events.notebook_cells import file_of
 
 if TYPE_CHECKING:
-    from clew.capture.recorder import Recorder
+    from clew.record.recorder import Recorder
 
 
 def surroundings(name: str | None, clock: int, began: float) -> dict[str, Any]:

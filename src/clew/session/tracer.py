@@ -15,11 +15,11 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from clew.callbacks import Callbacks
 from clew.errors import ClewError, MissingDependency, TraceStateError, warn
 from clew.events.live import Listener
 from clew.events.model import Gap
-from clew.events.settings import Limits, Schedule
+from clew.request.callbacks import Callbacks
+from clew.request.limits import Limits, Schedule
 from clew.run.run import Run
 from clew.session.decorating import inside
 from clew.session.session import Session
@@ -29,7 +29,7 @@ from clew.traces import Trace
 if TYPE_CHECKING:
     from torch import nn
 
-    from clew.capture.recorder import Recorder
+    from clew.record.recorder import Recorder
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -270,7 +270,7 @@ def active_trace() -> tuple[Tracer, Recorder, Callable[[Gap], Any]] | None:
 @contextlib.contextmanager
 def unrecorded() -> Iterator[None]:
     """A block that no trace records, and after which random numbers are what they were before."""
-    from clew.capture.quiet import undisturbed
+    from clew.callbacks.isolation import undisturbed
 
     lanes = [t._session.recorder.lane() for t in _active if t._session is not None]
     before = [lane.mute for lane in lanes]

@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clew.address import parse
-from clew.callbacks import reducer
-from clew.events.settings import Limits
+from clew.request.callbacks import reducer
+from clew.request.limits import Limits
 from clew.session.batching import Direct
 from clew.session.surroundings import source_text
 from clew.store.write.worker_file import WorkerFile
 
 if TYPE_CHECKING:
-    from clew.capture.encoder import Surroundings
-    from clew.capture.recorder import Recorder
-    from clew.capture.workers import WorkerPlan
+    from clew.observe.dataloader import WorkerPlan
+    from clew.record.encoder import Surroundings
+    from clew.record.recorder import Recorder
 
 
 def worker_surroundings(recorder: Recorder) -> Surroundings:
     """What the recording of a worker knows besides its records; the rest is its parent's."""
-    from clew.capture.encoder import Surroundings
+    from clew.record.encoder import Surroundings
 
     threads = list(recorder.lanes.names)
     return Surroundings([], [], threads, [], lambda step: {}, [], source_text, {})
@@ -29,19 +29,20 @@ def worker_surroundings(recorder: Recorder) -> Surroundings:
 
 def begin_worker(plan: WorkerPlan, folder: Path, worker: str) -> tuple[WorkerFile, Recorder]:
     """Record in a worker of a DataLoader: taps, and the variables that the parent asks for."""
-    from clew.capture.encoder import Encoder
-    from clew.capture.gaps import UnreadGaps
-    from clew.capture.named import Named, TapSource
-    from clew.capture.recorder import Recorder
-    from clew.capture.scope import Scope
-    from clew.capture.steps import Steps
-    from clew.capture.variables import VariableSource
-    from clew.capture.watched_variables import Wants
-    from clew.capture.watching import WatchSource
-    from clew.capture.wishes import Wishes
+    from clew.callbacks.apply import Named
     from clew.keep.budget import Budget
     from clew.keep.identity import TensorTable
     from clew.keep.keeper import Keeper
+    from clew.observe.tap_source import TapSource
+    from clew.observe.variables.captured import VariableSource
+    from clew.observe.variables.selector import Wishes
+    from clew.observe.variables.user_code import Scope
+    from clew.observe.variables.watched import WatchSource
+    from clew.observe.variables.watched_variables import Wants
+    from clew.record.encoder import Encoder
+    from clew.record.gaps import UnreadGaps
+    from clew.record.recorder import Recorder
+    from clew.record.steps import Steps
 
     gaps = UnreadGaps()
     budget = Budget(Limits(), gaps.add)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from clew.events.records import Kept
 
 if TYPE_CHECKING:
-    from clew.capture.foreign import Foreign
+    from clew.record.foreign import Foreign
 
 # Fields of an event. SUBJECT is the op, the `ModuleName` of a module, a `Note`, a `Step` or a
 # `Label`. NODE is a
 # `StackNode`; PARENT the id of the enclosing module call or -1. NUMBER is the call index of a
-# module, for an op its autograd number (see `capture.ops`), and for a value that was gathered the
-# step it is of. ARGS, KWARGS and OUT are the
+# module, for an op its autograd number (see `observe.dispatch`), and for a value that was
+# gathered the step it is of. ARGS, KWARGS and OUT are the
 # arguments and result as lists, dicts, constants and tokens. ERROR is None or the text of the
 # exception. SEEN is, for an op, how many tensors were seen to be gone since the last batch, alone
 # or with the generator it drew from and how often that was drawn from before; else None.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from clew.capture.frames import Installed, Site, Target, instrument
+from clew.observe.variables.frames import Installed, Site, Target, instrument
 
 _numbers = itertools.count()
 

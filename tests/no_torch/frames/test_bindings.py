@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clew.capture.frames import Site, Target, instrument
+from clew.observe.variables.frames import Site, Target, instrument
 from tests.no_torch.frames.seen import Seen, follow, program, wanting
 
 # Name, text that defines `run`, and the values of `y` in the functions named in FOLLOWED (or

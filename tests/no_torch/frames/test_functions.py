@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from clew.address import parse
-from clew.capture.frames.functions import Found, methods, missing, resolve, unwrap, variables
+from clew.observe.variables.frames.functions import (
+    Found,
+    methods,
+    missing,
+    resolve,
+    unwrap,
+    variables,
+)
 
 TEXT = """
 import functools

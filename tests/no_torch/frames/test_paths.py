@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from clew.address import split
-from clew.capture.frames.paths import follow
+from clew.observe.variables.frames.paths import follow
 
 
 class Slotted:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clew.capture.frames import Target, follow_calls, follow_frame, instrument
+from clew.observe.variables.frames import Target, follow_calls, follow_frame, instrument
 from tests.no_torch.frames.seen import Seen, follow, program, wanting
 from tests.processes import HANG_GUARD
 
@@ -83,7 +83,7 @@ def test_a_module_level_frame_is_followed() -> None:
     seen = Seen()
     program("""
         import sys
-        from clew.capture.frames import follow_frame
+        from clew.observe.variables.frames import follow_frame
         def begin(seen):
             return follow_frame(sys._getframe(1), lambda name: name == 'y', seen, polls=False)
     """)

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from clew.capture.frames import Target, instrument
+from clew.observe.variables.frames import Target, instrument
 from tests.no_torch.frames.seen import Seen, follow, program, wanting
 from tests.no_torch.frames.test_bindings import CASES
 from tests.processes import HANG_GUARD

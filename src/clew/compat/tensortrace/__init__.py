@@ -6,6 +6,7 @@ Both forms of its interface work: `ModelTracer(model, [paths], ...)` of its READ
 get lists, and `ModelTracer(model, Variable([paths], ...))`, whose callbacks get a result.
 """
 
+from clew.compat.engine.collecting import GlobalVariableResult, LocalVariableResult
 from clew.compat.tensortrace.h5py_tracer import H5PYSaverCallback, H5PYTracedModel, ModelTracerH5PY
 from clew.compat.tensortrace.tracer import (
     ModelTracer,
@@ -22,7 +23,6 @@ from clew.compat.tensortrace.utils import (
     partial_path_matching,
 )
 from clew.compat.tensortrace.variable import ResultEntry, Variable
-from clew.session.collecting import GlobalVariableResult, LocalVariableResult
 
 __all__ = [
     "GlobalVariableResult", "H5PYSaverCallback", "H5PYTracedModel", "LocalVariableResult",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from clew.compat.tensortrace.growing_hdf5 import GrowingHdf5
+from clew.compat.engine.growing_hdf5 import GrowingHdf5
 from clew.compat.tensortrace.tracer import ModelTracer, TracedModel
 from clew.compat.tensortrace.variable import GlobalVariableResult
 from clew.session.surroundings import rank_and_size

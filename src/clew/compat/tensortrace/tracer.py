@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import nn
 
-from clew.callbacks import stack, stack_padded
+from clew.compat.engine.collecting import Collecting, GlobalVariableResult, LocalVariableResult
 from clew.compat.tensortrace.variable import Variable
 from clew.errors import ClewError
-from clew.session.collecting import Collecting, GlobalVariableResult, LocalVariableResult
+from clew.request.callbacks import stack, stack_padded
 from clew.session.surroundings import rank_and_size
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from clew.capture.frames.paths import child_named, children, follow
+from clew.observe.variables.frames.paths import child_named, children, follow
 
 get_object_items = children
 

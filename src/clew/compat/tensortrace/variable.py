@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from clew.compat.engine.collecting import Collector, GlobalVariableResult, LocalVariableResult
 from clew.errors import ClewError
 from clew.session import unrecorded
-from clew.session.collecting import Collector, GlobalVariableResult, LocalVariableResult
 
 __all__ = ["GlobalVariableResult", "LocalVariableResult", "ResultEntry", "Variable"]
 

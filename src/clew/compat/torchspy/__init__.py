@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 from torch.compiler import is_compiling
 
-from clew.capture import calls, taps
+from clew.observe import calls, taps
 from clew.session.surroundings import RankFolder
 from clew.views.export.tensor_files import TensorFiles, sample_norms
 

@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from clew.callbacks import norm
+from clew.request.callbacks import norm
 from clew.store.format.payload_torch import save_parts
 
 # What cannot be in a file's name here, and what would read as if it had been such.

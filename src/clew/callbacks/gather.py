@@ -1,0 +1,179 @@
+"""The values of a run brought together: every few steps on rank 0, and once more at the end.
+
+In come values as they are recorded; every N steps callbacks make something of them, they go to
+rank 0, callbacks make something of those of all ranks, and the result is recorded there. Without
+ranks the same happens in one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from clew.callbacks.apply import Treatment
+from clew.callbacks.isolation import Quiet
+from clew.callbacks.rank_mailbox import Mail, Ranks, Round
+from clew.callbacks.samples import Restore, Sample, leaves_of
+from clew.events.gathered import Gathered
+from clew.events.model import Gap
+from clew.events.records import COPIED, ENDED, REDUCED, Label
+from clew.record.recorder import Recorder
+from clew.record.steps import Steps
+
+_FAILED = object()
+_OWN_PARTS = "each rank's own part has them: record with out= and load the folder"
+
+
+class Gather:
+    """Collects values, and brings them to rank 0 every so many steps if that was asked for."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        every: int | None,
+        steps: Steps,
+        treatment_of: Callable[[Label], Treatment | None],
+        restore: Restore,
+        mail: Mail,
+        on_gap: Callable[[Gap], Any],
+        on_trouble: Callable[[Gap], Any],
+        only: str | None = None,
+    ) -> None:
+        self._recorder = recorder
+        self._every = every
+        self._steps = steps
+        self._treatment_of = treatment_of
+        self._restore = restore
+        self._on_gap = on_gap
+        self._on_trouble = on_trouble
+        # Steps of the other kind, in which nothing is collected, do not count.
+        self._only = only
+        self._quiet = Quiet(recorder, on_gap)
+        self._ranks = Ranks(mail, self._trouble)
+        # Since the last gather; and what the end is to see.
+        self._window: list[Sample] = []
+        self._history: list[Sample] = []
+
+    def collect(self, label: Label, treatment: Treatment, value: Any) -> None:
+        """Take a copy of a value that was recorded, if it is needed again."""
+        if self._every is None and treatment.end is None:
+            return
+        if self._ranks.is_apart and self._ranks.rank:
+            return
+        steps = self._steps
+        ordinal = steps.ordinal(treatment.only)
+        sample = Sample(label, steps.number, ordinal, self._ranks.rank, leaves_of(value))
+        (self._history if self._every is None else self._window).append(sample)
+
+    def begin(self) -> None:
+        """The recording is about to start."""
+        if self._every is not None:
+            self._ranks.begin()
+
+    def stepped(self) -> None:
+        """A step is complete."""
+        if self._every is None:
+            return
+        self._ranks.alive()
+        completed = self._steps.completed(self._only)
+        if completed is not None and completed % self._every == 0:
+            with self._quiet.together():
+                self._arrived(self._ranks.give(completed, self._taken()))
+
+    def finish(self, crashed: bool) -> None:
+        """Gather the rest and make the end of it; the recording is about to stop."""
+        if self._every is not None:
+            self._arrived(self._ranks.give("the rest", self._taken()))
+            # An exception must not wait for others, which may never come.
+            rounds, steps = self._ranks.end(self._steps.number, wait=not crashed)
+            self._arrived(rounds)
+            if len(set(steps.values())) > 1:
+                uneven = ", ".join(f"rank {rank}: {n}" for rank, n in sorted(steps.items()))
+                self._on_gap(
+                    Gap("steps", "", f"the ranks made uneven numbers of them ({uneven})",
+                        "nothing is lost; Series.stack(by=..., pad=True) fills up what is missing")
+                )  # fmt: skip
+        for label, samples in _by_series(self._history).items():
+            treatment = self._treatment_of(label)
+            if treatment is not None and treatment.end is not None:
+                for made in self._made(treatment.end, samples) or ():
+                    self._recorder.gathered(made, ENDED)
+        self._history.clear()
+
+    def _taken(self) -> list[Sample]:
+        """What was collected since the last time, as callbacks made it."""
+        window, self._window = self._window, []
+        return [made for label, samples in _by_series(window).items()
+                for made in self._reduced(label, samples, "before_gather")]  # fmt: skip
+
+    def _arrived(self, rounds: list[Round]) -> None:
+        """Record the values of all ranks, on rank 0."""
+        for found in rounds:
+            # By the rank that sent it, which may have learned late what rank it is.
+            samples = [replace(one, rank=rank) for rank, of in found.items() for one in of]
+            for label, series in _by_series(samples).items():
+                self._arrived_series(label, series)
+
+    def _arrived_series(self, label: Label, samples: list[Sample]) -> None:
+        treatment = self._treatment_of(label)
+        if treatment is None:
+            return
+        made = self._reduced(label, samples, "after_gather")
+        is_reduced = treatment.before_gather or treatment.after_gather
+        for sample in made:
+            if is_reduced:
+                self._recorder.gathered(sample, REDUCED)
+            elif sample.rank != self._ranks.rank:  # our own are there already
+                self._recorder.gathered(sample, COPIED)
+        if treatment.end is not None:
+            self._history += made
+
+    def _reduced(self, label: Label, samples: list[Sample], which: str) -> list[Sample]:
+        function = getattr(self._treatment_of(label), which, None)
+        if function is None:
+            return samples
+        made = self._made(function, samples)
+        return samples if made is None else made
+
+    def _made(self, function: Callable[[Any], Any], samples: list[Sample]) -> list[Sample] | None:
+        """What a callback makes of the values of one series, None if it fails."""
+        samples = [sample for sample in samples if sample.has_data]
+        if not samples:
+            return []
+        label = samples[0].label
+        where = label.stem + (f":{label.role}" if label.role else "")
+        values = Gathered(
+            [sample.value(self._restore) for sample in samples],
+            [sample.ordinal for sample in samples], where,
+            [sample.step for sample in samples], [sample.rank for sample in samples],
+        )  # fmt: skip
+        result = self._quiet.call(function, values, where, _FAILED)
+        if result is _FAILED:
+            return None
+        items = [] if result is None else result if isinstance(result, list) else [result]
+        if len(items) == len(samples):
+            places = [(sample.step, sample.ordinal, sample.rank) for sample in samples]
+        else:
+            ranks = {sample.rank for sample in samples}
+            rank = ranks.pop() if len(ranks) == 1 else None
+            last = max(samples, key=lambda sample: sample.step)
+            places = [(last.step, last.ordinal, rank)] * len(items)
+        if isinstance(items, Gathered) and len(items.ordinals) == len(items):
+            pairs = zip(places, items.ordinals, strict=True)
+            places = [(step, ordinal, rank) for (step, _, rank), ordinal in pairs]
+        return [
+            Sample(label, *place, leaves_of(item))
+            for item, place in zip(items, places, strict=True)
+        ]
+
+    def _trouble(self, why: str) -> None:
+        where = f"step {self._steps.number}"
+        self._on_trouble(Gap("values of other ranks", where, why, _OWN_PARTS))
+
+
+def _by_series(samples: Iterable[Sample]) -> dict[Label, list[Sample]]:
+    found: dict[Label, list[Sample]] = {}
+    for sample in samples:
+        found.setdefault(sample.key, []).append(sample)
+    return found

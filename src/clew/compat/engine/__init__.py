@@ -1,0 +1,1 @@
+"""Engine code that only the older tools need."""

@@ -1,0 +1,1 @@
+"""Those who see: observers of module calls, ops, gradients, taps and variables."""

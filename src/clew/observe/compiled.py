@@ -1,0 +1,294 @@
+"""Compiled regions: left compiled and recorded as one opaque call, or opened up on request.
+
+In comes the running of a compiled graph, out goes one op record named `compiled`; what happens
+inside it, or inside a scripted module, is not seen, and coverage says so.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from clew.events.model import Gap
+from clew.events.records import BACKWARD
+from clew.frame_locals import first_argument, some_locals
+from clew.keep.nesting import describe
+from clew.record.recorder import Recorder
+from clew.record.thread_state import FRAME, NAME, DirectCall, Lane
+from clew.torch_compat import (
+    GLOBAL_HOOKS,
+    WRAPPED_CALL,
+    around_compiling,
+    compiled_graph_class,
+    compiled_graph_count,
+    current_autograd_node,
+    is_compiled,
+    is_dynamo_graph,
+    is_scripted,
+    next_autograd_number,
+)
+
+_EXTRA_CALL = "Using `torch.compile\\(module\\)` when there are global hooks"
+
+
+# Where hooks come from that would be folded away in compiled code, but guarded against.
+_FOLDED = ("clew.observe.modules", "clew.observe.automatic_steps")
+
+
+class CompiledGraph:
+    """The subject of the record of a compiled graph's run."""
+
+    def __str__(self) -> str:
+        return "compiled"
+
+
+_SUBJECT = CompiledGraph()
+
+
+class CompiledSource:
+    """Watches compiled graphs run for the time of one recording."""
+
+    def __init__(
+        self, recorder: Recorder, how: str, on_gap: Callable[[Gap], Any], follows_code: bool
+    ) -> None:
+        self._recorder = recorder
+        self._follows_code = follows_code
+        self._aside: HooksAside | None = None
+        self._how = how
+        self._on_gap = on_gap
+        self._undo: list[Callable[[], None]] = []
+        self._watching = False
+        self._graphs = 0
+
+    def start(self) -> None:
+        """Prepare for whatever compiled code there may be."""
+        if self._how == "opaque":
+            self._recorder.modules.on_wrapper = self._on_wrapper
+        if "torch._dynamo" not in sys.modules:
+            return  # nothing is compiled yet
+        modules = [name.entry.ref() for name in self._recorder.modules.names]
+        compiled = any(module is not None and is_compiled(module) for module in modules)
+        self._graphs = compiled_graph_count()
+        self._undo.append(silence_extra_call())
+        self._put_aside()
+        if self._how == "eager":
+            stance = torch.compiler.set_stance("force_eager")
+            self._undo.append(functools.partial(stance.__exit__, None, None, None))
+        else:
+            self._watch(load=compiled)
+
+    def stop(self) -> None:
+        """Undo it, and say what could not be seen."""
+        for undo in reversed(self._undo):
+            undo()
+        self._undo = []
+        self._recorder.modules.on_wrapper = lambda module: None
+        graphs = compiled_graph_count()
+        if graphs and self._how == "opaque":
+            self._say_unnamed()
+        made = graphs - self._graphs - (0 if self._aside is None else self._aside.graphs)
+        self._aside = None
+        if made > 0 and self._how == "opaque":
+            if not self._watching:
+                self._on_gap(
+                    Gap("compiled regions", "",
+                        "the compiler was first loaded inside the trace, too late to be watched",
+                        "run the compiled code once before the block")
+                )  # fmt: skip
+            self._on_gap(
+                Gap("compilation", "",
+                    f"{made} graph{'s were' if made > 1 else ' was'} compiled while the trace's "
+                    "hooks were in place, and will be compiled once more without them",
+                    "run the compiled code once before the block")
+            )  # fmt: skip
+        self._watching = False
+        for name in self._recorder.modules.names:
+            if name.entry.calls and is_scripted(name.entry.ref(), name.cls):
+                self._on_gap(
+                    Gap("a scripted module", name.path or "the root module",
+                        "TorchScript runs it: modules called inside it and its own source lines "
+                        "are not seen", "trace the module it was made from")
+                )  # fmt: skip
+
+    def _say_unnamed(self) -> None:
+        """Say where a backend ran a graph op by op, without the modules it was made of."""
+        table = self._recorder.modules
+        called = [(name, name.entry.ref()) for name in table.names if name.entry.calls]
+        live = [(name.path, module) for name, module in called if module is not None]
+        # A scripted module has dictionaries of its own kind, with little more than `items`.
+        inner = [(path, dict(module._modules.items()).get("_orig_mod")) for path, module in live]
+        paths = [path for path, m in inner if m is not None and not table.entries[id(m)].calls]
+        for path in paths or [path for path, module in live if is_dynamo_graph(module)]:
+            self._on_gap(_region(path, "it ran compiled, without the modules inside it"))
+
+    def _on_wrapper(self, module: nn.Module) -> None:
+        if is_compiled(module):
+            self._put_aside()
+            self._watch(load=True)
+
+    def _put_aside(self) -> None:
+        """Keep hooks out of what is compiled; a function that is followed has other code anyway."""
+        if self._aside is None and not self._follows_code:
+            aside = HooksAside(self._recorder)
+            undo = around_compiling(aside.begin, aside.end)
+            if undo is not None:
+                self._aside = aside
+                self._undo.append(undo)
+
+    def _watch(self, load: bool) -> None:
+        graph_class = None if self._watching else compiled_graph_class(load)
+        if graph_class is not None:
+            self._watching = True
+            self._undo.append(_watch(graph_class, self._recorder, self._on_gap))
+
+
+class HooksAside:
+    """Takes hooks away while Dynamo compiles, so that its code holds without them too.
+
+    Not where other threads have run modules, and may do so meanwhile. `graphs` are those compiled
+    without them.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.graphs = 0
+        self._lanes = recorder.lanes
+        self._before = 0
+        self._aside: list[dict[int, Any]] | None = None
+
+    def begin(self, *trigger: Any) -> None:
+        if self._aside is not None or set(self._lanes.by_ident) - {threading.get_ident()}:
+            return
+        self._before = compiled_graph_count()
+        self._aside = [dict(hooks) for hooks in GLOBAL_HOOKS]
+        numbers = [
+            number
+            for hooks in self._aside
+            for number, hook in hooks.items()
+            if getattr(hook, "__module__", None) in _FOLDED
+        ]
+        for hooks in GLOBAL_HOOKS:
+            for number in numbers:
+                hooks.pop(number, None)
+
+    def end(self, *trigger: Any) -> None:
+        aside, self._aside = self._aside, None
+        if aside is None:
+            return
+        for hooks, before in zip(GLOBAL_HOOKS, aside, strict=True):
+            since = {number: hook for number, hook in hooks.items() if number not in before}
+            hooks.clear()
+            hooks.update(before | since)
+        self.graphs += compiled_graph_count() - self._before
+
+
+def _region(path: str | None, why: str) -> Gap:
+    """A compiled region in a module, or outside any."""
+    where = "" if path is None else path or "the root module"
+    return Gap("a compiled region", where, why, "use clew.trace(compiled='eager') to see inside")
+
+
+def silence_extra_call() -> Callable[[], None]:
+    """Keep torch from warning the user of hooks that are ours."""
+    before = list(warnings.filters)
+    warnings.filterwarnings("ignore", message=_EXTRA_CALL)
+    added = [entry for entry in warnings.filters if entry not in before]
+
+    def undo() -> None:
+        for entry in added:
+            if entry in warnings.filters:
+                warnings.filters.remove(entry)  # type: ignore[attr-defined]
+
+    return undo
+
+
+def _watch(
+    graph_class: Any, recorder: Recorder, on_gap: Callable[[Gap], Any]
+) -> Callable[[], None]:
+    original = graph_class.__call__
+
+    @functools.wraps(original)
+    def call(graph: Any, inputs: Any) -> Any:
+        lane = recorder.lanes.by_ident.get(threading.get_ident())
+        if lane is None or lane.mute or not lane.followed:
+            return original(graph, inputs)
+        record = _begin(recorder, lane, inputs, on_gap)
+        lane.mute = True
+        start = recorder.clock()
+        try:
+            out = original(graph, inputs)
+        finally:
+            lane.mute = False
+        if record is not None:
+            _end(recorder, record, start, out)
+        return out
+
+    graph_class.__call__ = call
+
+    def undo() -> None:
+        graph_class.__call__ = original
+
+    return undo
+
+
+def _begin(
+    recorder: Recorder, lane: Lane, inputs: Any, on_gap: Callable[[Gap], Any]
+) -> tuple[Any, ...] | None:
+    try:
+        # The caller's frame: past this function and the watching one.
+        frame = sys._getframe(2)
+        node, parent = lane.place(frame)
+        name = lane.stack[-1][NAME]
+        called = None if node.phase == BACKWARD else _compiled_in_place(lane, frame, parent)
+        if called is not None:
+            parent, name = called.event, called.name
+        on_gap(_region(None if name is None else name.path, "it ran compiled, as one opaque call"))
+        tokens = describe(list(inputs), recorder.values.tensors.known)
+        # As for ops: the node that this run makes, or the one whose backward it is.
+        number = next_autograd_number()
+        if node.phase == BACKWARD:
+            running = current_autograd_node()
+            number = -1 if running is None else running._sequence_nr()
+        return next(recorder.buffer.ids), node, parent, number, tokens
+    except Exception as fault:
+        recorder.gaps.fault(fault, "a compiled region")
+        return None
+
+
+def _compiled_in_place(lane: Lane, frame: FrameType, parent: int) -> DirectCall | None:
+    """The call of a module that `module.compile()` made run past the hooks, opened if new."""
+    top, walker = lane.stack[-1], frame
+    while id(walker) != top[FRAME] and walker.f_back is not None:
+        module = first_argument(walker) if walker.f_code is WRAPPED_CALL else None
+        if module is not None and module._compiled_call_impl is not None:
+            call = lane.direct_call(walker)
+            if call is not None:
+                return call
+            args, kwargs = some_locals(walker, ("args", "kwargs"))
+            given = {**{str(at): value for at, value in enumerate(args)}, **kwargs}
+            place, _ = lane.place(walker.f_back)
+            return lane.open_direct(walker, module, top[NAME], parent, place, given)
+        walker = walker.f_back
+    return None
+
+
+def _end(recorder: Recorder, record: tuple[Any, ...], start: int, out: Any) -> None:
+    try:
+        event, node, parent, number, tokens = record
+        end = recorder.clock()
+        result = describe(
+            list(out) if isinstance(out, (tuple, list)) else out,
+            lambda t: recorder.values.tensors.produced(t, event, t.requires_grad, None, False),
+        )
+        recorder.buffer.push(
+            (event, _SUBJECT, node, parent, start, end, number, tokens, None, result, None, None)
+        )
+    except Exception as fault:
+        recorder.gaps.fault(fault, "a compiled region")

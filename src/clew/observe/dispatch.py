@@ -1,0 +1,535 @@
+"""Operations, by a dispatch mode: every op that reaches a kernel, on the thread it is pushed on.
+
+In come op calls, out go op records. This is the hot path: it appends references to facts and
+does nothing else. What it must never do: change an argument or a result, keep a tensor or a
+frame, let a fault of its own out.
+
+An op's NUMBER ties backward to forward. In forward it is the number the next autograd node of
+the thread will get, so an op that made a node has that node's number plus one. In backward it is
+the number of the node being run and, with `create_graph`, what it would be in forward; -1 if
+there is none; and for the accumulation of a gradient, which has no forward op, the token of the
+parameter. In a recomputation outside any module call it is what it would be in forward, and the
+number of the node whose backward asked for it, by which its module is found.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from threading import get_ident
+from types import FrameType, MethodType
+from typing import Any
+from weakref import ref
+
+from torch import Tensor, is_grad_enabled, strided
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from clew.callbacks.apply import Named
+from clew.events.model import Gap
+from clew.events.records import BACKWARD, NO_NODE, RECOMPUTE, backward_number, recompute_number
+from clew.keep.generators import drawing_of
+from clew.keep.identity import PLAIN, TensorTable, Token
+from clew.keep.nesting import CONSTANTS, describe
+from clew.observe.other_kernels import Watch, watch_of
+from clew.program_errors import error_text, mark, pass_on
+from clew.record.recorder import Recorder
+from clew.record.thread_state import FRAME, ID, NAME, NODE, Lane
+from clew.stream.records import tokens_in
+from clew.torch_compat import (
+    counting_writes,
+    current_autograd_node,
+    function_mode_count,
+    hide_from_dynamo,
+    is_jit_tracing,
+    next_autograd_number,
+    push_mode,
+    remove_mode,
+    tensors_for_numbers,
+    unobserved,
+)
+
+# Ops that write to the running statistics they are given, and do not say so.
+_UNDECLARED_WRITES = {
+    "aten::native_batch_norm",
+    "aten::cudnn_batch_norm",
+    "aten::miopen_batch_norm",
+    "aten::batch_norm",
+}
+# Most ops arrive once torch.jit.trace has put its graph aside; the others do before.
+_UNDER_JIT = Gap(
+    "some ops under torch.jit.trace",
+    "",
+    "looking at their tensors would have put ops into the graph that is being made",
+    "run the model itself, or what was made of it, inside the block",
+)
+# Accumulation of gradients runs under a node numbered with the largest integer there is.
+_ACCUMULATION = 1 << 62
+
+
+class OpMode(TorchDispatchMode):
+    """The dispatch mode of one thread of one recording."""
+
+    # Higher-order operators reach the handler instead of being refused.
+    supports_higher_order_operators = True
+
+    def __init__(self, recorder: Recorder, lane: Lane, named: Named | None) -> None:
+        super().__init__()
+        self._lane = lane
+        # A closure reads its state faster than a method; torch insists that it is bound.
+        handler = MethodType(_handler(recorder, lane, named), self)
+        self.__torch_dispatch__ = handler  # type: ignore[method-assign]
+
+    def start(self) -> None:
+        """Record the ops of this thread from here on."""
+        for mode in _left_behind.pop(self._lane.ident, ()):
+            mode.leave()
+        push_mode(self)
+
+    def stop(self) -> bool:
+        """Stop recording the ops of its thread; whether nothing is left behind on it.
+
+        Called on another thread, it can only let ops pass: the mode leaves its thread when that
+        thread runs its next op, or begins its next trace.
+        """
+        if get_ident() == self._lane.ident:
+            self.leave()
+            if self in _left_behind.get(self._lane.ident, ()):
+                _left_behind[self._lane.ident].remove(self)
+            return True
+        self.retire()
+        return False
+
+    def retire(self) -> None:
+        """Let ops pass, and leave the thread when it runs its next one."""
+        self._lane.mute = True
+        _left_behind.setdefault(self._lane.ident, []).append(self)
+
+    def leave(self) -> bool:
+        """Take the mode off the running thread, if it is there, and let go of its handler."""
+        found = remove_mode(self)
+        if found:
+            # Breaks the ring of references between the mode and its handler.
+            del self.__torch_dispatch__
+        return found
+
+    def leave_soon(self) -> None:
+        """Leave once torch, which takes a mode off while its handler runs, has put it back."""
+        ident = self._lane.ident
+        waiting = _left_behind.get(ident, [])
+        if get_ident() != ident or self not in waiting or sys.getprofile() is not None:
+            return
+
+        def look(frame: FrameType, event: str, arg: Any) -> None:
+            if self.leave():
+                sys.setprofile(None)
+                waiting.remove(self)
+
+        sys.setprofile(look)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Not by torch's costly wrapper: the handler's code is marked instead."""
+        return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Leave compiled regions compiled, where the default runs them eagerly."""
+        return True
+
+
+def _op_keeper(recorder: Recorder, named: Named | None) -> Callable[..., None] | None:
+    """Give what keeps the data of an op's tensors, None if nobody asked for any op's.
+
+    Arguments are kept as they are after the op, which is as they were unless it wrote them.
+    """
+    keeper, known = recorder.values.keeper, recorder.values.tensors.known
+    if not recorder.values.keeps_every or keeper is None:
+        return None
+    keeps = bool(keeper.ops)
+    calls_back = None if named is None or not named.ops else named.ran
+    if not keeps and calls_back is None:
+        return None
+
+    def keep(func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        if keeps:
+            keeper.keep_op(func, "in", {**dict(enumerate(args)), **(kwargs or {})}, known)
+            keeper.keep_op(func, "out", out, known)
+        if calls_back is not None:
+            calls_back(func, args, kwargs, out)
+
+    return keep
+
+
+def _handler(recorder: Recorder, lane: Lane, named: Named | None) -> Callable[..., Any]:
+    """The function torch calls for each op. Long on purpose: a call costs as much as a fact."""
+    getframe = sys._getframe
+    stack = lane.stack
+    place = lane.place
+    tensors = recorder.values.tensors
+    live = tensors.live
+    keeping = recorder.values.keeps_every
+    budget = recorder.values.budget
+    # Where values are kept, a tensor written through another is kept anew: ask for its version.
+    live_get: Callable[[int], Any] = (lambda key: None) if keeping else live.get
+    push_value = tensors.values.extend
+    gone = tensors.gone
+    told_gone = gone.append
+    draw = tensors.generators.draw
+    known = tensors.current if keeping else tensors.known
+    next_event = recorder.buffer.ids.__next__
+    clock = recorder.clock
+    push_event = recorder.buffer.push
+    batch_bits = recorder.buffer.batch_bits
+    keep_op = _op_keeper(recorder, named)
+    facts_of = _FACTS
+    # Ops whose calls have told of other kernels all there is to tell.
+    told: set[OpFacts] = set()
+    last_number = next_autograd_number()
+
+    def handler(
+        mode: OpMode,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        nonlocal last_number
+        op = facts_of.get(id(func))
+        if op is None:
+            try:
+                op = facts_of[id(func)] = OpFacts(func)
+            except Exception as fault:
+                recorder.gaps.fault(fault, str(func))
+                return func(*args, **kwargs or {})
+        if lane.mute or op.annotation or is_jit_tracing():
+            if lane.mute:
+                if _left_behind:
+                    mode.leave_soon()
+            elif not op.annotation:
+                recorder.gaps.add(_UNDER_JIT)
+            return op.call(*args, **kwargs) if kwargs else op.call(*args)
+        ready = False
+        try:
+            frame = getframe(1)
+            top = stack[-1]
+            target = top[FRAME]
+            back = frame.f_back
+            if id(back) == target:
+                node = top[NODE].kids.get((id(frame.f_code), frame.f_lasti))
+            elif back is None:
+                node = None
+            else:
+                base = back.f_back
+                if id(base) == target:
+                    node = top[NODE].kids.get(
+                        (id(frame.f_code), frame.f_lasti, id(back.f_code), back.f_lasti)
+                    )
+                else:
+                    node = None
+                base = None
+            if node is None or node.direct:
+                node, parent = place(frame)
+            else:
+                parent = top[ID]
+            del frame, back
+            number: Any = next_autograd_number()
+            if number == last_number:
+                grad = False
+            else:
+                last_number = number
+                grad = is_grad_enabled()
+            if node.phase:
+                if node.phase == BACKWARD:
+                    number = _backward_number(known, number if grad else 0)
+                elif node.phase == RECOMPUTE and parent < 0:
+                    number = _recompute_number(number)
+            observed = function_mode_count()
+            # Where autograd follows nothing, none has been given a gradient since.
+            settled = observed or not grad
+            inputs = []
+            for argument in args:
+                held = live_get(id(argument))
+                if (
+                    held is not None
+                    and held[0]() is argument
+                    and (
+                        held[2] is None
+                        or (settled and not held[2])
+                        or held[2] is argument.requires_grad
+                    )
+                ):
+                    inputs.append(held[1])
+                elif type(argument) in CONSTANTS or (
+                    type(argument) is list and argument and type(argument[0]) is int
+                ):
+                    inputs.append(argument)
+                elif isinstance(argument, Tensor):
+                    inputs.append(known(argument))
+                else:
+                    inputs.append(describe(argument, known))
+            named = {k: describe(v, known) for k, v in kwargs.items()} if kwargs else None
+            event = next_event()
+            seen: Any = len(gone) if op.draws is None else (len(gone), *draw(op, args, kwargs))
+            ready = True
+            start = clock()
+        except Exception as fault:
+            recorder.gaps.fault(fault, str(func))
+        try:
+            out = op.call(*args, **kwargs) if kwargs else op.call(*args)
+        except BaseException as error:
+            taken = tensors_for_numbers(func, args, error)
+            if taken is None:
+                if ready:
+                    mark(error, recorder.lanes.owner)
+                    push_event(
+                        (event, func, node, parent, start, clock(), number, inputs, named,
+                         op.half_written(args, kwargs or {}, tensors, event), error_text(error),
+                         seen)
+                    )  # fmt: skip
+                raise
+            out = op.call(*taken, **kwargs or {})
+        if not ready:
+            return out
+        try:
+            end = clock()
+            if keeping or observed or not op.plain:
+                result: Any = op.result(out, args, kwargs or {}, tensors, event, grad)
+                if keep_op is not None:
+                    keep_op(func, args, kwargs, out)
+                if op.higher_order:
+                    recorder.gaps.add(_inside_of(func, lane))
+                if op.watch is not None and op not in told and op.watch(recorder, args, out, grad):
+                    told.add(op)
+            else:
+                try:
+                    if type(out) is Tensor and out.layout is strided:
+                        result = out.shape
+                        position = op.base
+                        follows = grad
+                        if position is None:
+                            version, storage = 0, None
+                        else:
+                            version, storage = None, inputs[position]
+                            if not grad and not op.detaches and type(args[position]) in PLAIN:
+                                # Also where no node is made for it.
+                                follows = args[position].requires_grad
+                        reference = ref(out, told_gone)
+                        push_value(
+                            (result, version, storage, out.stride(), out.dtype, out.device, None,
+                             follows, event, None, id(reference))
+                        )  # fmt: skip
+                        live[id(out)] = (reference, result, None if grad else follows)
+                    elif type(out) is tuple:
+                        result = []
+                        for item in out:
+                            if type(item) is not Tensor or item.layout is not strided:
+                                raise TypeError
+                            token = item.shape
+                            reference = ref(item, told_gone)
+                            push_value(
+                                (token, 0, None, item.stride(), item.dtype, item.device, None,
+                                 grad, event, None, id(reference))
+                            )  # fmt: skip
+                            live[id(item)] = (reference, token, None if grad else False)
+                            result.append(token)
+                    else:
+                        raise TypeError
+                except Exception as odd:
+                    # Not plain after all: a sparse tensor, a subclass, an undefined gradient.
+                    pass_on(odd)
+                    result = op.result(out, args, kwargs or {}, tensors, event, grad)
+            push_event(
+                (event, func, node, parent, start, end, number, inputs, named, result, None, seen)
+            )
+            if event & batch_bits == batch_bits or (keeping and budget.is_full):
+                recorder.drain()
+        except Exception as fault:
+            recorder.gaps.fault(fault, str(func))
+        return out
+
+    hide_from_dynamo(handler.__code__)
+    return handler
+
+
+def _backward_number(known: Callable[[Tensor], Token], made: int) -> int | Token:
+    node = current_autograd_node()
+    if node is None:
+        return NO_NODE
+    number: int = node._sequence_nr()
+    if number < _ACCUMULATION:
+        return backward_number(number, made)
+    variable = getattr(node, "variable", None)
+    return NO_NODE if variable is None else known(variable)
+
+
+def _recompute_number(made: int) -> int:
+    node = current_autograd_node()
+    return made if node is None else recompute_number(node._sequence_nr(), made)
+
+
+def _inside_of(func: HigherOrderOperator, lane: Lane) -> Gap:
+    name = lane.stack[-1][NAME]
+    return Gap(
+        f"the ops inside of {func}",
+        "" if name is None else name.path or "the root module",
+        "torch runs the functions given to it out of sight, so it is recorded as one op",
+        "call these functions without it to see their ops",
+    )
+
+
+class OpFacts:
+    """What is true of every call of one op."""
+
+    __slots__ = (
+        "annotation", "base", "bases", "call", "counted", "detaches", "draws", "func",
+        "higher_order", "plain", "training", "watch", "writes",
+    )  # fmt: skip
+
+    def __init__(self, func: Any) -> None:
+        self.func = func  # kept alive, so that its id stays its own
+        # An overload's `__call__` only forwards to `_op`.
+        self.call: Callable[..., Any] = func._op if type(func) is OpOverload else func
+        # One that is given functions to run, as `torch.cond` is.
+        self.higher_order = isinstance(func, HigherOrderOperator)
+        # Marks for the profiler, not computation.
+        self.annotation = getattr(func, "namespace", "") == "profiler"
+        schema: Any = getattr(func, "_schema", None)
+        # Whether a view of a tensor with a gradient has none.
+        self.detaches = getattr(schema, "name", "") == "aten::detach"
+        # Arguments the op writes to, by name, with their positions.
+        self.writes: dict[str, int] = {}
+        # For each result, the position of the argument whose memory it may share.
+        self.bases: list[int | None] = []
+        # For a batch norm, the position of the flag that says whether it writes.
+        self.training: int | None = None
+        # Whether the versions of what it wrote have moved by the time it returns.
+        self.counted = False
+        if schema is not None:
+            self._read(schema)
+            self.counted = bool(self.writes) and schema.name.startswith("aten::_foreach_")
+        if self.counted:
+            self.call = counting_writes(self.call)
+        # Looks at its calls, if they may tell of kernels that an untraced run would not take.
+        self.watch: Watch | None = watch_of(func, getattr(schema, "name", ""))
+        # New tensors whose memory is known from the schema alone: one, or several each on memory
+        # of its own. Composite ops, which arrive whole under inference mode, may or may not
+        # share what their schema says they do.
+        self.plain = (
+            len(self.bases) > 0
+            and not self.writes
+            and (len(self.bases) == 1 or not any(b is not None for b in self.bases))
+            and all(str(value.type) == "Tensor" for value in schema.returns)
+            and not func._can_decompose()
+            and self.watch is None
+        )
+        self.base = self.bases[0] if self.plain else None
+        # How to tell from which generator it draws random numbers; None if it draws none.
+        self.draws = drawing_of(func, schema)
+
+    def _read(self, schema: Any) -> None:
+        owner: dict[str, int] = {}
+        for position, argument in enumerate(schema.arguments):
+            if argument.alias_info is not None:
+                for name in (*argument.alias_info.before_set, *argument.alias_info.after_set):
+                    owner[name] = position
+                if argument.alias_info.is_write:
+                    self.writes[argument.name] = position
+        if schema.name in _UNDECLARED_WRITES:
+            self.training = next(
+                i for i, a in enumerate(schema.arguments) if a.name in ("training", "train")
+            )
+            self.writes = {
+                argument.name: position
+                for position, argument in enumerate(schema.arguments)
+                if argument.name in ("running_mean", "running_var")
+            }
+        for result in schema.returns:
+            names = result.alias_info.before_set if result.alias_info is not None else ()
+            # A list of views does not say of what: of the argument that may alias anything.
+            names = names or ("*" if result.alias_info is not None else ())
+            self.bases.append(next((owner[n] for n in names if n in owner), None))
+
+    def half_written(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: TensorTable, event: int
+    ) -> dict[str, Any] | None:
+        """New tokens for what a failed op may have written before it failed."""
+        try:
+            given = {
+                name: args[position] if position < len(args) else kwargs.get(name)
+                for name, position in self.writes.items()
+            }
+            return {
+                name: describe(value, lambda t: tensors.written(t, event, False, self.counted))
+                for name, value in given.items()
+                if value is not None
+            } or None
+        except Exception:  # the program's own error goes first
+            return None
+
+    def result(
+        self,
+        out: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: TensorTable,
+        event: int,
+        grad: bool,
+    ) -> Any:
+        """The op's result, described, with the arguments it wrote to and did not return."""
+        written: dict[int, Token] = {}
+        outputs: dict[str, Any] = {}
+
+        def write(tensor: Tensor) -> Token:
+            token = written[id(tensor)] = tensors.written(tensor, event, follows, self.counted)
+            return token
+
+        writes = self.writes
+        # A write may come second in what autograd runs for it, after a copy of what it replaces.
+        follows = grad or (bool(writes) and is_grad_enabled() and _any_followed(args))
+        if self.training is not None and not args[self.training]:
+            writes = {}
+        for name, position in writes.items():
+            value = args[position] if position < len(args) else kwargs.get(name)
+            if value is not None:
+                outputs[name] = describe(value, write)
+
+        def record(tensor: Tensor, base: int | None) -> Token:
+            token = written.get(id(tensor))
+            if token is not None:
+                return token
+            argument = args[base] if base is not None and base < len(args) else None
+            # `_unsafe_view` and others hand memory on without saying so.
+            like = args[0] if args and not writes else None
+            return tensors.produced(tensor, event, grad, argument, not self.detaches, like)
+
+        if isinstance(out, (tuple, list)):
+            bases = self.bases if len(self.bases) == len(out) else self.bases[:1] * len(out)
+            bases = bases or [None] * len(out)
+            result: Any = [
+                describe(item, functools.partial(record, base=base))
+                for item, base in zip(out, bases, strict=True)
+            ]
+        else:
+            base = self.bases[0] if self.bases else None
+            result = describe(out, lambda t: record(t, base))
+        returned = set(map(id, tokens_in(result)))
+        extra = {n: v for n, v in outputs.items() if not returned.issuperset(map(id, tokens_in(v)))}
+        if not extra:
+            return result
+        if isinstance(result, list):
+            return {**{str(i): v for i, v in enumerate(result)}, **extra}
+        return extra if result is None else {"": result, **extra}
+
+
+def _any_followed(args: tuple[Any, ...]) -> bool:
+    """Whether autograd follows one of an op's tensors."""
+    with unobserved():
+        return any(isinstance(value, Tensor) and value.requires_grad for value in args)
+
+
+# Modes that were stopped from another thread than theirs, by the thread they are still on.
+_left_behind: dict[int, list[OpMode]] = {}
+# Facts of each op met, by id, for as long as the process lives.
+_FACTS: dict[int, OpFacts] = {}

@@ -1,0 +1,297 @@
+"""Module calls, by torch's global hooks.
+
+The global hooks leave fused fast paths on, which per-module hooks switch off. In come calls of
+`nn.Module`s, out go module records, and notes for errors that no op saw.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from threading import get_ident
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from clew.callbacks.apply import Named
+from clew.events.records import RECOMPUTE
+from clew.keep.nesting import CONSTANTS, describe
+from clew.machinery import MACHINERY
+from clew.observe.gradients import GradSource
+from clew.observe.own_hooks import OwnHooks
+from clew.record.attributes import look
+from clew.record.recorder import Recorder
+from clew.record.thread_state import FRAME, ID, NAME, NODE, NUMBER, Call, Lane
+from clew.torch_compat import (
+    CALL_FRAME,
+    WRAPPED_CALL,
+    StopRecomputation,
+    function_mode_count,
+    is_jit_tracing,
+    jit_state,
+    set_jit_state,
+)
+
+
+class ModuleSource:
+    """Installs the hooks of one recording and removes them.
+
+    `sees_ops` tells whether ops are recorded as well, which then tell of writes to tensors.
+    `on_thread` is called when a module runs on a thread that is not followed, `on_idle` when the
+    outermost call of a thread is over, with the module called. `on_outermost` is told of a module
+    before its outermost call is recorded, and whether to record that call is what it answers.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        sees_ops: bool,
+        on_thread: Callable[[Lane], None],
+        on_idle: Callable[[Lane, nn.Module], None],
+        on_outermost: Callable[[nn.Module], bool],
+        grads: GradSource | None,
+        named_values: Named | None,
+    ) -> None:
+        self._own = OwnHooks()
+        self.enter, self._leave = _hooks(
+            recorder, sees_ops, on_thread, on_idle, on_outermost, grads, named_values, self._own
+        )
+        self._handles: list[Any] = []
+
+    def start(self) -> None:
+        """Watch every module call of the process."""
+        self._handles = [
+            register_module_forward_pre_hook(self.enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ]
+
+    def stop(self) -> None:
+        """Take the hooks away."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._own.remove_all()
+
+
+def _hooks(
+    recorder: Recorder,
+    sees_ops: bool,
+    on_thread: Callable[[Lane], None],
+    on_idle: Callable[[Lane, nn.Module], None],
+    on_outermost: Callable[[nn.Module], bool],
+    grads: GradSource | None,
+    named_values: Named | None,
+    own: OwnHooks,
+) -> tuple[Callable[..., None], Callable[..., None]]:
+    is_compiling = torch.compiler.is_dynamo_compiling
+    hidden = MACHINERY.hidden
+    # Where calls are not recorded they are followed for the sake of names alone.
+    recorded = recorder.keeps_calls
+    feed = recorder.feed if recorded else None
+    on_enter = None if feed is None else feed.entered
+    getframe = sys._getframe
+    lanes_get = recorder.lanes.by_ident.get
+    clock = recorder.clock
+    next_event = recorder.buffer.ids.__next__
+    push_event = recorder.buffer.push
+    batch_bits = recorder.buffer.batch_bits
+    budget = recorder.values.budget
+    turn = recorder.buffer.turn
+    entry_of = recorder.modules.entries.get
+    name_of = recorder.modules.name_of
+    tensors = recorder.values.tensors
+    # Where ops are seen, a result is what some op made, unless values are kept of each version.
+    keeper: Any = recorder.values.keeper if recorder.values.keeps_every else None
+    returned = tensors.credited if sees_ops and keeper is None else tensors.current
+    # Without ops to tell of writes, every use has to look at the tensor's version.
+    live_get: Callable[..., Any] = tensors.live.get if sees_ops else lambda key: None
+    known = tensors.known if sees_ops else tensors.current
+
+    function_modes = function_mode_count
+
+    keeping = keeper is not None
+    capturing = keeping and bool(keeper.modules)
+
+    def follow_grads(call: Call, module: nn.Module, result: Any) -> None:
+        name: Any = call[NAME]
+        if grads is not None:
+            grads.left(module)
+            if "grad" in grads.call_roles(name.entry.paths, call[NUMBER]):
+                grads.follow_call(name.path, "grad", result)
+
+    def enter(module: nn.Module, args: tuple[Any, ...], inner: FrameType | None = None) -> None:
+        # First of all, so that Dynamo folds the whole hook away when it meets it.
+        if is_compiling():
+            return
+        jit = jit_state() if is_jit_tracing() else None
+        try:
+            if jit is not None:
+                set_jit_state(None)
+            lane = lanes_get(get_ident())
+            if lane is None or not lane.followed:
+                lane = recorder.lane()
+                on_thread(lane)
+            if lane.mute:
+                return
+            if inner is None:
+                inner = getframe(1)
+            wrapped: Any = inner.f_back.f_back  # type: ignore[union-attr]
+            if wrapped.f_code is not WRAPPED_CALL:
+                wrapped = inner
+            frame = wrapped.f_back
+            while frame is not None and id(frame.f_code) in hidden:
+                frame = frame.f_back
+            stack = lane.stack
+            top = stack[-1]
+            back = None if frame is None else frame.f_back
+            if frame is not None and id(back) == top[FRAME]:
+                node = top[NODE].kids.get((id(frame.f_code), frame.f_lasti))
+            elif back is not None and id(back.f_back) == top[FRAME]:
+                node = top[NODE].kids.get(
+                    (id(frame.f_code), frame.f_lasti, id(back.f_code), back.f_lasti)
+                )
+            else:
+                node = None
+            if node is None or node.direct:
+                node, parent = lane.place(frame)
+                top = stack[-1]
+            else:
+                parent = top[ID]
+            if len(stack) == 1 and not on_outermost(module):
+                return
+            entry = entry_of(id(module))
+            if entry is None or entry.ref() is not module or len(entry.names) > 1:
+                name = name_of(module, top[NAME], node.index)
+                entry = name.entry
+            else:
+                name = entry.names[0]
+            if node.phase == RECOMPUTE:
+                number = entry.recomputed
+                entry.recomputed = number + 1
+            else:
+                number = entry.calls
+                entry.calls = number + 1
+            inputs = []
+            for argument in args if recorded else ():
+                held = live_get(id(argument))
+                if (
+                    held is not None
+                    and held[0]() is argument
+                    and (
+                        held[2] is None
+                        or (not function_modes() and held[2] is argument.requires_grad)
+                    )
+                ):
+                    inputs.append(held[1])
+                elif type(argument) is Tensor or issubclass(type(argument), Tensor):
+                    inputs.append(known(argument))
+                else:
+                    inputs.append(describe(argument, known))
+            kwargs = wrapped.f_locals["kwargs"]
+            if capturing:
+                given = {**dict(enumerate(args)), **kwargs}
+                keeper.keep_call(entry.paths, number, "in", given, known)
+            if grads is not None and "grad_in" in grads.call_roles(entry.paths, number):
+                grads.follow_call(name.path, "grad_in", {**dict(enumerate(args)), **kwargs})
+            named = None
+            if kwargs and recorded:
+                named = {
+                    k: v if type(v) in CONSTANTS else describe(v, known) for k, v in kwargs.items()
+                }
+            event = next_event()
+            if recorded and (entry.turn != turn[0] or entry.training is not module.training):
+                entry.turn, entry.training = turn[0], module.training
+                look(recorder.buffer.attributes, entry, module, event)
+            if own.failed:
+                own.clear()
+            if id(inner) in own.waiting:  # of a call that an interrupt ended
+                own.forget(id(inner))
+            if module._forward_hooks:
+                own.wait(module, id(inner), leave)
+            # The clock last, so that the time is the module's, not the recording's.
+            stack.append((event, node, id(inner), name, parent, clock(), number, inputs, named))
+            if on_enter is not None:
+                on_enter(lane, stack[-1])
+            if named_values is not None:
+                named_values.entered(stack[-1], args, kwargs)
+        except Exception as fault:
+            recorder.gaps.fault(fault, "a module call")
+        finally:
+            if jit is not None:
+                set_jit_state(jit)
+
+    def leave(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
+        if is_compiling():
+            return
+        jit = jit_state() if is_jit_tracing() else None
+        try:
+            if jit is not None:
+                set_jit_state(None)
+            end = clock()
+            lane = lanes_get(get_ident())
+            if lane is None or lane.mute:
+                return
+            stack = lane.stack
+            frame = getframe(1)
+            if own.waiting and not own.is_last(id(frame)):
+                return
+            if frame.f_code is CALL_FRAME:
+                if stack[-1][FRAME] != id(frame) and not lane.reopen(id(frame)):
+                    return
+                if named_values is not None:
+                    named_values.left(stack[-1], result)
+                call = stack.pop()
+                if capturing:
+                    called: Any = call[NAME]
+                    keeper.keep_call(called.entry.paths, call[NUMBER], "out", result, known)
+                if grads is not None:
+                    follow_grads(call, module, result)
+                held = live_get(id(result)) if recorded else None
+                if not recorded:
+                    out = None
+                elif (
+                    held is not None
+                    and held[0]() is result
+                    and (
+                        held[2] is None
+                        or (not function_modes() and held[2] is result.requires_grad)
+                    )
+                ):
+                    out = held[1]
+                elif type(result) is Tensor or issubclass(type(result), Tensor):
+                    out = returned(result, call[ID])
+                else:
+                    producer = call[ID]
+                    out = describe(result, lambda t: returned(t, producer))
+                error = None
+            else:
+                # `_call_impl` runs the hook while it handles an exception, of forward or a hook.
+                exception = sys.exc_info()[1]
+                if exception is None or own.is_told(id(frame)) or not lane.reopen_module(module):
+                    return
+                call = stack.pop()
+                own.fail(call[FRAME], id(frame))
+                call[NAME].entry.failed += 1  # type: ignore[union-attr]
+                stopped = isinstance(exception, StopRecomputation)
+                out, error = None, None if stopped else recorder.failure(lane, call, exception)
+            if len(stack) == 1:
+                on_idle(lane, module)
+            if not recorded:
+                return
+            event, node, _, name, parent, start, number, inputs, named = call
+            # Last: whoever is told of the end may begin a step.
+            push_event(
+                (event, name, node, parent, start, end, number, inputs, named, out, error, None)
+            )
+            if event & batch_bits == batch_bits or (keeping and budget.is_full):
+                recorder.drain()
+        except Exception as fault:
+            recorder.gaps.fault(fault, "the end of a module call")
+        finally:
+            if jit is not None:
+                set_jit_state(jit)
+
+    return enter, leave

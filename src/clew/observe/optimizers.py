@@ -1,0 +1,80 @@
+"""What optimizers are set to: learning rates, betas, the names of their parameters.
+
+In come live optimizers before each of their steps, out go `Attributes`: all that is plain when
+first seen, later what has changed.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+
+from clew.events.columns import Attributes
+from clew.record.attributes import changed, plain
+
+if TYPE_CHECKING:
+    from clew.record.recorder import Recorder
+
+_is_compiling = torch.compiler.is_dynamo_compiling
+
+
+class OptimizerSource:
+    """Notes what optimizers are set to, for a recording."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._optimizers: dict[int, tuple[Any, int, list[dict[str, Any]]]] = {}
+        self._count = 0
+        self._handle: Any = None
+
+    def start(self) -> None:
+        """Look at each optimizer before it makes a step."""
+        self._handle = register_optimizer_step_pre_hook(self._before_step)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        # First of all, so that Dynamo folds the whole hook away when it meets it.
+        if _is_compiling():
+            return
+        try:
+            self._look_at(optimizer)
+        except Exception as fault:
+            self._recorder.gaps.fault(fault, "the settings of an optimizer")
+
+    def _look_at(self, optimizer: Optimizer) -> None:
+        recorder = self._recorder
+        if recorder.halted:
+            return
+        held = self._optimizers.get(id(optimizer))
+        if held is None or held[0]() is not optimizer:
+            held = weakref.ref(optimizer), self._count, []
+            self._count += 1
+        _, number, before = held
+        now = [plain(group) for group in optimizer.param_groups]
+        for at, group in enumerate(now):
+            known = before[at] if at < len(before) else None
+            new = group if known is None else changed(known, group)
+            if known is None:
+                new = {
+                    "class": type(optimizer).__name__,
+                    **new,
+                    "params": self._names(optimizer.param_groups[at]["params"]),
+                }
+            if new:
+                recorder.buffer.attributes.append(
+                    Attributes("optimizer", number, at, recorder.buffer.next_id(), new)
+                )
+        self._optimizers[id(optimizer)] = (held[0], number, now)
+
+    def _names(self, parameters: list[Any]) -> list[str]:
+        """The paths of a group's parameters, as far as they have one."""
+        name_of = self._recorder.modules.tensor_name
+        return [name_of(parameter) or "?" for parameter in parameters]

@@ -1,0 +1,103 @@
+"""Record the taps and prefixes of a running program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any
+
+from torch import nn
+
+from clew.address import Address
+from clew.callbacks.apply import Named, stem_of
+from clew.callbacks.isolation import Quiet
+from clew.events.labels import is_named
+from clew.events.model import Gap
+from clew.events.records import PREFIX, TAP, Label
+from clew.machinery import MACHINERY
+from clew.observe.taps import current_prefix, listen
+from clew.record.recorder import Recorder
+from clew.record.thread_state import NAME, NODE
+from clew.torch_compat import is_compiling
+
+
+class TapSource:
+    """Records the taps and prefixes of the program."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        named: Named,
+        reducer: Callable[[str], Callable[[Any], Any]],
+        asked: Iterable[Address],
+        on_gap: Callable[[Gap], Any],
+    ) -> None:
+        self._recorder = recorder
+        self._named = named
+        self._reducer = reducer
+        self._asked = list(asked)
+        self._on_gap = on_gap
+        self._quiet = Quiet(recorder, on_gap)
+        self._met: set[Label] = set()
+        self._end: Callable[[], None] = lambda: None
+        # Addresses that name a tap, which is recorded whether or not one does.
+        self.matched: set[str] = set()
+
+    def start(self) -> None:
+        """Listen from here on."""
+        prefix = current_prefix()
+        if prefix:
+            self.prefixed(prefix)
+        self._end = listen(self, is_compiling, self._recorder.modules.paths())
+
+    def stop(self) -> None:
+        """Listen no more."""
+        self._end()
+
+    def tapped(
+        self, name: str, value: Any, module: Any, reduce: Any, frame: FrameType | None
+    ) -> None:
+        """A value was marked."""
+        jit = MACHINERY.pause_jit()
+        try:
+            stem, path = self._stem(name, module)
+            if reduce is not None:
+                function = self._function(reduce)
+                value = self._quiet.call(function, value, stem, value)
+            label = Label(TAP, stem, str(name), module=path)
+            if label not in self._met:
+                self._met.add(label)
+                self.matched |= {a.text for a in self._asked if is_named(a, label)}
+            self._named.record(label, value, frame)
+        except Exception as fault:
+            self._recorder.gaps.fault(fault, f"the tap {name!r}")
+        finally:
+            if jit is not None:
+                MACHINERY.resume_jit(jit)
+
+    def missed(self, name: str) -> None:
+        """A tap in compiled code was given something that is no tensor."""
+        self._on_gap(
+            Gap("a tap", name, "inside compiled code only tensors can be tapped",
+                "tap a tensor, or use clew.trace(compiled='eager')")
+        )  # fmt: skip
+
+    def prefixed(self, prefix: str) -> None:
+        """A stretch of the run begins or ends."""
+        self._recorder.mark(Label(PREFIX, prefix, prefix))
+
+    def _function(self, reduce: Any) -> Callable[[Any], Any]:
+        return self._reducer(reduce) if isinstance(reduce, str) else reduce
+
+    def _stem(self, name: str, module: Any) -> tuple[str, str | None]:
+        """The address of a tap, and the path of the module it belongs to."""
+        lane = self._recorder.lane()
+        caller = lane.stack[-1][NAME]
+        if isinstance(module, nn.Module):
+            place = lane.stack[-1][NODE].index
+            path: str | None = self._recorder.modules.name_of(module, caller, place).path
+        elif isinstance(module, str):  # of a module inside compiled code
+            path = module
+        else:
+            path = None if caller is None else caller.path
+        return stem_of(path, name), path

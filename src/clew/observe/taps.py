@@ -1,0 +1,148 @@
+"""Taps and prefixes: values and stretches of a run that the program itself names.
+
+`tap` is called in the user's code whether or not anything records, so it costs about a function
+call when nothing does. Must not import torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from types import FrameType
+from typing import Any, Protocol, TypeVar
+from weakref import ref
+
+_T = TypeVar("_T")
+
+
+class TapListener(Protocol):
+    """Somebody who records taps."""
+
+    def tapped(
+        self, name: str, value: Any, module: Any, reduce: Any, frame: FrameType | None
+    ) -> None: ...
+    def missed(self, name: str) -> None: ...
+    def prefixed(self, prefix: str) -> None: ...
+
+
+# A list that changes in place: compiled code is compiled anew when somebody begins to listen.
+_listeners: list[TapListener] = []
+# Those who began in a thread or task, the last of them first.
+_own: ContextVar[tuple[ref[TapListener], ...]] = ContextVar("own_listeners", default=())
+_prefixes: list[str] = []
+# The paths of modules by their ids, for compiled code.
+_paths: dict[int, str] = {}
+
+
+def _is_compiling() -> bool:
+    """Whether Dynamo is looking; replaced by torch's own answer once somebody listens."""
+    return False
+
+
+def tap(
+    name: str, value: _T, module: Any = None, *, reduce: str | Callable[[Any], Any] | None = None
+) -> _T:
+    """Mark a value from inside the program, and return it unchanged.
+
+    Its address is the path of `module`, or of the module that is running, followed by `name`.
+    `reduce` keeps less than the whole value: a function of it, or the name of one of
+    `clew.callbacks`, such as `"norm"`. Outside a trace nothing happens.
+
+    >>> import torch, clew
+    >>> class Net(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return clew.tap("doubled", x * 2, self) + 1
+    >>> net = Net()
+    >>> with clew.trace(net) as t:
+    ...     y = net(torch.ones(3))
+    >>> t["doubled"].value.tolist()
+    [2.0, 2.0, 2.0]
+    """
+    if not _listeners:
+        return value
+    if _is_compiling():
+        _tap_compiled(name, value, module, reduce)
+        return value
+    frame = sys._getframe(1)
+    for listener in listeners():
+        listener.tapped(name, value, module, reduce, frame)
+    return value
+
+
+def _tap_compiled(name: str, value: Any, module: Any, reduce: Any) -> None:
+    """What Dynamo traces instead: it knows tensors, and runs this import as it traces."""
+    from clew.observe import compiled_ops
+
+    if callable(reduce):
+        value, reduce = reduce(value), None
+    path = None if module is None else _paths.get(id(module), "")
+    compiled_ops.tap(name, value, path, reduce or "")
+
+
+@contextlib.contextmanager
+def prefix(name: str) -> Iterator[None]:
+    """Name a stretch of the run; each event in it has the name as its `prefix`.
+
+    >>> import torch, clew
+    >>> with clew.trace() as t:
+    ...     with clew.prefix("warmup"), clew.prefix("a"):
+    ...         x = torch.ones(2) * 2
+    >>> t.ops[-1].prefix
+    'warmup.a'
+    """
+    _prefixes.append(name)
+    _tell_prefix()
+    try:
+        yield
+    finally:
+        _prefixes.pop()
+        _tell_prefix()
+
+
+def current_prefix() -> str:
+    """The names of all open stretches, outermost first."""
+    return ".".join(_prefixes)
+
+
+def _tell_prefix() -> None:
+    for listener in listeners():
+        listener.prefixed(current_prefix())
+
+
+def listeners() -> tuple[TapListener, ...]:
+    """Who is told of taps: each once, whoever began last at the end."""
+    return tuple(dict.fromkeys(_listeners))
+
+
+def innermost(kind: type[_T]) -> _T | None:
+    """The last listener of a kind that began in this thread or task; of all, if none did."""
+    found = [listener for listener in listeners() if isinstance(listener, kind)]
+    own = [listener for listener in (known() for known in _own.get()) if listener in found]
+    return next(iter(own or reversed(found)), None)
+
+
+def listen(
+    listener: TapListener, is_compiling: Callable[[], bool], paths: dict[int, str]
+) -> Callable[[], None]:
+    """Tell somebody of taps and prefixes; returns what ends it.
+
+    Who begins again before the end is still told once, until it has ended as often.
+    """
+    global _is_compiling
+    _is_compiling = is_compiling
+    _paths.update(paths)
+    _listeners.append(listener)
+    _own.set((ref(listener), *_own.get()))
+
+    def end() -> None:
+        _listeners.remove(listener)
+        own = list(_own.get())
+        with contextlib.suppress(ValueError):  # it may end elsewhere than it began
+            own.remove(ref(listener))
+        _own.set(tuple(own))
+        if not _listeners:
+            _paths.clear()
+
+    return end

@@ -1,0 +1,1 @@
+"""Variables of functions: captured by address, or watched. Imports without torch."""

@@ -1,0 +1,438 @@
+"""Local variables by address: which functions to follow, and what is recorded of their variables.
+
+In come addresses (`layers.*.forward.attn`, `data.py:load.video`), out go variable events: one after
+every binding of a name, one after every statement that changed the value in place. The functions
+are followed by `observe.variables.frames`; their code is theirs again when the recording stops.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from types import CodeType, FrameType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+from clew.address import Address, Segment, compile_pattern, segment_matches
+from clew.events.model import Gap
+from clew.events.records import VARIABLE, Label
+from clew.keep.changes import Look, look, not_all_seen
+from clew.machinery import MACHINERY
+from clew.observe.variables.frames import Installed, Site, Target, hooks, instrument
+from clew.observe.variables.frames.functions import (
+    Found,
+    Functions,
+    methods,
+    missing,
+    resolve,
+    self_name,
+    variables,
+)
+from clew.observe.variables.frames.paths import follow
+from clew.observe.variables.owners import Wanted
+from clew.record.recorder import At, Recorder, Where
+from clew.record.stacks import STACKS, position_of
+from clew.record.thread_state import NAME
+
+if TYPE_CHECKING:
+    from clew.callbacks.apply import Named
+
+RETURN = "return"
+# What calls a probe lies between the program's frame and ours.
+_BETWEEN = (os.path.dirname(hooks.__file__) + os.sep, __file__)
+
+
+class VariableSource:
+    """Follows the variables that were asked for."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        addresses: Iterable[Address],
+        named: Named,
+        on_gap: Callable[[Gap], Any],
+        is_compiling: Callable[[], bool] | None = None,
+    ) -> None:
+        self._recorder = recorder
+        self._addresses = [a for a in addresses if a.role is None and a.kind in _KINDS]
+        self._named = named
+        self._on_gap = on_gap
+        self._is_compiling = is_compiling
+        self._plans: dict[tuple[int, str], Plan] = {}
+        self._running = False
+        self.matched: set[str] = set()
+        # Those whose function did not exist when the recording began.
+        self._missing: list[Address] = []
+
+    def start(self) -> None:
+        """Follow the functions that exist by now, and those of modules as they are met."""
+        self._running = True
+        self._missing.clear()
+        named = [address for address in self._addresses if address.kind == "function"]
+        functions = Functions() if named else None
+        for address in named:
+            self._follow_function(address, functions)
+        del functions
+        modules = self._recorder.modules
+        modules.on_module = self._met
+        for entry in list(modules.entries.values()):
+            module = entry.ref()
+            for path in entry.paths if module is not None else ():
+                self._met(path, module)
+        for plan in self._plans.values():
+            plan.install()
+
+    def stop(self) -> None:
+        """Give the functions their own code back."""
+        self._running = False
+        self._recorder.modules.on_module = None
+        for plan in self._plans.values():
+            plan.uninstall()
+            STACKS.let_go(plan.codes)
+            plan.codes = []
+
+    @property
+    def met(self) -> set[str]:
+        """The addresses that something was recorded for."""
+        return {w.address.text for plan in self._plans.values() for w in plan.wanted if w.ran}
+
+    def missed(self) -> Iterator[Gap]:
+        """Say which addresses have a function that was found and never ran."""
+        met = self.met | self._recorder.met_by_workers
+        for wanted in [w for plan in self._plans.values() for w in plan.wanted]:
+            if wanted.address.text not in met:
+                yield _never_ran(wanted.address)
+
+    def not_found(self, addresses: Iterable[Address]) -> Iterator[Gap]:
+        """Say which of some addresses name a function that does not exist."""
+        texts = {address.text for address in addresses} - self._recorder.met_by_workers
+        for address in self._missing:
+            if address.text in texts:
+                yield _not_found(address)
+
+    @property
+    def owners(self) -> set[str]:
+        """The paths of the modules whose methods had something to record."""
+        labels = (label for plan in self._plans.values() for label in plan.labels.values())
+        return {label.module for label in labels if label.module is not None}
+
+    def candidates(self, address: Address) -> list[str]:
+        """The variables an address may have meant: those of the methods it leads to."""
+        found = []
+        entries = self._recorder.modules.entries.values()
+        for entry in [entry for entry in entries if not entry.wrapper]:
+            for path in entry.paths:
+                for name, rest in address.splits():
+                    if len(rest) > 1 and compile_pattern(name)(path):
+                        for match in methods(entry.ref(), rest[:1]):
+                            stem = _joined(path, _stem(match, True))
+                            found += [f"{stem}.{v}" for v in variables(match.function)]
+        return found
+
+    def _follow_function(self, address: Address, functions: Functions | None) -> None:
+        found = resolve(address.path, address.segments, functions)
+        found = [match for match in found if not match.rest or _has_variable(match)]
+        for match in found:
+            self._plan(match, address, None)
+        if not found:
+            self.matched.add(address.text)
+            self._missing.append(address)
+
+    def _met(self, path: str, module: Any) -> None:
+        """Follow the methods of a module that has just got a name, as far as they are wanted.
+
+        Not those of a wrapper: the name is that of the module inside, whose methods are meant.
+        """
+        if self._recorder.modules.entries[id(module)].wrapper:
+            return
+        for address in self._addresses:
+            if address.kind != "path":
+                continue
+            for name, rest in address.splits():
+                if rest and compile_pattern(name)(path):
+                    self._follow_methods(address, path, module, rest, name == path)
+
+    def _follow_methods(
+        self, address: Address, path: str, module: Any, rest: tuple[Segment, ...], is_named: bool
+    ) -> None:
+        for match in methods(module, rest):
+            file = match.function.__code__.co_filename
+            # What calls modules, and has every module as its `self`, is no part of the program.
+            calls = MACHINERY.call_frame is not None and file == MACHINERY.call_frame.co_filename
+            # What a compiler made is meant by its name alone, as a model of torch.fx is.
+            if calls or (file.startswith(MACHINERY.generated) and not is_named):
+                continue
+            if not match.rest or _has_variable(match):
+                self._plan(match, address, {id(module): path})
+
+    def _plan(self, match: Found, address: Address, owners: dict[int, str] | None) -> None:
+        self.matched.add(address.text)
+        plan = self._plans.get((id(match.function), match.inner))
+        if plan is None:
+            plan = Plan(self, match.function, match.inner)
+            self._plans[id(match.function), match.inner] = plan
+        name, rest = (match.rest[0], match.rest[1:]) if match.rest else (RETURN, ())
+        stem, called = _stem(match, owners is not None), ""
+        function = match.function
+        own = self_name(function.__code__, function.__qualname__) if name == "self" else None
+        if own is not None:
+            name, called = own, "self"
+        changed = plan.add(Wanted(address, name, rest, stem, owners, match.gets_owner, called))
+        if changed and self._running:
+            plan.install()
+
+
+_KINDS = ("path", "function")
+_numbers = itertools.count()
+# Plans that compiled code may call, by their numbers.
+plans: dict[int, Plan] = {}
+
+
+@dataclass(slots=True)
+class _Call:
+    """One call of a followed function: how its variables looked when last recorded.
+
+    `told` is what was recorded of the statement that runs now: two addresses may name it.
+    """
+
+    looks: dict[str, Look] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)
+
+
+class Plan:
+    """What is followed in one function; a `Probe` of `observe.variables.frames`."""
+
+    def __init__(self, source: VariableSource, function: FunctionType, inner: str) -> None:
+        self.number = next(_numbers)
+        self.is_compiling = source._is_compiling or _not_compiling
+        self._source = source
+        self._recorder = source._recorder
+        self._function = function
+        self._is_made = function.__code__.co_filename.startswith(MACHINERY.generated)
+        self._inner = inner
+        self._installed: Installed | None = None
+        self._calls: dict[int, _Call] = {}
+        self.wanted: list[Wanted] = []
+        # By what is wanted, the path of the module and the variable.
+        self.labels: dict[tuple[int, str, str], Label] = {}
+        # The code the function has had while it was followed.
+        self.codes: list[CodeType] = []
+
+    def add(self, wanted: Wanted) -> bool:
+        """Want something more; whether other names than before are to be followed."""
+        for known in self.wanted:
+            if (known.address, known.name, known.rest) == (
+                wanted.address, wanted.name, wanted.rest,
+            ):  # fmt: skip
+                if known.owners is not None and wanted.owners is not None:
+                    known.owners.update(wanted.owners)
+                return False
+        self.wanted.append(wanted)
+        return True
+
+    def install(self) -> None:
+        """Follow the function, by everything that is wanted now."""
+        self.uninstall()
+        target = Target(
+            self._function,
+            lambda name: any(segment_matches(w.name, name) for w in self.wanted),
+            returns=any(w.name == RETURN for w in self.wanted),
+            polls=True,
+            inner=self._inner,
+        )
+        self._installed = instrument([target], self, compiling=self._source._is_compiling)
+        plans[self.number] = self
+        self.codes += hooks.code_tree(self._function.__code__)
+        for function, why in self._installed.unseen:
+            self._source._on_gap(
+                Gap("variables", function.__qualname__, why, "tap the value instead: clew.tap")
+            )
+
+    def uninstall(self) -> None:
+        """Give the function its own code back."""
+        if self._installed is not None:
+            self.codes += hooks.code_tree(self._function.__code__)
+            self._installed.uninstall()
+            self._installed = None
+            del plans[self.number]
+        self._calls.clear()
+
+    # What instrumented code calls.
+
+    def entered(self, site: Site, owner: object) -> None:
+        self._calls[id(_user_frame())] = _Call()
+
+    def left(self, site: Site, owner: object) -> None:
+        self._calls.pop(id(_user_frame()), None)
+
+    def bound(self, site: Site, value: object, owner: object) -> None:
+        if self.is_compiling():
+            _bound_compiled(value, self.number, site.name, site.line, owner, True)
+        else:
+            self._seen(site, site.name, value, owner, always=True)
+
+    def polled(self, site: Site, value: object, owner: object) -> None:
+        if self.is_compiling():
+            _bound_compiled(value, self.number, site.name, site.line, owner, False)
+        else:
+            self._seen(site, site.name, value, owner, always=False)
+
+    def returned(self, site: Site, value: object, owner: object) -> None:
+        if self.is_compiling():
+            _bound_compiled(value, self.number, RETURN, site.line, owner, True)
+        else:
+            self._seen(site, RETURN, value, owner, always=True)
+
+    def yielded(self, site: Site, value: object, owner: object) -> None:
+        self._seen(site, RETURN, value, owner, always=True)
+
+    def deleted(self, site: Site, owner: object) -> None:
+        call = self._calls.get(id(_user_frame()))
+        if call is not None:
+            call.looks.clear()
+
+    def resumed(self, site: Site, owner: object) -> None: ...
+
+    def raised(self, site: Site, error: BaseException, owner: object) -> None: ...
+
+    def line(self, site: Site, owner: object) -> None: ...
+
+    def compiled(self, value: object, name: str, line: int, path: str, always: bool) -> None:
+        """A variable of compiled code has a value; called as that code runs."""
+        call = self._calls.setdefault(-1, _Call())
+        where = At(None, position_of(self._function.__code__, line), below=True)
+        call.told.clear()
+        for wanted in self.wanted:
+            if segment_matches(wanted.name, name) and not wanted.rest:
+                owner = wanted.path_in_compiled(path, self._function, self._recorder)
+                if owner is not None:
+                    self._record(wanted, owner, name, value, always, call, where)
+
+    def _seen(self, site: Site, name: str, value: object, owner: object, always: bool) -> None:
+        if value is None and self._is_made:
+            return  # how torch.fx lets go of a value
+        jit = MACHINERY.pause_jit()
+        try:
+            frame = _user_frame()
+            call = self._calls.setdefault(id(frame), _Call())
+            call.told.clear()
+            position = (
+                site.file, site.function, site.line, site.end_line, site.col, site.end_col,
+            )  # fmt: skip
+            where = At(frame, position, below=False)
+            owner = self._running() if owner is None else owner
+            for wanted in self.wanted:
+                if segment_matches(wanted.name, name):
+                    path = wanted.path_of(owner, self._function, self._recorder)
+                    if path is not None:
+                        self._record(wanted, path, name, value, always, call, where)
+        except Exception as fault:
+            self._recorder.gaps.fault(fault, f"{site.function}.{name}")
+        finally:
+            if jit is not None:
+                MACHINERY.resume_jit(jit)
+
+    def _running(self) -> object:
+        """The module that runs: whose method it is, where the method gives up its `self`."""
+        name = self._recorder.lane().stack[-1][NAME]
+        return None if name is None else name.entry.ref()
+
+    def _record(
+        self, wanted: Wanted, path: str, name: str, value: object, always: bool, call: _Call,
+        where: Where,
+    ) -> None:  # fmt: skip
+        wanted.ran = True
+        name = wanted.called or name
+        walk = follow(value, wanted.rest) if wanted.rest else None
+        for inside, found in walk.places if walk is not None else (("", value),):
+            variable = f"{name}{inside}" if inside.startswith("[") else _joined(name, inside)
+            label = self._label(wanted, path, variable)
+            stem = label.stem
+            if stem in call.told:
+                continue
+            call.told.add(stem)
+            now = look(found)
+            if now.cut:
+                self._source._on_gap(not_all_seen(stem))
+            before = call.looks.get(stem)
+            if not always and before is not None and before.same == now.same:
+                continue
+            call.looks[stem] = now
+            self._source._named.record(label, found, where, now)
+        if walk is not None and walk.cut is not None:
+            self._source._on_gap(Gap("places of a variable", wanted.address.text, walk.cut,
+                                     "name fewer of them"))  # fmt: skip
+
+    def _label(self, wanted: Wanted, path: str, variable: str) -> Label:
+        key = id(wanted), path, variable
+        label = self.labels.get(key)
+        if label is None:
+            stem = _joined(_joined(path, wanted.stem), variable)
+            if wanted.owners is not None:
+                label = Label(VARIABLE, stem, variable, module=path)
+            else:
+                file = self._function.__code__.co_filename
+                package = str(self._function.__globals__.get("__name__", ""))
+                label = Label(VARIABLE, stem, variable, file=file, package=package)
+            self.labels[key] = label
+        return label
+
+
+def _bound_compiled(
+    value: Any, plan: int, name: str, line: int, owner: object, always: bool
+) -> None:
+    """What Dynamo traces instead of recording; it runs this import as it traces."""
+    from clew.observe import compiled_ops
+
+    compiled_ops.bound(value, plan, name, line, owner, always)
+
+
+def _not_compiling() -> bool:
+    return False
+
+
+def _user_frame() -> FrameType:
+    """The frame of the program's own function that is being followed."""
+    frame = sys._getframe(2)
+    while frame.f_code.co_filename.startswith(_BETWEEN) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def _has_variable(match: Found) -> bool:
+    name = match.rest[0]
+    names = (*variables(match.function, match.inner), RETURN)
+    return any(segment_matches(name, known) for known in names)
+
+
+def _stem(match: Found, is_method: bool) -> str:
+    """What comes before a variable: `forward`, `forward.inner`, `data.py:Dataset.load`."""
+    if is_method:
+        return _joined(match.name, match.inner)
+    code = match.function.__code__
+    qualname = getattr(code, "co_qualname", match.function.__qualname__).replace(".<locals>", "")
+    return f"{os.path.basename(code.co_filename)}:{_joined(qualname, match.inner)}"
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path and name else path or name
+
+
+def _not_found(address: Address) -> Gap:
+    why = str(missing(address.path, address.segments))
+    what_to_do = "import the module first, or name a function that exists"
+    return Gap("an address to capture", address.text, why, what_to_do)
+
+
+def _never_ran(address: Address) -> Gap:
+    return Gap(
+        "an address to capture",
+        address.text,
+        "its function was found, and never called, or never with this variable; a fused fast path "
+        "or code that was compiled before the trace goes past it, and compiled code does not tell "
+        "whose a static method is that several modules have",
+        "call it inside the block; for compiled code, compile inside the block or use "
+        "clew.trace(compiled='eager')",
+    )

@@ -1,0 +1,141 @@
+"""Write calls of hooks as syntax trees.
+
+In: a use of a function by a probe, a site, expressions. Out: statements and expressions, placed at
+a node of the source, that tell the probe. Must not know: when to tell what.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from clew.observe.variables.frames.hooks import Hooks
+from clew.observe.variables.frames.linetable import NOWHERE
+from clew.observe.variables.frames.sites import Kind, Site, Target
+
+
+class Use:
+    """One probe's interest in one function, or in a function defined inside it."""
+
+    __slots__ = ("_wanted", "hooks", "inner", "lines", "polls", "returns", "target")
+
+    def __init__(self, hooks: Hooks, target: Target) -> None:
+        self.hooks = hooks
+        self.target = target
+        self.returns = target.returns
+        self.lines = target.lines
+        self.polls = target.polls
+        self.inner = tuple(target.inner.split(".")) if target.inner else ()
+        self._wanted: dict[str, bool] = {}
+
+    def wants(self, name: str) -> bool:
+        """Tell whether the probe follows this name; asked once per name."""
+        answer = self._wanted.get(name)
+        if answer is None:
+            answer = self._wanted[name] = bool(self.target.wanted(name))
+        return answer
+
+    def inside(self) -> Use:
+        """The same interest, seen from the function or class named first in `inner`."""
+        found = Use(self.hooks, self.target)
+        found.inner = self.inner[1:]
+        return found
+
+
+def load(name: str) -> ast.Name:
+    return ast.Name(name, ast.Load())
+
+
+def value(name: str | None) -> ast.expr:
+    return ast.Constant(None) if name is None else load(name)
+
+
+def of_hooks(use: Use, attribute: str) -> ast.expr:
+    return ast.Attribute(load(use.hooks.name), attribute, ast.Load())
+
+
+def site(use: Use, at: Site) -> ast.expr:
+    """Look the site up by number, as a site cannot be written down."""
+    index = ast.Constant(use.hooks.index(at))
+    return ast.Subscript(of_hooks(use, "sites"), index, ast.Load())
+
+
+def sites(use: Use, of: list[Site]) -> ast.expr:
+    """Look several sites up at once."""
+    index = ast.Constant(use.hooks.group(of))
+    return ast.Subscript(of_hooks(use, "groups"), index, ast.Load())
+
+
+def call(use: Use, method: str, *arguments: ast.expr) -> ast.expr:
+    return ast.Call(of_hooks(use, method), list(arguments), [])
+
+
+def place(node: Any, at: Any) -> Any:
+    """Put a new node, and the new ones below it, to where `at` begins; None is nowhere."""
+    line, col = (NOWHERE, 0) if at is None else (at.lineno, at.col_offset)
+    pending = [node]
+    while pending:
+        part = pending.pop()
+        if getattr(part, "lineno", None) is None:
+            if "lineno" in part._attributes:
+                part.lineno = part.end_lineno = line
+                part.col_offset = part.end_col_offset = col
+            pending.extend(ast.iter_child_nodes(part))
+    return node
+
+
+def statement(expression: ast.expr, at: Any) -> ast.stmt:
+    found: ast.stmt = place(ast.Expr(expression), at)
+    return found
+
+
+def guarded(use: Use, expression: ast.expr, at: Any) -> ast.stmt:
+    """A call that is left out where the name it reads has no value."""
+    unbound = ast.ExceptHandler(of_hooks(use, "unbound"), None, [ast.Pass()])
+    found: ast.stmt = place(ast.Try([ast.Expr(expression)], [unbound], [], []), at)
+    return found
+
+
+class Places:
+    """Makes the sites of one function."""
+
+    def __init__(self, code: Any, qualname: str) -> None:
+        self.code = code
+        self.qualname = qualname
+
+    def site(self, kind: Kind, name: str, at: Any) -> Site:
+        line, col, end_line, end_col = span(at)
+        return Site(
+            kind,
+            name,
+            self.code,
+            self.code.co_filename,
+            self.qualname,
+            line,
+            end_line,
+            col,
+            end_col,
+        )
+
+
+def span(node: Any) -> tuple[int, int, int, int]:
+    """Where a node stands: line, column, end line, end column; of a block, only its head."""
+    last = node
+    if isinstance(node, ast.If | ast.While):
+        last = node.test
+    elif isinstance(node, ast.For | ast.AsyncFor):
+        last = node.iter
+    elif isinstance(node, ast.With | ast.AsyncWith):
+        last = node.items[-1].optional_vars or node.items[-1].context_expr
+    elif isinstance(node, ast.Match):
+        last = node.subject
+    elif isinstance(node, ast.ExceptHandler) and node.type is not None:
+        last = node.type
+    elif "body" in node._fields and not isinstance(node, ast.expr):
+        return node.lineno, node.col_offset, node.lineno, node.col_offset
+    return node.lineno, node.col_offset, last.end_lineno, last.end_col_offset
+
+
+def interested(uses: Iterable[Use], name: str) -> Iterator[Use]:
+    return (use for use in uses if use.wants(name))

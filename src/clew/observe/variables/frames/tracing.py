@@ -1,0 +1,241 @@
+"""Learn what functions do from `sys.settrace` (before Python 3.12).
+
+In: watches on code objects, and who is asked about calls of other code. Out: their methods called.
+Whoever had set a trace function before is told everything as before, and finds it set afterwards.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import sys
+import threading
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+from clew.frame_locals import release_locals
+from clew.observe.variables.frames.stepping import Watch
+
+_lock = threading.RLock()
+_watches: dict[int, list[Watch]] = {}
+_callers: list[Callable[[CodeType, FrameType], bool]] = []
+# Code that nobody wants to hear of again, held so that no other code gets its id.
+_dull: dict[int, CodeType] = {}
+_RETURN = dis.opmap.get("RETURN_VALUE")
+_YIELD = dis.opmap.get("YIELD_VALUE")
+_YIELD_FROM = dis.opmap.get("YIELD_FROM", -1)
+_GENERATOR = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+class _Tracer:
+    """The trace function of this process while anything is watched."""
+
+    def __init__(self) -> None:
+        self.before = sys.gettrace()
+        self.before_threads = getattr(threading, "_trace_hook", None)
+        # The very object that is set: a bound method is made anew at each access.
+        self.function = self._called
+        self.thread = threading.get_ident()
+        self.active = True
+
+    def start(self) -> None:
+        sys.settrace(self.function)
+        threading.settrace(self._called_in_thread)
+
+    def stop(self) -> None:
+        self.active = False
+        if threading.get_ident() == self.thread and sys.gettrace() is self.function:
+            sys.settrace(self.before)
+        threading.settrace(self.before_threads)
+
+    def _called(self, frame: FrameType, event: str, arg: object) -> Any:
+        if id(frame.f_code) in _dull and self.before is None:
+            return None
+        return self._choose(frame, event, arg, self.before)
+
+    def _called_in_thread(self, frame: FrameType, event: str, arg: object) -> Any:
+        return self._choose(frame, event, arg, self.before_threads)
+
+    def _choose(self, frame: FrameType, event: str, arg: object, before: Any) -> Any:
+        theirs = before(frame, event, arg) if before is not None else None
+        if not self.active:
+            return theirs
+        asked_again = [asked(frame.f_code, frame) for asked in list(_callers)]
+        if id(frame.f_code) not in _watches:
+            if not any(asked_again):
+                _dull[id(frame.f_code)] = frame.f_code
+            return theirs
+        ours = _Local(theirs, frame.f_code)
+        ours.told(frame, "call", arg)
+        # What a generator does with an exception is seen in its instructions.
+        is_generator = bool(frame.f_code.co_flags & _GENERATOR)
+        frame.f_trace_opcodes = bool(ours.offsets) or is_generator
+        if theirs is None and not is_generator:
+            # Instructions tell of lines too. A generator may outlive us, and be debugged.
+            frame.f_trace_lines = False
+        return ours.trace
+
+
+class _Local:
+    """The trace function of one frame: tells the watches, and whoever else traces it."""
+
+    __slots__ = ("error", "handled", "offsets", "theirs")
+
+    def __init__(self, theirs: Any, code: CodeType) -> None:
+        self.theirs = theirs
+        self.error: BaseException | None = None
+        watches = _watches.get(id(code), ())
+        # The instructions that matter, to pass over all others at once.
+        self.offsets: set[int] = set().union(*(watch.offsets for watch in watches))
+        self.handled: set[int] = watches[0].map.handled if watches else set()
+
+    def trace(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "opcode":
+            at = frame.f_lasti
+            if at in self.handled:
+                self.error = None
+            if at in self.offsets:
+                for watch in tuple(_watches.get(id(frame.f_code), ())):
+                    watch.step(frame, at)
+            return self.trace
+        if self.theirs is not None:
+            self.theirs = self.theirs(frame, event, arg)
+        if event != "line":
+            self.told(frame, event, arg)
+        return self.trace
+
+    def told(self, frame: FrameType, event: str, arg: Any) -> None:
+        if event == "exception":
+            # Remembered, as nothing tells of it again when it leaves after a `finally`.
+            self.error = arg[1]
+        elif event == "return":
+            error, self.error = self.error, None
+        for watch in list(_watches.get(id(frame.f_code), ())):
+            if event == "call":
+                _begin(watch, frame)
+            elif event == "return":
+                _end(watch, frame, arg, error)
+
+
+def _begin(watch: Watch, frame: FrameType) -> None:
+    if frame.f_lasti < 0 or frame.f_lasti in watch.map.begins:
+        watch.entered(frame)
+    else:
+        watch.resumed(frame, _yielded_before(watch, frame))
+
+
+def _yielded_before(watch: Watch, frame: FrameType) -> bool:
+    """Tell whether the frame goes on after a `yield`; from 3.11 on, not by an exception."""
+    at = frame.f_lasti if sys.version_info < (3, 11) else frame.f_lasti - 2
+    return at in watch.map.yields
+
+
+def _end(watch: Watch, frame: FrameType, value: object, error: BaseException | None) -> None:
+    if _suspends(frame) and not (value is None and error is not None):
+        watch.yielded(frame, frame.f_lasti, value)
+    elif _opcode(frame) == _RETURN:
+        watch.returned(frame, value)
+    else:
+        watch.raised(frame, error or GeneratorExit())
+
+
+def _opcode(frame: FrameType, ahead: int = 0) -> int | None:
+    code, at = frame.f_code.co_code, frame.f_lasti + ahead
+    return code[at] if 0 <= at < len(code) else None
+
+
+def _suspends(frame: FrameType) -> bool:
+    if not frame.f_code.co_flags & _GENERATOR:
+        return False
+    # 3.10 stops before the instruction that delegates, to come to it again.
+    return _opcode(frame) in (_YIELD, _YIELD_FROM) or _opcode(frame, 2) == _YIELD_FROM
+
+
+_tracer: _Tracer | None = None
+
+
+def _start() -> None:
+    global _tracer
+    if _tracer is None:
+        _tracer = _Tracer()
+        _tracer.start()
+
+
+def _stop_if_idle() -> None:
+    global _tracer
+    if _tracer is not None and not _watches and not _callers:
+        _dull.clear()
+        _tracer.stop()
+        _tracer = None
+
+
+def add(watch: Watch) -> None:
+    """Begin to tell a watch about its code, in calls that begin from now on."""
+    with _lock:
+        _watches.setdefault(id(watch.code), []).append(watch)
+        _dull.pop(id(watch.code), None)
+        _start()
+
+
+def remove(watch: Watch) -> None:
+    with _lock:
+        watches = _watches.get(id(watch.code), [])
+        if watch in watches:
+            watches.remove(watch)
+        if not watches:
+            _watches.pop(id(watch.code), None)
+        _stop_if_idle()
+
+
+def add_caller(asked: Callable[[CodeType, FrameType], bool]) -> None:
+    """Ask about every call: False means never again for that code."""
+    with _lock:
+        _callers.append(asked)
+        _dull.clear()
+        _start()
+
+
+def remove_caller(asked: Callable[[CodeType, FrameType], bool]) -> None:
+    with _lock:
+        if asked in _callers:
+            _callers.remove(asked)
+        _stop_if_idle()
+
+
+def join(frame: FrameType) -> Callable[[], None]:
+    """Trace a frame of this thread that runs already; call the result, below it, to stop."""
+    opcodes, number = frame.f_trace_opcodes, id(frame)
+    ours = _Local(frame.f_trace, frame.f_code)
+    frame.f_trace = ours.trace
+    frame.f_trace_opcodes = True
+
+    def leave() -> None:
+        # Looked for, not kept: a frame that is kept keeps all its variables.
+        found: FrameType | None = sys._getframe(1)
+        while found is not None and id(found) != number:
+            found = found.f_back
+        if found is not None and getattr(found.f_trace, "__self__", None) is ours:
+            found.f_trace = ours.theirs
+            found.f_trace_opcodes = opcodes
+            release_locals(found)
+
+    return leave
+
+
+def join_thread() -> Callable[[], None]:
+    """Trace this thread too, if it began before anything was watched; the result ends that."""
+    tracer = _tracer
+    if tracer is None or threading.get_ident() == tracer.thread or sys.gettrace() is not None:
+        return _nothing
+    sys.settrace(tracer.function)
+
+    def leave() -> None:
+        if sys.gettrace() is tracer.function:
+            sys.settrace(None)
+
+    return leave
+
+
+def _nothing() -> None:
+    """There is nothing to undo."""

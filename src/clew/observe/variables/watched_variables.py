@@ -1,0 +1,283 @@
+"""Variables of watched calls: looked at when they may have changed, recorded, told.
+
+In come values with the call and the line they were met at; out go variable events into a recording,
+and `Happening`s to whoever listens. Which calls are watched is not its business. Must not import
+torch.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from clew.events.notebook_cells import file_of
+from clew.events.records import VARIABLE, Label
+from clew.events.watched import OTHER, Happening, Seen, What
+from clew.frame_locals import locals_of
+from clew.keep.changes import look, not_all_seen
+from clew.keep.describing import Describer, glimpse, is_equal
+from clew.keep.seen import differences, holds_arrays, is_array
+from clew.machinery import MACHINERY
+from clew.observe.variables.frames import Site
+from clew.observe.variables.frames.paths import follow
+from clew.observe.variables.open_calls import OpenCall
+from clew.observe.variables.selector import RETURN, Wishes, join_names
+from clew.observe.variables.told_once import ToldOnce
+from clew.record.recorder import At, Recorder
+from clew.record.stacks import position_of
+
+
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """What a watch was asked for.
+
+    `decorated` asks for every call of the decorated function itself in full, however deep: who
+    called it, and its arguments with their numbers. Variables are then followed by their names
+    only, not by the objects that they hold, and statistics are those that a line of text shows.
+    """
+
+    names: Wishes
+    values: str = "stats"
+    lines: bool = False
+    stack: bool = False
+    on_change: bool = True
+    depth: int | None = None
+    budget: int = 10_000
+    decorated: bool = False
+
+
+class WatchedVariables:
+    """The variables of a watch: what is recorded and told of them."""
+
+    def __init__(
+        self, recorder: Recorder, wants: Wants, tell: Callable[[Happening], None] | None
+    ) -> None:
+        self.recorder = recorder
+        self.tell = tell
+        self._wants = wants
+        self._describer = Describer(recorder.values, wants.values, shown=wants.decorated)
+        # How many watched variables hold an object, by its id, and names that some call has for
+        # what its caller watches.
+        self._objects: Counter[int] = Counter()
+        self._aliases: set[str] = set()
+        self._told_once = ToldOnce()
+
+    def clear(self) -> None:
+        """Forget the objects and calls of what was followed."""
+        self._objects.clear()
+        self._told_once.clear()
+
+    def opened(self, call: OpenCall) -> None:
+        """A call begins."""
+        if self._wants.decorated and not call.info.decorated:
+            self._told_once.opened(call)
+
+    def closed(self, call: OpenCall) -> None:
+        """A call is over, and its variables hold nothing any more."""
+        for name in list(call.held):
+            self._let_go(call, name)
+
+    def is_given(self, frame: FrameType) -> bool:
+        """Whether a call that begins is given an object that a watched variable holds."""
+        if not self._objects:
+            return False
+        code, given = frame.f_code, locals_of(frame)
+        count = code.co_argcount + code.co_kwonlyargcount
+        return any(id(given.get(name)) in self._objects for name in code.co_varnames[:count])
+
+    def look_around(self, call: OpenCall, frame: FrameType) -> None:
+        """The variables as a block finds them, as far as they are asked for."""
+        at = (frame.f_lineno or 0, frame.f_back)
+        for name, value in list(locals_of(frame).items()):
+            if not name.startswith("__"):
+                for path in self._paths(call, name, value):
+                    self._look_at(call, "input", name, path, value, at, True)
+
+    def deleted(self, call: OpenCall, site: Site) -> None:
+        """A variable is deleted, with all that was told of what is in it."""
+        self._let_go(call, site.name)
+        gone = [name for name in call.told if _root_name(name) == site.name]
+        for name in gone:
+            _, before = call.told.pop(name)
+            self._told_once.deleted(name)
+            if not self._told_once.is_left(call, site.name):
+                self.emit("delete", call, site.line, name=name, before=before)
+
+    def may_have_changed(self, call: OpenCall, name: str) -> bool:
+        """Whether a variable is followed, so that it is worth a look after each line."""
+        return name in call.told or not self._wants.names.everything
+
+    def may_be(self, name: str) -> bool:
+        """Whether some call has a watched variable of this name, or an object that is watched."""
+        names = self._wants.names
+        return names.everything or name in self._aliases or names.may_be(name)
+
+    def guarded(self, call: OpenCall, name: str, work: Callable[[], None]) -> None:
+        """Do something that must not fail in the program."""
+        jit = MACHINERY.pause_jit()
+        try:
+            work()
+        except Exception as fault:
+            self.recorder.gaps.fault(fault, f"{call.info.function}.{name}")
+        finally:
+            if jit is not None:
+                MACHINERY.resume_jit(jit)
+
+    def bound(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
+        """A variable is bound, or a parameter given."""
+        name = site.name
+        at = (site.line, frame.f_back)
+        if name in call.aliases:
+            call.aliases[name] = name  # bound anew: no longer what the caller watches
+        elif site.kind == "param" and not self._wants.decorated and _is_followed(value):
+            known = call.names_of_objects().get(id(value))
+            if known is not None:
+                call.aliases[name] = known
+                self._aliases.add(name)
+        what: What = "input" if site.kind == "param" else "change"
+        paths = self._paths(call, name, value)
+        for path in paths:
+            self._look_at(call, what, name, path, value, at, always=True)
+        if not paths and what == "input":
+            self._show_input(call, site, value)
+
+    def polled(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
+        """What a variable holds may have been written to."""
+        at = (site.line, frame.f_back)
+        for path in self._paths(call, site.name, value):
+            self._look_at(call, "change", site.name, path, value, at, always=False)
+
+    def _paths(self, call: OpenCall, name: str, value: Any) -> tuple[Any, ...]:
+        """Where to look inside a variable; nowhere if it is not watched."""
+        if self._wants.names.everything:
+            return ((),) if name in call.told or holds_arrays(value) else ()
+        found = self._wants.names.paths(call.function, name)
+        return found or (((),) if name in call.aliases else ())
+
+    def _show_input(self, call: OpenCall, site: Site, value: Any) -> None:
+        """An argument that is not watched: what it looks like, in full if that was asked for."""
+        if self.tell is None:
+            return
+        in_full = call.info.decorated
+        seen = glimpse(value, numbers=in_full)
+        if in_full or seen.text is not None or seen.items or seen.kind != OTHER:
+            self.emit("input", call, site.line, name=site.name, after=seen)
+
+    def _look_at(
+        self, call: OpenCall, what: What, name: str, path: tuple[Any, ...], value: Any,
+        at: tuple[int, FrameType | None], always: bool,
+    ) -> None:  # fmt: skip
+        """Record and tell what a path inside a variable leads to, if it has changed."""
+        places = follow(value, path).places if path else (("", value),)
+        if not path:
+            self._hold(call, name, value)
+        for inside, found in places:
+            variable = join_names(name, inside) if inside else name
+            now = look(found)
+            if now.cut:
+                self.recorder.gaps.add(not_all_seen(call.function.stem(variable)))
+            told = call.told.get(variable)
+            same = told is not None and told[0].same == now.same
+            if told is not None and same and (self._wants.on_change or not always):
+                if told[0].memory != now.memory:  # an equal one: the other may be gone
+                    call.told[variable] = (now, told[1]._replace(memory=now.memory))
+                continue
+            before = None if told is None else told[1]
+            with self.recorder.naming:
+                out, seen = self._describer.described(found, now)
+                changes = differences(before, seen)
+                if not changes and not same and not is_equal(before, seen):
+                    changes = ("values",)
+                call.told[variable] = (now, seen)
+                if self._wants.on_change and before is not None and not changes:
+                    continue
+                once = self._told_once
+                if self._wants.decorated and once.is_told(call, what, name, variable, seen):
+                    continue
+                self._record(call, variable, out, at)
+            alias = call.aliases.get(name, "") if what == "input" else ""
+            self.emit(what, call, at[0], name=variable, before=before, after=seen,
+                      changes=changes, alias="" if alias == name else alias)  # fmt: skip
+
+    def _hold(self, call: OpenCall, name: str, value: Any) -> None:
+        """Note which object a watched variable holds from here on."""
+        if call.held.get(name) != id(value):
+            self._let_go(call, name)
+            if _is_followed(value):
+                call.held[name] = id(value)
+                self._objects[id(value)] += 1
+
+    def _let_go(self, call: OpenCall, name: str) -> None:
+        """Forget the object that a variable held, whose id another may get."""
+        held = call.held.pop(name, None)
+        if held is not None:
+            self._objects[held] -= 1
+            if self._objects[held] <= 0:
+                self._objects.pop(held, None)  # another thread may have
+
+    def _record(
+        self, call: OpenCall, variable: str, out: Any, at: tuple[int, FrameType | None],
+        start: int | None = None,
+    ) -> None:  # fmt: skip
+        where = call.function
+        stem = where.stem(variable)
+        if where.owner is not None:
+            label = Label(VARIABLE, stem, variable, module=where.owner)
+        else:
+            file = where.code.co_filename
+            label = Label(VARIABLE, stem, variable, file=file, package=where.package)
+        line, caller = at
+        if self._wants.decorated:
+            caller = None  # who called is told, and nobody asks again
+        self.recorder.told(label, out, At(caller, position_of(where.code, line), below=True), start)
+
+    def returned(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
+        """A call returns a value, which is told when it is left."""
+        if not call.told and not holds_arrays(value):
+            call.result = (glimpse(value, numbers=self._wants.decorated), site.line)
+            return
+        # What is returned is compared to nothing.
+        digest = not self._wants.decorated
+        with self.recorder.naming:
+            out, seen = self._describer.described(value, look(value), digest)
+            call.result = (seen, site.line)
+            self._record(call, RETURN, out, (site.line, frame.f_back), call.start)
+
+    def yielded(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
+        """A generator yields a value."""
+        with self.recorder.naming:
+            out, seen = self._describer.described(value, look(value))
+            self._record(call, RETURN, out, (site.line, frame.f_back))
+        self.emit("yield", call, site.line, after=seen)
+
+    def emit(
+        self, what: What, call: OpenCall, line: int, name: str = "", alias: str = "",
+        before: Seen | None = None, after: Seen | None = None, changes: tuple[str, ...] = (),
+        seconds: float | None = None, text: str = "",
+    ) -> None:  # fmt: skip
+        """Tell whoever listens, unless the call is one that is not told of."""
+        if self.tell is None or call.quiet:
+            return
+        try:
+            is_shown = what in ("line", "change")
+            file = file_of(call.info.file)
+            source = linecache.getline(file, line, None).strip() if is_shown else ""
+            self.tell(
+                Happening(what, call.info, line, name, alias, before, after, changes, source,
+                          seconds, text)
+            )  # fmt: skip
+        except Exception as fault:
+            self.recorder.gaps.fault(fault, call.info.function)
+
+
+def _is_followed(value: Any) -> bool:
+    """Whether a value is followed under whatever name a function has for it."""
+    return is_array(value) or isinstance(value, dict | list)
+
+
+def _root_name(variable: str) -> str:
+    return variable.partition(".")[0].partition("[")[0]

@@ -1,0 +1,1 @@
+"""From what observers note to batches of plain integers."""

@@ -1,0 +1,96 @@
+"""What objects of the program are set to: those of their attributes that are plain.
+
+Only what lies in an object's own `__dict__` is read: nothing is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from clew.events.columns import Attributes
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from clew.record.module_registry import ModuleEntry
+
+_PLAIN = (bool, int, float, complex, str, type(None))
+# Longer texts and lists are data.
+_LONGEST = 64
+# class -> how many attributes its modules have, the names of those that are plain, and what gets
+# their values
+_names_of: dict[type, tuple[int, tuple[str, ...], Callable[[Any], Any]]] = {}
+# Plain whatever they hold.
+_FIXED = frozenset((bool, int, float, complex, type(None)))
+_NUMBERS = frozenset((bool, int, float))
+
+
+def look(noted: list[Any], entry: ModuleEntry, module: nn.Module, event: int) -> None:
+    """Note what a module is set to, if that is new. It runs at the first call of every module."""
+    held = module.__dict__
+    known = _names_of.get(module.__class__)
+    if known is not None and known[0] == len(held):
+        names = known[1]
+        try:
+            values = known[2](held)
+            if _FIXED.issuperset(map(type, values)) or all(map(_is_plain, values)):
+                if entry.settings != values or entry.names_set is not names:
+                    noted.append((entry, event, names, values, entry.names_set, entry.settings))
+                    entry.names_set, entry.settings = names, values
+                return
+        except KeyError:
+            pass  # another object of the class had other attributes
+    found = plain(held)
+    names, values = tuple(found), tuple(found.values())
+    if len(names) == 1:  # twice, as a getter gives no tuple for one
+        names, values = names * 2, values * 2
+    if names:
+        _names_of[module.__class__] = (len(held), names, itemgetter(*names))
+    noted.append((entry, event, names, values, entry.names_set, entry.settings))
+    entry.names_set, entry.settings = names, values
+
+
+def settled(noted: list[Any]) -> list[Attributes]:
+    """What was noted, as rows: of a module all that is plain the first time, then what changed."""
+    rows = []
+    for one in noted:
+        if isinstance(one, Attributes):
+            rows.append(one)
+            continue
+        entry, event, names, values, names_before, before = one
+        now = plain(dict(zip(names, values, strict=True)))
+        if before is not None:
+            now = changed(plain(dict(zip(names_before, before, strict=True))), now)
+        if now:
+            rows.append(Attributes("module", entry.number, 0, event, now))
+    return rows
+
+
+def plain(held: dict[str, Any]) -> dict[str, Any]:
+    """The plain ones among the attributes of an object, or the settings of a group."""
+    found = {}
+    for name, value in list(held.items()):
+        if name[:1] != "_" and name != "params" and type(name) is str and _is_plain(value):
+            found[name] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) is str:
+        return len(value) <= _LONGEST
+    if type(value) in (list, tuple):
+        return len(value) <= _LONGEST and _NUMBERS.issuperset(map(type, value))
+    return type(value) in _PLAIN
+
+
+def changed(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """What is new or other than before; None where it is gone."""
+    gone = {name: None for name in before if name not in now}
+    other = {
+        name: value
+        for name, value in now.items()
+        if name not in before or before[name] != value or type(before[name]) is not type(value)
+    }
+    return gone | other

@@ -1,0 +1,59 @@
+"""The most events there may be: those past it are left out, but for the end of what was open."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from clew.record.module_registry import ModuleName
+from clew.stream.records import EVENT_FIELDS
+
+
+class EventLimit:
+    """Counts events up to a limit."""
+
+    def __init__(self, most: float = math.inf) -> None:
+        self.most = most
+        self._recorded = 0
+        # The newest event within the limit, once it was reached.
+        self._newest = -1.0
+        # The exception that ends the block, if it came past the limit and waits to be handed over.
+        self._crash: int | None = None
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether there may be no more events."""
+        return self._recorded >= self.most
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is to come, not even the exception that ends the block."""
+        return self.is_reached and self._crash is None
+
+    def let_in(self, crash: int) -> None:
+        """Let in the exception that ends the block."""
+        self._crash = crash
+
+    def has(self, event: int) -> bool:
+        """Whether an event is within the limit, which was reached."""
+        return event <= self._newest
+
+    def within(self, events: list[Any]) -> list[Any]:
+        """Give the first of some events, as many as there may be, and those that go with them.
+
+        Past the limit these are the calls that were open when it was reached, and the exception
+        that ends the block.
+        """
+        if self.most == math.inf:
+            return events
+        room = EVENT_FIELDS * max(0, int(self.most) - self._recorded)
+        first, rest = events[:room], events[room:]
+        self._newest = max([self._newest, *first[::EVENT_FIELDS]])
+        self._recorded += len(first) // EVENT_FIELDS
+        for at in range(0, len(rest), EVENT_FIELDS):
+            event, subject = rest[at : at + 2]
+            was_open = self.has(event) and isinstance(subject, ModuleName)
+            if was_open or event == self._crash:
+                first += rest[at : at + EVENT_FIELDS]
+        self._crash = None
+        return first

@@ -1,0 +1,92 @@
+"""Batches of other processes, in the numbers of this one's recording."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from clew.events.columns import Template
+from clew.events.records import LABELLED, OP, PREFIX
+from clew.stream.batch import Batch
+
+if TYPE_CHECKING:
+    from clew.record.encoder import Encoder
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A batch of another process: whose it is, the ids its events get here, and their thread."""
+
+    batch: Batch
+    source: str
+    ids: list[int]
+    thread: int
+
+
+@dataclass(slots=True)
+class Numbers:
+    """What the numbers of one other process are here."""
+
+    tables: dict[str, list[int]] = field(default_factory=dict)
+    templates: list[Template] = field(default_factory=list)
+    # value -> (its number here, its storage there), and storage -> its number here
+    values: dict[int, tuple[int, int]] = field(default_factory=dict)
+    storages: dict[int, int] = field(default_factory=dict)
+    value_count: int = 0
+
+
+def add(encoder: Encoder, foreign: Foreign, numbers: Numbers) -> None:
+    """Add what another process recorded to the batch an encoder is making.
+
+    Variables, taps and gradients alone: calls of its modules have no names here.
+    """
+    batch = foreign.batch
+    _learn(encoder, foreign, numbers)
+    c = {name: column.tolist() for name, column in batch.columns.items()}
+    at = numbers.tables
+    for version, storage, meta, grad, name in zip(
+        c["version"], c["storage"], c["meta"], c["grad"], c["value_name"], strict=True
+    ):
+        place = numbers.storages.setdefault(storage, encoder.free_storage())
+        named = -1 if name < 0 else at["value_names"][name]
+        number = encoder.append_value(place, version, at["metas"][meta], grad, -1, named)
+        numbers.values[numbers.value_count] = number, storage
+        numbers.value_count += 1
+    for value, kept in batch.kept.items():
+        encoder.keep(numbers.values[value][0], kept)
+    firsts = [*c["first_ref"], len(c["refs"])]
+    subjects = dict.fromkeys(LABELLED, at["labels"]) | {OP: at["ops"]}
+    for row, event in enumerate(foreign.ids):
+        kind = c["kind"][row]
+        if kind not in subjects or kind == PREFIX:
+            continue
+        refs = [numbers.values[value][0] for value in c["refs"][firsts[row] : firsts[row + 1]]]
+        encoder.append_event(
+            refs, id=event, kind=kind, subject=subjects[kind][c["subject"][row]],
+            place=at["places"][c["place"][row]], parent=-1, start=c["start"][row],
+            end=c["end"][row], number=-1,
+            template=encoder.template_number(numbers.templates[c["template"][row]]),
+            error=-1 if c["error"][row] < 0 else at["errors"][c["error"][row]], generator=-1,
+            draw=-1,
+        )  # fmt: skip
+    for value in batch.gone.tolist():
+        numbers.values.pop(value, None)
+    used = {storage for _, storage in numbers.values.values()}
+    numbers.storages = {there: here for there, here in numbers.storages.items() if there in used}
+
+
+def _learn(encoder: Encoder, foreign: Foreign, numbers: Numbers) -> None:
+    """Number what the other process's tables have gained."""
+    own: dict[str, Any] = {
+        "ops": encoder.ops, "labels": encoder.labels, "metas": encoder.metas,
+        "errors": encoder.errors, "value_names": encoder.value_names,
+    }  # fmt: skip
+    for name, table in own.items():
+        known = numbers.tables.setdefault(name, [])
+        for row in foreign.batch.tables.get(name, ()):
+            known.append(table.number(row, lambda row=row: row))
+    numbers.templates += foreign.batch.tables.get("templates", ())
+    places = numbers.tables.setdefault("places", [])
+    for place in foreign.batch.tables.get("places", ()):
+        above = -1 if place.parent < 0 else places[place.parent]
+        places.append(encoder.place_number(replace(place, parent=above, thread=foreign.thread)))

@@ -1,0 +1,285 @@
+"""The recorder: what the observers of one trace share, and where their records are handed over.
+
+Observers (`modules`, `ops`, `named`, ...) put records of events into its buffer and of values into
+its values; the recorder hands both over together, in batches.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from clew.events.records import Label
+from clew.keep.budget import Budget
+from clew.keep.changes import Look
+from clew.keep.value_records import ValueRecords
+from clew.program_errors import error_text, is_marked, mark, unmark
+from clew.record.event_buffer import EventBuffer
+from clew.record.event_limit import EventLimit
+from clew.record.foreign import Foreign
+from clew.record.gaps import TOO_DEEP, Gaps
+from clew.record.module_registry import ModuleTable
+from clew.record.stacks import STACKS, Position, StackNode
+from clew.record.thread_state import ID, NODE, Call, Lane, Lanes
+from clew.stream.records import Note, Records, Taker
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from clew.callbacks.samples import Sample
+    from clew.record.live_feed import LiveFeed
+    from clew.stream.batch import Batch
+
+# The thread that writes a trace, and records nothing.
+WRITER = "clew-writer"
+# About how many bytes a field of a record comes to, in memory and on disk.
+_FIELD_BYTES = 16
+
+
+class At(NamedTuple):
+    """A line of a function: in a frame, or below the place a frame, or the open call, is at."""
+
+    frame: FrameType | None
+    position: Position
+    below: bool
+
+
+# Where a value was named; None if no line of Python did.
+Where: TypeAlias = FrameType | At | None
+
+
+class Recorder:
+    """What the observers of one trace write to; `taker` is handed the records, `batch` at a time.
+
+    `table` makes the table of tensors: `keep.identity.TensorTable` where there is torch. Without
+    `keeps_calls` module calls are followed for their names alone, and only values that have a name
+    are recorded. `on_halt` is called when the most events there may be are there, `on_direct`
+    before a module call is opened that went past the hooks and lies in no other.
+    """
+
+    def __init__(
+        self,
+        taker: Taker,
+        clock: Callable[[], int],
+        table: Callable[[ModuleTable], Any],
+        budget: Budget,
+        gaps: Gaps,
+        most_events: float = math.inf,
+        batch: float = math.inf,
+        keeps_calls: bool = True,
+        on_halt: Callable[[], None] = lambda: None,
+        on_direct: Callable[[nn.Module], None] = lambda module: None,
+    ) -> None:
+        self._taker = taker
+        self.clock = clock
+        self.modules = ModuleTable()
+        self.values = ValueRecords(table(self.modules), budget)
+        self.gaps = gaps
+        self.buffer = EventBuffer(min(most_events, batch))
+        self.keeps_calls = keeps_calls
+        self.lanes = Lanes(self)
+        # Told of calls and events as they happen, if somebody listens.
+        self.feed: LiveFeed | None = None
+        self.halted = False
+        self._limit = EventLimit(most_events)
+        self._on_halt = on_halt
+        self.on_direct = on_direct
+        self._has_events = False
+        # What other processes recorded, until it is handed over.
+        self._foreign: list[Foreign] = []
+        # The addresses that they have met.
+        self.met_by_workers: set[str] = set()
+        # Held from the first token of a named value to its event, so that no hand-over comes
+        # between them; taken before the other, if both are.
+        self.naming = threading.RLock()
+        self._draining = threading.Lock()
+
+    def lane(self) -> Lane:
+        """Give the lane of the running thread, opened if new."""
+        return self.lanes.of_thread()
+
+    def end_call(self, call: Call, end: int, out: Any, error: str | None) -> None:
+        """Record a module call that is over, or that will not be heard of again."""
+        if self.keeps_calls:
+            event, node, _, name, parent, start, number, inputs, named = call
+            self._add(
+                (event, name, node, parent, start, end, number, inputs, named, out, error, None)
+            )
+
+    def _add(self, record: tuple[Any, ...]) -> None:
+        """Record an event, and hand records over if there are enough of them."""
+        self.buffer.push(record)
+        bits = self.buffer.batch_bits
+        if record[0] & bits == bits or self.values.budget.is_full:
+            self.drain()
+
+    def failure(self, lane: Lane, call: Call, exception: BaseException) -> str:
+        """Give the text of an exception leaving a call, an event of its own if no op saw it."""
+        text = error_text(exception)
+        if isinstance(exception, RecursionError):
+            self.gaps.add(TOO_DEEP)
+        if not is_marked(exception, self.lanes.owner):
+            mark(exception, self.lanes.owner)
+            self._note_error(call[NODE], call[ID], exception, text)
+        return text
+
+    def crashed(self, error: BaseException) -> str:
+        """Record the exception that leaves the recorded block, unless an event already has it."""
+        text = error_text(error)
+        if not is_marked(error, self.lanes.owner):
+            self._note_error(self.lane().stack[0][NODE], -1, error, text)
+        unmark(error, self.lanes.owner)
+        return text
+
+    def _note_error(self, base: StackNode, parent: int, error: BaseException, text: str) -> None:
+        """Record an error that was raised outside any op, at the innermost line it came from."""
+        node = STACKS.descend_traceback(base, error.__traceback__)
+        event, now = next(self.buffer.ids), self.clock()
+        if self.halted:
+            self._limit.let_in(event)
+        is_inside = self.keeps_calls and not self.halted
+        self.buffer.events.extend(
+            (event, Note("error"), node, parent if is_inside else -1, now, now, -1, [], None, None,
+             text, None)
+        )  # fmt: skip
+
+    def named(self, label: Label, value: Any, where: Where, now: Look | None = None) -> int:
+        """Record a value that has a name, as it is now; the event's id.
+
+        `now` is a fresh look at it, if somebody has taken one.
+        """
+        if self.halted:
+            return -1
+        with self.naming:
+            return self.told(label, self.values.described(value, now), where)
+
+    def told(self, label: Label, out: Any, where: Where, start: int | None = None) -> int:
+        """Record a described value that has a name; `start` is when what made it began."""
+        lane = self.lane()
+        if self.halted:
+            return -1
+        top = lane.stack[-1]
+        node, parent = top[NODE], top[ID]
+        frame = where.frame if isinstance(where, At) else where
+        if frame is not None:
+            node, parent = lane.place(frame)
+        if isinstance(where, At):
+            above = node if where.below or node.parent is None else node.parent
+            node = STACKS.below(above, where.position)
+        if not self.keeps_calls:
+            parent = -1
+        event, now = next(self.buffer.ids), self.clock()
+        begun = now if start is None else start
+        self._add((event, label, node, parent, begun, now, -1, [], None, out, None, None))
+        return event
+
+    def gathered(self, sample: Sample, stage: str) -> None:
+        """Record a value that was gathered, with the step and rank it is of."""
+        lane = self.lane()
+        if self.halted:
+            return
+        label = sample.becomes(stage)
+        with self.naming:
+            out = self.values.gathered(sample)
+            event, now, root = next(self.buffer.ids), self.clock(), lane.stack[0][NODE]
+            self._add((event, label, root, -1, now, now, sample.step, [], None, out, None, None))
+
+    def mark(self, subject: Any, hand_over: bool = True) -> None:
+        """Record something that concerns the whole run, at this moment; nobody is told of it.
+
+        With `hand_over` records may be handed over here.
+        """
+        if self.halted:
+            return
+        event, now, root = next(self.buffer.ids), self.clock(), self.lane().stack[0][NODE]
+        self.buffer.events.extend(
+            (event, subject, root, -1, now, now, -1, [], None, None, None, None)
+        )
+        if hand_over and event & self.buffer.batch_bits == self.buffer.batch_bits:
+            self.drain()
+
+    def adopt(self, batch: Batch, source: str, process: str) -> None:
+        """Take over what another process recorded; `source` tells it from every other."""
+        if not self.halted:
+            ids = [next(self.buffer.ids) for _ in batch.columns["id"]]
+            self._foreign.append(Foreign(batch, source, ids, self.lanes.of_process(process)))
+
+    def listen(self, feed: LiveFeed) -> None:
+        """Tell of each call that begins and each event that ends."""
+        self.feed = feed
+        self.buffer.tell(feed.ended)
+
+    def is_empty(self) -> bool:
+        """Whether no event was recorded so far."""
+        return not self.buffer.events and not self._has_events
+
+    def halt(self) -> None:
+        """Record nothing more."""
+        if not self.halted:
+            self.halted = True
+            self.lanes.mute()
+
+    def abandon(self) -> None:
+        """Record nothing more in a process that inherited this recorder by a fork."""
+        self.halt()
+        # A thread that is only in the parent may hold them.
+        self.naming = threading.RLock()
+        self._draining = threading.Lock()
+
+    def drain(self) -> None:
+        """Hand all records over; with the last ones there may be, record nothing more."""
+        with self.naming, self._draining:
+            if self.halted and self._limit.is_over:
+                return
+            records = self._take()
+            ends = not self.halted and self._limit.is_reached
+            if ends:
+                self.halt()
+            records.surviving = self.surviving()
+            records.is_shared = _has_threads()
+            self.values.forget_all_but(records.surviving)
+            if self.keeps_calls:
+                admitted = self._limit.has if self.halted else _all
+                records.open_calls = self.lanes.open_calls(admitted)
+            self._taker.take(records)
+        if ends:
+            self._on_halt()
+
+    def _take(self) -> Records:
+        # Values last: an event is complete before it is appended, so are its values, and a value
+        # is there before what is kept of it.
+        kept, size = self.values.take_kept()
+        events, attributes = self.buffer.take()
+        events = self._limit.within(events)
+        self._has_events = self._has_events or bool(events)
+        records = Records(events, [], kept, attributes=attributes)
+        self.values.take_into(records)
+        records.size = size + _FIELD_BYTES * (len(events) + len(records.values))
+        records.foreign, self._foreign = self._foreign, []
+        if self.feed is not None:
+            self.feed.handed_over()
+        return records
+
+    def close(self) -> None:
+        """Hand over the rest and let go of everything, so that nothing waits for the collector."""
+        self.lanes.end_all()
+        self._taker.take(self._take())
+        self.lanes.release()
+        self.values.tensors.release()
+        STACKS.let_go_of_made()
+
+    def surviving(self) -> list[Any]:
+        """Give the tokens that records to come may mention: of tensors that live, of open calls."""
+        return [*self.values.tensors.sweep(), *self.lanes.given()]
+
+
+def _all(event: int) -> bool:
+    return True
+
+
+def _has_threads() -> bool:
+    """Whether the program has several threads, each of which may be about to record."""
+    return sum(thread.name != WRITER for thread in threading.enumerate()) > 1

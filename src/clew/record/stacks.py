@@ -1,0 +1,256 @@
+"""Where code runs: call stacks interned as a tree of nodes.
+
+In come live frames, out go `StackNode`s. A node is one place in one code object reached by one
+path of calls, so a million ops on the same lines share a few nodes, and no frame is kept.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import itertools
+import linecache
+import os
+from types import CodeType, FrameType, TracebackType
+from typing import Any, TypeAlias
+
+from clew.events.columns import Place
+from clew.events.model import Source
+from clew.events.notebook_cells import file_of, shown_file
+from clew.events.records import FORWARD, OPTIMIZER
+from clew.frame_locals import some_locals
+from clew.machinery import MACHINERY
+
+# File, function, line, last line, column, last column.
+Position: TypeAlias = tuple[str, str, int, int, int, int]
+
+
+class StackNode:
+    """One call position: instruction `lasti` of `code`, reached through `parent`."""
+
+    __slots__ = (
+        "code", "direct", "index", "kids", "lasti", "lines", "parent", "phase", "site", "thread",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        index: int,
+        parent: StackNode | None,
+        code: CodeType | None,
+        lasti: int,
+        phase: int,
+        thread: int,
+    ) -> None:
+        self.index = index
+        self.parent = parent
+        self.code = code
+        self.lasti = lasti
+        self.phase = phase
+        self.thread = thread
+        # File, function and position, of a notebook cell, or once the code is let go.
+        self.site: Position | None = None
+        # The program's own lines down to here, once somebody asked for them.
+        self.lines: tuple[Source, ...] | None = None
+        # Children by (id(code), lasti), and shortcuts to descendants by the flattened chain of
+        # those pairs, innermost first. Ids are safe as keys: nodes keep their code alive.
+        self.kids: dict[tuple[int, ...], StackNode] = {}
+        # Whether a frame named `forward` lies between here and the enclosing module call.
+        self.direct = False
+
+
+class StackTree:
+    """All nodes of the process: recordings after the first find their paths already there."""
+
+    def __init__(self) -> None:
+        self.nodes: list[StackNode] = []
+        # Code that a compiler made and that nobody else may have.
+        self._made: list[CodeType] = []
+        self._roots: dict[tuple[int, int], StackNode] = {}
+
+    def root(self, thread: int, phase: int = FORWARD) -> StackNode:
+        """The tree root of a recording's n-th thread."""
+        node = self._roots.get((thread, phase))
+        if node is None:
+            node = self._roots[thread, phase] = self._add(None, None, -1, phase, thread)
+        return node
+
+    def child(
+        self, parent: StackNode, code: CodeType, lasti: int, phase: int | None = None
+    ) -> StackNode:
+        """The node for `code` at `lasti` called from `parent`, in a phase if it is known."""
+        key = (id(code), lasti)
+        node = parent.kids.get(key)
+        if node is None:
+            phase = MACHINERY.phases.get(code, parent.phase) if phase is None else phase
+            node = self._add(parent, code, lasti, phase, parent.thread)
+            parent.kids[key] = node
+            file = shown_file(code.co_filename)
+            if file != code.co_filename:
+                # Now, as the same cell run again has the same file and another number.
+                node.site = (file, *_site_in_file(code, lasti))
+            if MACHINERY.is_compiled(code) or code.co_filename.startswith(MACHINERY.generated):
+                self._made.append(code)
+        return node
+
+    def below(self, above: StackNode, position: Position) -> StackNode:
+        """The node for a position that is told by itself, called from `above`."""
+        key = (-1, hash(position))
+        found = above.kids.get(key)
+        if found is None:
+            found = self._add(above, None, -1, above.phase, above.thread)
+            found.site = position
+            above.kids[key] = found
+        return found
+
+    def descend(self, base: StackNode, frames: list[FrameType]) -> StackNode:
+        """The node reached from `base` through `frames`, given innermost first."""
+        node = base
+        path: list[int] = []
+        closures: list[CodeType] = []
+        for frame in reversed(frames):
+            code = frame.f_code
+            # The outermost frame under a module call is that module's own forward.
+            direct = node.direct or (code.co_name == "forward" and node is not base)
+            node = self.child(node, code, frame.f_lasti, FORWARD if code in closures else None)
+            node.direct = direct
+            path[:0] = id(code), frame.f_lasti
+            if MACHINERY.phases.get(code) == OPTIMIZER:
+                closures = _functions_given(frame)
+        if path:
+            base.kids[tuple(path)] = node
+        return node
+
+    def descend_traceback(self, base: StackNode, traceback: TracebackType | None) -> StackNode:
+        """The node where an exception was raised, for one caught around the call of `base`."""
+        steps: list[tuple[CodeType, int]] = []
+        while traceback is not None:
+            code = traceback.tb_frame.f_code
+            # Everything up to the call's own frame is machinery.
+            steps = [] if code is MACHINERY.call_frame else [*steps, (code, traceback.tb_lasti)]
+            traceback = traceback.tb_next
+        for code, lasti in steps:
+            base = self.child(base, code, lasti)
+        return base
+
+    def let_go(self, codes: list[CodeType]) -> None:
+        """Hold some code objects no more; their nodes keep what they say."""
+        gone = set(map(id, codes))
+        for node in self.nodes:
+            if id(node.code) in gone:
+                node.site = node.site or _site(node)
+                node.code = None
+            # A list, as other threads may add to it.
+            kids = list(node.kids.items())
+            if any(not gone.isdisjoint(key[::2]) for key, _ in kids):
+                node.kids = {key: kid for key, kid in kids if gone.isdisjoint(key[::2])}
+
+    def let_go_of_made(self) -> None:
+        """Hold no code that a compiler made: its graphs live as long as the code does."""
+        made, self._made = self._made, []
+        if made:
+            self.let_go(made)
+
+    def _add(
+        self, parent: StackNode | None, code: CodeType | None, lasti: int, phase: int, thread: int
+    ) -> StackNode:
+        node = StackNode(len(self.nodes), parent, code, lasti, phase, thread)
+        self.nodes.append(node)
+        return node
+
+
+# Those of all recorders of this process.
+STACKS = StackTree()
+
+
+def _functions_given(frame: FrameType) -> list[CodeType]:
+    """The code of the functions that `optimizer.step` was given: they run the model anew."""
+    args, kwargs = some_locals(frame, ("args", "kwargs"))
+    found: list[Any] = []
+    for given in (*(args or ())[1:], *(kwargs or {}).values()):
+        while isinstance(given, functools.partial):
+            # One that stands for another function, such as ours for a closure, says so.
+            given = getattr(given, "__wrapped__", given.func)
+        if callable(given):
+            function = given if hasattr(given, "__code__") else type(given).__call__
+            found.append(getattr(function, "__code__", None))
+    return [code for code in found if code is not None]
+
+
+def boundary_of(frame: FrameType | None) -> int:
+    """The id of the frame above the `with` statement that `frame` is executing.
+
+    Frames from there up never change while the block runs, so stacks need not be walked further.
+    `id(None)`, the top of every stack, where there is no such statement (`start()`, `ExitStack`).
+    """
+    if frame is None or frame.f_lasti < 0:
+        return id(None)
+    opcode = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+    return id(frame.f_back) if opcode in _WITH_OPCODES else id(None)
+
+
+_WITH_OPCODES = {"BEFORE_WITH", "SETUP_WITH", "LOAD_SPECIAL"}
+
+
+def position_of(code: CodeType, line: int) -> Position:
+    """A line of a function as a position."""
+    file = shown_file(code.co_filename)
+    return file, getattr(code, "co_qualname", code.co_name), line, line, 0, 0
+
+
+def lines_of(node: StackNode) -> tuple[Source, ...]:
+    """The program's own lines at and above a node, outermost first; not those of libraries."""
+    below: list[StackNode] = []
+    at: StackNode | None = node
+    while at is not None and at.lines is None:
+        below.append(at)
+        at = at.parent
+    lines = () if at is None else at.lines or ()
+    for one in reversed(below):
+        place = place_of(one, -1)
+        if place.line > 0 and not place.library:
+            text = linecache.getline(file_of(place.file), place.line).strip()
+            columns = place.line, place.end_line, place.col, place.end_col
+            lines = (*lines, Source(place.file, *columns, place.function, text))
+        one.lines = lines
+    return lines
+
+
+def place_of(node: StackNode, parent: int) -> Place:
+    """The row of a node, and that of the one above it."""
+    site = node.site or _site(node)
+    if site is None:
+        return Place(parent, "", "", 0, 0, 0, 0, True, node.phase, node.thread)
+    library = _in_library(site[0])
+    return Place(parent, *site, library, node.phase, node.thread)
+
+
+def _in_library(file: str) -> bool:
+    """Whether a file is torch's, Clew's or Python's own; installed packages are the user's."""
+    if file.startswith(MACHINERY.libraries):
+        return True
+    return file.startswith(_STANDARD_LIBRARY) and "-packages" + os.sep not in file
+
+
+_STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
+
+
+def _site(node: StackNode) -> Position | None:
+    code = node.code
+    return None if code is None else (code.co_filename, *_site_in_file(code, node.lasti))
+
+
+def _site_in_file(code: CodeType, lasti: int) -> tuple[str, int, int, int, int]:
+    return getattr(code, "co_qualname", code.co_name), *_position(code, lasti)
+
+
+def _position(code: CodeType, lasti: int) -> tuple[int, int, int, int]:
+    """Line, last line, column and last column of an instruction."""
+    if hasattr(code, "co_positions"):
+        found = next(itertools.islice(code.co_positions(), lasti // 2, None), None)
+        if found is not None and found[0] is not None:
+            line, end_line, col, end_col = found
+            return line, end_line or line, col or 0, end_col or 0
+    for start, end, line in code.co_lines():
+        if start <= lasti < end and line is not None:
+            return line, line, 0, 0
+    return code.co_firstlineno, code.co_firstlineno, 0, 0

@@ -1,0 +1,322 @@
+"""One thread of the program: the module calls open there, and where its frames are among them.
+
+In come live frames, out go stack nodes and the calls they run in. No frame is kept: a call knows
+the id of the frame it lives in, which is that frame's for as long as the call is open.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from clew.events.records import BACKWARD, RECOMPUTE, Unseen
+from clew.frame_locals import first_argument, some_locals
+from clew.keep.nesting import describe
+from clew.machinery import MACHINERY
+from clew.record.module_registry import ModuleName
+from clew.record.stacks import STACKS, StackNode
+from clew.stream.records import OPEN
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from clew.record.recorder import Recorder
+
+NO_FRAME = id(None)
+
+# Fields of an open call: a plain tuple, for speed. FRAME is the id of the Python frame that the
+# call lives in; frames are never kept.
+ID: Final = 0
+NODE: Final = 1
+FRAME: Final = 2
+NAME: Final = 3
+PARENT: Final = 4
+START: Final = 5
+NUMBER: Final = 6
+INPUTS: Final = 7
+NAMED: Final = 8
+Call = tuple[int, StackNode, int, "ModuleName | None", int, int, int, Any, Any]
+
+
+class DirectCall:
+    """A call of a module that went past the hooks, tied to the frame it runs in.
+
+    It sits in the frame's `f_trace` slot and dies with the frame: the one way to tell two
+    activations apart without keeping either. A debugger uses that slot too. Whatever it has put
+    there is called from here, and when it puts something there later, a new mark goes around it.
+    """
+
+    __slots__ = ("_frame", "_tracer", "event", "name", "owner")
+
+    def __init__(self, owner: object, event: int, name: ModuleName, frame: FrameType) -> None:
+        self.owner = owner
+        self.event = event
+        self.name = name
+        self._frame = id(frame)
+        self._tracer: Any = frame.f_trace
+        frame.f_trace = self
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
+        """Trace for the debugger that traces this frame, if one does."""
+        if self._tracer is not None:
+            found = self._tracer(frame, event, arg)
+            self._tracer = self._tracer if found is None else found
+
+    def __del__(self) -> None:
+        frame: FrameType | None = sys._getframe()
+        while frame is not None and id(frame) != self._frame:
+            frame = frame.f_back
+        if frame is not None:
+            DirectCall(self.owner, self.event, self.name, frame)
+
+    @staticmethod
+    def of(frame: FrameType, owner: object) -> DirectCall | None:
+        """The mark that a recording has left in a frame."""
+        mark: Any = frame.f_trace
+        while isinstance(mark, DirectCall) and mark.owner is not owner:
+            mark = mark._tracer
+        return mark if isinstance(mark, DirectCall) else None
+
+
+class Lanes:
+    """The threads of one recorder, and the names of those that others number by."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        # What marks exceptions and frames as recorded here; apart, so that they keep nothing else
+        # alive.
+        self.owner = object()
+        self.by_ident: dict[int, Lane] = {}
+        self.names: list[str] = []
+        self._processes: dict[str, int] = {}
+
+    def of_thread(self, boundary: int = NO_FRAME) -> Lane:
+        """Give the lane of the running thread, opened if new."""
+        ident = threading.get_ident()
+        lane = self.by_ident.get(ident)
+        if lane is not None and lane.thread() is not threading.current_thread():
+            # Its thread is over, and the system gave the number to a new one.
+            lane.abandon_above(0)
+            lane.release()
+            lane = None
+        if lane is None:
+            lane = self.by_ident[ident] = Lane(self._recorder, len(self.names), boundary)
+            self.names.append(lane.name)
+            lane.mute = self._recorder.halted
+        return lane
+
+    def of_process(self, name: str) -> int:
+        """Give the number of another process, which is a thread here."""
+        if name not in self._processes:
+            self._processes[name] = len(self.names)
+            self.names.append(name)
+        return self._processes[name]
+
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(list(self.by_ident.values()))
+
+    def mute(self) -> None:
+        """Let the ops of all threads pass unrecorded."""
+        for lane in self:
+            lane.mute = True
+
+    def open_calls(self, admitted: Callable[[int], bool]) -> list[Any]:
+        """Give records of the module calls that are open now, down to one not admitted."""
+        records: list[Any] = []
+        for lane in self:
+            for event, node, _, name, parent, start, number, inputs, named in lane.stack[1:]:
+                if not admitted(event):
+                    break
+                records += (event, name, node, parent, start, OPEN, number, inputs, named)
+                records += (None, None, None)
+        return records
+
+    def given(self) -> list[Any]:
+        """Give what open calls were given, as tokens."""
+        return [[call[INPUTS], call[NAMED]] for lane in self for call in lane.stack]
+
+    def end_all(self) -> None:
+        """Record every open call as one that will not be heard of again."""
+        for lane in self:
+            lane.abandon_above(0)
+
+    def release(self) -> None:
+        """Let go of all threads."""
+        for lane in self:
+            lane.release()
+        self.by_ident.clear()
+
+
+class Lane:
+    """One thread of the program: its open module calls and its place in the stack tree."""
+
+    def __init__(self, recorder: Recorder, index: int, boundary: int) -> None:
+        self.recorder = recorder
+        self.index = index
+        self.ident = threading.get_ident()
+        thread = threading.current_thread()
+        self.thread = weakref.ref(thread)
+        self.name = thread.name
+        self._engine_root = STACKS.root(index, BACKWARD)
+        root = STACKS.root(index)
+        self.stack: list[Call] = [_outside(root, boundary)]
+        # Whether the ops of the thread are recorded, if any are.
+        self.followed = False
+        # Set while Clew's own or opaque code runs: ops pass unrecorded.
+        self.mute = False
+
+    @property
+    def outermost(self) -> nn.Module | None:
+        """The module whose call contains all others that are open."""
+        name = self.stack[1][NAME] if len(self.stack) > 1 else None
+        return None if name is None else name.entry.ref()
+
+    def release(self) -> None:
+        """Break the ring of references between a lane and its recording."""
+        self.stack.clear()
+        del self.recorder
+
+    def place(self, frame: FrameType | None) -> tuple[StackNode, int]:
+        """The stack node of a frame and the id of the module call it runs in."""
+        top = self.stack[-1]
+        target = top[FRAME]
+        call_frame = MACHINERY.call_frame
+        key: list[int] = []
+        walker = frame
+        while id(walker) != target:
+            if walker is None or walker.f_code is call_frame:
+                return self._search(frame)
+            key += (id(walker.f_code), walker.f_lasti)
+            walker = walker.f_back
+        node = top[NODE].kids.get(tuple(key))
+        if node is None or node.direct:
+            return self._search(frame)
+        return node, top[ID]
+
+    def _search(self, frame: FrameType | None) -> tuple[StackNode, int]:
+        """`place` for a stack not met before, or not as the open calls would have it."""
+        frames: list[FrameType] = []
+        while id(frame) != self.stack[-1][FRAME]:
+            if frame is None:
+                if threading.get_ident() != self.ident:
+                    # An engine thread running this thread's backward: its own short stack.
+                    return STACKS.descend(self._engine_root, frames), -1
+                self.abandon_above(0)
+                self.stack[0] = _outside(self.stack[0][NODE], NO_FRAME)
+                break
+            if frame.f_code is MACHINERY.call_frame and self.reopen(id(frame)):
+                break
+            if id(frame.f_code) not in MACHINERY.hidden:
+                frames.append(frame)
+            frame = frame.f_back
+        top = self.stack[-1]
+        node = STACKS.descend(top[NODE], frames)
+        if node.direct:
+            return node, self._direct_parent(frames, top)
+        return node, top[ID]
+
+    def reopen(self, frame_id: int) -> bool:
+        """Make the call of a frame the innermost, dropping those above it that are gone."""
+        for depth in range(len(self.stack) - 1, 0, -1):
+            if self.stack[depth][FRAME] == frame_id:
+                self.abandon_above(depth)
+                return True
+        return False
+
+    def reopen_module(self, module: nn.Module) -> bool:
+        """Make the innermost call of a module the innermost of all."""
+        for depth in range(len(self.stack) - 1, 0, -1):
+            name = self.stack[depth][NAME]
+            if name is not None and name.entry.ref() is module:
+                self.abandon_above(depth)
+                return True
+        return False
+
+    def abandon_above(self, depth: int) -> None:
+        """Record calls that ended without the exit hook, stopped by a BaseException."""
+        while len(self.stack) > depth + 1:
+            self.recorder.end_call(self.stack.pop(), OPEN, None, None)
+
+    def _direct_parent(self, frames: list[FrameType], top: Call) -> int:
+        """The innermost call of `forward` past the hooks on a stack, opened if new."""
+        parent = top[ID]
+        caller = top[NAME]
+        owner = caller.entry.ref() if caller is not None else None
+        for position in range(len(frames) - 1, -1, -1):
+            frame = frames[position]
+            if frame.f_code.co_name != "forward":
+                continue
+            module = first_argument(frame)
+            if module is owner or not _is_forward_of(module, frame.f_code):
+                continue
+            call = self.direct_call(frame)
+            if call is None:
+                place = STACKS.descend(top[NODE], frames[position + 1 :])
+                code = frame.f_code
+                names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+                arguments = dict(zip(names, some_locals(frame, names), strict=True))
+                call = self.open_direct(frame, module, caller, parent, place, arguments)
+            parent, caller, owner = call.event, call.name, module
+        return parent
+
+    def direct_call(self, frame: FrameType) -> DirectCall | None:
+        """The call that went past the hooks and runs in a frame."""
+        return DirectCall.of(frame, self.recorder.lanes.owner)
+
+    def open_direct(
+        self,
+        frame: FrameType,
+        module: nn.Module,
+        caller: ModuleName | None,
+        parent: int,
+        place: StackNode,
+        arguments: dict[str, Any],
+    ) -> DirectCall:
+        """Record a call that went past the hooks, with what it was given."""
+        recorder = self.recorder
+        if parent < 0:
+            recorder.on_direct(module)
+        name = recorder.modules.name_of(module, caller, place.index)
+        given = describe(arguments, recorder.values.tensors.known)
+        event = next(recorder.buffer.ids)
+        now = recorder.clock()
+        number = count_call(name, place)
+        if recorder.keeps_calls:
+            recorder.buffer.events.extend(
+                (event, name, place, parent, now, OPEN, number, [], given, Unseen, None, None)
+            )
+        return DirectCall(recorder.lanes.owner, event, name, frame)
+
+
+def _is_forward_of(module: Any, code: CodeType) -> bool:
+    """Whether code is the `forward` of a module, its own or inherited, decorated or not."""
+    # A module, without asking torch, which need not be there.
+    if not hasattr(type(module), "_call_impl"):
+        return False
+    candidates = [cls.__dict__.get("forward") for cls in type(module).__mro__]
+    candidates.append(module.__dict__.get("forward"))
+    for function in candidates:
+        while function is not None:
+            if getattr(function, "__code__", None) is code:
+                return True
+            function = getattr(function, "__wrapped__", None)
+    return False
+
+
+def _outside(root: StackNode, boundary: int) -> Call:
+    """The entry at the bottom of every stack, for code outside any module."""
+    return (-1, root, boundary, None, -1, 0, 0, None, None)
+
+
+def count_call(name: ModuleName, node: StackNode) -> int:
+    """The index of a call of a module, recomputed calls counted apart."""
+    entry = name.entry
+    if node.phase == RECOMPUTE:
+        entry.recomputed += 1
+        return entry.recomputed - 1
+    entry.calls += 1
+    return entry.calls - 1
