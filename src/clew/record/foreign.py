@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from clew.events.columns import Template
-from clew.events.records import LABELLED, OP, PREFIX
+from clew.events.records import LABELLED, OP, PREFIX, Kept
 from clew.stream.batch import Batch
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class Numbers:
     value_count: int = 0
 
 
-def add(encoder: Encoder, foreign: Foreign, numbers: Numbers) -> None:
-    """Add what another process recorded to the batch an encoder is making.
+def add(encoder: Encoder, foreign: Foreign, numbers: Numbers) -> dict[int, Kept]:
+    """Add what another process recorded to a batch; return what was kept of its values.
 
     Variables, taps and gradients alone: calls of its modules have no names here.
     """
@@ -47,13 +47,13 @@ def add(encoder: Encoder, foreign: Foreign, numbers: Numbers) -> None:
     for version, storage, meta, grad, name in zip(
         c["version"], c["storage"], c["meta"], c["grad"], c["value_name"], strict=True
     ):
-        place = numbers.storages.setdefault(storage, encoder.free_storage())
         named = -1 if name < 0 else at["value_names"][name]
-        number = encoder.append_value(place, version, at["metas"][meta], grad, -1, named)
+        number = encoder.values.append_foreign(
+            numbers.storages, storage, version, at["metas"][meta], grad, named
+        )
         numbers.values[numbers.value_count] = number, storage
         numbers.value_count += 1
-    for value, kept in batch.kept.items():
-        encoder.keep(numbers.values[value][0], kept)
+    kept = {numbers.values[value][0]: kept for value, kept in batch.kept.items()}
     firsts = [*c["first_ref"], len(c["refs"])]
     subjects = dict.fromkeys(LABELLED, at["labels"]) | {OP: at["ops"]}
     for row, event in enumerate(foreign.ids):
@@ -65,7 +65,7 @@ def add(encoder: Encoder, foreign: Foreign, numbers: Numbers) -> None:
             refs, id=event, kind=kind, subject=subjects[kind][c["subject"][row]],
             place=at["places"][c["place"][row]], parent=-1, start=c["start"][row],
             end=c["end"][row], number=-1,
-            template=encoder.template_number(numbers.templates[c["template"][row]]),
+            template=encoder.tables.foreign_template(numbers.templates[c["template"][row]]),
             error=-1 if c["error"][row] < 0 else at["errors"][c["error"][row]], generator=-1,
             draw=-1,
         )  # fmt: skip
@@ -73,13 +73,15 @@ def add(encoder: Encoder, foreign: Foreign, numbers: Numbers) -> None:
         numbers.values.pop(value, None)
     used = {storage for _, storage in numbers.values.values()}
     numbers.storages = {there: here for there, here in numbers.storages.items() if there in used}
+    return kept
 
 
 def _learn(encoder: Encoder, foreign: Foreign, numbers: Numbers) -> None:
     """Number what the other process's tables have gained."""
+    tables = encoder.tables
     own: dict[str, Any] = {
-        "ops": encoder.ops, "labels": encoder.labels, "metas": encoder.metas,
-        "errors": encoder.errors, "value_names": encoder.value_names,
+        "ops": tables.ops, "labels": tables.labels, "metas": tables.metas,
+        "errors": tables.errors, "value_names": tables.value_names,
     }  # fmt: skip
     for name, table in own.items():
         known = numbers.tables.setdefault(name, [])
@@ -89,4 +91,6 @@ def _learn(encoder: Encoder, foreign: Foreign, numbers: Numbers) -> None:
     places = numbers.tables.setdefault("places", [])
     for place in foreign.batch.tables.get("places", ()):
         above = -1 if place.parent < 0 else places[place.parent]
-        places.append(encoder.place_number(replace(place, parent=above, thread=foreign.thread)))
+        places.append(
+            encoder.tables.foreign_place(replace(place, parent=above, thread=foreign.thread))
+        )

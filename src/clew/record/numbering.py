@@ -30,6 +30,13 @@ class Numbering:
             self.rows.append(make())
         return number
 
+    def many(self, keys: list[Any], number: Callable[[Any], int]) -> list[int]:
+        """Return the numbers of several keys; `number` gives that of a new one."""
+        known = map(self._numbers.get, keys)
+        return [
+            number(key) if found is None else found for key, found in zip(keys, known, strict=True)
+        ]
+
 
 class RecentNumbering(Numbering):
     """A table of which only the rows used last are known.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from clew.events.columns import Meta
 from clew.stream.records import EVENT_FIELDS, SEEN, Records
 
 
@@ -39,40 +38,67 @@ class Memory:
         """Learn how large memory is that was met from outside."""
         self._sizes |= {outside_memory(number): size for number, size in records.sizes.items()}
 
-    def size(self, storage: int, value: int, look: Meta) -> int:
-        """The bytes of the memory that a new value has, -1 where they are not known."""
-        if storage == own_memory(value):  # as large as the first tensor on it
-            self._sizes[storage] = look.nbytes
+    def size(self, storage: int, value: int, needed: int) -> int:
+        """Return the bytes of the memory that a new value has, -1 where they are not known.
+
+        `needed` is what a tensor of its look needs: memory is as large as the first tensor on it.
+        """
+        if storage == own_memory(value):
+            self._sizes[storage] = needed
+            return needed
         return self._sizes.get(storage, -1)
 
-    def hold(self, storage: int, reference: int, is_followed: bool) -> None:
-        """Learn of a tensor, and of the id of what is told to be gone when it is."""
-        self._references[reference] = storage
-        count, is_all = self._holders.get(storage, (0, storage % 2 == 1))
-        self._holders[storage] = (count + 1, is_all and not is_followed)
+    def sizes(
+        self, storages: list[int], first: int, metas: list[int], needed: list[int]
+    ) -> list[int]:
+        """Return the bytes of the memory of new values, numbered from `first` on."""
+        own = own_memory(first)
+        known = self._sizes
+        known.update(
+            (storage, needed[meta])
+            for at, (storage, meta) in enumerate(zip(storages, metas, strict=True))
+            if storage == own + 2 * at
+        )
+        return [known.get(storage, -1) for storage in storages]
+
+    def hold(self, storages: list[int], references: list[int | None], follows: list[int]) -> None:
+        """Learn of tensors, and of the ids of what is told to be gone when each of them is.
+
+        `follows` says whether autograd follows each.
+        """
+        holders = self._holders
+        for storage, reference, is_followed in zip(storages, references, follows, strict=True):
+            if reference is not None:
+                self._references[reference] = storage
+                count, is_all = holders.get(storage, (0, storage % 2 == 1))
+                holders[storage] = (count + 1, is_all and not is_followed)
 
     def freed(self, records: Records) -> list[tuple[int, int]]:
         """The memory that is gone, by the first value on it, and the op before which it was."""
-        self._last_event = max([self._last_event, *records.events[::EVENT_FIELDS]])
+        events = records.events[::EVENT_FIELDS]
+        self._last_event = max(events, default=self._last_event)
         if not records.gone:
             return []
-        seen_by: dict[int, int] = {}
-        for at in range(0, len(records.events), EVENT_FIELDS):
-            seen = records.events[at + SEEN]
-            if seen is not None:
-                seen_by[records.events[at]] = seen if type(seen) is int else seen[0]
-        ids = sorted(seen_by)
-        counts = np.maximum.accumulate(np.array([seen_by[event] for event in ids], np.int64))
-        ids.append(self._last_event + 1)
-        found = []
+        gone: list[int] = []
+        values: list[int] = []
         for at, reference in enumerate(records.gone):
             storage = self._references.pop(id(reference), -1)
             count, is_all = self._holders.pop(storage, (0, False))
             if count > 1:
                 self._holders[storage] = (count - 1, is_all)
             elif is_all:
-                found.append((storage // 2, ids[int(np.searchsorted(counts, at, side="right"))]))
-        return found
+                gone.append(at)
+                values.append(storage // 2)
+        seen = [
+            (event, count if type(count) is int else count[0])
+            for event, count in zip(events, records.events[SEEN::EVENT_FIELDS], strict=True)
+            if count is not None
+        ]
+        by_id = np.array(sorted(seen), np.int64).reshape(-1, 2)
+        ids = np.append(by_id[:, 0], self._last_event + 1)
+        counts = np.maximum.accumulate(by_id[:, 1])
+        before = ids[np.searchsorted(counts, gone, side="right")].tolist()
+        return list(zip(values, before, strict=True))
 
     def forget(self, storages: set[int]) -> None:
         """Forget all memory but some."""

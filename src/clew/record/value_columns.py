@@ -1,0 +1,235 @@
+"""Values of a recording as columns: tokens become numbers, writes to memory become new values.
+
+A tensor that shares memory with one that was written to is a new value from then on, made by the
+op that wrote.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from clew.events.columns import VALUE_COLUMNS, Ints
+from clew.record.interned import Interned
+from clew.record.storages import Memory, outside_memory, own_memory
+from clew.stream.records import SAME, VALUE_FIELDS, Records, Token, tokens_in
+
+# Hand-overs after which a thread has mentioned what it had got tokens of, and the most values of
+# each that are remembered for it.
+_RECENT = 4
+_RECENT_VALUES = 1024
+# Writes to one memory that are remembered at least.
+_SLACK = 8
+
+
+class ValueColumns:
+    """The values of one batch after the other: their columns, their numbers, their memory."""
+
+    def __init__(self, tables: Interned) -> None:
+        self._tables = tables
+        self._memory = Memory()
+        # Of the batch that is being made, and how many values came before it.
+        self.columns: dict[str, list[int]] = {}
+        self._first = 0
+        # id of a token -> number of its value
+        self.numbers: dict[int, int] = {}
+        # value -> (storage, meta, grad, name, version, producer), for values that may still be used
+        self.alive: dict[int, tuple[int, int, int, int, int, int]] = {}
+        # Tokens that another thread may have made, and not yet mentioned.
+        self._recent: deque[list[Token]] = deque(maxlen=_RECENT)
+        # storage -> writes to it in order: (the value written, its version, the event that wrote,
+        # whether autograd follows it)
+        self.writes: dict[int, list[tuple[int, int, int, int]]] = {}
+        # (value, newest write to its memory) -> the value it has become
+        self._renewed: dict[tuple[int, int], int] = {}
+        # value written by an event not yet encoded -> (storage, version, event)
+        self.unencoded: dict[int, tuple[int, int, int]] = {}
+
+    def begin(self, records: Records) -> None:
+        """Begin a batch with the values of some records."""
+        self._first += len(self.columns.get("version", ()))
+        self.columns = {name: [] for name in VALUE_COLUMNS}
+        self._memory.learn(records)
+        tokens, versions, storages, *facts, grads, producers, names, references = (
+            records.values[field::VALUE_FIELDS] for field in range(VALUE_FIELDS)
+        )
+        given = {*self.numbers, *map(id, tokens)}
+        for storage in storages:
+            if isinstance(storage, tuple) and id(storage) not in given:
+                self.numbers[id(storage)] = self.lost(storage)
+                given.add(id(storage))
+        first = self.next_number
+        numbers = range(first, first + len(tokens))
+        self.numbers.update(zip(map(id, tokens), numbers, strict=True))
+        metas = self._tables.many_metas(list(zip(tokens, *facts, strict=True)))
+        named = self._tables.many_value_names(names)
+        places: list[int] = list(range(own_memory(first), own_memory(numbers.stop), 2))
+        shared: dict[int, int] = {}
+        for at, storage in enumerate(storages):
+            if storage is None:
+                versions[at] = 0
+            elif type(storage) is int:
+                places[at] = outside_memory(storage)
+                if versions[at] is None:
+                    versions[at] = -1
+            else:
+                base = self.numbers[id(storage)]
+                places[at] = places[base - first] if base >= first else self.alive[base][0]
+                shared[at] = base
+        if shared:
+            self._follow_shared(shared, first, places, versions, producers)
+        columns = self.columns
+        for name, added in (
+            ("version", versions), ("storage", places), ("meta", metas), ("grad", grads),
+            ("producer", producers), ("value_name", named),
+            ("nbytes", self._memory.sizes(places, first, metas, self._tables.meta_bytes())),
+        ):  # fmt: skip
+            columns[name] += added
+        columns["freed"] += [-1] * len(tokens)
+        self.alive.update(
+            zip(numbers, zip(places, metas, grads, named, versions, producers, strict=True),
+                strict=True)
+        )  # fmt: skip
+        self._memory.hold(places, references, grads)
+
+    def _follow_shared(
+        self, shared: dict[int, int], first: int, places: list[int], versions: list[Any],
+        producers: list[int],
+    ) -> None:  # fmt: skip
+        """Give versions to values on the memory of others, by place: their base's number."""
+        for at, base in shared.items():
+            if producers[at] == SAME:
+                if base >= first:
+                    version, producer = versions[base - first], producers[base - first]
+                else:
+                    version, producer = self.alive[base][4:]
+                versions[at], producers[at] = self._newest(places[at], version, producer)
+            elif versions[at] is None:
+                versions[at] = -1
+            else:
+                self.unencoded[first + at] = (places[at], versions[at], producers[at])
+
+    def _newest(self, storage: int, version: int, producer: int) -> tuple[int, int]:
+        """Return the version that memory has come to by writes, and the event that made it."""
+        for _, written, writer, _ in self.writes.get(storage, ())[-1:]:
+            version, producer = written, writer
+        for place, written, writer in self.unencoded.values():
+            if place == storage:
+                version, producer = written, writer
+        return version, producer
+
+    @property
+    def next_number(self) -> int:
+        """The number that the next value gets."""
+        return self._first + len(self.columns["version"])
+
+    def append(
+        self, storage: int, version: int, meta: int, grad: int, producer: int, name: int
+    ) -> int:
+        """Add one value, and return its number."""
+        number = self.next_number
+        columns = self.columns
+        columns["version"].append(version)
+        columns["storage"].append(storage)
+        columns["meta"].append(meta)
+        columns["grad"].append(grad)
+        columns["producer"].append(producer)
+        columns["value_name"].append(name)
+        columns["nbytes"].append(
+            self._memory.size(storage, number, self._tables.meta_bytes()[meta])
+        )
+        columns["freed"].append(-1)
+        self.alive[number] = (storage, meta, grad, name, version, producer)
+        return number
+
+    def append_foreign(
+        self, storages: dict[int, int], storage: int, version: int, meta: int, grad: int, name: int
+    ) -> int:  # fmt: skip
+        """Add one value of another process; `storages` has what the numbers of memory are here."""
+        place = storages.setdefault(storage, own_memory(self.next_number))
+        return self.append(place, version, meta, grad, -1, name)
+
+    def lost(self, token: Token) -> int:
+        """Add a value of which only the shape is left: a thread was held up before its event."""
+        meta = self._tables.meta((token, None, "unknown", None, None))
+        return self.append(own_memory(self.next_number), 0, meta, 0, -1, -1)
+
+    def as_of(self, value: int, event: int) -> int:
+        """Return the value a tensor has when an event begins: new if its memory was written."""
+        storage, meta, grad, name, _, _ = self.alive[value]
+        before = (write for write in reversed(self.writes[storage]) if write[2] < event)
+        head, version, producer, followed = next(before, (-1, 0, 0, 0))
+        if head <= value:
+            self._credit(value, head, producer)
+            return value
+        renewed = self._renewed.get((value, head))
+        if renewed is None:
+            # Memory that a tensor with a gradient was written to has one as a whole.
+            grad = grad or followed
+            renewed = self.append(storage, version, meta, grad, producer, name)
+            self._renewed[value, head] = renewed
+        return renewed
+
+    def _credit(self, value: int, head: int, producer: int) -> None:
+        """Credit a value of unknown origin, met after a write to its memory, to that write."""
+        at = value - self._first
+        if head >= 0 and at >= 0 and self.columns["producer"][at] == -1:
+            self.columns["producer"][at] = producer
+
+    def wrote(self, values: Iterable[int]) -> None:
+        """Follow the writes of an event that gave some values."""
+        for value in values:
+            write = self.unencoded.pop(value, None)
+            if write is not None:
+                storage, version, producer = write
+                head = (value, version, producer, self.alive[value][2])
+                self.writes.setdefault(storage, []).append(head)
+
+    def freed(self, records: Records) -> Ints:
+        """Note whose memory is gone; return those of earlier batches, and before which op."""
+        earlier: list[tuple[int, int]] = []
+        for number, event in self._memory.freed(records):
+            if number >= self._first:
+                self.columns["freed"][number - self._first] = event
+            else:
+                earlier.append((number, event))
+        found: Ints = np.array(earlier, np.int64).reshape(-1, 2).T
+        return found
+
+    def forget(self, records: Records, used_elsewhere: Iterable[int], oldest: float) -> Ints:
+        """Forget values that records to come will not mention, and return which.
+
+        `oldest` is the first event that is still open.
+        """
+        if records.is_shared:
+            self._recent.append(records.values[::VALUE_FIELDS][-_RECENT_VALUES:])
+        else:
+            self._recent.clear()
+        before, numbers = self.alive, self.numbers
+        # Of a token that another thread made just now, the value comes with the next records.
+        mentioned = map(id, tokens_in([*records.surviving, *self._recent]))
+        self.numbers = {token: numbers[token] for token in mentioned if token in numbers}
+        used = {*self.numbers.values(), *used_elsewhere}
+        self.alive = {number: before[number] for number in used}
+        storages = {facts[0] for facts in self.alive.values()}
+        self.writes = {
+            storage: _since(self.writes[storage], oldest)
+            for storage in storages
+            if storage in self.writes
+        }
+        self._memory.forget(storages)
+        self.unencoded.clear()
+        self._renewed.clear()
+        return np.array([number for number in before if number not in used], np.int64)
+
+
+def _since(writes: list[tuple[int, int, int, int]], event: float) -> list[Any]:
+    """Return the writes to some memory that an event may see, or one after it.
+
+    Those are the last before it and all after; and a few more, for events of other threads.
+    """
+    before = sum(write[2] < event for write in writes)
+    return writes[max(0, before - _SLACK) :]
