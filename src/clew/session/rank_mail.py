@@ -1,9 +1,8 @@
-"""How what ranks give each other is written down: samples as batches, other objects by pickle."""
+"""How what ranks give each other is written down: samples as batches."""
 
 from __future__ import annotations
 
 import io
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -32,34 +31,6 @@ class SampleMail:
         return found.facts["key"], samples_of(found.batch, ordinals), found.facts["steps"]
 
 
-class ObjectMail:
-    """Objects of any kind, for those who collect such; a rank trusts the others with them."""
-
-    def dump(self, message: Message, on_trouble: Callable[[str], Any]) -> bytes:
-        """A message as bytes, without what cannot be sent."""
-        key, items, steps = message
-        try:
-            return pickle.dumps(message)
-        except Exception as error:  # the classes of some are known in this process alone
-            left = [item for item in items if _is_pickled(item)]
-            count = f"{len(items) - len(left)} of {len(items)} values"
-            on_trouble(f"{count} cannot be sent to rank 0, and stay behind ({error})")
-            return pickle.dumps((key, left, steps))
-
-    def load(self, data: bytes) -> Message:
-        """The message that bytes are."""
-        message: Message = pickle.loads(data)
-        return message
-
-
 def _listed(ordinal: Any) -> Any:
     """One number, or a list of them."""
     return np.asarray(ordinal).tolist()
-
-
-def _is_pickled(item: Any) -> bool:
-    try:
-        pickle.dumps(item)
-    except Exception:
-        return False
-    return True

@@ -6,7 +6,6 @@ import linecache
 import os
 import platform
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clew.events.columns import ModuleRow
@@ -48,25 +47,6 @@ def rank_and_size(known: tuple[int, int] | None = None) -> tuple[int, int]:
         return known
     rank, size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
     return int(rank) if rank.isdigit() else 0, int(size) if size.isdigit() else 1
-
-
-class RankFolder:
-    """A folder to write to: one in it for each rank, once this process knows that it is one."""
-
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self._folder = Path(folder)
-        self._made: Path | None = None
-        self._ranks: tuple[int, int] | None = None
-        self.path()
-
-    def path(self) -> Path:
-        """Where to write now, which is there."""
-        rank, size = self._ranks = rank_and_size(self._ranks)
-        path = self._folder / f"rank{rank}" if size > 1 else self._folder
-        if path != self._made:
-            path.mkdir(parents=True, exist_ok=True)
-            self._made = path
-        return path
 
 
 def source_text(file: str) -> str | None:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from clew.observe import calls
+from clew.compat.engine import calls
 from clew.observe.compiled import silence_extra_call
 from clew.observe.variables.frames import Site, Target, instrument
 from clew.observe.variables.frames.functions import methods

@@ -14,9 +14,9 @@ from typing import Any
 from torch import nn
 from torch.compiler import is_compiling
 
-from clew.observe import calls, taps
-from clew.session.surroundings import RankFolder
-from clew.views.export.tensor_files import TensorFiles, sample_norms
+from clew.compat.engine import calls
+from clew.compat.engine.tensor_files import RankFolder, TensorFiles, sample_norms
+from clew.observe import taps
 
 __all__ = [
     "BaseDebugger", "CallTracer", "DebugContext", "TensorSaver", "get_debug_context", "spy_save",

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from clew.analysis.graph.name_graph import name_graph
-from clew.analysis.graph.name_tree import Name, name_tree, without_leaves
+from clew.compat.engine.name_graph import name_graph
+from clew.compat.engine.name_tree import Name, name_tree, without_leaves
 from clew.views.graph.view import GraphView
 
 Node = Name

@@ -20,10 +20,10 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
 
+from clew.compat.engine.watch_facts import Depth, FactsText, as_dict, named, place, stack
 from clew.compat.ttracker.utils import check_run_count, dlog, dump_data, inlog, safe_mean
 from clew.errors import warn
 from clew.events.watched import OTHER
-from clew.views.text.facts import Depth, FactsText, as_dict, named, place, stack
 from clew.watch_output import ThreadLog, Written, log_lines, print_lines
 from clew.watching import is_same, seen, watch_calls
 

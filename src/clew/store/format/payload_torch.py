@@ -1,11 +1,10 @@
-"""A stored payload back into a torch tensor, and tensors as `torch.save` is to write them.
+"""A stored payload back into a torch tensor, and tensors to a `.pt` file.
 
 The one file of the store that imports torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,28 +72,3 @@ def save_tensors(tensors: Any, target: Path) -> None:
     # An open file: given a name, torch refuses some, such as `.hidden`.
     with open(target, "wb") as file:
         torch.save(tensors, file)
-
-
-def own_parts(value: Any, reduce: Callable[[Any], Any] | None = None) -> Any:
-    """A value with its tensors detached, on the CPU, and of a view no more than itself.
-
-    `torch.save` would write all that a view is a view of. `reduce` is asked what to write of each
-    tensor. Tuples come out as lists.
-    """
-    if isinstance(value, dict):
-        return {key: own_parts(item, reduce) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [own_parts(item, reduce) for item in value]
-    if not hasattr(value, "untyped_storage"):
-        return value
-    found = (value.detach() if reduce is None else reduce(value.detach())).cpu()
-    is_plain = not found.is_nested and str(found.layout) == "torch.strided"
-    is_whole = is_plain and found.untyped_storage().nbytes() == found.nbytes
-    return found if is_whole else found.clone()
-
-
-def save_parts(value: Any, target: Path, reduce: Callable[[Any], Any] | None = None) -> None:
-    """Write a value with its tensors as `own_parts` has them."""
-    import torch
-
-    torch.save(own_parts(value, reduce), target)

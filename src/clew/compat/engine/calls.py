@@ -74,10 +74,10 @@ def _weakly(ended: MethodType, end: Callable[[], None]) -> Callable[[str], None]
 
 
 def tell_compiled(values: list[Any], number: int, path: str) -> None:
-    """What Dynamo traces to tell a listener as the code runs; it runs this import as it traces."""
-    from clew.observe import compiled_ops
+    """Tell a listener as compiled code runs: what Dynamo traces; it runs this import as it does."""
+    from clew.compat.engine import compiled_calls
 
-    compiled_ops.called(values, number, path)
+    compiled_calls.called(values, number, path)
 
 
 def is_wanted(

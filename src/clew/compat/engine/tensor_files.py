@@ -1,7 +1,8 @@
 """`.pt` files that a program writes as it runs, one for each time that a name comes.
 
-In come values and their names, out go files for `torch.load(path, weights_only=True)`. What cannot
-be written is logged and never raised: whoever writes here is in the middle of something else.
+In come values and their names, out go files for `torch.load(path, weights_only=True)`, in a folder
+per rank. What cannot be written is logged and never raised: whoever writes here is in the middle of
+something else. Must not import torch: Tensor Tracker works without it.
 """
 
 from __future__ import annotations
@@ -19,12 +20,32 @@ from pathlib import Path
 from typing import Any
 
 from clew.request.callbacks import norm
-from clew.store.format.payload_torch import save_parts
+from clew.session.surroundings import rank_and_size
+from clew.store.format.payload_torch import save_tensors
 
 # What cannot be in a file's name here, and what would read as if it had been such.
 _CODED = re.compile(r'[/\\:*?"<>|\x00-\x1f%]' if os.name == "nt" else r"[/\0]|%(?=2F|00|25)")
 # In bytes: most file systems take 255, of which `.call{n}.pt` needs some.
 _LONGEST = 230
+
+
+class RankFolder:
+    """A folder to write to: one in it for each rank, once this process knows that it is one."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = Path(folder)
+        self._made: Path | None = None
+        self._ranks: tuple[int, int] | None = None
+        self.path()
+
+    def path(self) -> Path:
+        """Where to write now, which is there."""
+        rank, size = self._ranks = rank_and_size(self._ranks)
+        path = self._folder / f"rank{rank}" if size > 1 else self._folder
+        if path != self._made:
+            path.mkdir(parents=True, exist_ok=True)
+            self._made = path
+        return path
 
 
 class TensorFiles:
@@ -58,7 +79,7 @@ class TensorFiles:
         file = f"{_file_name(folder, name)}.call{number}.pt"
         try:
             self._make_way(folder, file)
-            save_parts(value, folder / file, reduce)
+            save_tensors(own_parts(value, reduce), folder / file)
         except Exception as error:
             self._log.warning("Could not save %s: %s: %s", file, type(error).__name__, error)
 
@@ -78,6 +99,24 @@ class TensorFiles:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(path, target)
         self._own.add(str(path))
+
+
+def own_parts(value: Any, reduce: Callable[[Any], Any] | None = None) -> Any:
+    """Return a value with its tensors detached, on the CPU, and of a view no more than itself.
+
+    `torch.save` would write all that a view is a view of. `reduce` is asked what to write of each
+    tensor. Tuples come out as lists.
+    """
+    if isinstance(value, dict):
+        return {key: own_parts(item, reduce) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [own_parts(item, reduce) for item in value]
+    if not hasattr(value, "untyped_storage"):
+        return value
+    found = (value.detach() if reduce is None else reduce(value.detach())).cpu()
+    is_plain = not found.is_nested and str(found.layout) == "torch.strided"
+    is_whole = is_plain and found.untyped_storage().nbytes() == found.nbytes
+    return found if is_whole else found.clone()
 
 
 def sample_norms(tensor: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from clew.views.export.tensor_files import TensorFiles, sample_norms
+from clew.compat.engine.tensor_files import TensorFiles, sample_norms
 
 LOG = logging.getLogger("test")
 

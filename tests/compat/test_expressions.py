@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import clew
-from clew.analysis.expressions import Expression, Wording, expression_at
+from clew.compat.engine.expressions import Expression, Wording, expression_at
 from clew.events.live import Happening
 from clew.events.model import Source
 from clew.views.text.style import base_op

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clew.analysis.graph.name_tree import Name, name_tree, without_leaves
+from clew.compat.engine.name_tree import Name, name_tree, without_leaves
 
 
 def test_numbers_belong_to_the_name_before_them() -> None:

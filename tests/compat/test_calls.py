@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clew.observe.calls import Hooks, KnownModules, is_wanted, listen
+from clew.compat.engine.calls import Hooks, KnownModules, is_wanted, listen
 
 
 class Pair(nn.Module):

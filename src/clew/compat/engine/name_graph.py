@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from clew.analysis.fold import name_range
 from clew.analysis.graph.graph_model import CALL, INSIDE, Edge, Graph, Node
-from clew.analysis.graph.name_tree import Name
+from clew.compat.engine.name_tree import Name
 
 # What hooks call the model itself, which has no name.
 _ROOT = "root"
