@@ -62,7 +62,8 @@ _SOON_COPIED = 16 << 10
 class Taken(NamedTuple):
     """What was kept of a tensor version, for views of the same elements to come.
 
-    The token is held so that no other gets its id.
+    The token is held so that no other gets its id. `in_order` says whether statistics and
+    snapshot are of the elements in the order that the tensor has them in.
     """
 
     token: Token
@@ -70,12 +71,17 @@ class Taken(NamedTuple):
     contiguous: bool
     stats: Statistics | None
     snapshot: Snapshot | None
+    in_order: bool = True
 
     def measured(self) -> Statistics:
-        """Give the statistics, which are taken once."""
-        if self.stats is not None:
-            return self.stats
-        return {} if self.snapshot is None else self.snapshot.stats
+        """Return the statistics, which are taken once."""
+        stats = self.stats
+        if stats is None:
+            stats = {} if self.snapshot is None else self.snapshot.stats
+        if not self.in_order:
+            # In another order they have another digest, and to read them in it takes a copy.
+            stats = {name: found for name, found in stats.items() if name != "digest"}
+        return stats
 
 
 _LEVELS = {"meta": KeepLevel.META, "stats": KeepLevel.STATS, "full": KeepLevel.FULL}
@@ -120,6 +126,9 @@ class Keeper:
         # A sparse tensor has no memory to compare.
         if known is not None and (not is_dense(tensor) or known.elements != _elements(tensor)):
             known = None
+        if known is not None and self._level is KeepLevel.STATS:
+            self._keep_view(token, tensor, known)
+            return
         self._keep(token, tensor, self._level is KeepLevel.FULL, known, later=True)
 
     def keep(self, token: Token, tensor: Tensor, level: KeepLevel) -> Made | None:
@@ -154,6 +163,19 @@ class Keeper:
                 self._in_full.clear()
             self._in_full[id(token)] = (token, made)
         return made
+
+    def _keep_view(self, token: Token, tensor: Tensor, known: Taken) -> None:
+        """Keep the statistics of a new tensor version that has the elements of another."""
+        try:
+            with unobserved():
+                if not self._budget.is_over():
+                    if tensor.is_contiguous() and not known.contiguous:
+                        self._keep(token, tensor, False, known, later=False)
+                    else:
+                        self._kept.append((token, self._of_view(token, tensor, known)))
+        except Exception as fault:
+            pass_on(fault)
+            self._not_kept(tensor, f"{type(fault).__name__}: {fault}")
 
     def _made(
         self, token: Token, tensor: Tensor, full: bool, known: Taken | None, later: bool
@@ -241,17 +263,25 @@ class Keeper:
             self._remember(token, Taken(token, _elements(tensor), contiguous, stats, copy))
         return made
 
-    def _of_view(self, token: Token, tensor: Tensor, known: Taken) -> Kept:
-        """What to keep of elements that are known, in another shape or order: their statistics."""
-        stats = dict(known.measured())
-        if not tensor.is_contiguous():
-            # In another order they have another digest, and to read them in it takes a copy.
-            stats.pop("digest", None)
-        elif not known.contiguous:
-            stats["digest"] = digest_of(tensor)
+    def _of_view(self, token: Token, tensor: Tensor, known: Taken) -> Made:
+        """Keep the statistics of elements that are known, in another shape or order."""
         contiguous = tensor.is_contiguous()
-        self._remember(token, Taken(token, known.elements, contiguous, stats, None))
-        return Kept(stats, None)
+        if contiguous and not known.contiguous:
+            stats = {**known.measured(), "digest": digest_of(tensor)}
+            taken = Taken(token, known.elements, contiguous, stats, None)
+        else:
+            in_order = contiguous and known.in_order
+            taken = Taken(token, known.elements, contiguous, known.stats, known.snapshot, in_order)
+        self._remember(token, taken)
+        return partial(self._finished_view, taken)
+
+    def _finished_view(self, taken: Taken) -> Kept:
+        """Return the statistics of a view, when the records are stored."""
+        try:
+            return Kept(taken.measured(), None)
+        except Exception as fault:
+            self._statistics_failed(fault, "only their metadata is recorded")
+            return Kept(None, None)
 
     def _finished(self, copy: Snapshot, shape: tuple[int, ...] | None) -> Kept:
         """Statistics of a copy, and its data in a shape if there is one.
@@ -263,8 +293,11 @@ class Keeper:
             stats = copy.stats
         except Exception as fault:
             left = "only their metadata is recorded" if shape is None else "their data is recorded"
-            self._on_gap(Gap("statistics of values", "", f"{type(fault).__name__}: {fault}", left))
+            self._statistics_failed(fault, left)
         return Kept(stats, None if shape is None else copy.payload(shape))
+
+    def _statistics_failed(self, fault: Exception, left: str) -> None:
+        self._on_gap(Gap("statistics of values", "", f"{type(fault).__name__}: {fault}", left))
 
     def _remember(self, token: Token, taken: Taken) -> None:
         """Have what was kept at hand for views of the same elements."""
