@@ -26,6 +26,7 @@ from clew.observe.variables.captured import VariableSource
 from clew.record.encoder import Encoder, Surroundings
 from clew.record.gaps import UnreadGaps
 from clew.record.recorder import Recorder
+from clew.request.ledger import Ledger
 from clew.request.limits import Limits
 from clew.session.batching import Deferred
 from clew.store.write.memory_sink import MemoryStore
@@ -81,7 +82,7 @@ def one_local(calls: int) -> Any:
     budget = Budget(Limits(), lambda gap: None)
     recorder = Recorder(taker, time.perf_counter_ns, NoTensors, budget, UnreadGaps())
     records: Any = _Records(recorder)
-    source = VariableSource(recorder, [parse(NAME)], records, lambda gap: None)
+    source = VariableSource(recorder, [parse(NAME)], records, Ledger(()), lambda gap: None)
     source.start()
     try:
         program(calls)

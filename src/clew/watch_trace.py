@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clew.record.gaps import Gaps
+from clew.request.interest import Interest
 from clew.request.limits import Limits
 from clew.run.live_derived import LiveDerived
 from clew.run.run import Run, run_of
@@ -96,7 +97,8 @@ class WatchTrace(Trace):
         table.values = recorder.values.tensors.values
         recorder.values.tensors = table
         recorder.values.keep(
-            Keeper("meta", [], recorder.values.budget, self.gaps.add, recorder.values.kept), False
+            Keeper("meta", Interest(), recorder.values.budget, self.gaps.add, recorder.values.kept),
+            False,
         )
 
     def crashed(self, error: BaseException) -> None:

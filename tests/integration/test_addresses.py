@@ -206,3 +206,16 @@ def test_a_watched_name_without_a_match_is_warned_of() -> None:
     assert [text.partition(":")[0] for text in warned(caught)] == [
         "a variable to watch at no_such_name"
     ]
+
+
+def test_a_watched_name_without_a_match_is_warned_of_after_the_first_step() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with clew.trace(watch=["no_such_name"]) as t:
+            for _ in range(2):
+                torch.ones(1)
+                t.step()
+            assert ["(up to the end of step 0)" in text for text in warned(caught)] == [True]
+            assert t.coverage == ()  # it may still come
+    assert len(warned(caught)) == 1
+    assert [gap.where for gap in t.coverage] == ["no_such_name"]

@@ -7,13 +7,12 @@ a `Label`. What callbacks are to make of them happens here, whatever kind of val
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
-from clew.address import Address, Key, compile_pattern, join, matches_op, written
+from clew.address import Key, join, written
 from clew.callbacks.isolation import Quiet
-from clew.events.labels import OP_STEM, is_made_of, is_named, role_of
+from clew.events.labels import OP_STEM, role_of
 from clew.events.model import Gap
 from clew.events.records import RECOMPUTE, SAVED, VARIABLE, Label
 from clew.keep.changes import Look
@@ -22,45 +21,11 @@ from clew.record.module_registry import ModuleEntry
 from clew.record.recorder import Recorder, Where
 from clew.record.steps import Steps
 from clew.record.thread_state import NAME, NODE, NUMBER, Call
+from clew.request.callbacks import Callbacks
+from clew.request.interest import Asked, Interest
 from clew.torch_compat import is_compiled, is_recomputing
 
 _ABSENT = object()
-
-
-class Treatment(Protocol):
-    """What is made of the values of an address; `clew.Callbacks` is one."""
-
-    @property
-    def save(self) -> Any: ...
-    @property
-    def before_gather(self) -> Any: ...
-    @property
-    def after_gather(self) -> Any: ...
-    @property
-    def end(self) -> Any: ...
-    @property
-    def every(self) -> int: ...
-    @property
-    def only(self) -> str | None: ...
-    @property
-    def with_address(self) -> bool: ...
-    @property
-    def keep(self) -> bool: ...
-    def is_due(self, steps: Steps, training: Callable[[], bool | None]) -> bool: ...
-
-
-@dataclass(slots=True)
-class Treated:
-    """An address whose values are treated.
-
-    `records` says whether values of calls become events here; otherwise they are kept with the
-    call, and only collected.
-    """
-
-    address: Address
-    treatment: Treatment
-    records: bool
-    was_due: bool = False
 
 
 class Named:
@@ -69,71 +34,66 @@ class Named:
     def __init__(
         self,
         recorder: Recorder,
-        treated: Iterable[Treated],
+        interest: Interest,
         steps: Steps,
         training: Callable[[], bool | None],
         on_gap: Callable[[Gap], Any],
     ) -> None:
         self._recorder = recorder
-        self._treated = list(treated)
+        self.interest = interest
+        self._ledger = interest.ledger
         self._steps = steps
         self._training = training
         self._quiet = Quiet(recorder, on_gap)
-        sided = [t for t in self._treated if t.address.role in (None, "in", "out")]
-        self.calls = [t for t in sided if t.address.kind == "path"]
-        self.ops = [t for t in sided if t.address.kind == "op"]
-        self._takes_inputs = any(t.address.role == "in" for t in self.calls)
         # Takes a value that is needed again, for a gather or at the end.
-        self.collect: Callable[[Label, Treatment, Any], None] = lambda label, how, value: None
-        self.matched: set[str] = set()
-        self._of_label: dict[Label, Treated | None] = {}
-        self._of_entry: dict[tuple[int, int], list[tuple[Treated, str]]] = {}
-        self._of_op: dict[int, list[Treated]] = {}
+        self.collect: Callable[[Label, Callbacks, Any], None] = lambda label, how, value: None
+        # The first address with callbacks that names a label.
+        self._of_label: dict[Label, tuple[Asked, Callbacks] | None] = {}
         # Label -> the event it was recorded in last.
         self._last: dict[Label, int] = {}
 
     def record(self, label: Label, value: Any, where: Where, now: Look | None = None) -> None:
         """Record a value that has a name; `now` is a fresh look at it, if there is one."""
-        treated = self.treated(label)
-        if treated is None:
+        found = self._with_callbacks(label)
+        if found is None:
             self._recorder.named(label, value, where, now)
-        elif self._is_due(treated):
-            value = self._saved(treated, label, value)
+        elif self._is_due(*found):
+            _, callbacks = found
+            value = self._saved(callbacks, label, value)
             if value is not _ABSENT:
-                if treated.treatment.keep:
+                if callbacks.keep:
                     self._recorder.named(label, value, where)
-                self.collect(label, treated.treatment, value)
+                self.collect(label, callbacks, value)
 
-    def treated(self, label: Label) -> Treated | None:
-        """The first address with callbacks that names a label."""
+    def _with_callbacks(self, label: Label) -> tuple[Asked, Callbacks] | None:
+        """Return the first address with callbacks that names a label."""
         known: Any = self._of_label.get(label, _ABSENT)
         if known is _ABSENT:
-            test = is_named if label.stage is None else is_made_of
-            known = next((t for t in self._treated if test(t.address, label)), None)
-            self._of_label[label] = known
-            if known is not None:
-                self.matched.add(known.address.text)
+            asked = self.interest.of_label(label)
+            self._ledger.came.update(a.address.text for a in asked)
+            found = ((a, a.callbacks) for a in asked if a.callbacks is not None)
+            known = self._of_label[label] = next(found, None)
         return known  # type: ignore[no-any-return]
 
     @property
     def only(self) -> str | None:
         """The kind of steps that all callbacks are about, None if they are about both."""
-        kinds = {t.treatment.only for t in self._treated}
+        kinds = {a.callbacks.only for a in self.interest.asked if a.callbacks is not None}
         return kinds.pop() if len(kinds) == 1 else None
 
-    def treatment_of(self, label: Label) -> Treatment | None:
-        """What is made of the values of a label, None if nothing is."""
-        treated = self.treated(label)
-        return None if treated is None else treated.treatment
+    def callbacks_of(self, label: Label) -> Callbacks | None:
+        """Return what gets the values of a label, None if nothing does."""
+        found = self._with_callbacks(label)
+        return None if found is None else found[1]
 
     def is_due(self, label: Label) -> bool:
         """Whether a value would be recorded if it came now."""
-        treated = self.treated(label)
-        return treated is None or self._is_due(treated)
+        found = self._with_callbacks(label)
+        return found is None or self._is_due(*found)
 
     def entered(self, call: Call, args: Any, kwargs: dict[str, Any]) -> None:
         """A module call begins: record what callbacks want of its inputs."""
-        if not self._takes_inputs:
+        if not self.interest.takes_inputs:
             return
         entry: ModuleEntry = call[NAME].entry  # type: ignore[union-attr]
         module = entry.ref()
@@ -147,56 +107,35 @@ class Named:
 
     def ran(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """An op ran: record what callbacks want of it."""
-        found = self._of_op.get(id(func))
-        if found is None:
-            found = [t for t in self.ops if matches_op(t.address.path, str(func))]
-            self._of_op[id(func)] = found
-        told: set[tuple[int, Label]] = set()
-        for treated in found:
-            side = _inputs(args, kwargs or {}) if treated.address.role == "in" else out
-            self._value_of(treated, OP_STEM + str(func), str(func), None, side, -1, told)
-
-    def missed(self) -> Iterator[Gap]:
-        """Say of which addresses values came only in steps that were not to be recorded."""
-        for treated in self._treated:
-            how = treated.treatment
-            if treated.address.text in self.matched and not treated.was_due:
-                only = f", only={how.only!r}" if how.only else ""
-                yield Gap(
-                    "an address to capture", treated.address.text,
-                    f"none of the steps in which it ran was due (every={how.every}{only})",
-                    "mark the steps with Trace.step(), or record more of them",
-                )  # fmt: skip
+        recorded: set[tuple[int, Label]] = set()
+        for asked in self.interest.of_op(func).with_callbacks:
+            side = _inputs(args, kwargs or {}) if asked.address.role == "in" else out
+            self._value_of(asked, OP_STEM + str(func), str(func), None, side, -1, recorded)
 
     def _called(self, call: Call, side: str, value: Any) -> None:
         name: Any = call[NAME]
         entry: ModuleEntry = name.entry
-        key = name.index, len(entry.names)
-        wanted = self._of_entry.get(key)
-        if wanted is None:
-            paths = [name.path, *entry.paths]
-            named = [(t, filter(compile_pattern(t.address.path), paths)) for t in self.calls]
-            first = [(t, next(found, None)) for t, found in named]
-            wanted = self._of_entry[key] = [(t, path) for t, path in first if path is not None]
+        found = self.interest.of_module(name)
+        wanted = found.given if side == "in" else found.returned
         if not wanted or call[NODE].phase == RECOMPUTE:
             return
-        told: set[tuple[int, Label]] = set()
-        for treated, path in wanted:
-            address = treated.address
-            if (address.role or "out") == side and address.call in (None, call[NUMBER]):
+        recorded: set[tuple[int, Label]] = set()
+        for asked, path in wanted:
+            if asked.address.call in (None, call[NUMBER]):
                 inside = call[0] if entry.wrapper else -1
                 last = path.rpartition(".")[2]
-                self._value_of(treated, written(path), last, path, value, inside, told)
+                self._value_of(asked, written(path), last, path, value, inside, recorded)
 
     def _value_of(
-        self, treated: Treated, stem: str, name: str, module: str | None, value: Any, inside: int,
-        told: set[tuple[int, Label]],
+        self, asked: Asked, stem: str, name: str, module: str | None, value: Any, inside: int,
+        recorded: set[tuple[int, Label]],
     ) -> None:  # fmt: skip
         """Record a side of a call; not if the call wraps another that has recorded it since.
 
-        Nor if it was `told`: two addresses with the same callbacks may name it.
+        Nor if it was `recorded`: two addresses with the same callbacks may name it.
         """
-        address = treated.address
+        address, callbacks = asked.address, asked.callbacks
+        assert callbacks is not None
         label = Label(VARIABLE, stem, name, role_of(address), module, stage=SAVED)
         if self._last.get(label, -1) > inside >= 0:
             return
@@ -206,36 +145,34 @@ class Named:
                 return
         elif address.role == "in" and len(value) == 1:
             (value,) = value.values()
-        self.matched.add(address.text)
-        is_due, known = self._is_due(treated), (id(treated.treatment), label)
-        if known in told:
+        self._ledger.came.add(address.text)
+        is_due, known = self._is_due(asked, callbacks), (id(callbacks), label)
+        if known in recorded:
             return
-        told.add(known)
+        recorded.add(known)
         if not is_due:
             # Nor has a wrapper, which may end in another step, anything to record.
             self._last[label] = next(self._recorder.buffer.ids)
             return
-        value = self._saved(treated, label, value)
-        if value is not _ABSENT and treated.records and treated.treatment.keep:
+        value = self._saved(callbacks, label, value)
+        if value is not _ABSENT and asked.records and callbacks.keep:
             self._last[label] = self._recorder.named(label, value, None)
         else:
             self._last[label] = next(self._recorder.buffer.ids)
         if value is not _ABSENT:
-            self.collect(label, treated.treatment, value)
+            self.collect(label, callbacks, value)
 
-    def _is_due(self, treated: Treated) -> bool:
-        if is_recomputing():
-            return False
-        due = treated.treatment.is_due(self._steps, self._training)
-        treated.was_due = treated.was_due or due
+    def _is_due(self, asked: Asked, callbacks: Callbacks) -> bool:
+        due = not is_recomputing() and callbacks.is_due(self._steps, self._training)
+        (self._ledger.due if due else self._ledger.not_due).add(asked.address.text)
         return due
 
-    def _saved(self, treated: Treated, label: Label, value: Any) -> Any:
-        save = treated.treatment.save
-        if save is None:
+    def _saved(self, callbacks: Callbacks, label: Label, value: Any) -> Any:
+        save = callbacks.save
+        if save is None or isinstance(save, str):  # names of reductions are functions by now
             return value
         where = label.stem + (f":{label.role}" if label.role else "")
-        if treated.treatment.with_address:
+        if callbacks.with_address:
             save = functools.wraps(save)(functools.partial(save, address=where))
         found = self._quiet.call(save, value, where, value)
         return _ABSENT if found is None else found

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from clew.callbacks.apply import Treatment
 from clew.callbacks.isolation import Quiet
 from clew.callbacks.rank_mailbox import Mail, Ranks, Round
 from clew.callbacks.samples import Restore, Sample, leaves_of
@@ -20,6 +19,7 @@ from clew.events.model import Gap
 from clew.events.records import COPIED, ENDED, REDUCED, Label
 from clew.record.recorder import Recorder
 from clew.record.steps import Steps
+from clew.request.callbacks import Callbacks
 
 _FAILED = object()
 _OWN_PARTS = "each rank's own part has them: record with out= and load the folder"
@@ -33,7 +33,7 @@ class Gather:
         recorder: Recorder,
         every: int | None,
         steps: Steps,
-        treatment_of: Callable[[Label], Treatment | None],
+        callbacks_of: Callable[[Label], Callbacks | None],
         restore: Restore,
         mail: Mail,
         on_gap: Callable[[Gap], Any],
@@ -43,7 +43,7 @@ class Gather:
         self._recorder = recorder
         self._every = every
         self._steps = steps
-        self._treatment_of = treatment_of
+        self._callbacks_of = callbacks_of
         self._restore = restore
         self._on_gap = on_gap
         self._on_trouble = on_trouble
@@ -55,14 +55,14 @@ class Gather:
         self._window: list[Sample] = []
         self._history: list[Sample] = []
 
-    def collect(self, label: Label, treatment: Treatment, value: Any) -> None:
+    def collect(self, label: Label, callbacks: Callbacks, value: Any) -> None:
         """Take a copy of a value that was recorded, if it is needed again."""
-        if self._every is None and treatment.end is None:
+        if self._every is None and callbacks.end is None:
             return
         if self._ranks.is_apart and self._ranks.rank:
             return
         steps = self._steps
-        ordinal = steps.ordinal(treatment.only)
+        ordinal = steps.ordinal(callbacks.only)
         sample = Sample(label, steps.number, ordinal, self._ranks.rank, leaves_of(value))
         (self._history if self._every is None else self._window).append(sample)
 
@@ -95,9 +95,9 @@ class Gather:
                         "nothing is lost; Series.stack(by=..., pad=True) fills up what is missing")
                 )  # fmt: skip
         for label, samples in _by_series(self._history).items():
-            treatment = self._treatment_of(label)
-            if treatment is not None and treatment.end is not None:
-                for made in self._made(treatment.end, samples) or ():
+            callbacks = self._callbacks_of(label)
+            if callbacks is not None and callbacks.end is not None:
+                for made in self._made(callbacks.end, samples) or ():
                     self._recorder.gathered(made, ENDED)
         self._history.clear()
 
@@ -116,21 +116,21 @@ class Gather:
                 self._arrived_series(label, series)
 
     def _arrived_series(self, label: Label, samples: list[Sample]) -> None:
-        treatment = self._treatment_of(label)
-        if treatment is None:
+        callbacks = self._callbacks_of(label)
+        if callbacks is None:
             return
         made = self._reduced(label, samples, "after_gather")
-        is_reduced = treatment.before_gather or treatment.after_gather
+        is_reduced = callbacks.before_gather or callbacks.after_gather
         for sample in made:
             if is_reduced:
                 self._recorder.gathered(sample, REDUCED)
             elif sample.rank != self._ranks.rank:  # our own are there already
                 self._recorder.gathered(sample, COPIED)
-        if treatment.end is not None:
+        if callbacks.end is not None:
             self._history += made
 
     def _reduced(self, label: Label, samples: list[Sample], which: str) -> list[Sample]:
-        function = getattr(self._treatment_of(label), which, None)
+        function = getattr(self._callbacks_of(label), which, None)
         if function is None:
             return samples
         made = self._made(function, samples)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from clew.store.write.place import EXIST
+from clew.request.exist import EXIST
 
 
 def add_exist(parser: argparse.ArgumentParser) -> None:

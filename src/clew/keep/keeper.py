@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from clew.address import Address, matches, matches_field, matches_op
+from clew.address import Address, matches_field
 from clew.events.digest import checksum
 from clew.events.model import Gap
 from clew.events.records import KeepLevel, Kept
@@ -45,6 +45,7 @@ from clew.keep.statistics import (
     statistics_of_parameter,
 )
 from clew.program_errors import pass_on
+from clew.request.interest import Interest, ModuleName
 from clew.stream.records import Made, Token
 from clew.torch_compat import (
     has_memory,
@@ -93,27 +94,21 @@ class Keeper:
     def __init__(
         self,
         values: str,
-        capture: list[Address],
+        interest: Interest,
         budget: Budget,
         on_gap: Callable[[Gap], Any],
         kept: list[Any],
     ) -> None:
         self._kept = kept
         self._budget = budget
-        plain = [a for a in capture if a.role in (None, "in", "out")]
-        self.modules = [a for a in plain if a.kind == "path"]
-        self.ops = [a for a in plain if a.kind == "op"]
-        self.matched: set[str] = set()
-        # Where there were tensors in calls that an address names, other than where it says.
-        self.elsewhere: dict[str, set[str]] = {}
-        self.is_asked = bool(self.modules or self.ops)
+        self.interest = interest
+        self._ledger = interest.ledger
         self._level = _LEVELS[values]
         self._on_gap = on_gap
         # id of a token kept in full -> the token, and what was kept since the last hand-over
         self._in_full: dict[int, tuple[Token, Made | None]] = {}
         self._taken: dict[int, Taken] = {}
         self._buffers = Buffers()
-        self._wanted_ops: dict[int, list[Address]] = {}
 
     def __call__(self, token: Token, tensor: Tensor, base: Any) -> None:
         """Keep what `values` asks for of a new tensor version.
@@ -326,34 +321,28 @@ class Keeper:
                 known.pop(key, None)
 
     def keep_call(
-        self, paths: list[str], call: int, side: str, value: Any, known: Callable[..., Token]
+        self, name: ModuleName, call: int, side: str, value: Any, known: Callable[..., Token]
     ) -> None:
         """Keep what was asked for of a module call's `in` or `out`, of which `known` has tokens."""
-        for address in self.modules:
-            if (
-                (address.role or "out") == side
-                and address.call in (None, call)
-                and any(matches(address.path, path) for path in paths)
-            ):
+        found = self.interest.of_module(name)
+        for address in found.kept_inputs if side == "in" else found.kept_outputs:
+            if address.call in (None, call):
                 self._keep_inside(address, value, known)
 
     def keep_op(self, func: Any, side: str, value: Any, known: Callable[..., Token]) -> None:
         """Keep what was asked for of an op's `in` or `out`."""
-        wanted = self._wanted_ops.get(id(func))
-        if wanted is None:
-            wanted = [address for address in self.ops if matches_op(address.path, str(func))]
-            self._wanted_ops[id(func)] = wanted
-        for address in wanted:
-            if (address.role or "out") == side:
-                self._keep_inside(address, value, known)
+        found = self.interest.of_op(func)
+        for address in found.kept_inputs if side == "in" else found.kept_outputs:
+            self._keep_inside(address, value, known)
 
     def _keep_inside(self, address: Address, value: Any, known: Callable[..., Token]) -> None:
         there = list(tensors_in(value))
         found = [t for path, t in there if not address.field or matches_field(address.field, path)]
         if found or not address.field:
-            self.matched.add(address.text)
+            self._ledger.came.add(address.text)
         else:
-            self.elsewhere.setdefault(address.text, set()).update(path for path, _ in there)
+            elsewhere = self._ledger.elsewhere.setdefault(address.text, set())
+            elsewhere.update(path for path, _ in there)
         for tensor in found:
             self.keep(known(tensor), tensor, KeepLevel.FULL)
 

@@ -147,8 +147,8 @@ def _op_keeper(recorder: Recorder, named: Named | None) -> Callable[..., None] |
     keeper, known = recorder.values.keeper, recorder.values.tensors.known
     if not recorder.values.keeps_every or keeper is None:
         return None
-    keeps = bool(keeper.ops)
-    calls_back = None if named is None or not named.ops else named.ran
+    keeps = keeper.interest.keeps_ops
+    calls_back = None if named is None or not named.interest.takes_ops else named.ran
     if not keeps and calls_back is None:
         return None
 

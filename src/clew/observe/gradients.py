@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, update_wrapper
 from typing import Any
@@ -23,24 +23,18 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from clew.address import Address, compile_pattern, written
+from clew.address import written
 from clew.callbacks.apply import Named
 from clew.callbacks.isolation import unseen
-from clew.events.model import Gap
 from clew.events.records import GRADIENT, VARIABLE, Label
 from clew.keep.changes import look
 from clew.keep.nesting import tensors_in
 from clew.machinery import MACHINERY
+from clew.record.module_registry import ModuleName
 from clew.record.recorder import Recorder
 from clew.torch_compat import unobserved
 
 _is_compiling = torch.compiler.is_dynamo_compiling
-
-# Roles of a module call whose gradients are followed, and of tensors a module owns.
-CALL_ROLES = ("grad", "grad_in")
-TENSOR_ROLES = ("grad", "param", "buffer", "update", "state")
-_NO_STEP = "no optimizer made a step with it"
-_MISSING = dict.fromkeys(CALL_ROLES, "no gradient arrived for it")
 
 
 @dataclass(slots=True)
@@ -58,15 +52,11 @@ class _Followed:
 class GradSource:
     """Follows the gradients, parameters and buffers that were asked for."""
 
-    def __init__(self, recorder: Recorder, addresses: Iterable[Address], named: Named) -> None:
+    def __init__(self, recorder: Recorder, named: Named) -> None:
         self._recorder = recorder
         self._names = named
-        paths = [a for a in addresses if a.kind == "path"]
-        self._calls = [a for a in paths if a.role in CALL_ROLES]
-        self._wanted = [(a, compile_pattern(a.path)) for a in paths if a.role in TENSOR_ROLES]
-        self.matched: set[str] = set()
-        # Paths and roles of which there is an event.
-        self._recorded: set[tuple[str, str]] = set()
+        self._interest = named.interest
+        self._ledger = named.interest.ledger
         # Parameters and buffers that were asked for, by id.
         self._followed: dict[int, _Followed] = {}
         # Those of lazy modules, which are followed once they have a shape: paths and tensors.
@@ -97,17 +87,6 @@ class GradSource:
         self._followed.clear()
         self._shapeless.clear()
 
-    def missed(self) -> Iterator[Gap]:
-        """Say which addresses name something of which nothing came."""
-        for address in (*self._calls, *(a for a, _ in self._wanted)):
-            matcher, role = compile_pattern(address.path), str(address.role)
-            if address.text in self.matched and not any(
-                role == told and matcher(path) for path, told in self._recorded
-            ):
-                why = _MISSING.get(role, _NO_STEP)
-                what_to_do = "run that part of the training inside the block"
-                yield Gap("an address to capture", address.text, why, what_to_do)
-
     def look_around(self) -> None:
         """Record parameters and buffers that have changed, at the end of a step."""
         self._follow_shaped()
@@ -124,15 +103,12 @@ class GradSource:
             if buffer is not None and found is not None:
                 self._record_own(found, buffer)
 
-    def call_roles(self, paths: list[str], call: int) -> frozenset[str]:
+    def call_roles(self, name: ModuleName, call: int) -> set[str]:
         """Which gradients of a module call are followed: `grad`, `grad_in`."""
-        found = [
-            address
-            for address in self._calls
-            if address.call in (None, call) and any(map(compile_pattern(address.path), paths))
-        ]
-        self.matched.update(address.text for address in found)
-        return frozenset(str(address.role) for address in found)
+        wanted = self._interest.of_module(name).gradients
+        found = [address for address in wanted if address.call in (None, call)]
+        self._ledger.found.update(address.text for address in found)
+        return {str(address.role) for address in found}
 
     def follow_call(self, path: str, role: str, value: Any) -> None:
         """Record the gradients of tensors that go into a module call or come out of it."""
@@ -155,11 +131,10 @@ class GradSource:
         followed = self._of_tensor(tensor)
         if followed is not None and path in followed.names:
             return
-        roles = set()
-        for address, matcher in self._wanted:
-            if matcher(path) and _has(tensor, str(address.role)):
-                roles.add(str(address.role))
-                self.matched.add(address.text)
+        found = self._interest.of_tensor(path)
+        found = [address for address in found if _has(tensor, str(address.role))]
+        self._ledger.found.update(address.text for address in found)
+        roles = {str(address.role) for address in found}
         if not roles:
             return
         if is_lazy(tensor):
@@ -214,7 +189,6 @@ class GradSource:
         owner, _, name = path.rpartition(".")
         kind = GRADIENT if role == "grad" else VARIABLE
         label = Label(kind, written(path), name, role, owner)
-        self._recorded.add((path, role))
         try:
             if not self._names.is_due(label):
                 return
@@ -228,7 +202,6 @@ class GradSource:
         self._named(label, value)
 
     def _named(self, label: Label, value: Any) -> None:
-        self._recorded.add((label.stem, str(label.role)))
         try:
             self._names.record(label, value, sys._getframe(1))
         except Exception as fault:

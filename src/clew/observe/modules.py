@@ -113,13 +113,13 @@ def _hooks(
     function_modes = function_mode_count
 
     keeping = keeper is not None
-    capturing = keeping and bool(keeper.modules)
+    capturing = keeping and keeper.interest.keeps_calls
 
     def follow_grads(call: Call, module: nn.Module, result: Any) -> None:
         name: Any = call[NAME]
         if grads is not None:
             grads.left(module)
-            if "grad" in grads.call_roles(name.entry.paths, call[NUMBER]):
+            if "grad" in grads.call_roles(name, call[NUMBER]):
                 grads.follow_call(name.path, "grad", result)
 
     def enter(module: nn.Module, args: tuple[Any, ...], inner: FrameType | None = None) -> None:
@@ -193,8 +193,8 @@ def _hooks(
             kwargs = wrapped.f_locals["kwargs"]
             if capturing:
                 given = {**dict(enumerate(args)), **kwargs}
-                keeper.keep_call(entry.paths, number, "in", given, known)
-            if grads is not None and "grad_in" in grads.call_roles(entry.paths, number):
+                keeper.keep_call(name, number, "in", given, known)
+            if grads is not None and "grad_in" in grads.call_roles(name, number):
                 grads.follow_call(name.path, "grad_in", {**dict(enumerate(args)), **kwargs})
             named = None
             if kwargs and recorded:
@@ -245,8 +245,7 @@ def _hooks(
                     named_values.left(stack[-1], result)
                 call = stack.pop()
                 if capturing:
-                    called: Any = call[NAME]
-                    keeper.keep_call(called.entry.paths, call[NUMBER], "out", result, known)
+                    keeper.keep_call(call[NAME], call[NUMBER], "out", result, known)
                 if grads is not None:
                     follow_grads(call, module, result)
                 held = live_get(id(result)) if recorded else None

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 from torch import nn
 
-from clew.address import Address
 from clew.callbacks.apply import Named, stem_of
 from clew.callbacks.isolation import Quiet
-from clew.events.labels import is_named
 from clew.events.model import Gap
 from clew.events.records import PREFIX, TAP, Label
 from clew.machinery import MACHINERY
 from clew.observe.taps import current_prefix, listen
 from clew.record.recorder import Recorder
 from clew.record.thread_state import NAME, NODE
+from clew.request.callbacks import reducer
 from clew.torch_compat import is_compiling
 
 
@@ -28,20 +27,13 @@ class TapSource:
         self,
         recorder: Recorder,
         named: Named,
-        reducer: Callable[[str], Callable[[Any], Any]],
-        asked: Iterable[Address],
         on_gap: Callable[[Gap], Any],
     ) -> None:
         self._recorder = recorder
         self._named = named
-        self._reducer = reducer
-        self._asked = list(asked)
         self._on_gap = on_gap
         self._quiet = Quiet(recorder, on_gap)
-        self._met: set[Label] = set()
         self._end: Callable[[], None] = lambda: None
-        # Addresses that name a tap, which is recorded whether or not one does.
-        self.matched: set[str] = set()
 
     def start(self) -> None:
         """Listen from here on."""
@@ -62,12 +54,9 @@ class TapSource:
         try:
             stem, path = self._stem(name, module)
             if reduce is not None:
-                function = self._function(reduce)
+                function = reducer(reduce) if isinstance(reduce, str) else reduce
                 value = self._quiet.call(function, value, stem, value)
             label = Label(TAP, stem, str(name), module=path)
-            if label not in self._met:
-                self._met.add(label)
-                self.matched |= {a.text for a in self._asked if is_named(a, label)}
             self._named.record(label, value, frame)
         except Exception as fault:
             self._recorder.gaps.fault(fault, f"the tap {name!r}")
@@ -85,9 +74,6 @@ class TapSource:
     def prefixed(self, prefix: str) -> None:
         """A stretch of the run begins or ends."""
         self._recorder.mark(Label(PREFIX, prefix, prefix))
-
-    def _function(self, reduce: Any) -> Callable[[Any], Any]:
-        return self._reducer(reduce) if isinstance(reduce, str) else reduce
 
     def _stem(self, name: str, module: Any) -> tuple[str, str | None]:
         """The address of a tap, and the path of the module it belongs to."""

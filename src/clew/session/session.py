@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -18,29 +19,22 @@ from typing import TYPE_CHECKING, Any
 from clew.analysis.crash import crash_note, failing_event
 from clew.errors import ClewError, warn
 from clew.events.columns import Columns
+from clew.events.live import Listener
 from clew.events.model import Gap
 from clew.record.gaps import Gaps
+from clew.request.request import Request
 from clew.run.live_derived import LiveDerived
 from clew.run.run import Run, run_of
 from clew.run.writing import LiveEventRows
+from clew.session.assembly import Assembly
 from clew.session.batching import Deferred, Unkept, WriterThread
-from clew.session.checks import (
-    EXPORTED,
-    NOTHING_KEPT,
-    NOTHING_RAN,
-    addresses_without_match,
-    all_left_out,
-    models_that_never_ran,
-    stopped_elsewhere,
-)
-from clew.session.following import Following
-from clew.session.settings import Settings
 from clew.session.surroundings import (
     module_rows,
     rank_and_size,
     source_text,
     surroundings,
 )
+from clew.session.unmatched import Unmatched
 from clew.store.storage import is_url
 from clew.store.write.memory_ring import MemoryRing
 from clew.store.write.memory_sink import MemoryStore
@@ -52,13 +46,25 @@ from clew.stream.ring import ring_piece
 if TYPE_CHECKING:
     from torch import nn
 
-    from clew.address import Address
     from clew.record.encoder import Encoder, Surroundings
     from clew.record.module_registry import ModuleName
     from clew.record.recorder import Recorder
     from clew.record.thread_state import Lane
     from clew.store.write.disk_sink import DiskSink
 
+
+_EXPORTED = Gap(
+    "what runs while a program is exported",
+    "",
+    "what records it would become part of the program, or keep it from being made",
+    "run the model itself inside the block, or what was exported",
+)
+_NOTHING_KEPT = Gap(
+    "events",
+    "",
+    "out=False keeps none of them",
+    "leave out= away to keep them in memory, or name a folder",
+)
 
 # Templates at hand to be used again while a trace is written: those with a number that changes at
 # each step never are.
@@ -68,15 +74,15 @@ _TEMPLATES = 1024
 class Session:
     """One recording from first start to last stop: sources on one side, store on the other."""
 
-    def __init__(self, models: dict[str, nn.Module], settings: Settings) -> None:
+    def __init__(self, models: dict[str, nn.Module], request: Request) -> None:
         from clew.keep.budget import Budget
         from clew.observe.automatic_steps import AutomaticSteps
         from clew.record.live_feed import LiveFeed
         from clew.record.steps import Steps
 
         self._rank, self._size = rank_and_size()
-        self._settings = settings = settings.on_rank(self._rank)
-        self._sees_ops = settings.level == "ops"
+        self._request = request = request.on_rank(self._rank)
+        self._sees_ops = request.level == "ops"
         self._clock = time.perf_counter_ns()
         self._time = time.time()
         self._steps = Steps()
@@ -84,12 +90,9 @@ class Session:
         self._step_began = 0
         self._straddling: set[int] = set()
         self.gaps = Gaps()
-        # Addresses that may still be found to be without a match, and those that were.
-        self._unchecked = [a for a in settings.addresses if a.call is None]
-        self._warned: set[str] = set()
         self._run: Run | None = None
         self._identity = object()
-        last = settings.limits.last
+        last = request.limits.last
         self._derived = LiveDerived(forgets=last is not None)
         self._gaps_read = 0
         self._modes: dict[int, Any] = {}
@@ -105,7 +108,7 @@ class Session:
         self._undo: list[Callable[[], None]] = []
         self._main = 0
         self.crash_text: str | None = None
-        self._budget = Budget(settings.limits, self.gaps.add)
+        self._budget = Budget(request.limits, self.gaps.add)
         self._memory: MemoryStore | MemoryRing = (
             MemoryStore()
             if last is None
@@ -115,23 +118,24 @@ class Session:
         self._automatic = AutomaticSteps(self._begin_step, self._root, self.gaps.fault)
         self.recorder = self._begin_recorder()
         self._given = self._register(models)
-        if settings.live is not None:
-            self.recorder.listen(LiveFeed(self.recorder, settings.live))
-        self._following = Following(
-            self.recorder, settings, bool(models), self._steps, self._training, self.gaps
+        if request.live is not False:
+            self.recorder.listen(LiveFeed(self.recorder, _listener(request.live)))
+        self._assembly = Assembly(
+            self.recorder, request, bool(models), self._steps, self._training, self.gaps
         )
+        self._unmatched = Unmatched(self.recorder, self._assembly, self._given, self.gaps)
 
     def _begin_recorder(self) -> Recorder:
         from clew.keep.identity import TensorTable
         from clew.record.encoder import Encoder
         from clew.record.recorder import Recorder
 
-        settings, limits = self._settings, self._settings.limits
-        grows = settings.out is None and limits.last is None
+        request, limits = self._request, self._request.limits
+        grows = request.out is None and limits.last is None
         templates = math.inf if grows else _TEMPLATES
-        encoder = Encoder(self._around, settings.redact, templates)
+        encoder = Encoder(self._around, request.redact, templates)
         self._writer = self._open_writer(encoder)
-        unkept = settings.out is False
+        unkept = request.out is False
         self._deferred = (
             Unkept(encoder, self._memory) if unkept else Deferred(encoder, self._memory)
         )
@@ -142,7 +146,7 @@ class Session:
         return Recorder(
             self._writer or self._deferred, time.perf_counter_ns, TensorTable, self._budget,
             self.gaps, most_events, Unkept.BATCH if unkept else piece,
-            keeps_calls=settings.level != "values", on_halt=self._halted,
+            keeps_calls=request.level != "values", on_halt=self._halted,
             on_direct=self._on_direct,
         )  # fmt: skip
 
@@ -172,15 +176,15 @@ class Session:
         self._run = None
         self._main = threading.get_ident()
         lane = recorder.lanes.of_thread(boundary_of(frame))
-        following = self._following
+        assembly = self._assembly
         modules = ModuleSource(
             recorder, self._sees_ops, self._on_thread, self._on_idle, self._on_outermost,
-            following.grads, following.called,
+            assembly.grads, assembly.called,
         )  # fmt: skip
         compiled = CompiledSource(
-            recorder, self._settings.compiled, self.gaps.add, following.follows_code
+            recorder, self._request.compiled, self.gaps.add, assembly.variables is not None
         )
-        self._sources = [OptimizerSource(recorder), *self._following.around(modules)]
+        self._sources = [OptimizerSource(recorder), *self._assembly.observers(modules)]
         if self._sees_ops:
             self._sources.append(ThreadSource(recorder, self.gaps.add))
         self._undo = [
@@ -188,7 +192,7 @@ class Session:
             self._automatic.stop,
             on_export(self._exporting),
         ]  # fmt: skip
-        self._following.gather.begin()
+        self._assembly.gather.begin()
         compiled.start()
         self._automatic.start(modules.enter)
         self._paused = self._is_left_out(self._steps.number)
@@ -200,14 +204,14 @@ class Session:
 
     def stop(self) -> None:
         """Take everything away and hand over the rest."""
-        following, crashed = self._following, self.crash_text is not None
+        assembly, crashed = self._assembly, self.crash_text is not None
         with contextlib.ExitStack() as rest:  # an interrupt ends one part, not the others
             if self._writer is not None:
                 rest.callback(self._try, self._writer.close, "the last events")
             rest.callback(self._try, self._say_missed, "what was asked for and never came")
             rest.callback(self._try, self._close_recording, "the last events")
-            rest.callback(self._try, lambda: following.gather.finish(crashed), "gathered values")
-            rest.callback(self._try, following.workers.close, "the events of workers")
+            rest.callback(self._try, lambda: assembly.gather.finish(crashed), "gathered values")
+            rest.callback(self._try, assembly.workers.close, "the events of workers")
             rest.callback(self._uninstall)
             for lane in self.recorder.lanes:
                 self._pop_mode(lane)
@@ -239,46 +243,13 @@ class Session:
 
         if self.recorder.halted:
             return  # it may have come past the limit
-        following, modules, settings = self._following, self.recorder.modules, self._settings
         if self._paused and not self._has_run:
-            self.gaps.tell(all_left_out(self._steps.number))
+            self._unmatched.report_all_left_out(self._steps.number)
             return  # what was asked for may have come
-        told = []
-        if not self._given and self.recorder.is_empty() and settings.schedule is None:
-            told.append(NOTHING_RAN)
-        compiled = compiled_graph_count() > 0
-        told += models_that_never_ran(self._given, modules, following.owners, compiled)
-        for gap in told:
-            self.gaps.tell(gap)
-        if following.watch is not None:
-            following.watch.say_missed()
-        for gap in (*following.missed(), *self._without_match(settings.addresses)):
-            # Where nothing ran at all, that is said, and why nothing matches is clear.
-            (self.gaps.add if told or gap.where in self._warned else self.gaps.tell)(gap)
+        self._unmatched.report(self._request.schedule is not None, compiled_graph_count() > 0)
 
-    def _without_match(self, addresses: list[Address]) -> Iterator[Gap]:
-        following = self._following
-        matched = following.matched
-        unmatched = [a for a in addresses if a.text not in matched]
-        yield from addresses_without_match(unmatched, self.recorder.modules, following.names_near)
-        yield from following.not_found(addresses)
-
-    def _warn_of_missing(self) -> None:
-        """Warn of addresses without a match after the first step that could have had one.
-
-        A match may still come, so that coverage says it only at the end.
-        """
-        if not self._unchecked:
-            return
-        modules = self.recorder.modules
-        has_calls = any(name.entry.calls for name in modules.names)
-        due = [a for a in self._unchecked if has_calls or a.kind != "path"]
-        if self.recorder.is_empty() or not due:
-            return
-        self._unchecked = [a for a in self._unchecked if a not in due]
-        for gap in self._without_match(due):
-            self._warned.add(gap.where)
-            warn(f"{gap} (up to the end of step {self._steps.number})")
+    def _warn_unmatched(self) -> None:
+        self._unmatched.warn_after_step(self._steps.number)
 
     @property
     def is_recording(self) -> bool:
@@ -296,8 +267,8 @@ class Session:
         self.recorder.abandon()
         if self._writer is not None:
             self._writer.abandon()
-        if self._following.watch is not None:
-            self._try(self._following.watch.abandon, "the end of the trace")
+        if self._assembly.watch is not None:
+            self._try(self._assembly.watch.abandon, "the end of the trace")
         mode = self._modes.pop(threading.get_ident(), None)
         if mode is not None:
             self._try(mode.stop, "the end of the trace")
@@ -310,7 +281,7 @@ class Session:
 
     def forked(self) -> None:
         """Say that another process runs unseen; workers of a DataLoader tell what they do."""
-        if self._following.workers.is_starting:
+        if self._assembly.workers.is_starting:
             return
         self.gaps.add(
             Gap(
@@ -331,20 +302,20 @@ class Session:
             return self._steps.begin()
         if self.recorder.halted:
             number = self._steps.begin()
-            self._following.gather.stepped()
+            self._assembly.gather.stepped()
             return number
-        if self._following.grads is not None and not self._paused:
-            self._following.grads.look_around()
-        self._following.workers.merge()
+        if self._assembly.grads is not None and not self._paused:
+            self._assembly.grads.look_around()
+        self._assembly.workers.merge()
         if not self._paused:
-            self._try(self._warn_of_missing, "addresses without a match")
+            self._try(self._warn_unmatched, "addresses without a match")
         number = self._steps.begin()
         self._step_began = self.recorder.clock()
         self.recorder.buffer.turn[0] += 1
         lane = self.recorder.lane()
         if lane.outermost is not None:  # a wrapper, say, whose model has ended the step
             self._straddling.add(lane.ident)
-        self._following.gather.stepped()
+        self._assembly.gather.stepped()
         if self.disk is not None and hand_over:
             self.recorder.drain()
         if not self._is_left_out(number):
@@ -355,7 +326,7 @@ class Session:
         return number
 
     def _is_left_out(self, step: int) -> bool:
-        schedule = self._settings.schedule
+        schedule = self._request.schedule
         return schedule is not None and not schedule(step)
 
     def _follow_schedule(self) -> None:
@@ -391,14 +362,14 @@ class Session:
         lane = self.recorder.lane()
         if begins and self._running and not lane.mute:
             self._exports_on = lane
-            self.gaps.add(EXPORTED)
+            self.gaps.add(_EXPORTED)
             lane.mute = True
-            for source in filter(self._following.looks_on, self._sources):
+            for source in filter(self._assembly.is_inside, self._sources):
                 self._try(source.stop, "what is exported")
         elif not begins and self._exports_on is not None:
             self._exports_on.mute = self.recorder.halted
             self._exports_on = None
-            for source in filter(self._following.looks_on, self._sources):
+            for source in filter(self._assembly.is_inside, self._sources):
                 self._try(source.start, "what comes after an export")
 
     def _halted(self) -> None:
@@ -411,7 +382,7 @@ class Session:
             Gap(
                 "events",
                 "",
-                f"the limit of {self._settings.limits.events} events was reached",
+                f"the limit of {self._request.limits.events} events was reached",
                 "raise it with clew.trace(limits=Limits(events=...))",
             )
         )
@@ -421,7 +392,7 @@ class Session:
         if self._abandoned and self.disk is None:
             self.recorder.drain()
         if self._undo:
-            self._following.workers.merge()
+            self._assembly.workers.merge()
             self.recorder.drain()
             self._run = None
             if self._writer is not None:
@@ -445,10 +416,10 @@ class Session:
         if self._run is None or self._gaps_read != len(self.gaps):
             columns = self._columns()
             # What went wrong since, the writing itself too, is not in the files.
-            gaps = map(redacted_gap, self.gaps) if self._settings.redact else self.gaps
+            gaps = map(redacted_gap, self.gaps) if self._request.redact else self.gaps
             columns.gaps += [gap for gap in gaps if gap not in columns.gaps]
-            if self._settings.out is False:
-                columns.gaps.append(NOTHING_KEPT)
+            if self._request.out is False:
+                columns.gaps.append(_NOTHING_KEPT)
             run = run_of(columns, self._identity)
             self._run, self._gaps_read = run, len(self.gaps)
         return self._run
@@ -461,11 +432,11 @@ class Session:
 
     def _open_writer(self, encoder: Encoder) -> WriterThread | None:
         """Open the trace on disk; None if there is none to be."""
-        out = self._settings.out
+        out = self._request.out
         if out is None or out is False:
             return None
         try:
-            return self._open_disk(out, self._settings.exist, encoder)
+            return self._open_disk(out, self._request.exist, encoder)
         except ClewError as refused:
             if not isinstance(refused.__cause__, OSError):
                 raise
@@ -480,7 +451,7 @@ class Session:
         claimed = claim(out, self._rank, exist, self._environment(), self._size)
         if claimed.said is not None:
             warn(claimed.said)
-        ring = self._settings.limits.last, self._budget.give_back
+        ring = self._request.limits.last, self._budget.give_back
         try:
             if is_url(out):
                 from clew.store.write.remote_sink import RemoteSink
@@ -492,7 +463,7 @@ class Session:
                 self.disk = DiskSink(claimed, self._rank, LiveEventRows(), *ring)
         except OSError as refused:
             raise ClewError(f"cannot write a trace to {claimed.storage}: {refused}") from refused
-        most, where = self._settings.limits.queue, str(claimed.folder)
+        most, where = self._request.limits.queue, str(claimed.folder)
         return WriterThread(encoder, self.disk, most, where, self.gaps.tell)
 
     def _tell_later(self, gap: Gap) -> None:
@@ -529,9 +500,9 @@ class Session:
 
     def _environment(self) -> dict[str, Any]:
         return {
-            **surroundings(self._settings.name, self._clock, self._time),
-            "level": self._settings.level,
-            "values": self._settings.values,
+            **surroundings(self._request.name, self._clock, self._time),
+            "level": self._request.level,
+            "values": self._request.values,
             "steps": self._automatic.rule,
             "crash": self.crash_text,
         }
@@ -541,14 +512,14 @@ class Session:
         if self._sees_ops:
             from clew.observe.dispatch import OpMode
 
-            mode = self._modes[lane.ident] = OpMode(self.recorder, lane, self._following.called)
+            mode = self._modes[lane.ident] = OpMode(self.recorder, lane, self._assembly.called)
             mode.start()
 
     def _pop_mode(self, lane: Lane) -> None:
         lane.followed = False
         mode = self._modes.pop(lane.ident, None)
         if mode is not None and not mode.stop():
-            self.gaps.add(stopped_elsewhere(lane.name))
+            self.gaps.add(_stopped_elsewhere(lane.name))
 
     def _on_thread(self, lane: Lane) -> None:
         """A module runs on a thread that is not followed: see its ops too."""
@@ -565,7 +536,7 @@ class Session:
 
         That is half recorded, so nothing is handed over, and no source is taken away.
         """
-        if self._settings.schedule is None:
+        if self._request.schedule is None:
             self._automatic.forward(module, hand_over=False)
 
     def _on_idle(self, lane: Lane, module: nn.Module) -> None:
@@ -601,3 +572,23 @@ class Session:
         if root is not None and running is not None and began_here:
             self._steps.settle(root.training)
         return None if root is None else root.training
+
+
+def _listener(live: Listener | bool) -> Listener:
+    """Return who is told of what happens: the log on standard output if nobody is named."""
+    if not isinstance(live, bool):
+        return live
+    from clew.views.text.live import LivePrinter
+
+    return LivePrinter(sys.stdout)
+
+
+def _stopped_elsewhere(thread: str) -> Gap:
+    """Say what is left on a thread when another one stops the trace."""
+    return Gap(
+        f"the end of the trace on {thread}",
+        "",
+        "it was stopped on another thread: a dispatch mode stays there, which records nothing "
+        "and is gone after the next op or with the next trace of that thread",
+        "stop the trace on the thread that started it, once the others are done",
+    )

@@ -20,10 +20,10 @@ from clew.events.live import Listener
 from clew.events.model import Gap
 from clew.request.callbacks import Callbacks
 from clew.request.limits import Limits, Schedule
+from clew.request.request import Request, models_of, request_of
 from clew.run.run import Run
 from clew.session.decorating import inside
 from clew.session.session import Session
-from clew.session.settings import Settings, models_of, settings_of
 from clew.traces import Trace
 
 if TYPE_CHECKING:
@@ -110,20 +110,20 @@ def trace(
         import torch
     except ImportError as missing:
         raise MissingDependency("clew.trace", "torch", "clew[torch]") from missing
-    settings = settings_of(
+    request = request_of(
         level, values, capture, watch, callbacks, gather, live, compiled, out, exist, schedule,
         limits, redact, name,
     )  # fmt: skip
-    return Tracer(models_of(model, torch.nn.Module), settings)
+    return Tracer(models_of(model, torch.nn.Module), request)
 
 
 class Tracer(Trace):
     """A trace that is being recorded, or was recorded by this process."""
 
-    def __init__(self, models: dict[str, nn.Module], settings: Settings) -> None:
+    def __init__(self, models: dict[str, nn.Module], request: Request) -> None:
         super().__init__()
         self._models = models
-        self._settings = settings
+        self._request = request
         self._session: Session | None = None
         self._depth = 0
         # In a forked child: how many blocks are open that record nothing here.
@@ -225,7 +225,7 @@ class Tracer(Trace):
             self._depth += 1
             return
         if self._session is None:
-            self._session = Session(self._models, self._settings)
+            self._session = Session(self._models, self._request)
             # From here on weak references and names are enough.
             self._models = {}
         try:

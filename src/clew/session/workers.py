@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clew.address import parse
-from clew.request.callbacks import reducer
+from clew.request.interest import Interest
+from clew.request.ledger import Ledger
 from clew.request.limits import Limits
 from clew.session.batching import Direct
 from clew.session.surroundings import source_text
@@ -49,19 +50,20 @@ def begin_worker(plan: WorkerPlan, folder: Path, worker: str) -> tuple[WorkerFil
     file = WorkerFile(folder, worker)
     encoder = Encoder(lambda: worker_surroundings(recorder))
     recorder = Recorder(Direct(encoder, file), time.perf_counter_ns, TensorTable, budget, gaps)
-    recorder.values.keep(Keeper("meta", [], budget, gaps.add, recorder.values.kept), every=False)
+    interest = Interest()
+    keeper = Keeper("meta", interest, budget, gaps.add, recorder.values.kept)
+    recorder.values.keep(keeper, every=False)
     functions = [a for a in map(parse, plan.capture) if a.kind == "function"]
-    named = Named(recorder, [], Steps(), lambda: None, gaps.add)
-    sources: list[Any] = [TapSource(recorder, named, reducer, [], gaps.add)]
-    variables, wishes = None, Wishes(plan.watch or ())
+    named = Named(recorder, interest, Steps(), lambda: None, gaps.add)
+    sources: list[Any] = [TapSource(recorder, named, gaps.add)]
+    wishes, captured = Wishes(plan.watch or ()), Ledger(functions)
     if functions:
-        variables = VariableSource(recorder, functions, named, gaps.add)
-        sources.append(variables)
+        sources.append(VariableSource(recorder, functions, named, captured, gaps.add))
     if plan.watch is not None:
         values = "stats" if plan.values == "meta" else plan.values
         wants = Wants(wishes, values, on_change=plan.on_change)
         sources.append(WatchSource(recorder, wants, Scope(plan.scope), everywhere=True))
-    file.met = lambda: wishes.matched if variables is None else wishes.matched | variables.met
+    file.met = lambda: wishes.ledger.came | captured.came
     for source in sources:
         source.start()
     return file, recorder

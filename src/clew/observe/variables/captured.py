@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import CodeType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,6 @@ from clew.observe.variables.frames.functions import (
     Found,
     Functions,
     methods,
-    missing,
     resolve,
     self_name,
     variables,
@@ -35,6 +34,7 @@ from clew.observe.variables.owners import Wanted
 from clew.record.recorder import At, Recorder, Where
 from clew.record.stacks import STACKS, position_of
 from clew.record.thread_state import NAME
+from clew.request.ledger import Ledger
 
 if TYPE_CHECKING:
     from clew.callbacks.apply import Named
@@ -52,6 +52,7 @@ class VariableSource:
         recorder: Recorder,
         addresses: Iterable[Address],
         named: Named,
+        ledger: Ledger,
         on_gap: Callable[[Gap], Any],
         is_compiling: Callable[[], bool] | None = None,
     ) -> None:
@@ -62,14 +63,11 @@ class VariableSource:
         self._is_compiling = is_compiling
         self._plans: dict[tuple[int, str], Plan] = {}
         self._running = False
-        self.matched: set[str] = set()
-        # Those whose function did not exist when the recording began.
-        self._missing: list[Address] = []
+        self._ledger = ledger
 
     def start(self) -> None:
         """Follow the functions that exist by now, and those of modules as they are met."""
         self._running = True
-        self._missing.clear()
         named = [address for address in self._addresses if address.kind == "function"]
         functions = Functions() if named else None
         for address in named:
@@ -92,25 +90,6 @@ class VariableSource:
             plan.uninstall()
             STACKS.let_go(plan.codes)
             plan.codes = []
-
-    @property
-    def met(self) -> set[str]:
-        """The addresses that something was recorded for."""
-        return {w.address.text for plan in self._plans.values() for w in plan.wanted if w.ran}
-
-    def missed(self) -> Iterator[Gap]:
-        """Say which addresses have a function that was found and never ran."""
-        met = self.met | self._recorder.met_by_workers
-        for wanted in [w for plan in self._plans.values() for w in plan.wanted]:
-            if wanted.address.text not in met:
-                yield _never_ran(wanted.address)
-
-    def not_found(self, addresses: Iterable[Address]) -> Iterator[Gap]:
-        """Say which of some addresses name a function that does not exist."""
-        texts = {address.text for address in addresses} - self._recorder.met_by_workers
-        for address in self._missing:
-            if address.text in texts:
-                yield _not_found(address)
 
     @property
     def owners(self) -> set[str]:
@@ -136,9 +115,6 @@ class VariableSource:
         found = [match for match in found if not match.rest or _has_variable(match)]
         for match in found:
             self._plan(match, address, None)
-        if not found:
-            self.matched.add(address.text)
-            self._missing.append(address)
 
     def _met(self, path: str, module: Any) -> None:
         """Follow the methods of a module that has just got a name, as far as they are wanted.
@@ -168,7 +144,7 @@ class VariableSource:
                 self._plan(match, address, {id(module): path})
 
     def _plan(self, match: Found, address: Address, owners: dict[int, str] | None) -> None:
-        self.matched.add(address.text)
+        self._ledger.found.add(address.text)
         plan = self._plans.get((id(match.function), match.inner))
         if plan is None:
             plan = Plan(self, match.function, match.inner)
@@ -343,7 +319,7 @@ class Plan:
         self, wanted: Wanted, path: str, name: str, value: object, always: bool, call: _Call,
         where: Where,
     ) -> None:  # fmt: skip
-        wanted.ran = True
+        self._source._ledger.came.add(wanted.address.text)
         name = wanted.called or name
         walk = follow(value, wanted.rest) if wanted.rest else None
         for inside, found in walk.places if walk is not None else (("", value),):
@@ -418,21 +394,3 @@ def _stem(match: Found, is_method: bool) -> str:
 
 def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path and name else path or name
-
-
-def _not_found(address: Address) -> Gap:
-    why = str(missing(address.path, address.segments))
-    what_to_do = "import the module first, or name a function that exists"
-    return Gap("an address to capture", address.text, why, what_to_do)
-
-
-def _never_ran(address: Address) -> Gap:
-    return Gap(
-        "an address to capture",
-        address.text,
-        "its function was found, and never called, or never with this variable; a fused fast path "
-        "or code that was compiled before the trace goes past it, and compiled code does not tell "
-        "whose a static method is that several modules have",
-        "call it inside the block; for compiled code, compile inside the block or use "
-        "clew.trace(compiled='eager')",
-    )

@@ -33,7 +33,6 @@ class Wanted:
     owners: dict[int, str] | None
     gets_owner: bool
     called: str = ""
-    ran: bool = False
 
     def path_of(self, owner: object, function: FunctionType, recorder: Recorder) -> str | None:
         """The path of the module whose function runs; None if another's does."""

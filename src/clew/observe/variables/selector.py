@@ -22,6 +22,7 @@ from clew.address import (
 )
 from clew.errors import ClewError
 from clew.observe.variables.frames.functions import self_name, unwrap
+from clew.request.ledger import Ledger
 
 RETURN = "return"
 TOP_LEVEL = ("<module>",)
@@ -54,7 +55,7 @@ class Wishes:
 
     def __init__(self, names: Iterable[str]) -> None:
         self.addresses = [_parsed(name) for name in names]
-        self.matched: set[str] = set()
+        self.ledger = Ledger(self.addresses)
         self._possible: dict[str, bool] = {}
         self._known: dict[tuple[int, str, str | None], tuple[CodeType, Paths]] = {}
 
@@ -93,14 +94,10 @@ class Wishes:
             found = [
                 (a, rest) for a in self.addresses for n in names for rest in _rests(a, where, n)
             ]
-            self.matched.update(address.text for address, _ in found)
+            self.ledger.came.update(address.text for address, _ in found)
             paths = tuple(dict.fromkeys(rest for _, rest in found))
             known = self._known[key] = (where.code, paths)
         return known[1]
-
-    def missed(self) -> list[Address]:
-        """What was asked for and never met."""
-        return [address for address in self.addresses if address.text not in self.matched]
 
 
 class NoWishes(Wishes):

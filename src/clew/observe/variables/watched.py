@@ -11,7 +11,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
@@ -181,23 +181,32 @@ class WatchSource:
             )  # fmt: skip
         self._said |= {name, *missed}
 
+    def unmatched(self) -> Iterator[Gap]:
+        """Say which names no function had, with the nearest of those that ran."""
+        ledger = self._wants.names.ledger
+        ledger.came.update(self.recorder.met_by_workers)
+        for address in ledger.unmatched():
+            if address.text not in self._said:
+                met = {name for code in self._ran for name in bound_names(code)}
+                last = str(address.segments[-1]) if address.segments else address.text
+                close = ", ".join(nearest(last, sorted(met))) or "none"
+                yield Gap("a variable to watch", address.text, "nothing that ran has it",
+                          f"the nearest that ran: {close}")  # fmt: skip
+
     def say_missed(self) -> None:
         """Report the names that no function had."""
-        for address in self._wants.names.missed():
-            if address.text in self._said | self.recorder.met_by_workers:
-                continue
-            self._said.add(address.text)
-            met = {name for code in self._ran for name in bound_names(code)}
-            last = str(address.segments[-1]) if address.segments else address.text
-            close = ", ".join(nearest(last, sorted(met))) or "none"
-            self._gap(
-                Gap("a variable to watch", address.text, "nothing that ran has it",
-                    f"the nearest that ran: {close}")
-            )  # fmt: skip
+        for gap in self.unmatched():
+            self._said.add(gap.where)
+            self._gap(gap)
 
     def _gap(self, gap: Gap) -> None:
+        if self.gap(gap) is not False:
+            self.note(gap)
+
+    def note(self, gap: Gap) -> None:
+        """Tell of a gap with the rest of what is told live."""
         tell = self._variables.tell
-        if self.gap(gap) is not False and tell is not None:
+        if tell is not None:
             call = WatchedCall(next(self._numbers), None, 0, "", "", 0)
             tell(Happening("note", call, 0, text=str(gap)))
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from clew.errors import ClewError
+from clew.request.exist import checked_exist
 from clew.store.format.manifest import (
     MANIFEST,
     RunCheck,
@@ -33,7 +34,6 @@ from clew.store.read.open_trace import rank_names
 from clew.store.storage import LocalStorage, Storage, storage_of
 from clew.store.write.place import (
     FolderKind,
-    checked_exist,
     is_a_file,
     not_ours,
     remove_folder,

@@ -20,26 +20,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from clew.errors import ClewError, warn
+from clew.request.exist import checked_exist
 from clew.store.storage import LocalStorage, Storage, is_url, numbered_paths, storage_of
 
 _T = TypeVar("_T")
 
-EXIST = ("replace", "keep", "error")
 _GZIP = (b"\x1f\x8b",)
 _HEAD = 64
-
-
-def checked_exist(exist: str) -> str:
-    """Refuse what is no value of `exist=`; understand that of earlier versions."""
-    if exist == "new":
-        warn(
-            "exist='new' is called exist='keep' now: the name holds the newest, the earlier one is "
-            "moved to a name with a number; 'new' goes with Clew 0.3"
-        )
-        return "keep"
-    if exist not in EXIST:
-        raise ClewError(f"exist={exist!r} is not one of {', '.join(map(repr, EXIST))}")
-    return exist
 
 
 @dataclass(frozen=True, slots=True)

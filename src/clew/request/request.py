@@ -1,13 +1,12 @@
-"""What `clew.trace` was asked for, checked.
+"""What `clew.trace` was asked for: its arguments, checked and parsed.
 
-In come the arguments as users write them, out come `Settings`, or a ClewError that says what to
+In come the arguments as users write them, out comes a `Request`, or a ClewError that says what to
 write instead.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -17,29 +16,28 @@ from clew.errors import ClewError
 from clew.events.live import Listener
 from clew.events.outputs import Hdf5, check_out
 from clew.request.callbacks import Callbacks
+from clew.request.exist import checked_exist
 from clew.request.limits import Limits, Schedule
-from clew.store.write.place import checked_exist
-from clew.views.text.live import LivePrinter
 
 LEVELS = ("values", "modules", "ops")
 VALUES = ("meta", "stats", "full")
 COMPILED = ("opaque", "eager")
 
-# Roles of tensors that modules own, and those besides inputs and outputs of calls.
-TENSOR_ROLES = ("grad", "param", "buffer", "update", "state")
-ROLES_BEYOND_CALLS = (*TENSOR_ROLES, "grad_in")
-
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What `trace` was asked for, checked."""
+class Request:
+    """What `clew.trace` was asked for.
+
+    `followed` has the addresses with callbacks, by their texts. `live` is True for the log that is
+    printed.
+    """
 
     level: str
     values: str
     capture: list[Address]
     followed: dict[str, tuple[Address, Callbacks]]
     gather: int | None
-    live: Listener | None
+    live: Listener | bool
     compiled: str
     out: str | os.PathLike[str] | Literal[False] | None
     exist: str
@@ -55,7 +53,7 @@ class Settings:
         found = {address.text: address for address in self.capture}
         return list((found | {text: a for text, (a, _) in self.followed.items()}).values())
 
-    def on_rank(self, rank: int) -> Settings:
+    def on_rank(self, rank: int) -> Request:
         """Leave out the addresses of other ranks, which have nothing to match in this process."""
         here = (None, rank)
         return replace(
@@ -66,7 +64,7 @@ class Settings:
         )
 
 
-def settings_of(
+def request_of(
     level: str,
     values: str,
     capture: Any,
@@ -81,8 +79,8 @@ def settings_of(
     limits: Any,
     redact: bool,
     name: str | None,
-) -> Settings:
-    """The arguments of `clew.trace`, checked."""
+) -> Request:
+    """Check the arguments of `clew.trace`."""
     for what, given, allowed in (
         ("level", level, LEVELS),
         ("values", values, VALUES),
@@ -97,16 +95,16 @@ def settings_of(
     _check("limits", limits, (Limits,), "clew.Limits(...)")
     if schedule is not None and not callable(schedule):
         raise ClewError(f"schedule={schedule!r}: give clew.schedule(...), or None")
-    settings = Settings(
+    request = Request(
         level, values,
         [parse(text) for text in _texts("capture", capture, "addresses such as 'layers.0:in'")],
-        followed_addresses(callbacks, gather), gather, _listener(live), compiled,
+        followed_addresses(callbacks, gather), gather, _checked_live(live), compiled,
         out, checked_exist(exist), schedule, limits or Limits(), redact, name,
         _texts("watch", watch, "names of variables"),
     )  # fmt: skip
     if gather is not None:
-        _check_gathered(settings.addresses)
-    return settings
+        _check_gathered(request.addresses)
+    return request
 
 
 def _check_gathered(addresses: Iterable[Address]) -> None:
@@ -134,9 +132,9 @@ def _texts(what: str, given: Any, wanted: str) -> tuple[str, ...]:
     raise ClewError(f"{what}={given!r}: give {wanted}, one or a list of them")
 
 
-def _listener(live: Any) -> Listener | None:
+def _checked_live(live: Any) -> Listener | bool:
     if isinstance(live, bool):
-        return LivePrinter(sys.stdout) if live else None
+        return live
     if not (hasattr(live, "begins") and hasattr(live, "ends")):
         raise ClewError(f"live={live!r}: give True, False, or a listener with begins and ends")
     listener: Listener = live
@@ -144,7 +142,7 @@ def _listener(live: Any) -> Listener | None:
 
 
 def followed_addresses(callbacks: Any, gather: Any) -> dict[str, tuple[Address, Callbacks]]:
-    """Addresses with callbacks, checked."""
+    """Check the addresses with callbacks, and parse them."""
     if gather is not None and (type(gather) is not int or gather < 1):
         raise ClewError(f"gather={gather!r}: give the number of steps between two gathers, or None")
     if callbacks is not None and not isinstance(callbacks, Mapping):
@@ -172,6 +170,7 @@ def followed_addresses(callbacks: Any, gather: Any) -> dict[str, tuple[Address, 
 
 
 def models_of(model: Any, module_class: type) -> dict[str, Any]:
+    """Return the models that give the names, by the path of each."""
     models = {"": model} if isinstance(model, module_class) else model
     if models is None:
         return {}
