@@ -1,6 +1,6 @@
-"""Views: a `Run` and analysis results as something to look at. Never torch, never capture.
+"""Views: show a `Run` and analysis results as text, pictures, files. Never torch, never capture.
 
-What `Trace` shows is listed here, and imported when it is first shown: a tree needs no graph.
+The names that `Trace` uses are listed here, and imported at first use: a tree needs no graph.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The kinds of files that views write: what each is, and how it begins.
+"""Kinds of files that views write, and how each begins.
 
-A file is replaced only by one of its own kind.
+A file is replaced only by one of the same kind.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a notebook shows: plain text, static HTML that needs no trust, the viewer where it fits.
+"""Notebook output: plain text, static HTML that needs no trust, the viewer if it fits.
 
-In come what a trace gives (views, selections, series, values, a crash), out come the bundles of
-`_repr_mimebundle_`, all text escaped. The static part has no script; the viewer lies in an iframe
-that may run scripts and nothing else. To show one more type: a function here, and a line at the
-end of the file.
+Input: objects of a trace (views, selections, series, values, a crash). Output: the bundles of
+`_repr_mimebundle_`, all text escaped. The static part has no script; the viewer is in a sandboxed
+iframe that may only run scripts. To show one more type: add a function here, and a line at the end
+of the file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from clew.views.text.style import Style
 from clew.views.text.table_view import TableView
 from clew.views.text.tree import TreeView
 
-# Notebooks keep what they show, each time it is shown.
+# Notebooks save their output each time it is shown.
 _LARGEST = 2_000_000
 _EVENTS = 20_000
 _BARS = 32
@@ -44,7 +44,9 @@ _FINDINGS = 8
 
 
 def trace_bundle(text: str, found: Sequence[Finding], side: Side) -> Bundle:
-    """Give the tree as text, in HTML the findings, the viewer if the trace is small, the tree."""
+    """Return the tree as text, and as HTML the findings, the viewer if the trace is small, the
+    tree.
+    """
     frame = _frame(side)
     is_open = "" if frame else " open"
     tree = f'<details{is_open}><summary style="{_DIM}">calls</summary>{_pre(text)}</details>'
@@ -65,7 +67,7 @@ def _finding_list(found: Sequence[Finding]) -> str:
 
 
 def _frame(side: Side) -> str | None:
-    """The viewer in a frame of its own, None if the trace is too large for a notebook."""
+    """Return the viewer in an iframe, None if the trace is too large for a notebook."""
     if not 0 < len(side.run) <= _EVENTS:
         return None
     try:
@@ -82,20 +84,20 @@ def _frame(side: Side) -> str | None:
 
 
 def text_bundle(view: TreeView | CodeView) -> Bundle:
-    """A view whose text is its form: the same, in a frame that scrolls."""
+    """Show a view as its text, in a box that scrolls."""
     text = view.text(Style())
     return {"text/plain": text, "text/html": _pre(text)}
 
 
 def table_bundle(view: TableView) -> Bundle:
-    """The rows that the text of a table shows."""
+    """Show the rows that the text of a table shows."""
     names, rows, left_out = view.cells()
     more = f"{left_out:,} rows in the middle; t.to_pandas() has all" if left_out else ""
     return {"text/plain": view.text(Style()), "text/html": _table(names, rows) + _more(more)}
 
 
 def selection_bundle(selection: Selection) -> Bundle:
-    """The events of a selection as a table."""
+    """Show the events of a selection as a table."""
     left_out = len(selection) - len(selection.cells())
     body = _table(HEAD, selection.cells()) + _more(f"{left_out:,} more" if left_out else "")
     title = f"<p><b>{_escaped(selection.address)}</b></p>"
@@ -103,7 +105,7 @@ def selection_bundle(selection: Selection) -> Bundle:
 
 
 def series_bundle(series: Series) -> Bundle:
-    """The values of a series as a table, one row each."""
+    """Show the values of a series as a table, one row each."""
     head = ("step", "rank", "value", "mean ± std", "NaN", "Inf", "source")
     facts = zip(series.values, series.steps, series.ranks, series.sources, strict=True)
     rows = [
@@ -118,7 +120,7 @@ def series_bundle(series: Series) -> Bundle:
 
 
 def _numbers(stats: Stats | None) -> tuple[str, ...]:
-    """Give mean and deviation, and how many elements are NaN and Inf, empty where none are."""
+    """Return mean and deviation, and how many elements are NaN and Inf, empty where none are."""
     if stats is None:
         return "", "", ""
     known = stats.mean is not None and stats.std is not None
@@ -127,7 +129,7 @@ def _numbers(stats: Stats | None) -> tuple[str, ...]:
 
 
 def crash_bundle(crash: Crash) -> Bundle:
-    """The exception, the event that raised it, and where."""
+    """Show the exception, the event that raised it, and where."""
     event = "" if crash.event is None else f"<p><code>{_escaped(repr(crash.event))}</code></p>"
     title = f'<p style="color:#d33"><b>{_escaped(crash.exception)}</b></p>'
     text = plain_lines(f"{crash.exception}\n{crash.note}")
@@ -135,7 +137,7 @@ def crash_bundle(crash: Crash) -> Bundle:
 
 
 def value_bundle(value: Value) -> Bundle:
-    """One line; as HTML with a histogram of the data, where that was kept."""
+    """Show one line; in HTML with a histogram of the data, if it was kept."""
     text = str(value)
     array = numbers_of(value)
     numbers = _escaped(numbers_text(value.stats, None))
@@ -146,7 +148,7 @@ def value_bundle(value: Value) -> Bundle:
 
 
 def _histogram(array: Any) -> str:
-    """Bars as SVG, which every notebook shows without trusting anything."""
+    """Draw bars as SVG, which every notebook shows without trusting anything."""
     import numpy as np
 
     real = np.abs(array) if array.dtype.kind == "c" else array.astype(np.float64)
@@ -184,12 +186,12 @@ def _pre(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text of an element, in which every character can be seen."""
+    """Escape text for an element, and characters that cannot be seen."""
     return html.escape(plain_lines(text))
 
 
 def _more(text: str) -> str:
-    """Say what was left out."""
+    """Write what was left out."""
     return f'<p style="{_DIM}">… {_escaped(text)}</p>' if text else ""
 
 

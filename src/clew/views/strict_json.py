@@ -1,4 +1,4 @@
-"""JSON that every parser takes: numbers it lacks are texts."""
+"""JSON that every parser accepts: NaN and infinities are strings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def as_json(data: Any, indent: int | None = None) -> str:
-    """Strict JSON: `nan` and infinities, which it lacks, as strings; other objects as text.
+    """Write strict JSON: `nan` and infinities, which it lacks, as strings; other objects as text.
 
     >>> as_json({"max": float("inf"), "shape": (2, 3)})
     '{"max": "inf", "shape": [2, 3]}'
@@ -17,7 +17,7 @@ def as_json(data: Any, indent: int | None = None) -> str:
     try:
         return json.dumps(data, indent=indent, default=str, allow_nan=False)
     except (ValueError, TypeError):
-        # Rare, so only then is everything looked at: a float JSON lacks, a key that is no string.
+        # Rare, so the whole is searched only then: a float JSON lacks, or a key that is no string.
         return json.dumps(_strict(data), indent=indent, default=str, allow_nan=False)
 
 

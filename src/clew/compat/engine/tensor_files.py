@@ -1,8 +1,8 @@
-"""`.pt` files that a program writes as it runs, one for each time that a name comes.
+"""`.pt` files that a program writes as it runs, one for each time that it saves a name.
 
-In come values and their names, out go files for `torch.load(path, weights_only=True)`, in a folder
-per rank. What cannot be written is logged and never raised: whoever writes here is in the middle of
-something else. Must not import torch: Tensor Tracker works without it.
+Input: values and their names. Output: files for `torch.load(path, weights_only=True)`, in a folder
+per rank. A value that cannot be written is logged and never raised, because the caller is in the
+middle of a forward. Must not import torch: Tensor Tracker works without it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from clew.request.callbacks import norm
 from clew.session.surroundings import rank_and_size
 from clew.store.format.payload_torch import save_tensors
 
-# What cannot be in a file's name here, and what would read as if it had been such.
+# Characters that cannot be in a file name here, and `%`, so that the coding is unambiguous.
 _CODED = re.compile(r'[/\\:*?"<>|\x00-\x1f%]' if os.name == "nt" else r"[/\0]|%(?=2F|00|25)")
 # In bytes: most file systems take 255, of which `.call{n}.pt` needs some.
 _LONGEST = 230
@@ -49,10 +49,10 @@ class RankFolder:
 
 
 class TensorFiles:
-    """Files `{name}.call{n}.pt` in a folder; `counts` says how often each name came.
+    """Files `{name}.call{n}.pt` in a folder; `counts` has how often each name was saved.
 
-    A name has always what came last. A file of that name that is not from here, but from an earlier
-    run or from somebody else, is moved to a folder beside: `{folder}-earlier`.
+    A file always has the newest value of its name. A file that another run or another program wrote
+    is moved to a folder beside this one before it is replaced: `{folder}-earlier`.
     """
 
     def __init__(self, log: logging.Logger) -> None:
@@ -69,9 +69,9 @@ class TensorFiles:
         number: int | None = None,
         reduce: Callable[[Any], Any] | None = None,
     ) -> None:
-        """Write a value with all its tensors, or what `reduce` makes of each.
+        """Write a value with all its tensors, or the result of `reduce` for each tensor.
 
-        A `number` of one's own is not counted, and replaces what has it.
+        A `number` given by the caller is not counted, and replaces the file with that number.
         """
         if number is None:
             number = self.counts[name]
@@ -84,7 +84,7 @@ class TensorFiles:
             self._log.warning("Could not save %s: %s: %s", file, type(error).__name__, error)
 
     def _make_way(self, folder: Path, file: str) -> None:
-        """Move a file that is not from here."""
+        """Move a file away that this object did not write."""
         path = folder / file
         if str(path) in self._own:
             return
@@ -120,12 +120,14 @@ def own_parts(value: Any, reduce: Callable[[Any], Any] | None = None) -> Any:
 
 
 def sample_norms(tensor: Any) -> Any:
-    """One norm per sample, the first axis being the samples; of a scalar its absolute value."""
+    """Return one norm per sample, with samples along the first axis; of a scalar its absolute
+    value.
+    """
     return norm(-1)(tensor.reshape(tensor.shape[0] if tensor.dim() else 1, -1))
 
 
 def _new_beside(folder: Path) -> Path:
-    """A folder that was not there: `x-earlier`, `x-earlier-2`, beside `x`."""
+    """Make a new folder beside `x`: `x-earlier`, `x-earlier-2`."""
     for number in itertools.count(1):
         name = f"{os.path.abspath(folder)}-earlier" + (f"-{number}" if number > 1 else "")
         try:
@@ -137,7 +139,7 @@ def _new_beside(folder: Path) -> Path:
 
 
 def _file_name(folder: Path, name: str) -> str:
-    """The name as that of a file in the folder, or in one in there that is named before a `/`."""
+    """Return the file for a name: in the folder, or in a folder inside it named before a `/`."""
     above, _, last = name.rpartition("/")
     is_inside = above and not name.startswith("/") and ".." not in above.split("/")
     if is_inside and (folder / above).is_dir():
@@ -147,9 +149,9 @@ def _file_name(folder: Path, name: str) -> str:
 
 @lru_cache
 def _as_file(name: str) -> str:
-    """The name with what a file's name cannot have as `%XX`; one that is too long ends in a digest.
+    """Return the name with characters that a file name cannot have as `%XX`.
 
-    Two names never become one.
+    A name that is too long ends in a digest, so that two names never become one.
     """
     text = _CODED.sub(lambda found: f"%{ord(found[0]):02X}", name)
     data = text.encode("utf-8", "backslashreplace")

@@ -1,7 +1,7 @@
-"""The happenings of a watch fact by fact: `shape=… | dtype=… | sum=…`, who called, what came of it.
+"""Events of a watch as Tensor Tracker prints them: `shape=… | dtype=… | sum=…`.
 
-The form that users of Tensor Tracker read, in which every value is told in full. In come
-happenings and what values look like, out come lines, indented by how deep their thread is.
+Every value is printed in full, with who called and what came of it. Input: `Happening`s and
+summaries of values. Output: lines, indented by the depth of their thread.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ class Depth(threading.local):
         self.increase(-1)
 
     def get_indent(self) -> str:
-        """What a line at this depth begins with."""
+        """Return the beginning of a line at this depth."""
         return "│   " * self.level
 
 
 class FactsText:
-    """The happenings of a watch as a tree; with `every_call` also calls that are not decorated."""
+    """Events of a watch as a tree; with `every_call` also calls that are not decorated."""
 
     def __init__(self, depth: Depth, every_call: bool = False) -> None:
         self._depth = depth
         self._every_call = every_call
-        self._waiting: set[int] = set()  # generators that have let their caller go on
-        self._own = Depth()  # as far as the calls told here have gone
+        self._waiting: set[int] = set()  # generators that have yielded and wait
+        self._own = Depth()  # depth of the calls written here
 
     def lines(self, happening: Happening) -> list[str]:
-        """The lines that tell what happened."""
+        """Return the lines for an event."""
         return list(map(plain, self._lines(happening)))
 
     def _lines(self, happening: Happening) -> list[str]:
@@ -66,7 +66,7 @@ class FactsText:
         return self._passed(happening) if is_shown else []
 
     def _passed(self, happening: Happening) -> list[str]:
-        """A call ends, or lets another go on."""
+        """Write the end of a call, a yield, or its resumption."""
         number, what = happening.call.number, happening.what
         if (number in self._waiting) == (what == "resume"):
             self._move(1 if what == "resume" else -1)
@@ -85,18 +85,18 @@ class FactsText:
         self._own.increase(by)
 
     def ended(self) -> None:
-        """All calls are over, also those that nobody could tell of, as when the stack is full."""
+        """Go back to the top: all calls are over, also those whose end was not seen."""
         if self._own.level:
             self._move(-self._own.level)
 
 
 def place(file: str, line: int) -> str:
-    """A line of a file in short."""
+    """Write a line of a file in short."""
     return plain(f"{os.path.basename(file)}:{line}")
 
 
 def header(call: WatchedCall) -> str:
-    """A call that begins: where its function is, and who called it."""
+    """Write the beginning of a call: where its function is, and who called it."""
     text = f"[{place(call.file, call.line)}] function [{call.function}]"
     if not call.chain:
         return text
@@ -105,7 +105,7 @@ def header(call: WatchedCall) -> str:
 
 
 def stack(happening: Happening) -> list[str]:
-    """The whole stack of a call as it begins, outermost first; nothing of what comes after."""
+    """Write the whole stack of a call as it begins, outermost first; nothing for later events."""
     if happening.what != "enter":
         return []
     call = happening.call
@@ -115,13 +115,13 @@ def stack(happening: Happening) -> list[str]:
 
 
 def _caller(text: str) -> tuple[str, str]:
-    """The place and the function of a caller: `a.py:3 run`, without a function at the top."""
+    """Return place and function of a caller: `a.py:3 run`, without a function at the top."""
     where, _, name = text.rpartition(" ")
     return (where, name) if where and ":" not in name else (text, "<module>")
 
 
 def changed(happening: Happening, indent: str) -> list[str]:
-    """A variable as it is after a change, with a warning if its dtype is another."""
+    """Write a variable after a change, with a warning if its dtype changed."""
     name, line, before, now = happening.name, happening.line, happening.before, happening.after
     if now is None:
         return [f"{indent}├─ [Var] {name}@{line} deleted"]
@@ -132,14 +132,14 @@ def changed(happening: Happening, indent: str) -> list[str]:
 
 
 def named(indent: str, prestr: str, name: str, lineno: int, value: Seen) -> str:
-    """A value with its name and what comes before it: `├─ input [Var] n@0 value: 3`."""
+    """Write a value with its name and what comes before it: `├─ input [Var] n@0 value: 3`."""
     kind, arrow = ("[Var]", "") if value.kind == OTHER else ("[Tensor]", "→ ")
     start = f"{indent}{prestr} " if prestr else indent
     return plain(f"{start}{kind} {name}@{lineno} {arrow}{value_text(value)}")
 
 
 def outcome(happening: Happening) -> list[str]:
-    """An exception, a result, or the items of a tuple or list of tensors."""
+    """Write an exception, a result, or the items of a tuple or list of tensors."""
     result = happening.after
     if happening.what == "raise":
         return [f"raised {happening.text.partition(chr(10))[0]}"]
@@ -154,7 +154,7 @@ def _dtype(value: Seen) -> str:
 
 
 def value_text(value: Seen | None) -> str:
-    """What a value is: `shape=… | dtype=… | sum=…`, `value: 3`, `len(value): 4 | …`."""
+    """Write a value: `shape=… | dtype=… | sum=…`, `value: 3`, `len(value): 4 | …`."""
     if value is None or (value.kind == OTHER and value.length is None):
         return f"value: {None if value is None else value.text or value.cls}"
     if value.kind == OTHER:
@@ -164,14 +164,14 @@ def value_text(value: Seen | None) -> str:
             text += f"{', ' if n else ' | '}{path}: {item.text if is_whole else value_text(item)}"
         return text if len(items) <= _FEW_ITEMS else f"{text}, {len(items) - _FEW_ITEMS} more"
     known = _texts.get(id(value.stats))
-    if known is None or known[0][:-1] != value[:-1]:  # in anything but where it is in memory
+    if known is None or known[0][:-1] != value[:-1]:  # differs in more than its memory
         if len(_texts) >= _MOST_TEXTS:
             _texts.clear()
         known = _texts[id(value.stats)] = (value, _facts(value))
     return known[1]
 
 
-# Tensors in words, by their statistics: the output of one function is the input of the next.
+# Texts of tensors, by their statistics: the output of one function is the input of the next.
 _texts: dict[int, tuple[Seen, str]] = {}
 _MOST_TEXTS = 64
 
@@ -190,7 +190,7 @@ def _numbers_text(value: Seen) -> str:
     stats = value.stats
     is_plain = value.dtype in _FLOATS and not value.layout and value.cls != _MASKED
     if is_plain and stats and stats["count"] and not (stats["nan"] or stats["inf"]):
-        # The usual case at once, as it is in nearly every line.
+        # Fast path for the usual case, which is nearly every line.
         mean, low, high = stats["mean"], stats["min"], stats["max"]
         total = mean * stats["count"]
         return f" | sum={total:.6g} | mean={mean:.6g} | min={low:.6g} | max={high:.6g}"
@@ -201,16 +201,17 @@ def _numbers_text(value: Seen) -> str:
 
 
 def as_dict(value: Seen) -> dict[str, Any]:
-    """The same facts of a tensor or array by their names."""
+    """Return the same facts of a tensor or array by their names."""
     kind = "Tensor" if value.kind == TENSOR else "ndarray"
     return {"type": kind, "shape": value.shape, "dtype": _dtype(value), **_numbers(value)}
 
 
 def _numbers(value: Seen) -> dict[str, float]:
-    """Sum, mean, min and max of all elements as far as they are known, counts of NaN and Inf.
+    """Return sum, mean, min and max of all elements if known, and counts of NaN and Inf.
 
-    Statistics are of finite elements, of the parts of complex numbers, of what a sparse tensor
-    stores, and of masked elements too: what they do not tell of the whole is left out.
+    Recorded statistics are of finite elements, of the parts of complex numbers, of what a sparse
+    tensor stores, and of masked elements too. Numbers that would be wrong for the whole tensor are
+    left out.
     """
     stats = value.stats
     if not stats or value.cls == _MASKED:
@@ -247,5 +248,5 @@ def _is_sparse(value: Seen) -> bool:
 
 _FLOATS = ("float32", "float64", "bfloat16", "float16")
 _MASKED = "MaskedArray"
-# Whole numbers up to here are exact where statistics are taken.
+# Integers up to here are exact in statistics.
 _EXACT = 1 << 52

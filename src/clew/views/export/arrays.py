@@ -1,14 +1,14 @@
-"""The layout that HDF5 and Zarr share: a group per address, arrays in it.
+"""Layout that HDF5 and Zarr exports share: a group per address, arrays in it.
 
     <address>/values     one row per value, in the order of `Trace.series`
-    <address>/steps, ranks, calls      of each value, rank -1 if it is made of several ranks';
+    <address>/steps, ranks, calls      of each value; rank -1 if it was made from several ranks;
                                        modules, dtypes where they differ
     <address>/lengths, ndims   true shapes, where shapes differ and `values` is padded with zeros
     <address>/values/0, 1, …   one array per value instead, where they are stored apart
     <address>/values/0/indices, values, …   the arrays of a sparse or quantised value, as recorded;
                                        attributes `form`, `shape`, `clew_dtype`, `scale` …
 
-In come values by address and something that makes groups and arrays; knows neither library.
+Input: values by address, and an object that makes groups and arrays. Knows neither library.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from clew.views.export.kept_values import KeptSeries, KeptValue
 RAGGED = ("auto", "pad", "apart")
 FORMAT = "clew-values"
 VERSION = 1
-# Padding may make the data at most so many times larger, unless it is asked for.
+# Padding may make the data at most this many times larger, unless the user asks for it.
 _MOST_PADDING = 4
-# … and so many times if it is, unless all of it is still little.
+# The limit if the user asks for padding, unless the padded data is still small.
 _MOST_ASKED_PADDING = 64
 _MUCH = 1 << 24
 # Rows are written and compressed in blocks of about this size.
@@ -45,24 +45,24 @@ class Arrays(Protocol):
     """A file of groups and arrays that is being written."""
 
     def group(self, above: Any, name: str, attributes: dict[str, Any]) -> Any:
-        """A new group inside another, the file itself for None."""
+        """Make a group inside another, or at the top for None."""
 
     def array(
         self, group: Any, name: str, shape: Shape, dtype: DType, chunks: Shape, clew_dtype: str
     ) -> Any:
-        """A new array, zero wherever it is not filled by slices."""
+        """Make an array that is zero wherever no slice fills it."""
 
     def check(self, dtype: DType) -> None:
         """Raise ClewError if the file has no such dtype."""
 
     def texts(self, group: Any, name: str, texts: list[str]) -> None:
-        """A list of strings."""
+        """Write a list of strings."""
 
     def remove(self, name: str) -> None:
         """Remove a group of the file with all that is in it."""
 
     def safe(self, name: str) -> str:
-        """A name that the file takes as the name of one group."""
+        """Return the name in a form that the file takes as the name of one group."""
 
 
 class Unreadable(ClewError):
@@ -83,11 +83,11 @@ class Described:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes its array has, by what is said of it; of one in parts that is not said."""
+        """Return how many bytes the array has according to its description; 0 for one in parts."""
         return 0 if self.dtype is None else math.prod(self.shape) * self.dtype.itemsize
 
     def array(self) -> Array:
-        """Read the data, and check that it is what was said of it."""
+        """Read the data, and check that it has the described shape."""
         try:
             array = self.value.array()
         except ClewError as broken:
@@ -104,16 +104,16 @@ class Described:
             raise Unreadable(str(broken)) from broken
 
     def read(self) -> Array | Parts:
-        """Read the data, whichever it is."""
+        """Read the data: one array, or several parts."""
         return self.parts() if self.dtype is None else self.array()
 
 
 def write_series(arrays: Arrays, series: KeptSeries, dtype: Asked, ragged: str) -> Contents:
-    """Write every address; what cannot be read is left out and said.
+    """Write every address; what cannot be read is left out and listed in the result.
 
-    Arrays are laid out by what the trace says of the data, which is then read once, as it is
-    written. Only where some of it turns out to be damaged are the values of that address read
-    first, to lay out anew what is sound.
+    Arrays are laid out by the dtypes and shapes that the trace states. Each value is then read
+    once, while it is written. If a value turns out to be damaged, all values of that address are
+    read first, and those that can be read are laid out again.
     """
     if ragged not in RAGGED:
         raise ClewError(f"ragged={ragged!r} is not one of {', '.join(map(repr, RAGGED))}")
@@ -142,7 +142,7 @@ def write_series(arrays: Arrays, series: KeptSeries, dtype: Asked, ragged: str) 
 def _described(
     arrays: Arrays, address: str, values: list[KeptValue], dtypes: Dtypes, left_out: list[str]
 ) -> list[Described]:
-    """Give the values whose descriptions are sound; no data is read."""
+    """Return the values whose descriptions are sound; no data is read."""
     found = []
     for value in values:
         try:
@@ -158,7 +158,7 @@ def _described(
 
 
 def _readable(address: str, items: list[Described], left_out: list[str]) -> list[Described]:
-    """Give the values whose data is sound, by reading all of it."""
+    """Return the values whose data is sound, by reading all of it."""
     found = []
     for item in items:
         try:
@@ -174,7 +174,7 @@ def _left_out(address: str, value: KeptValue, why: Exception) -> str:
 
 
 def unused(name: str, taken: set[str]) -> str:
-    """The name, with a number if another address has the same after escaping."""
+    """Return the name, with a number if another address has the same name after escaping."""
     number, free = 1, name
     while free in taken:
         number += 1
@@ -218,7 +218,7 @@ def _write_address(
 
 
 def _padded(items: list[Described], ragged: str, address: str) -> bool:
-    """Whether values of several shapes share one padded array."""
+    """Return whether values of several shapes share one padded array."""
     if ragged == "apart":
         return False
     shapes = [item.shape for item in items]
@@ -237,7 +237,7 @@ def _padded(items: list[Described], ragged: str, address: str) -> bool:
 
 
 def _lifted(items: list[Described]) -> list[Shape]:
-    """Give the shapes with axes of one before those that lack some."""
+    """Return the shapes, with axes of size one added in front where some have fewer axes."""
     axes = max(len(item.shape) for item in items)
     return [(1,) * (axes - len(item.shape)) + item.shape for item in items]
 
@@ -262,7 +262,7 @@ def _write_apart(
 def _write_parts(
     arrays: Arrays, group: Any, name: str, item: Described, dtypes: Dtypes, address: str
 ) -> None:
-    """Write a sparse or quantised value as the arrays it is made of, which say all there is."""
+    """Write a sparse or quantised value as the arrays it consists of."""
     parts = item.parts()
     facts = {"form": parts.form, "shape": list(parts.shape), **parts.facts}
     about = {**facts, "clew_dtype": item.recorded}
@@ -270,7 +270,7 @@ def _write_parts(
     for part, array in parts.arrays.items():
         dtype = array.dtype
         if part == "values":
-            # Of a sparse value these are its numbers; all others say where they are, or what of.
+            # In a sparse value these are its numbers; the other arrays hold indices.
             dtype = dtypes.of(parts.dtypes[part], dtype)
         chunks = chunks_of(array.shape, dtype)
         target = arrays.array(inner, part, array.shape, dtype, chunks, parts.dtypes[part])
@@ -280,14 +280,14 @@ def _write_parts(
 def _write_rows(
     arrays: Arrays, group: Any, address: str, items: list[Described], dtype: DType, recorded: str
 ) -> None:
-    """All values along a new first axis; shapes aligned at their last axes, filled with zeros."""
+    """Write all values along a new first axis; align shapes at their last axes, fill with zeros."""
     lifted = _lifted(items)
     size = _common_size(lifted)
     if len({item.shape for item in items}) > 1:
         _write_small(arrays, group, "lengths", lifted)
         _write_small(arrays, group, "ndims", [len(item.shape) for item in items])
     row_bytes = math.prod(size) * dtype.itemsize
-    # What the largest value claims decides how large the others become, so that it is read first.
+    # The largest value decides how large the others become, so it is read first.
     largest = max(range(len(items)), key=lambda row: items[row].nbytes)
     read = {largest: _data(items[largest], dtype, address)} if row_bytes > _BLOCK else {}
     rows = max(1, min(len(items), _BLOCK // max(1, row_bytes)))
@@ -330,7 +330,7 @@ def _write_small(
 
 
 def chunks_of(shape: Shape, dtype: DType) -> Shape:
-    """The chunk of one value: all of it, a part where it is large."""
+    """Return the chunk shape for one value: all of it, or a part if it is large."""
     chunk = list(shape)
     for axis in range(len(chunk)):
         while math.prod(chunk) * dtype.itemsize > 64 * _BLOCK and chunk[axis] > 1:

@@ -1,8 +1,9 @@
 """Chrome trace events: the run on a time axis, for Perfetto and chrome://tracing.
 
-A process per rank, a thread per thread, one complete event per module call and op, nested as
-they ran, with shapes and source in `args`; steps have a track of their own. Ranks are lined up by
-the time of day at which each began. `.gz` at the end of the name compresses, which Perfetto reads.
+There is a process per rank, a thread per thread, and one complete event per module call and op,
+nested as they ran, with shapes and source in `args`; steps have a separate track. Ranks are aligned
+by the time of day at which each began. `.gz` at the end of the name compresses the file, which
+Perfetto reads.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from clew.views.export.text import text_file
 from clew.views.strict_json import as_json
 from clew.views.text.call_texts import CallTexts
 
-# Perfetto takes a thread whose number is its process's for the main one, and threads of one number
-# in two processes for one: so many numbers are each rank's own, the first of them for the steps.
+# Perfetto takes the thread with the number of its process for the main thread, and threads of one
+# number in two processes for one thread. So each rank has this many numbers to itself; the first is
+# for the steps.
 _TRACKS = 10_000
 
 
@@ -57,7 +59,7 @@ class _Timeline:
         self._first_thread = int(threads.min()) if len(threads) else 0
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Names of tracks first, then what happened, in order."""
+        """Yield the names of the tracks, then the events in order."""
         run, kind, rows = self._run, self._run.columns.kind, self._rows
         yield self._named("process_name", f"rank {self._rank}")
         yield {"ph": "M", "name": "process_sort_index", "pid": self._rank, "tid": 0,
@@ -93,7 +95,7 @@ class _Timeline:
         return {"ph": "M", "name": what, "pid": self._rank, "tid": thread, "args": {"name": name}}
 
     def _end(self, row: int, ends: dict[int, int]) -> int:
-        """Give when an event ended; what never did lasts until its caller's end."""
+        """Return when an event ended; an event without an end lasts until the end of its caller."""
         end = int(self._run.end[row])
         return end if end >= 0 else ends.get(int(self._run.parent_row[row]), self._last)
 
@@ -107,7 +109,7 @@ class _Timeline:
         ends = [*starts[1:], self._last]
         for number, start, end in zip(numbers, starts, ends, strict=False):
             if end == start:
-                continue  # begun by the last call of step(), and nothing came of it
+                continue  # the last call of step() began this step, and nothing ran in it
             yield {
                 "ph": "X", "name": f"step {number}", "cat": "step", "pid": self._rank,
                 "tid": self._steps_track, "ts": start / 1e3, "dur": (end - start) / 1e3,

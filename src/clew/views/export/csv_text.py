@@ -1,8 +1,7 @@
 """CSV: the table of `Trace.table()`, of all ranks, with a header; `.gz` compresses it.
 
-A spreadsheet runs a cell that begins with `=`, `+`, `-` or `@` as a formula, whoever wrote it. So
-text that begins with one has a `'` before it, and characters that cannot be seen are escaped.
-Numbers stay numbers.
+A spreadsheet runs a cell that begins with `=`, `+`, `-` or `@` as a formula. So text that begins
+with one gets a `'` in front, and characters that cannot be seen are escaped. Numbers stay numbers.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def write(run: Run, target: Path) -> Contents:
 
 
 def _cells(column: list[Any]) -> list[Any]:
-    """Give a column of texts as cells that hold text, a column of numbers as it is."""
+    """Return a column of texts as cells that hold text, a column of numbers unchanged."""
     # Most events share their names, so there are few texts.
     changed = {text: cell(text) for text in set(column) if isinstance(text, str)}
     if all(text is shown for text, shown in changed.items()):

@@ -1,8 +1,8 @@
-"""The graph of the first rank in the DOT language, for Netron and Graphviz.
+"""Graph of the first rank in the DOT language, for Netron and Graphviz.
 
-A box is a module call or an op, with its class or op as Netron's type; layers that repeat are
-drawn once. `depth`, `fold`, `ops` and `step` are those of `Trace.graph`, all the way down if not
-told.
+A box is a module call or an op, with its class or op as Netron's type; repeated layers are drawn
+once. `depth`, `fold`, `ops` and `step` are those of `Trace.graph`; by default the graph goes down
+to the last level.
 """
 
 from __future__ import annotations

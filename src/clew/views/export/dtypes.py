@@ -1,9 +1,9 @@
-"""What dtype exported data has: as recorded, one that holds all of it exactly, or as asked for.
+"""Dtypes of exported data: as recorded, one that holds all of it exactly, or as asked for.
 
-NumPy, HDF5 and Zarr lack bf16 and fp8: those are stored as float32, which has every value they
-have. Nothing else changes unless `dtype=` says so, and then no number may come out as another
-kind of thing: an integer that does not fit, a float that becomes infinite or a complex number
-that loses its imaginary part is an error.
+NumPy, HDF5 and Zarr lack bf16 and fp8: those are stored as float32, which represents them exactly.
+Nothing else changes unless `dtype=` is given. Then only precision may be lost: an integer that does
+not fit, a float that becomes infinite or a complex number that loses its imaginary part is an
+error.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from clew.events.tensor_text import short_dtype
 DType = np.dtype[Any]
 Array = np.ndarray[Any, Any]
 
-# What `dtype=` may be: one for all floating-point data, or recorded dtype → dtype.
+# `dtype=` is one dtype for all floating-point data, or a dict: recorded dtype → dtype.
 Asked = str | Mapping[str, str] | None
 
 
 class Dtypes:
-    """The dtypes an export was asked for."""
+    """Dtypes that an export was asked for."""
 
     def __init__(self, asked: Asked) -> None:
         self._floating: DType | None = None
@@ -40,7 +40,7 @@ class Dtypes:
             self._by_name = {_recorded(name): _known(target) for name, target in asked.items()}
 
     def of(self, recorded: str, array_dtype: DType) -> DType:
-        """The dtype for data recorded as `recorded` that NumPy holds as `array_dtype`."""
+        """Return the dtype for data recorded as `recorded` that NumPy holds as `array_dtype`."""
         if array_dtype.kind not in "biufc":
             raise ClewError(f"it is {recorded}, not numbers, which these files hold; json has it")
         if recorded in self._by_name:
@@ -51,7 +51,7 @@ class Dtypes:
 
 
 def _recorded(name: str) -> str:
-    # Every dtype has a short form but the quantised ones; a name without one is a slip.
+    # Every dtype but the quantised ones has a short form; a name without one is a typing error.
     if short_dtype(name) == name and not name.startswith("q"):
         raise ClewError(f"{name!r} is not a dtype that torch records, such as 'int64'")
     return name
@@ -68,12 +68,12 @@ def _known(name: str) -> DType:
 
 
 def common(dtypes: Iterable[DType]) -> DType | None:
-    """One dtype that holds all of them exactly, None if there is none."""
+    """Return one dtype that holds all of them exactly, None if there is none."""
     kinds = set(dtypes)
     if len(kinds) == 1:
         return kinds.pop()
     both = np.result_type(*kinds)
-    # NumPy would take int64 with float32 to float64, where 2**53 + 1 is 2**53.
+    # NumPy would promote int64 and float32 to float64, where 2**53 + 1 is 2**53.
     exact = all(_rank(d) == _rank(both) for d in kinds)
     return both if exact else None
 
@@ -83,7 +83,7 @@ def _rank(dtype: DType) -> str:
 
 
 def cast(array: Array, target: DType, what: str) -> Array:
-    """The array in another dtype; an error where that changes more than the precision."""
+    """Return the array in another dtype; raise if that changes more than the precision."""
     if array.dtype == target:
         return array
     if array.dtype.kind == "c" and target.kind != "c":
@@ -101,14 +101,14 @@ def cast(array: Array, target: DType, what: str) -> Array:
 
 
 def _same(result: Array, array: Array) -> Any:
-    """Where two arrays hold the same numbers, in Python's exact arithmetic where it matters."""
+    """Return where two arrays hold the same numbers, in Python's exact arithmetic if needed."""
     with np.errstate(all="ignore"):
         back = result.astype(array.dtype)
     same = back == array
     if result.dtype.kind in "iu" and array.dtype.kind in "iu":
         same &= (result < 0) == (array < 0)
     elif result.dtype.kind in "iu" and array.dtype.kind == "f":
-        # Out of range the way back is undefined: it may wrap to where it came from.
+        # Casting back a number out of range is undefined: it may wrap to the original number.
         limits = np.iinfo(result.dtype)
         same &= (array >= float(limits.min)) & (array < float(limits.max) + 1)
     return same

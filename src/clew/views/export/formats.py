@@ -1,8 +1,8 @@
-"""The formats a trace can be exported to, and the one way to write any of them.
+"""Formats a trace can be exported to, and the one function that writes any of them.
 
-In come a run, a format, a path and its options; out come a file (or folder) that appears only
-when it is whole, and an `Exported` that says what is in it. To add a format: a module with
-`write(run, target, **options) -> Contents`, and a line in `FORMATS`.
+Input: a run, a format, a path and its options. Output: a file (or folder) that appears only when it
+is complete, and an `Exported` that describes it. To add a format: a module with `write(run, target,
+**options) -> Contents`, and a line in `FORMATS`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """How many events or values were written; `left_out` says what could not be."""
+    """How many events or values were written; `left_out` lists what could not be written."""
 
     count: int
     what: str
@@ -65,7 +65,7 @@ class Exported:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """What could not be written, and why."""
+        """Return what could not be written, and why."""
         return self.contents.left_out
 
     def __fspath__(self) -> str:
@@ -75,7 +75,7 @@ class Exported:
         return plain(f"{self.path}: {self.contents}")
 
     def to_dict(self) -> dict[str, Any]:
-        """The facts as plain data."""
+        """Return the facts as plain data."""
         return {
             "path": str(self.path),
             "format": self.format,
@@ -114,7 +114,7 @@ def _writer(fmt: str, options: dict[str, Any]) -> Callable[..., Contents]:
 
 
 def _is_zarr_export(storage: Storage) -> bool:
-    """Tell whether a folder is a Zarr export of Clew's."""
+    """Return whether a folder is a Zarr export made by Clew."""
     try:
         facts = json.loads(storage.read(_ZARR_MARK))
         return bool(str(facts["attributes"]["format"]).startswith("clew"))

@@ -21,7 +21,7 @@ from clew.views.export.formats import Contents
 from clew.views.export.kept_values import kept_series
 
 _LONGEST_NAME = 1000
-# What some file system refuses in a name, and how long one may be.
+# Characters that some file system refuses in a name, and the longest name it takes.
 _REFUSED = '/\\:*?"<>|' + "".join(map(chr, range(32)))
 _LONGEST_FILE_NAME = 200
 
@@ -60,7 +60,7 @@ class Hdf5Arrays:
         self._shuffle = shuffle
 
     def group(self, above: Any, name: str, attributes: dict[str, Any]) -> Any:
-        """A new group."""
+        """Make a group."""
         group = (self._file if above is None else above).create_group(name)
         texts = {key: _text(fact) for key, fact in attributes.items() if isinstance(fact, str)}
         group.attrs.update(attributes | texts)
@@ -69,9 +69,9 @@ class Hdf5Arrays:
     def array(
         self, group: Any, name: str, shape: Shape, dtype: DType, chunks: Shape, clew_dtype: str
     ) -> Any:
-        """A new dataset, filtered where there is something to filter."""
+        """Make a dataset, compressed if it has elements."""
         filters: dict[str, Any] = {}
-        # HDF5 has no chunks in an array without elements or without axes.
+        # HDF5 has no chunks for an array without elements or without axes.
         if (self._compression or self._shuffle) and chunks and all(chunks):
             filters = {"compression": self._compression, "shuffle": self._shuffle, "chunks": chunks}
         dataset = group.create_dataset(name, shape=shape, dtype=dtype, **filters)
@@ -80,33 +80,33 @@ class Hdf5Arrays:
         return dataset
 
     def check(self, dtype: DType) -> None:
-        """HDF5 has every dtype of numbers."""
+        """Accept every dtype of numbers, as HDF5 does."""
 
     def texts(self, group: Any, name: str, texts: list[str]) -> None:
-        """A dataset of strings."""
+        """Make a dataset of strings."""
         group.create_dataset(name, data=list(map(_text, texts)), dtype=self._h5py.string_dtype())
 
     def remove(self, name: str) -> None:
-        """Remove a group; HDF5 uses its room for what comes next."""
+        """Remove a group; HDF5 reuses its space for later groups."""
         del self._file[name]
 
     def safe(self, name: str) -> str:
-        """The name as that of a group."""
+        """Return the name in a form that HDF5 takes as the name of one group."""
         return safe_name(name)
 
 
 def _text(text: str) -> str:
-    """The text as HDF5 takes it: whole characters, none of which ends it."""
+    """Return the text as HDF5 takes it: valid UTF-8 without NUL characters."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
 
 
 def safe_name(name: str) -> str:
-    """The name with `/`, which makes groups in HDF5, written as `%2F`."""
+    """Return the name with `/`, which makes groups in HDF5, written as `%2F`."""
     return escaped(name, "/\0", _LONGEST_NAME)
 
 
 def escaped(name: str, reserved: str, longest: int) -> str:
-    """A name with some characters as `%XX`, never one that means a place, cut where too long."""
+    """Return a name with reserved characters as `%XX`, never `.` or `..`, cut if too long."""
     text = "".join(f"%{ord(c):02X}" if c in reserved or c == "%" else c for c in name)
     if not text.strip("."):
         text = "%2E" * len(text)
@@ -115,5 +115,5 @@ def escaped(name: str, reserved: str, longest: int) -> str:
 
 @lru_cache
 def file_name(name: str) -> str:
-    """A name that any file system takes as that of one file."""
+    """Return a name that any file system takes as the name of one file."""
     return escaped(name, _REFUSED, _LONGEST_FILE_NAME).replace("..", "%2E%2E")

@@ -1,7 +1,7 @@
-"""The values a trace kept, by address: what the HDF5, Zarr and .pt exports hold.
+"""Values whose data a trace kept, by address: what the HDF5, Zarr and .pt exports hold.
 
-In comes a run, out comes address → values in the order of `Trace.series`, with rank, step and
-call of each. Data is read when asked for. Knows nothing of files.
+Input: a run. Output: address → values in the order of `Trace.series`, with rank, step and call of
+each. Data is read when it is used. Knows nothing of files.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from clew.run.run import Run
 from clew.store.format.payload_numpy import decode, described_array
 from clew.store.format.payload_parts import Parts
 
-# Whose address a value goes under. The first two are exported always, an address of the others
-# if it holds something that none before it does: no data is lost, little is written twice.
+# Tiers of addresses. The first two are always exported; another address only if it has a value that
+# no address before it has. So no data is lost, and little is written twice.
 _RESULTS, _PARAMETERS, _INPUTS, _OP_RESULTS, _OP_INPUTS = range(5)
-# The rank of a value that was made of those of several.
+# The rank of a value that was made from values of several ranks.
 SEVERAL_RANKS = -1
 
 
 @dataclass(frozen=True, slots=True)
 class KeptValue:
-    """One value whose data was kept, and where it occurred; a parameter's calls are versions."""
+    """One value whose data was kept, and where it occurred; a parameter's `call` is its version."""
 
     run: Run
     number: int
@@ -44,11 +44,11 @@ class KeptValue:
 
     @property
     def dtype(self) -> str:
-        """The dtype it was recorded with."""
+        """Return the dtype it was recorded with."""
         return self.run.value(self.number).dtype
 
     def described(self) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
-        """Give dtype and shape that the data has as NumPy, without reading it.
+        """Return the dtype and shape that the data has in NumPy, without reading it.
 
         The dtype is None for a sparse or quantised tensor, which is several arrays.
         """
@@ -57,16 +57,16 @@ class KeptValue:
         return described_array(payload)
 
     def parts(self) -> Parts:
-        """Give the arrays that a sparse or quantised tensor is made of."""
+        """Return the arrays that a sparse or quantised tensor is made of."""
         parts: Parts = decode(self.run.columns.kept[self.number].payload, "parts")
         return parts
 
     def array(self) -> np.ndarray[Any, Any]:
-        """Give the data as NumPy, bf16 and fp8 as exact float32."""
+        """Return the data as NumPy, bf16 and fp8 as exact float32."""
         return self.run.value(self.number).array()
 
     def tensor(self) -> Any:
-        """Give the data as a torch tensor."""
+        """Return the data as a torch tensor."""
         return self.run.value(self.number).tensor()
 
 
@@ -74,7 +74,7 @@ KeptSeries = dict[str, list[KeptValue]]
 
 
 def kept_series(run: Run, addresses: Sequence[str] | None) -> KeptSeries:
-    """Every value that was kept, or those that some addresses name, by address."""
+    """Return every value whose data was kept, or those that some addresses name, by address."""
     if isinstance(addresses, str):
         addresses = [addresses]
     found = _everything(run) if addresses is None else _selected(run, addresses)
@@ -99,19 +99,19 @@ def _everything(run: Run) -> KeptSeries:
         for address, values in series.items():
             keys = {value.number for value in values}
             if tier <= _PARAMETERS or not keys <= covered:
-                # A parameter that was recorded by its name has more versions than ops read.
+                # A parameter that was captured by its name has more versions than ops read.
                 told = {value.rank for value in found.get(address, ())}
                 rest = [value for value in values if value.rank not in told]
                 found[address] = found.get(address, []) + rest
                 covered |= keys
-    # Where something was made of values, that is the series.
+    # If callbacks or a gather made results of the values, those are the series.
     for address in _made(run):
         found |= _series_of(run, address)
     return found
 
 
 def _made(run: Run) -> list[str]:
-    """The addresses of whose values callbacks or a gather have made something."""
+    """Return the addresses whose values callbacks or a gather have replaced by results."""
     found: dict[str, None] = {}
     c = run.columns
     for subject in np.unique(c.subject[np.isin(c.kind, LABELLED)]).tolist():
@@ -122,7 +122,7 @@ def _made(run: Run) -> list[str]:
 
 
 def _uses(run: Run) -> Iterator[tuple[int, str, KeptValue]]:
-    """Every occurrence of a kept value in an event, with its tier and address."""
+    """Yield every occurrence of a kept value in an event, with its tier and address."""
     with_data = _with_data(run)
     if not with_data:
         return
@@ -157,16 +157,16 @@ def _with_data(run: Run) -> set[int]:
         try:
             return kept[number].payload is not None
         except BadTrace:
-            # It was kept and is damaged: whoever reads it will say so.
+            # The data was kept and is damaged: reading it raises an error that says so.
             return True
 
     return {number for number in kept if has_data(number)}
 
 
 def _passed_over(run: Run) -> set[int]:
-    """Events that an address does not stand for.
+    """Return the events that no address stands for.
 
-    Recomputed calls, wrappers of what ran, and what was gathered, which has a place in its series.
+    These are recomputed calls, wrappers of calls, and gathered values, which belong to a series.
     """
     c = run.columns
     rows = [int(row) for row in run.rows(MODULE)]
@@ -180,7 +180,7 @@ def _passed_over(run: Run) -> set[int]:
 
 
 def _tensors(run: Run, row: int) -> list[tuple[str, str, int]]:
-    """Role, path and number of every tensor of an event, those of an inferred result too."""
+    """Return role, path and number of every tensor of an event, also of an inferred result."""
     found = [(leaf.role, leaf.path, number) for leaf, number in run.leaf_values(row)]
     if run.columns.end[row] < 0 and not any(role == OUT for role, _, _ in found):
         found += [(OUT, path, value.number) for path, value in run.values_of(row, OUT).items()]
@@ -216,7 +216,7 @@ def _selected(run: Run, addresses: Sequence[str]) -> KeptSeries:
 
 
 def _series_of(run: Run, text: str) -> KeptSeries:
-    """The kept values of `Trace.series`, by the address of each."""
+    """Return the kept values of `Trace.series`, by the address of each."""
     with_data = _with_data(run)
     series = [e for e in entries(run, text) if e.value.number in with_data]
     found: KeptSeries = {}
@@ -228,7 +228,7 @@ def _series_of(run: Run, text: str) -> KeptSeries:
 
 
 def _addresses(series: list[Entry], text: str) -> list[str]:
-    """The address of each value of a series."""
+    """Return the address of each value of a series."""
     side = IN if parse(text).role == IN else OUT
     found = [address_of(entry.event, side, entry.path) for entry in series]
     copied = {a for a, entry in zip(found, series, strict=True) if entry.event.kind == "gathered"}
@@ -239,7 +239,7 @@ def _addresses(series: list[Entry], text: str) -> list[str]:
 
 
 def _parameters(run: Run, wanted: Address) -> KeptSeries:
-    """The versions of parameters that ops read, as far as an address names them."""
+    """Return the versions of parameters that ops read, as far as an address names them."""
     found: KeptSeries = {}
     if wanted.role != "param" or wanted.kind != "path":
         return found

@@ -1,8 +1,8 @@
 """Model Explorer's JSON: a graph per rank whose layers nest as the module calls do.
 
-Every call is a layer to be opened, every op a node with the shapes it took and gave, its source
-and its time. `depth`, `fold`, `ops` and `step` are those of `Trace.graph`; all ops, nothing folded,
-all the way down if not told.
+Every call is a layer that can be opened, every op a node with the shapes of its inputs and outputs,
+its source and its time. `depth`, `fold`, `ops` and `step` are those of `Trace.graph`; by default
+all ops, nothing folded, down to the last level.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _graph(rank: int, graph: Graph, several: bool) -> dict[str, Any]:
 
 
 def _namespaces(graph: Graph) -> dict[str, str]:
-    """The path of each frame, each a name of its own, as two calls of one module are two layers."""
+    """Return the path of each frame; a number tells two calls of one module apart."""
     spaces: dict[str, str] = {}
     taken: dict[str, int] = {}
     for node in graph.nodes:
@@ -114,6 +114,6 @@ def _pairs(facts: dict[str, str]) -> list[dict[str, str]]:
 
 
 def _output(source: Node, edge: Edge) -> str:
-    """Which of a node's results an edge carries, by its look."""
+    """Return which of a node's results an edge carries, by dtype and shape."""
     found = [n for n, look in enumerate(source.outputs) if look in edge.labels]
     return str(found[0] if found else 0)

@@ -1,7 +1,8 @@
 """Parquet: the event table of all ranks as one compact file, for DuckDB, Polars, pandas, Spark.
 
-The columns that a trace's own `events-*.parquet` files spell out in words; each event once, in
-order of rank and id. Rows of internal tables are left out: they mean nothing without the tables.
+It has the readable columns of the trace's `events-*.parquet` files, each event once, in order of
+rank and id. Columns that refer to internal tables are left out: they mean nothing without the
+tables.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import TextIO, cast
 
 
 def text_file(target: Path) -> TextIO:
-    """A new UTF-8 file to write to, compressed if its name ends in `.gz`."""
+    """Open a new UTF-8 file to write to, compressed if its name ends in `.gz`."""
     errors = "backslashreplace"
     if target.suffix == ".gz":
         return cast(TextIO, gzip.open(target, "wt", encoding="utf-8", errors=errors, newline="\n"))

@@ -50,7 +50,7 @@ def write(
 def _tensors(
     address: str, values: list[KeptValue], read: dict[int, Any], left_out: list[str]
 ) -> list[tuple[Any, KeptValue]]:
-    """Give the tensors that can be read; a value of several addresses is one tensor in each."""
+    """Return the tensors that can be read; a value of several addresses is one tensor in each."""
     found = []
     for value in values:
         try:

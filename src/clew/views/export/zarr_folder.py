@@ -57,13 +57,13 @@ class ZarrArrays:
         self._shuffle = shuffle
 
     def group(self, above: Any, name: str, attributes: dict[str, Any]) -> Any:
-        """A new group."""
+        """Make a group."""
         return (self._root if above is None else above).create_group(name, attributes=attributes)
 
     def array(
         self, group: Any, name: str, shape: Shape, dtype: DType, chunks: Shape, clew_dtype: str
     ) -> Any:
-        """A new array."""
+        """Make an array."""
         return group.create_array(
             name,
             shape=shape,
@@ -83,12 +83,12 @@ class ZarrArrays:
         return codecs.ZstdCodec() if self._compression == "zstd" else codecs.GzipCodec()
 
     def check(self, dtype: DType) -> None:
-        """Refuse the floats that are longer than Zarr's."""
+        """Refuse floats longer than those of Zarr."""
         if dtype.char in "gG":
             raise ClewError(f"it is {dtype}, which Zarr lacks; hdf5 has it")
 
     def texts(self, group: Any, name: str, texts: list[str]) -> None:
-        """An attribute: Zarr has no settled form for arrays of strings."""
+        """Write an attribute: Zarr has no standard form for arrays of strings."""
         group.attrs[name] = texts
 
     def remove(self, name: str) -> None:
@@ -96,6 +96,6 @@ class ZarrArrays:
         del self._root[name]
 
     def safe(self, name: str) -> str:
-        """The name with what file systems refuse, or Zarr keeps for itself, as `%XX`."""
+        """Return the name with characters that file systems refuse or Zarr reserves as `%XX`."""
         text = file_name(name)
         return "%5F" + text[1:] if text.startswith("__") else text

@@ -1,7 +1,7 @@
-"""What colour a box has: by the family of its class, or by a number on a scale.
+"""Colours of boxes: by the family of a class, or by a number on a scale.
 
-In come nodes and what to colour by, out come CSS class names; the colours of each are given for
-light and dark surroundings.
+Input: nodes and what to colour by. Output: CSS class names, each with colours for light and dark
+pages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STEPS = 7
 
 @dataclass(frozen=True, slots=True)
 class Paint:
-    """Fill and line of a box in light and dark surroundings."""
+    """Fill and line colour of a box on light and dark pages."""
 
     fill: str
     line: str
@@ -30,7 +30,7 @@ class Paint:
     dark_line: str
 
 
-# Kinds of layers that people tell apart at a glance, by what their classes are called.
+# Kinds of layers that people want to tell apart, by patterns of their class names.
 _FAMILIES = (
     ("attention", re.compile(r"att(e)?n", re.I)),
     ("norm", re.compile(r"norm", re.I)),
@@ -54,7 +54,7 @@ FAMILIES = {
     "activation": Paint("#fce7f3", "#db2777", "#4a2036", "#f47fb6"),
     "regular": Paint("#f1f5f9", "#94a3b8", "#2a323d", "#7b8a9d"),
     "mlp": Paint("#e0e7ff", "#4f46e5", "#292d63", "#9aa3fb"),
-    # Classes of no family take one of these by their name.
+    # Classes of no family get one of these colours, chosen by their name.
     "other0": Paint("#e8eef5", "#51657d", "#2b3745", "#a3b5c9"),
     "other1": Paint("#f3e8e2", "#8a5a44", "#40302a", "#d0a48f"),
     "other2": Paint("#eaf0df", "#64803a", "#313a22", "#b2cb8a"),
@@ -94,7 +94,7 @@ class Painter:
             self._low, self._high = min(numbers, default=0.0), max(numbers, default=0.0)
 
     def css_class(self, node: Node) -> str:
-        """The class that says the node's colour."""
+        """Return the CSS class for the node's colour."""
         if node.kind in (INPUT, OUTPUT):
             return "io"
         if self.by == "class":
@@ -117,7 +117,7 @@ class Painter:
         }[self.by]
 
     def _step(self, number: float) -> int:
-        """The step of a number: by its magnitude for what spans several, else evenly."""
+        """Return the step of a number on the scale: logarithmic if all are positive."""
         low, high = self._low, self._high
         if self.by in ("stats.nan", "stats.inf"):
             return 0 if not number else max(1, round((STEPS - 1) * number / high))
@@ -131,7 +131,7 @@ class Painter:
         return min(STEPS - 1, max(0, round((STEPS - 1) * (number - low) / (high - low))))
 
     def legend(self) -> tuple[str, str, str] | None:
-        """What is coloured by, and the least and most of it; None for classes, which are named."""
+        """Return what colours stand for, with the least and most of it; None for classes."""
         if self.by == "class":
             return None
         text: Callable[[float], str] = {
@@ -144,7 +144,7 @@ class Painter:
 
 
 def family(node: Node) -> str:
-    """The family of a module's class, by what it is called."""
+    """Return the family of a module's class, judged by the class name."""
     called = node.cls or node.name
     for name, pattern in _FAMILIES:
         if pattern.search(called):

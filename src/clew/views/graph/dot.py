@@ -37,7 +37,7 @@ _SHAPES = {
 
 
 def dot(graph: Graph, *, color: str, direction: str, show: tuple[str, ...]) -> str:
-    """The graph for Graphviz."""
+    """Return the graph for Graphviz."""
     painter = Painter(graph.nodes, color)
     rank = "LR" if direction == "right" else "TB"
     lines = [
@@ -86,7 +86,7 @@ def _drawn(
 
 
 def netron_dot(graph: Graph) -> str:
-    """The graph for Netron: boxes that say their type, names and facts; frames as clusters."""
+    """Return the graph for Netron: boxes with type, names and facts; frames as clusters."""
     lines = [f"digraph {quoted(graph.heading)} {{", "  node [shape=record];"]
     names = {node.id: _netron_name(node) for node in graph.nodes}
     for node in graph.nodes:
@@ -97,7 +97,7 @@ def netron_dot(graph: Graph) -> str:
             label = f" [label={quoted(words.edge_label(edge))}]" if edge.labels else ""
             source, target = quoted(names[edge.source]), quoted(names[edge.target])
             lines.append(f"  {source} -> {target}{label};")
-    # Netron leaves clusters aside, so they only list what was declared before.
+    # Netron ignores clusters, so they only list boxes that were declared before.
     nodes = {node.id: node for node in graph.nodes}
     for node in graph.tops:
         lines += _cluster(node, nodes, names, "  ")
@@ -120,13 +120,13 @@ def _cluster(
 
 
 def _netron_name(node: Node) -> str:
-    """A name of its own for each box, which begins with the path that people know."""
+    """Return a unique name for each box, which begins with the module path."""
     name = node.path or node.name
     return f"{name}#{node.id}"
 
 
 def _record(node: Node, name: str) -> str:
-    """A label in the form of `torch.fx`: name, sort of call, what is called and facts of it."""
+    """Return a label as `torch.fx` writes it: name, sort of call, what is called, facts."""
     kind = {CALL: "call_module", OP: "call_function", INPUT: "placeholder", OUTPUT: "output"}
     called = node.cls or node.name
     facts = [
@@ -143,7 +143,7 @@ def _record(node: Node, name: str) -> str:
 
 
 def _in_record(text: str) -> str:
-    """Text without what would end a field of a record."""
+    """Return the text without characters that would end a field of a record."""
     text = plain(text)
     for mark in '{}|<>"\\':
         text = text.replace(mark, " ")
@@ -151,7 +151,7 @@ def _in_record(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    r"""A string of the DOT language.
+    r"""Return a string of the DOT language.
 
     >>> print(quoted('say "hi"'))
     "say \"hi\""

@@ -1,4 +1,4 @@
-"""A graph as a Mermaid flowchart, which GitHub and many documents draw from the text."""
+"""A graph as a Mermaid flowchart, which GitHub and many document viewers draw."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from clew.plain_text import plain
 from clew.views.graph import words
 from clew.views.graph.colors import FAMILIES, SCALE, Painter
 
-# Marks that mean something in a label: entities, the end of the label, tags, Markdown, formulas,
-# line breaks; and what begins a setting or comment, wherever it stands.
+# Characters with a meaning in a label: entities, the end of the label, tags, Markdown, formulas,
+# line breaks; and what begins a setting or comment, anywhere in the text.
 _CODES = str.maketrans(
     {
         "#": "#35;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "&": "#amp;", "`": "#96;",
@@ -22,10 +22,10 @@ _ARROWS = {BACKWARD: "-.->", ORDER: "-.->", WRITE: "==>"}
 
 
 def mermaid(graph: Graph, *, color: str, direction: str, show: tuple[str, ...]) -> str:
-    """The graph as text for Mermaid."""
+    """Return the graph as text for Mermaid."""
     painter = Painter(graph.nodes, color)
     nodes = {node.id: node for node in graph.nodes}
-    # What comes between dashes before a diagram is YAML, of which JSON is a part.
+    # Text between dashes before a diagram is YAML, and JSON is valid YAML.
     title = json.dumps(words.heading(graph)).replace("%", "\\u0025")
     lines = ["---", f"title: {title}", "---"] if graph.part else []
     lines.append(f"flowchart {'LR' if direction == 'right' else 'TB'}")
@@ -68,5 +68,5 @@ def _drawn(node: Node, nodes: dict[str, Node], show: tuple[str, ...], indent: st
 
 
 def _escaped(text: str) -> str:
-    """Text that Mermaid takes as such."""
+    """Escape text so that Mermaid shows it literally."""
     return plain(text).translate(_CODES)

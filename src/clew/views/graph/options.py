@@ -1,4 +1,4 @@
-"""The words that say how a graph is drawn. Apart from the drawing, so that naming them is cheap."""
+"""Option words of a graph. In a separate file so that importing them is cheap."""
 
 from __future__ import annotations
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from clew.errors import MissingDependency
 
-# What SVG counts as an inch.
+# Pixels per inch in SVG.
 _PER_INCH = 96.0
 
 
 def png_bytes(
     svg: str, size: tuple[float, float], dpi: float, width: float | None, height: float | None
 ) -> bytes:
-    """The picture at a resolution, or as large as fits a width and height in inches."""
+    """Return the picture at a resolution, or as large as fits a width and height in inches."""
     try:
         import resvg_py
     except ImportError as missing:

@@ -1,4 +1,4 @@
-"""The style sheet of a picture: colours for light and dark surroundings, weights, dashes."""
+"""Style sheet of a picture: colours for light and dark pages, weights, dashes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _SHAPES = (
 
 
 def style_sheet(theme: str) -> str:
-    """The sheet for one theme, or for whichever the surroundings have."""
+    """Return the style sheet for one theme, or for both, following the page."""
     if theme not in THEMES:
         raise ClewError(f"theme={theme!r} is not one of {', '.join(map(repr, THEMES))}")
     if theme == "dark":
@@ -76,5 +76,5 @@ def _paint(name: str, paint: Paint, dark: bool) -> str:
 
 
 def _scoped(selectors: str) -> str:
-    """Selectors that touch nothing else of the page a picture is put into."""
+    """Restrict selectors to the picture, so that they change nothing else on a page."""
     return ",".join(f".clew {selector}" for selector in selectors.split(","))

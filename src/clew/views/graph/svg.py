@@ -1,7 +1,7 @@
-"""A graph as SVG, laid out here: no other program, no font, no script needed.
+"""A graph as SVG, laid out here: no other program, font or script is needed.
 
-The picture adapts to light and dark surroundings by itself, or is drawn for one of them. Every
-box has a tooltip with all that is known of it.
+The picture adapts to light and dark pages by itself, or is drawn for one of them. Every box has a
+tooltip with all facts about it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _STACK = 3.0
 _ARROW = 6.0
 _LEGEND, _LEGEND_WIDTH = 34.0, 270.0
 _LONG_TITLE = 110.0
-# Room below the picture for the words that say which part of the run it shows.
+# Room below the picture for the text that says which part of the run it shows.
 _PART = 20.0
 
 
@@ -58,7 +58,9 @@ class Drawing:
         self.picture = self._laid_out()
 
     def _said_once(self) -> list[str]:
-        """The label of each edge: those that share a line have one, and none is said twice."""
+        """Return the label of each edge; edges that share a line have one, and no label is
+        repeated.
+        """
         lines: dict[tuple[str, str, str], list[int]] = {}
         for number, edge in enumerate(self._edges):
             lines.setdefault((edge.source, self._side_met(edge), _lane(edge)), []).append(number)
@@ -73,7 +75,7 @@ class Drawing:
         return labels
 
     def _side_met(self, edge: Edge) -> str:
-        """The target, or the frame around it that stands beside the source or a frame of its."""
+        """Return the target, or the outermost frame around it that does not contain the source."""
         around: set[str | None] = {None}
         at: str | None = edge.source
         while at is not None:
@@ -123,7 +125,7 @@ class Drawing:
         return first, text_width(words.subtitle(node), SMALL)
 
     def _in_two_lines(self, node: Node) -> bool:
-        """Whether the class goes below the name, which leaves more room for lines beside it."""
+        """Return whether the class goes below the name, which leaves more room for lines."""
         first, second = self._title_widths(node)
         return bool(second) and not self._right and first + second > _LONG_TITLE
 
@@ -151,7 +153,7 @@ class Drawing:
         return width + 2 * _MARGIN, self.picture.height + _STACK + 2 * _MARGIN + below
 
     def text(self) -> str:
-        """The whole file."""
+        """Return the whole SVG file."""
         legend = self._painter.legend()
         width, height = self.size
         title = f"{words.heading(self._graph)}: {len(self._graph.nodes)} nodes"
@@ -265,7 +267,7 @@ class Drawing:
 
 
 def escape(text: str) -> str:
-    """Write text of an element or attribute, of characters that XML allows."""
+    """Escape text for an element or attribute; keep only characters that XML allows."""
     return html.escape(plain_lines(text))
 
 
@@ -285,7 +287,7 @@ def _rect(rect: Rect, css: str, radius: float) -> str:
 
 
 def _curve(points: list[Point], right: bool, head: bool) -> tuple[str, str]:
-    """A smooth line through points, straight where they are in line, and its arrow head."""
+    """Return a smooth line through points, straight where they are aligned, and its arrow head."""
     tidy = [*(p for p, after in pairwise(points) if p != after), points[-1]]
     (x, y), before = tidy[-1], tidy[-2]
     along = (x - before[0]) if right else (y - before[1])
@@ -318,5 +320,5 @@ def _p(point: Point) -> str:
 
 
 def _n(number: float) -> str:
-    """A number as short as it reads the same."""
+    """Write a number with at most one decimal."""
     return f"{number:.1f}".removesuffix(".0")

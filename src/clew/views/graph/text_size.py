@@ -1,7 +1,7 @@
-"""How wide a text will be, without a font at hand.
+"""Estimate the width of a text without a font.
 
-The widths are those of DejaVu Sans, which is among the widest of the fonts a sans-serif text may
-be shown in, so that what is laid out with them fits with others as well.
+The widths are those of DejaVu Sans, one of the widest sans-serif fonts, so that the text also fits
+in other fonts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WIDE = 100
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:
-    """The width of a text in pixels, at a font size in pixels.
+    """Return the width of a text in pixels, at a font size in pixels.
 
     >>> round(text_width("attn", 13)), round(text_width("attn", 13, bold=True))
     (26, 29)

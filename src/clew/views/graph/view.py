@@ -1,7 +1,7 @@
-"""The graph of a trace as people hold it: pictures, text, data.
+"""The graph of a trace as users get it: pictures, text, data.
 
-In comes a `Run`, out comes a `GraphView` with `.svg()`, `.png()`, `.dot()`, `.mermaid()`,
-`.json()`; `str()` is a list of the boxes with what each of them takes.
+Input: a `Run`. Output: a `GraphView` with `.svg()`, `.png()`, `.dot()`, `.mermaid()`, `.json()`;
+`str()` lists the boxes with the inputs of each.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from clew.views.graph.svg import Drawing
 from clew.views.strict_json import as_json
 from clew.views.text.style import counted
 
-# How many boxes a picture has at the most when its depth is left open.
+# The most boxes of a picture whose depth is not given.
 READABLE = 48
 _DEEPEST = 12
 
@@ -39,8 +39,8 @@ PathLike = str | os.PathLike[str]
 class GraphView:
     """A graph that can be drawn, written and read.
 
-    `dpi`, `width` and `height` are the size of a PNG unless it is given its own. Programs that drew
-    with Graphviz's Python package find what they know: `source` is DOT, `render` writes a picture.
+    `dpi`, `width` and `height` are the defaults for a PNG. The names of Graphviz's Python package
+    work too: `source` is DOT, `render` writes a picture.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class GraphView:
     def svg(
         self, path: PathLike | None = None, *, theme: str | None = None, exist: str = "replace"
     ) -> str:
-        """The picture as SVG, written to a file if one is named.
+        """Return the picture as SVG; write it to a file if a path is given.
 
-        `theme` is `"light"`, `"dark"`, or `"auto"` for whichever the surroundings have. If there
-        is a picture, `exist="replace"` replaces it, `"keep"` moves it to `graph.1.svg`, `"error"`
-        raises; so do the other forms.
+        `theme` is `"light"`, `"dark"`, or `"auto"`, which follows the page. If the file exists,
+        `exist="replace"` replaces it, `"keep"` moves it to `graph.1.svg`, `"error"` raises. `exist`
+        means the same for the other formats.
         """
         return _written(self._drawing(theme or self._theme).text(), path, "svg", exist)
 
@@ -89,7 +89,7 @@ class GraphView:
         theme: str | None = None,
         exist: str = "replace",
     ) -> Path | str:
-        """Write the picture as PNG; `width` and `height`, in inches, say what it has to fit."""
+        """Write the picture as PNG; it fits `width` and `height`, in inches, if they are given."""
         theme, dpi = theme or self._theme, dpi or self.dpi
         width, height = width or self.width, height or self.height
         drawing = self._drawing("light" if theme == "auto" else theme)
@@ -99,24 +99,24 @@ class GraphView:
     def dot(
         self, path: PathLike | None = None, *, netron: bool = False, exist: str = "replace"
     ) -> str:
-        """The graph in the DOT language; with `netron` in the form that Netron reads best."""
+        """Return the graph in the DOT language; with `netron` in the form for Netron."""
         text = netron_dot(self.model) if netron else dot(self.model, **self._looks)
         return _written(text, path, "dot", exist)
 
     def mermaid(self, path: PathLike | None = None, *, exist: str = "replace") -> str:
-        """The graph as a Mermaid flowchart."""
+        """Return the graph as a Mermaid flowchart."""
         return _written(mermaid(self.model, **self._looks), path, "mermaid", exist)
 
     def json(self, path: PathLike | None = None, *, exist: str = "replace") -> str:
-        """The graph as data: nodes that nest, and edges."""
+        """Return the graph as JSON: nested nodes, and edges."""
         return _written(as_json(self.to_dict(), indent=1) + "\n", path, "json", exist)
 
     def to_dict(self) -> dict[str, Any]:
-        """The graph as plain data."""
+        """Return the graph as plain data."""
         return self.model.to_dict()
 
     def save(self, path: PathLike, *, exist: str = "replace", **options: Any) -> Path | str:
-        """Write the graph in the form that the file's ending says; where it is."""
+        """Write the graph in the format of the file's ending; return the path."""
         suffix = Path(path).suffix.lower()
         kinds = ("svg", "png", "dot", "dot", "mermaid", "json")
         forms: dict[str, str] = dict(zip(SUFFIXES, kinds, strict=True))
@@ -130,11 +130,11 @@ class GraphView:
 
     @property
     def source(self) -> str:
-        """The graph in the DOT language."""
+        """Return the graph in the DOT language."""
         return self.dot()
 
     def render(self, filename: PathLike, cleanup: bool = True, format: str = "png") -> str:
-        """Write the picture in the form that the file's ending says, else in `format`; the file."""
+        """Write the picture in the format of the file's ending, else `format`; return the path."""
         path = os.fspath(filename)
         if Path(path).suffix.lower() not in SUFFIXES:
             path = f"{path}.{format}"
@@ -204,9 +204,9 @@ def graph_view(
     step: int | None = None,
     **looks: Any,
 ) -> GraphView:
-    """The graph of one forward pass, or of some calls, on one rank.
+    """Return the graph of one forward pass, or of some calls, on one rank.
 
-    It is as deep as stays readable if not told.
+    Without `depth` it is as deep as stays readable.
     """
     run, roots, said = one_rank(run, roots)
     roots = None if roots is None else _outermost(run, roots)
@@ -229,10 +229,10 @@ def graph_view(
 
 
 def _outermost(run: Run, rows: list[int]) -> list[int]:
-    """Those of some events that lie in none of the others."""
+    """Return those of some events that lie in none of the others."""
     parents = run.parent_row.tolist()
     wanted = set(rows)
-    # Whether a call, or one around it, is among those wanted.
+    # Whether a call, or a call that contains it, is among those wanted.
     inside: dict[int, bool] = {-1: False}
     found = []
     for row in sorted(wanted):
@@ -247,7 +247,7 @@ def _outermost(run: Run, rows: list[int]) -> list[int]:
 
 
 def _deepest(count: Callable[[int], tuple[int, int]]) -> int:
-    """The last depth that shows more than the one before, and not too much."""
+    """Return the last depth that shows more than the one before, and not too many boxes."""
     known, _ = count(1)
     for depth in range(2, _DEEPEST + 1):
         nodes, boxes = count(depth)
@@ -258,14 +258,14 @@ def _deepest(count: Callable[[int], tuple[int, int]]) -> int:
 
 
 def _readable(at: Callable[..., Graph], deepest: int, fold: bool) -> Graph:
-    """The deepest graph that is not too much to look at, inputs and outputs included."""
+    """Return the deepest graph that is still readable, inputs and outputs included."""
     depth = deepest
     best = at(depth)
     while depth > 1 and len(best.boxes) > READABLE:
         depth -= 1
         best = at(depth)
     if fold and len(best.boxes) > READABLE:
-        # A loop whose tensors grow is folded only where showing each turn is too much.
+        # A loop whose tensors grow is folded only if showing each turn would be too much.
         shorter = at(1, False)
         return shorter if len(shorter.boxes) < len(best.boxes) else best
     return best

@@ -1,4 +1,4 @@
-"""What boxes and edges say: the words that all pictures of a graph share."""
+"""Texts of boxes and edges that all pictures of a graph share."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ SHOWN = ("params", "time")
 
 
 def title(node: Node) -> str:
-    """The name of a box."""
+    """Return the name of a box."""
     return clipped(plain(node.name), _LONGEST_NAME)
 
 
 def times(node: Node) -> str:
-    """How often it ran, empty for once."""
+    """Return how often it ran, empty for once."""
     return f"×{node.count}" if node.count > 1 else ""
 
 
 def subtitle(node: Node) -> str:
-    """The class of a module, where the name does not say it."""
+    """Return the class of a module, empty if the name already says it."""
     is_new = node.kind == CALL and node.cls != node.name
     return clipped(plain(node.cls), _LONGEST_NAME) if is_new else ""
 
 
 def facts(node: Node, shown: tuple[str, ...] = SHOWN) -> str:
-    """Parameters, time and the like, of one run; `12 ×` before what each run has of its own."""
+    """Return parameters, time and the like of one run, with `12 ×` before what each run has."""
     runs = max(len(node.events), 1)
     each = f"{node.count} × " if node.count > 1 else ""
     modules = max(node.modules, 1)
@@ -59,7 +59,7 @@ def facts(node: Node, shown: tuple[str, ...] = SHOWN) -> str:
 
 
 def edge_label(edge: Edge) -> str:
-    """The looks of what an edge carries, shortened."""
+    """Return dtype and shape of the tensors an edge carries, shortened."""
     if edge.kind == NEXT:
         return ""
     shown = [clipped(plain(label), _LONGEST_LABEL) for label in edge.labels[:_MOST_LABELS]]
@@ -71,7 +71,7 @@ def edge_label(edge: Edge) -> str:
 
 
 def joined(edges: list[Edge]) -> Edge:
-    """Edges that share a line as one."""
+    """Join edges that share a line into one."""
     kinds = {edge.kind for edge in edges}
     labels = dict.fromkeys(label for edge in edges for label in edge.labels)
     kind = edges[0].kind if len(kinds) == 1 else DATA
@@ -81,7 +81,7 @@ def joined(edges: list[Edge]) -> Edge:
 
 
 def description(node: Node) -> str:
-    """All that is known of a node, a line each, as a tooltip."""
+    """Return everything known about a node, one fact per line, as a tooltip."""
     runs = max(len(node.events), 1)
     lines = [f"{node.path or node.name}{f' ({node.cls})' if node.cls else ''}"]
     if runs > 1:
@@ -106,17 +106,17 @@ def description(node: Node) -> str:
 
 
 def edge_description(edge: Edge, names: dict[str, str]) -> str:
-    """What an edge carries from where to where."""
+    """Return what an edge carries, from where to where."""
     how = {WRITE: " (in place)", BACKWARD: " (gradient)", ORDER: " (order)"}.get(edge.kind, "")
     carried = "\n".join(map(plain, edge.labels))
     return f"{names[edge.source]} → {names[edge.target]}{how}\n{carried}"
 
 
 def heading(graph: Graph) -> str:
-    """What is drawn: the title of the graph, and which part of the run it is."""
+    """Return the title of the graph, and which part of the run it draws."""
     return plain(graph.heading)
 
 
 def part(graph: Graph) -> str:
-    """Which part of the run is drawn, empty for all of it."""
+    """Return which part of the run is drawn, empty for all of it."""
     return plain(graph.part)

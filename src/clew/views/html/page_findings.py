@@ -1,6 +1,6 @@
-"""The findings of a run as a report carries them, and which events a report keeps.
+"""Findings of a run as data for the page, and the choice of events that the page holds.
 
-In come a run, its findings and a way from events to rows of the report, out comes plain data.
+Input: a run, its findings, and a function from events to rows of the report. Output: plain data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RowOf = Callable[[int], int]
 
 
 def finding_list(found: Iterable[Finding], row_of: RowOf) -> list[dict[str, Any]]:
-    """Give the findings, each with the row to go to, -1 for none."""
+    """Return the findings, each with the row to go to, -1 for none."""
     return [
         {
             "severity": finding.severity,
@@ -39,7 +39,7 @@ def finding_list(found: Iterable[Finding], row_of: RowOf) -> list[dict[str, Any]
 
 
 def origin_list(origins: Sequence[NonFinite], row_of: RowOf) -> list[dict[str, Any]]:
-    """Give where NaN and Inf come from: the first of each kind."""
+    """Return where NaN and Inf come from: the first of each kind."""
     counts: Counter[tuple[str, str]] = Counter()
     listed = []
     for origin in origins:
@@ -58,14 +58,14 @@ def origin_list(origins: Sequence[NonFinite], row_of: RowOf) -> list[dict[str, A
 
 
 def gaps(listed: Iterable[Gap]) -> dict[str, Any]:
-    """Give what was not seen, and what to do about it."""
+    """Return coverage gaps, each with its remedy."""
     all_gaps = list(listed)
     shown = [[g.what, g.where, g.why, g.remedy] for g in all_gaps[:_MOST_GAPS]]
     return {"total": len(all_gaps), "first": shown}
 
 
 def kept_rows(run: Run, most: int, found: Iterable[Finding] = ()) -> Ints:
-    """Choose what fits: of each rank the first and last events; findings, errors, their callers."""
+    """Choose the events that fit: first and last of each rank; findings, errors, their callers."""
     keep = np.ones(len(run), dtype=bool)
     if len(run) <= most:
         return np.flatnonzero(keep)

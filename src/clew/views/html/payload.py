@@ -1,10 +1,10 @@
-"""The bytes inside a report: typed columns and a JSON head, compressed, as base64 text.
+"""Bytes inside a report: typed columns and a JSON head, compressed, as base64 text.
 
-In come arrays and plain data, out comes text for a `<script type="text/plain">`. The bytes are the
-length of the head (4 bytes, little end first), the head, then the columns. Whole numbers take as
-few bytes as they need; a column may hold differences instead of values; its bytes lie plane by
-plane, all first bytes, then all second ones, which compresses far better. `viewer/src/payload.ts`
-reads it.
+Input: arrays and plain data. Output: text for a `<script type="text/plain">`. The bytes are the
+length of the head (4 bytes, little-endian), the head, then the columns. Integers take as few bytes
+as they need. A column may hold differences instead of values. Its bytes are stored plane by plane,
+all first bytes, then all second bytes, which compresses far better. `viewer/src/payload.ts` reads
+it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from clew.views.strict_json import as_json
 
 _WHOLE = ("u1", "i1", "u2", "i2", "u4", "i4")
-# Beyond this it takes twice as long for a fiftieth less.
+# A higher level takes twice as long and saves a fiftieth.
 _LEVEL = 3
 
 
 class Packer:
-    """Collects columns, then packs them with a head that says where each lies."""
+    """Collects columns, then packs them with a head that says where each is."""
 
     def __init__(self) -> None:
         self._places: dict[str, list[Any]] = {}
@@ -32,7 +32,9 @@ class Packer:
         self._size = 0
 
     def add(self, name: str, column: Any, differences: bool = False) -> None:
-        """Add numbers; with `differences`, each but the first as the step from the one before."""
+        """Add numbers; with `differences`, each but the first as the difference from the one
+        before.
+        """
         array = np.asarray(column)
         if differences and len(array):
             array = np.concatenate([array[:1], np.diff(array)])
@@ -42,7 +44,7 @@ class Packer:
         self._put(name, [kind, self._size, len(array), int(differences)], planes.tobytes())
 
     def add_bytes(self, name: str, data: bytes) -> None:
-        """Add bytes as they are."""
+        """Add bytes unchanged."""
         self._put(name, ["u1", self._size, len(data), 0], data)
 
     def _put(self, name: str, place: list[Any], data: bytes) -> None:
@@ -51,7 +53,7 @@ class Packer:
         self._size += len(data)
 
     def text(self, head: dict[str, Any]) -> str:
-        """Everything as base64."""
+        """Return everything as base64."""
         packed = as_json({**head, "columns": self._places}).encode()
         data = b"".join([len(packed).to_bytes(4, "little"), packed, *self._pieces])
         deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
@@ -59,7 +61,7 @@ class Packer:
 
 
 def _narrowed(array: NDArray[Any]) -> NDArray[Any]:
-    """The array in the smallest type that holds it; what is too large for 32 bits as floats."""
+    """Return the array in the smallest type that holds it; integers over 32 bits become floats."""
     if array.dtype.kind == "f":
         return array.astype(np.dtype(array.dtype).newbyteorder("<"))
     if array.dtype.kind == "b" or not len(array):

@@ -1,8 +1,8 @@
 """Kept data as small pictures: a histogram and a few pooled tiles of numbers per value.
 
-In come payloads, out come columns in a `Packer` that the viewer opens only when a value is looked
-at. A cell of a tile is one byte: 0 NaN, 1 and 2 the infinities, 3 to 255 from `low` to `high`.
-What does not fit the budget is counted, not shown.
+Input: payloads. Output: columns in a `Packer`, which the viewer opens only when a value is
+selected. A cell of a tile is one byte: 0 NaN, 1 and 2 the infinities, 3 to 255 from `low` to
+`high`. Values that do not fit the budget are counted, not shown.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Previews:
         return len(self._facts)
 
     def add(self, payload: Payload) -> int:
-        """Take in one value; its number counted from 1, 0 if it is not shown."""
+        """Add one value; return its number counted from 1, or 0 if it is not shown."""
         try:
             dtype, shape = described_array(payload)
             size = payload.nbytes if dtype is None else 4 * prod(shape)
@@ -74,7 +74,7 @@ class Previews:
         return len(self._facts)
 
     def statistics(self) -> dict[str, Any]:
-        """The statistics of the value that was taken in last."""
+        """Return the statistics of the value that was added last."""
         return stats_of(self._last).to_dict()
 
     def pack(self, packer: Any, prefix: str) -> None:
@@ -92,7 +92,7 @@ class Previews:
 
 
 def _numbers(payload: Payload) -> NDArray[Any] | None:
-    """The data as real numbers, complex ones as their size; None if it is none."""
+    """Return the data as real numbers, complex ones as magnitudes; None if it is not numeric."""
     array = np.asarray(decode(payload, "numbers"))
     if array.dtype.kind == "c":
         array = np.abs(array)
@@ -111,7 +111,7 @@ def _histogram(finite: NDArray[Any], low: float, high: float) -> NDArray[Any]:
 
 
 def _tiles(array: NDArray[Any]) -> tuple[NDArray[Any], tuple[int, int]]:
-    """The last two axes as pictures, the first few along the others; how much one cell pools."""
+    """Return slices of the last two axes as pictures, and how many elements one cell pools."""
     if array.ndim < 2 or array.shape[-2] == 1:
         line = array.reshape(-1, 1, array.shape[-1] if array.ndim else 1)[:1]
         return _pooled(line, 1, _LINE)
@@ -119,7 +119,7 @@ def _tiles(array: NDArray[Any]) -> tuple[NDArray[Any], tuple[int, int]]:
 
 
 def _pooled(tiles: NDArray[Any], rows: int, columns: int) -> tuple[NDArray[Any], tuple[int, int]]:
-    """Tiles of at most so many rows and columns, each cell the mean of those it stands for."""
+    """Return tiles of at most so many rows and columns, each cell the mean of its elements."""
     step = -(-tiles.shape[1] // rows), -(-tiles.shape[2] // columns)
     if step == (1, 1):
         return tiles, step

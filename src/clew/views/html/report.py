@@ -1,8 +1,8 @@
 """`Trace.html`: a trace and its viewer in one file that needs no network and no server.
 
-In comes a run, out comes an HTML page: the built viewer (`assets/`, from `viewer/`), the payload,
-and a policy that forbids the page to load anything. A page may hold several traces; each has its
-own tables, so that they can be laid side by side.
+Input: a run. Output: an HTML page with the built viewer (`assets/`, from `viewer/`), the payload,
+and a policy that forbids the page to load anything. A page may hold several traces, each with
+separate tables, to show them side by side.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A finished report; `left_out` says what did not fit."""
+    """A finished report; `left_out` lists what did not fit."""
 
     path: Path | str
     events: int
@@ -61,7 +61,7 @@ class Report:
         return plain_lines("\n".join([text, *(f"left out: {what}" for what in self.left_out)]))
 
     def to_dict(self) -> dict[str, Any]:
-        """The facts as plain data."""
+        """Return the facts as plain data."""
         return {
             "path": str(self.path),
             "events": self.events,
@@ -88,7 +88,7 @@ def write_report(
 def report_page(
     sides: Sequence[Side], *, events: int = EVENTS, redact: bool = False
 ) -> tuple[str, int, list[str]]:
-    """A page of one or more traces as text, how many events it holds, and what was left out."""
+    """Return a page of one or more traces as text, its number of events, and what was left out."""
     if events < 1:
         raise ClewError(f"events={events}: a report holds at least one event")
     main, values = Packer(), Packer()
@@ -105,7 +105,7 @@ def report_page(
 def _trace(
     side: Side, main: Packer, values: Packer, prefix: str, events: int, redact: bool
 ) -> tuple[dict[str, Any], int, list[str]]:
-    """The columns of one trace, its head, how many events it has and what was left out."""
+    """Pack the columns of one trace; return its head, its number of events, what was left out."""
     run = side.run
     if not len(run):
         raise ClewError("nothing was recorded, so there is nothing to look at; see t.coverage")
@@ -155,7 +155,7 @@ def _environment(run: Run, redact: bool) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _assets() -> tuple[str, str]:
-    """The built viewer: its script and its style sheet."""
+    """Read the built viewer: its script and its style sheet."""
     found = []
     for name in ("viewer.js", "viewer.css"):
         try:

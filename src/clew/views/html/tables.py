@@ -1,10 +1,9 @@
 """A trace as the columns of a report: the events of all ranks in one table, values in another.
 
-In come a `Run` and the rows to keep, out come columns in a `Packer` and a head of plain data.
-Nothing of this is text for people: the viewer puts it into words. Columns that may hold nothing
-count from 1, 0 is nothing; `parent` and `forward` say how many rows back, 0 is none. An address is
-its stem, then the call if the stem ends in `#`, then its role. `nonfinite` is 1 for NaN that an
-alarm is about and 2 for Inf.
+Input: a `Run` and the rows to keep. Output: columns in a `Packer` and a head of plain data, which
+the viewer turns into text. Columns that may hold nothing count from 1, and 0 is nothing; `parent`
+and `forward` say how many rows back, 0 is none. An address is its stem, then the call if the stem
+ends in `#`, then its role. `nonfinite` is 1 for NaN and 2 for Inf that a finding is about.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class PageTables:
         self.templates = Numbered()
         self.metas = Numbered()
         self.threads = Numbered()
-        # The last stands for "none".
+        # The last entry means "none".
         self._new_row = np.full(len(run) + 1, -1, dtype=np.int64)
         self._new_row[rows] = np.arange(len(rows))
         refs, self._counts = _refs(run, rows)
@@ -72,11 +71,11 @@ class PageTables:
         self._values = self._value_columns(previews)
 
     def row_of(self, row: int) -> int:
-        """Give the row of an event in the report, -1 if it was left out."""
+        """Return the row of an event in the report, -1 if it was left out."""
         return int(self._new_row[row])
 
     def pack(self, packer: Any, prefix: str) -> dict[str, Any]:
-        """Put the columns into a packer; the head."""
+        """Put the columns into a packer; return the head."""
         for group in (self._events, self._values):
             for name, column in group.items():
                 packer.add(prefix + name, column, differences=name in ("start", "first_ref"))
@@ -146,13 +145,13 @@ class PageTables:
         }
 
     def _back(self, other: Ints) -> Ints:
-        """Give how many rows back another event is, 0 for none."""
+        """Return how many rows back another event is, 0 for none."""
         there = self._new_row[other[self._rows]]
         return np.where(there >= 0, np.arange(len(self._rows)) - there, 0)
 
     def _coded(self, texts: Sequence[str], codes: Ints) -> Ints:
-        """Number the texts that codes stand for, from 1 on, as they come; 0 for the code -1."""
-        # The last stands for -1. Of several rows of a code the one that is written last stays.
+        """Number the texts of some codes from 1, in order of first use; 0 for the code -1."""
+        # The last entry means -1. Of several rows with one code, the one assigned last wins.
         first = np.full(len(texts) + 1, len(codes), dtype=np.int64)
         first[codes[::-1]] = np.arange(len(codes))[::-1]
         numbers = np.zeros(len(texts) + 1, dtype=np.int64)
@@ -165,7 +164,7 @@ class PageTables:
         return np.array([self.threads(name) for name in names], dtype=np.int64)
 
     def _places(self) -> Ints:
-        """Give the new numbers of all places, each of which comes after its caller."""
+        """Return the new numbers of all places, each of which comes after its caller."""
         numbers: list[int] = []
         for place in self._run.columns.places:
             parent = numbers[place.parent] + 1 if place.parent >= 0 else 0
@@ -180,7 +179,7 @@ class PageTables:
         return np.array(numbers, dtype=np.int64)
 
     def _template(self, leaves: tuple[Leaf, ...]) -> int:
-        """Leaves as (0 for arguments and 1 for results, path, text of a constant or None)."""
+        """Return leaves as (0 for arguments or 1 for results, path, constant's text or None)."""
         return self.templates(
             tuple(
                 (
@@ -194,14 +193,14 @@ class PageTables:
         )
 
     def _inferred(self) -> dict[str, list[list[Any]]]:
-        """Give results that are in no template: those of calls that went past the hooks."""
+        """Return results that are in no template: those of calls that ran no hooks."""
         found = {}
         for at in np.flatnonzero(self._run.columns.end[self._rows] < 0).tolist():
             row = int(self._rows[at])
             if self._run.is_reconstructed(row):
                 outputs = self._run.event(row).outputs
                 numbers = np.array([value.number for value in outputs.values()], dtype=np.int64)
-                # A value that no event of the report has is not in it.
+                # A value that belongs to no event of the report is not in it.
                 places = find(self._numbers, numbers).tolist()
                 pairs = zip(outputs, places, strict=True)
                 found[str(at)] = [[path, place] for path, place in pairs if place >= 0]
@@ -230,7 +229,7 @@ class PageTables:
         )
 
     def _kept(self, previews: Previews) -> tuple[Ints, Ints]:
-        """Give for each value the numbers of its statistics and of its picture."""
+        """Return for each value the numbers of its statistics and of its picture."""
         numbers = self._numbers
         stats = {name: column[numbers] for name, column in self._run.stats.items()}
         known = stats["count"] >= 0
@@ -251,7 +250,7 @@ class PageTables:
 
 
 def _refs(run: Run, rows: Ints) -> tuple[Ints, Ints]:
-    """The values of some events one after the other, and how many each has."""
+    """Return the values of some events one after the other, and how many each has."""
     tensors = run.tensors
     mine = np.zeros(len(run), dtype=bool)
     mine[rows] = True
@@ -259,7 +258,7 @@ def _refs(run: Run, rows: Ints) -> tuple[Ints, Ints]:
 
 
 def _floats(numbers: NDArray[Any]) -> NDArray[Any]:
-    """Numbers in 32 bits, unless one is too large for that."""
+    """Return the numbers in 32 bits, unless one is too large for that."""
     most = np.abs(numbers[np.isfinite(numbers)]).max(initial=0.0)
     return numbers.astype(np.float32) if most <= np.finfo(np.float32).max else numbers
 

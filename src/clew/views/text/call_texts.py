@@ -1,7 +1,7 @@
 """Calls as text: `addmm(f32[8], f32[2,4], f32[4,8]) -> f32[2,8]`.
 
-In come rows of a `Run`, out come arguments and results the way Python would write them, each
-tensor as its dtype and shape. Texts are made once for calls that look the same.
+Input: rows of a `Run`. Output: arguments and results as Python would write them, each tensor as its
+dtype and shape. Calls that look the same share one text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_ITEMS = 8
 _SHOWN_ITEMS = 4
 _LONGEST_STRING = 40
 
-# Among what an object holds, its class.
+# The key for the class of an object, among what the object holds.
 _OWN = ""
 
 # A text with holes for tensors: strings, and the positions of tensors among an event's values.
@@ -42,21 +42,21 @@ class CallTexts:
         self._ops: dict[str, str] = {}
 
     def inputs(self, row: int) -> str:
-        """The arguments of an event."""
+        """Return the arguments of an event."""
         return self._texts(row)[0]
 
     def outputs(self, row: int) -> str:
-        """The result of an event, empty if there is none."""
+        """Return the result of an event, empty if there is none."""
         return self._texts(row)[1]
 
     def op(self, row: int) -> str:
-        """An op with its arguments and result."""
+        """Return an op with its arguments and result."""
         inputs, outputs = self._texts(row)
         name = self.short_op(row)
         return f"{name}({inputs}) -> {outputs}" if outputs else f"{name}({inputs})"
 
     def short_op(self, row: int) -> str:
-        """The name of an op, short."""
+        """Return the short name of an op."""
         name = self._run.name(row)
         short = self._ops.get(name)
         if short is None:
@@ -64,7 +64,7 @@ class CallTexts:
         return short
 
     def looks(self, row: int) -> tuple[int, tuple[int, ...]]:
-        """What an event's text depends on, besides its name."""
+        """Return what an event's text depends on, besides its name."""
         template = self._templates[row]
         tensors = self._of_template(template)[2]
         first = self._first[row]
@@ -143,14 +143,14 @@ def _parts_of_result(holes: list[_Hole]) -> _Parts:
 
 
 def _nested(holes: list[_Hole]) -> dict[str, Any]:
-    """Leaves by the segments of their paths: dicts, with holes at the ends."""
+    """Return leaves by the segments of their paths: nested dicts, with holes at the ends."""
     root: dict[str, Any] = {}
     for hole in holes:
         *above, last = hole[0].path.split(".")
         inner = root
         for segment in above:
             deeper = inner.setdefault(segment, {})
-            if not isinstance(deeper, dict):  # what was there says the class of what holds this
+            if not isinstance(deeper, dict):  # its leaf names the class of the holder
                 deeper = inner[segment] = {_OWN: deeper}
             inner = deeper
         inner[last] = hole
@@ -186,7 +186,7 @@ def _separated(items: list[_Parts]) -> Iterator[str | int]:
 
 
 def constant_text(constant: Any) -> str:
-    """A constant argument as Python writes it, dtypes in their short form."""
+    """Write a constant argument as Python does, dtypes in their short form."""
     if isinstance(constant, Symbol):
         name = str(constant).removeprefix("torch.")
         return short_dtype(name) if name != str(constant) else name

@@ -1,7 +1,7 @@
-"""The tree's nodes in words: name, shapes, value, number of ops, parameters, time, source.
+"""Nodes of the tree as text: name, shapes, value, number of ops, parameters, time, source.
 
-In come `TreeNode`s, out come `Cells`. Numbers of a node that stands for several calls are those of
-one call, on average where they differ, and how many calls there are is said before them: `6×8`.
+Input: `TreeNode`s. Output: `Cells`. Numbers of a node that stands for several calls are those of
+one call (the mean if they differ), after the number of calls: `6×8`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from clew.views.text.style import base_op, merged, number_text, short_number, ti
 
 _MOST_NAMES = 6
 _MOST_TENSORS = 3
-# The ops that people look for are the last to be left out of a list of them,
+# The ops that people search for are the last to be left out of a list,
 _HEAVY = re.compile(
     r"mm$|mm_|mv$|matmul|linear|conv|attention|softmax|norm|embedding|loss|lstm|gru|rnn|pool|fft"
     r"|compiled|sort|topk|einsum"
 )
-# and ops that only look at memory in another way, or make some, the first.
+# and views and ops that only allocate memory the first.
 _VIEWS = frozenset(
     {
         "view", "reshape", "_reshape_alias", "_unsafe_view", "t", "transpose", "permute", "expand",
@@ -50,7 +50,7 @@ _VIEWS = frozenset(
 
 @dataclass(slots=True)
 class Cells:
-    """What one line says. `flow` goes from the longest form to the shortest."""
+    """Texts of one line. `flow` goes from the longest form to the shortest."""
 
     name: str
     bullet: str = ""
@@ -74,8 +74,8 @@ class Cells:
 def cells_of(node: TreeNode, times: int = 1, above: Source | None = None) -> Cells:
     """Write the cells of a node.
 
-    `times` is how often all that is around it ran, `above` the line of the node around it: a line
-    of its own is written only if it is another.
+    `times` is how often the nodes that contain it ran, `above` the source line of the node that
+    contains it: the node's line is written only if it is another.
     """
     each = times * node.count
     cells = Cells(
@@ -88,7 +88,7 @@ def cells_of(node: TreeNode, times: int = 1, above: Source | None = None) -> Cel
     )
     cells.value, cells.alarm = _value(node.stats)
     if node.kind == CALL:
-        # A root goes by its class.
+        # A root is named after its class.
         cells.cls = node.cls if node.name != node.cls else ""
         cells.params = _parameters(node)
         cells.flow = _flow(_named(node.inputs), _named(node.outputs))
@@ -108,14 +108,14 @@ def cells_of(node: TreeNode, times: int = 1, above: Source | None = None) -> Cel
     elif node.kind == REST:
         cells.name, cells.cls = "", node.name
     elif node.kind == THREAD:
-        # What ran on a thread stands beside its name, not under it.
+        # The ops that ran on a thread are written beside its name, not under it.
         cells.ops = cells.time = ""
     return _plain(cells)
 
 
 def _plain(cells: Cells) -> Cells:
-    """Make plain what the program named, before it is measured."""
-    # One look at all of it, as nearly every line is plain.
+    """Escape control characters in names of the program, before widths are measured."""
+    # One check of everything, as nearly every line is printable.
     if "".join((cells.name, cells.cls, cells.mark, *cells.flow, *cells.shorter)).isprintable():
         return cells
     cells.name, cells.cls, cells.mark = map(plain, (cells.name, cells.cls, cells.mark))
@@ -165,7 +165,7 @@ def _parameters(node: TreeNode) -> str:
 
 
 def _value(stats: ResultStats | None) -> tuple[str, str]:
-    """Write the mean and deviation of a result, and what is not finite in any."""
+    """Write mean and standard deviation of a result, and how many elements are not finite."""
     if stats is None:
         return "", ""
     value = ""
@@ -176,7 +176,7 @@ def _value(stats: ResultStats | None) -> tuple[str, str]:
 
 
 def op_names(counts: Sequence[tuple[str, int]], each: int) -> list[str]:
-    """Write the names of ops in running order, from all of them to the most telling one.
+    """Write the names of ops in running order, from all of them to the most important one.
 
     >>> op_names((("aten.t.default", 2), ("aten.addmm.default", 2)), 2)
     ['t, addmm', 'addmm, +1']
@@ -224,12 +224,12 @@ def _named(pairs: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _flow(taken: list[str], given: list[str]) -> list[str]:
-    """Write what goes in and what comes out, from the longest form to the shortest.
+    """Write inputs and outputs, from the longest form to the shortest.
 
-    What a shorter form leaves out is counted, or marked.
+    Tensors that a shorter form leaves out are counted, or marked.
     """
     inputs = _forms(taken, taken[:1])
-    # Of several results the widest tensor says most: logits rather than a loss or a cache.
+    # Of several results show the widest tensor: logits rather than a loss or a cache.
     outputs = _forms(given, sorted(given, key=lambda text: ("[" not in text, -len(text)))[:1])
     forms = [_arrow(text, outputs[0]) for text in inputs]
     forms += [_arrow(inputs[-1], text) for text in outputs[1:]]
@@ -247,7 +247,7 @@ def _forms(texts: list[str], one: list[str]) -> list[str]:
 
 
 def _looks(looks: list[str]) -> list[str]:
-    """Write what the values of one name look like, from the first look to the last."""
+    """Write dtype and shape of the values of one name, from the first to the last."""
     if len(looks) > _MOST_TENSORS:
         looks = [*looks[: _MOST_TENSORS - 1], "…", looks[-1]]
     return [" → ".join(looks)]

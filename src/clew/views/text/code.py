@@ -1,6 +1,6 @@
-"""The code view: every source line that ran, with the ops it ran and the values it bound.
+"""The code view: every source line that ran, with the ops it ran and the values it assigned.
 
-In comes a `Run`, out comes a `CodeView`: a tree of lines and events (`code_tree`), as text
+Input: a `Run`. Output: a `CodeView`: a tree of lines and events (`code_tree`), as text
 (`code_text`) and as plain data (`code_data`).
 """
 
@@ -39,16 +39,16 @@ class CodeView(Shown):
         return f"<CodeView of {what}; print() shows it>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the tree of lines and what ran at them as plain data.
+        """Return the tree of lines and what ran at them as plain data.
 
-        `nodes` are the outermost; a node has a `kind` and, if it can have any, `children`. Where
-        they would be nested too deep, `children` is empty, and `deeper` is the number of the list
-        in the `deeper` of the whole that holds them.
+        `nodes` are the outermost nodes; a node has a `kind` and, if it can have any, `children`.
+        Where they would be nested too deep, `children` is empty, and `deeper` is an index into the
+        list `deeper` of the whole result, where the children are.
         """
         return {"succinct": self._succinct, **code_data(self._run, self._texts, self._nodes)}
 
     def text(self, style: Style) -> str:
-        """Give the text in a given style."""
+        """Return the text in a given style."""
         if not len(self._run):
             return "nothing was recorded, so there is no line to show"
         if not self._nodes:

@@ -1,8 +1,8 @@
 """Write the tree of the code view as plain data: dicts, lists, numbers and texts.
 
-In come nodes and a `Run`, out comes what `CodeView.to_dict()` gives and `clew code --json` prints.
-Readers of JSON give up where lists are nested too deep, some at 256 levels. So below `DEEPEST`
-nodes the tree goes on in a list of its own, and the node says which.
+Input: nodes and a `Run`. Output: what `CodeView.to_dict()` returns and `clew code --json` prints.
+Many JSON readers limit nesting, some to 256 levels. So below `DEEPEST` levels the children of a
+node are in a separate list, and the node has its index.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ DEEPEST = 100
 def code_data(run: Run, texts: EventTexts, nodes: list[Node]) -> dict[str, Any]:
     """Write a tree.
 
-    A node at the deepest level has no children, and `deeper` says which of the lists in the
-    `deeper` of the whole holds them.
+    A node at the deepest level has no children; its `deeper` is an index into the list `deeper` of
+    the whole result, where the children are.
     """
     facts = _NodeFacts(run, texts)
     top: list[dict[str, Any]] = []
@@ -69,7 +69,7 @@ class _NodeFacts:
         self._texts = texts
 
     def of(self, node: Node) -> dict[str, Any]:
-        """Give the facts of a node."""
+        """Return the facts of a node."""
         if isinstance(node, Line):
             return self._line(node)
         if isinstance(node, ModuleCall):
@@ -164,7 +164,7 @@ class _NodeFacts:
         }
 
     def _events(self, rows: list[int]) -> dict[str, Any]:
-        """Say which events a node is of; what follows from one is that of the first."""
+        """Return the events of a node, and the facts of the first of them."""
         seconds = [self._run.seconds(row) for row in rows]
         return {
             "events": self._ids(rows),
@@ -197,5 +197,5 @@ class _NodeFacts:
 
 
 def _finite(stats: dict[str, Any]) -> dict[str, Any]:
-    """Replace by None what has no number, as the mean of a tensor that is all NaN."""
+    """Replace numbers that are not finite by None, such as the mean of a tensor that is all NaN."""
     return {name: n if n is not None and isfinite(n) else None for name, n in stats.items()}

@@ -1,6 +1,6 @@
 """Lines of the code view while they are open: source lines nested as they call each other.
 
-In come chains of source lines, outermost first; out come `Line` nodes in a tree. A line gets a new
+Input: chains of source lines, outermost first. Output: `Line` nodes in a tree. A line gets a new
 node when it differs from the one before, or runs again.
 """
 
@@ -15,10 +15,10 @@ from clew.views.text.code_nodes import Line, ModuleCall, Node, Runs
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One line on the way to an op: a source line, or, without a place, a module of torch's own.
+    """One line on the way to an op: a source line, or, without a place, a module of torch.
 
-    `key` tells lines apart, `position` positions in one line. `call` is the row of the module
-    call made from here, -1 if the frame was not left by one.
+    `key` identifies the line, `position` the position in the line. `call` is the row of the module
+    call made from here, -1 if there was none.
     """
 
     key: object
@@ -31,7 +31,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chain:
-    """A frame and those above it, which chains of what runs under it share."""
+    """A frame and those above it; chains of events that run under it share it."""
 
     frame: Frame
     above: Chain | None
@@ -39,7 +39,7 @@ class Chain:
 
 
 def extended(chain: Chain | None, frames: Iterable[Frame]) -> Chain | None:
-    """Give a chain, None for an empty one, with frames under it."""
+    """Return a chain, None for an empty one, with frames under it."""
     for frame in frames:
         chain = Chain(frame, chain, 0 if chain is None else chain.depth + 1)
     return chain
@@ -59,7 +59,7 @@ class Visit:
     inside: dict[object, Visit] = field(default_factory=dict)
 
     def runs_again(self, frame: Frame) -> bool:
-        """Tell whether reaching a position once more means that the line is run once more."""
+        """Return whether reaching a position once more means that the line runs once more."""
         if (frame.position, frame.call >= 0) not in self.seen:
             return False
         # One instruction may run several ops, and everything inside a call lies under it.
@@ -86,8 +86,7 @@ class OpenLines:
         """Open the lines of a chain, with new nodes for those that are not open yet."""
         length = 0 if chain is None else chain.depth + 1
         new: list[Chain] = []
-        # What was reached by the same chain stays as it is, so that the way down is as long as
-        # what differs.
+        # Lines that the same chain reached stay open, so only the part that differs is walked.
         while chain is not None and (
             len(self._reached) <= chain.depth or self._reached[chain.depth] is not chain
         ):
@@ -117,11 +116,11 @@ class OpenLines:
         self._open[-1].children.append(node)
 
     def runs(self) -> dict[object, int]:
-        """Give how often the lines directly under the innermost open one ran."""
+        """Return how often the lines directly under the innermost open one ran."""
         return {key: visit.runs.total for key, visit in self._open[-1].inside.items()}
 
     def repeat(self, before: Mapping[object, int], times: int) -> None:
-        """Count what the lines directly under the innermost open one ran since, so often again."""
+        """Count the runs since `before`, of lines directly under the innermost open one, again."""
         for key, visit in self._open[-1].inside.items():
             visit.runs.total += times * (visit.runs.total - before.get(key, 0))
 

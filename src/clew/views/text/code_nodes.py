@@ -1,4 +1,4 @@
-"""Nodes of the code view: source lines, what ran at them, and notes on what is told elsewhere.
+"""Nodes of the code view: source lines, what ran at them, and notes on what is shown elsewhere.
 
 The tree is built by `code_tree`, written as text by `code_text` and as plain data by `code_data`.
 Rows are rows of the `Run`; nodes hold facts and short texts, no colour and no layout.
@@ -24,8 +24,7 @@ class Line:
     """A source line. It is the `run`-th time that the line runs here, of `runs.total`.
 
     `module` is the path of the module whose code it is, None outside any. `tag` names that module
-    where it is to be shown: at the first line of its code. `calls` are the rows of the module calls
-    made from here.
+    at the first line of its code. `calls` are the rows of the module calls made from here.
     """
 
     place: Place
@@ -39,7 +38,7 @@ class Line:
 
 @dataclass(slots=True)
 class ModuleCall:
-    """A call of a module whose own code is torch's, or in which nothing ran."""
+    """A call of a module of torch, or of one in which nothing ran."""
 
     row: int
     children: list[Node] = field(default_factory=list)
@@ -47,14 +46,14 @@ class ModuleCall:
 
 @dataclass(slots=True)
 class Result:
-    """What a module call whose own lines stand above returned, where statistics were taken."""
+    """Result of a module call whose source lines are above, if statistics were recorded."""
 
     row: int
 
 
 @dataclass(slots=True)
 class Op:
-    """An op, or neighbours that read the same. `linked` ops stand at their forward op's line."""
+    """An op, or neighbours with the same text. `linked` ops are at the line of their forward op."""
 
     rows: list[int]
     linked: bool = False
@@ -62,14 +61,14 @@ class Op:
 
 @dataclass(slots=True)
 class NamedValue:
-    """A variable, tap or gradient, or neighbours that read the same."""
+    """A variable, tap or gradient, or neighbours with the same text."""
 
     rows: list[int]
 
 
 @dataclass(slots=True)
 class Failure:
-    """An exception that belongs to no op."""
+    """An exception that no op raised."""
 
     row: int
 
@@ -78,8 +77,8 @@ class Failure:
 class Ops:
     """Ops that are only counted.
 
-    `kind` is `backward` for what the backward pass did for the ops above, `recompute` for what a
-    checkpoint ran again, `optimizer`, or `more` for what a long list leaves out.
+    `kind` is `backward` for the backward ops of the ops above, `recompute` for ops that a
+    checkpoint ran again, `optimizer`, or `more` for ops that a long list leaves out.
     """
 
     kind: str
@@ -88,10 +87,10 @@ class Ops:
 
 @dataclass(slots=True)
 class BackwardPass:
-    """A stretch of the backward pass.
+    """A part of the backward pass.
 
-    `elsewhere` are ops that stand at the lines of their forward ops, `counted` those that have none
-    and are only counted here. All others stand below, at lines of their own.
+    `elsewhere` are ops shown at the lines of their forward ops, `counted` those that have no
+    forward op and are only counted here. All others follow below, at their lines.
     """
 
     elsewhere: list[int]
@@ -100,7 +99,7 @@ class BackwardPass:
 
 @dataclass(slots=True)
 class Repeated:
-    """Runs that are left out because they are like the one before: the outermost rows of each."""
+    """Runs that are left out because they equal the one before: the outermost rows of each."""
 
     names: str
     runs: list[tuple[int, ...]]
@@ -118,12 +117,12 @@ Node = Line | ModuleCall | Result | Op | NamedValue | Failure | Ops | BackwardPa
 
 
 def children(node: Node) -> list[Node]:
-    """Give the nodes below a node."""
+    """Return the nodes below a node."""
     return node.children if isinstance(node, Line | ModuleCall | Rank) else []
 
 
 def walk(nodes: list[Node]) -> Iterator[tuple[int, Node]]:
-    """Go through a tree of any depth in order; give each node with how deep it lies."""
+    """Walk a tree of any depth in order; yield each node with its depth."""
     pending = [(0, node) for node in reversed(nodes)]
     while pending:
         depth, node = pending.pop()

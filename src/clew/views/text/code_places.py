@@ -1,6 +1,6 @@
-"""Places in the user's code, as the views name them: which line, which file, how short.
+"""Positions in user code, as the views write them: line, short file name.
 
-In come rows of a `Run`, out come `Place`s and short texts. Torch's own frames are passed over.
+Input: rows of a `Run`. Output: `Place`s and short texts. Frames of torch are skipped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from clew.run.run import Run, source_lines
 
 
 class CodePlaces:
-    """The user's lines that the events of one trace came from."""
+    """Lines of user code that the events of one trace came from."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -26,7 +26,7 @@ class CodePlaces:
         self._between: dict[tuple[int, int], list[int]] = {}
 
     def frames(self, row: int) -> list[int]:
-        """The user's frames between an event and the module call it ran in, outermost first."""
+        """Return user frames between an event and the module call it ran in, outermost first."""
         above = self._parent[row]
         ends = self._place[row], self._place[above] if above >= 0 else -1
         frames = self._between.get(ends)
@@ -44,14 +44,14 @@ class CodePlaces:
         return found[::-1]
 
     def raw_line(self, place: Place) -> str:
-        """The source line of a place as it stands in its file, empty where it was not kept."""
+        """Return the source line of a place as in its file, empty if it was not recorded."""
         lines = self._lines.get(place.file)
         if lines is None:
             lines = self._lines[place.file] = source_lines(self._sources.get(place.file, ""))
         return lines[place.line - 1] if 0 < place.line <= len(lines) else ""
 
     def file(self, file: str) -> str:
-        """A file's name in short: from its package on, or as much of its path as tells it apart."""
+        """Return a short file name: from its package on, or as much of the path as is unique."""
         return self._names[file]
 
     @cached_property
@@ -60,7 +60,7 @@ class CodePlaces:
 
 
 def short_place(place: Place, last: Place | None = None) -> str:
-    """`model.py:12`, or `model.py:12–15` for a stretch of lines."""
+    """Write `model.py:12`, or `model.py:12–15` for several lines."""
     if last is None or last.file != place.file:
         last = place
     first, end = sorted((place.line, last.line))
@@ -70,5 +70,5 @@ def short_place(place: Place, last: Place | None = None) -> str:
 
 @lru_cache(maxsize=4096)
 def short_place_of(file: str, line: int) -> str:
-    """`model.py:12`."""
+    """Write `model.py:12`."""
     return plain(f"{bare_name(file)}:{line}")

@@ -1,8 +1,8 @@
-"""Shorten what stands under each line of the code view, and note what the backward pass did.
+"""Shorten what is listed under each line of the code view, and add notes on the backward pass.
 
-In comes the tree with a node for every event, out comes the tree as it is shown: neighbours that
-read the same are one node, long lists are cut, and below the ops of a line stands what the backward
-pass did for them.
+Input: the tree with a node for every event. Output: the tree as it is shown: neighbours with the
+same text are one node, long lists are cut, and below the ops of a line is a note on their backward
+ops.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Blocks:
         return [Ops("optimizer", counted), *rest] if len(counted) > _MOST_OPTIMIZER_OPS else block
 
     def _merged(self, block: list[Node]) -> list[Node]:
-        """Make neighbours that read the same one node."""
+        """Join neighbours with the same text into one node."""
         merged: list[Node] = []
         for _, group in groupby(block, self._reading):
             first, *others = group
@@ -84,7 +84,7 @@ class Blocks:
         return merged
 
     def _reading(self, node: Node) -> object:
-        """Give what a node reads like; what must stand alone is like nothing else."""
+        """Return a key that is equal for nodes with the same text, and unique for failed ones."""
         if isinstance(node, NamedValue):
             return "named", self._texts.named(node.rows[0])
         if not isinstance(node, Op) or not self._is_fine(node):

@@ -1,7 +1,7 @@
 """Write the tree of the code view as text.
 
-In come nodes, a `Run` and a `Style`, out come lines. Numbers and texts of one node stand on one
-line; a terminal's edge wraps it.
+Input: nodes, a `Run` and a `Style`. Output: lines. Numbers and texts of one node are on one line; a
+terminal wraps it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from clew.views.text.event_texts import EventTexts
 from clew.views.text.style import Style, counted, not_finite_text
 
 BAR = "│ "
-# Deeper than this a line says how deep it is: a bar for each level of each would be a square.
+# Deeper lines begin with a number instead of bars, so that the text grows linearly.
 _MOST_BARS = 100
 _MOST_NAMES = 8
 
@@ -48,7 +48,7 @@ class CodeText:
         self._places = CodePlaces(run)
 
     def lines(self, nodes: list[Node]) -> list[str]:
-        """Write a tree; ranks that read the same are written once."""
+        """Write a tree; ranks with the same text are written once."""
         ranks = [node for node in nodes if isinstance(node, Rank)]
         if not ranks:
             return self._tree(nodes, 0)
@@ -94,7 +94,7 @@ class CodeText:
         return _rank_text([node.rank])
 
     def _line(self, node: Line) -> str:
-        """Write a source line with where it is, which run of it this is, and whose code."""
+        """Write a source line with its position, which run of it this is, and whose code."""
         place, style = node.place, self._style
         raw = self._places.raw_line(place)
         is_painted = style.color and raw.strip()
@@ -110,7 +110,7 @@ class CodeText:
         return text + gap + style.paint(where, "dim") + style.paint(tag, "magenta")
 
     def _module(self, node: ModuleCall) -> str:
-        """Write a module of torch's own; its arguments only where nothing stands below."""
+        """Write a call of a torch module; its arguments only if nothing is listed below it."""
         row = node.row
         cls = plain(self._run.name(row))
         name = self._module_name(row)

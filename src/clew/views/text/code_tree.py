@@ -1,9 +1,9 @@
 """Build the tree of the code view: source lines as they call each other, ops beneath.
 
-In come a `Run` and perhaps some of its rows, out come nodes (`code_nodes`). Torch's own lines are
-left out; its modules stand in their place. A linked backward op, which no code of the user's ran,
-stands under its forward op. Calls may be nested to any depth: what would be recursion yields the
-work inside, and `_finish` does it.
+Input: a `Run` and perhaps some of its rows. Output: nodes (`code_nodes`). Lines of torch are left
+out; torch's modules appear instead. A linked backward op, one that no user code ran, is put under
+its forward op. Calls may be nested to any depth: instead of recursing, a function yields the work
+inside, and `_finish` does it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Work: TypeAlias = Iterator["Work"]
 def code_tree(run: Run, rows: list[int] | None, succinct: bool, texts: EventTexts) -> list[Node]:
     """Build the tree of a whole run, or of what ran inside some events.
 
-    In a run of several ranks each has a node of its own.
+    In a run of several ranks each has a node.
     """
     given = run.children.get(-1, []) if rows is None else _outermost(run, rows)
     facts = _Facts(run, texts, succinct)
@@ -60,7 +60,7 @@ def code_tree(run: Run, rows: list[int] | None, succinct: bool, texts: EventText
 
 
 def _outermost(run: Run, rows: list[int]) -> list[int]:
-    """Give those of some rows, in order and once, that lie in no other of them."""
+    """Return those of some rows, in order and once, that lie in no other of them."""
     chosen = set(rows)
     parents = run.parent_row.tolist()
     found = []
@@ -85,7 +85,7 @@ def _finish(work: Work) -> None:
 
 
 class _Facts:
-    """What the trees of all ranks are built from."""
+    """Facts that the trees of all ranks are built from."""
 
     def __init__(self, run: Run, texts: EventTexts, succinct: bool) -> None:
         self.run = run
@@ -103,7 +103,7 @@ class _Facts:
         self.linked = _linked(run)
 
     def is_at_backward_line(self, row: int) -> bool:
-        """Tell whether the user's own code ran an op in the backward pass."""
+        """Return whether user code ran an op in the backward pass."""
         place = self.run.source_place(row)
         return place is not None and not place.library and place.phase == BACKWARD
 
@@ -123,7 +123,7 @@ class _Builder:
         self._succinct = facts.succinct
         self._kind, self._phase = facts.kind, facts.phase
         self._lines = OpenLines()
-        # Whether the rows are some that were asked for, rather than all there are.
+        # Whether the caller chose the rows, rather than taking all.
         self._chosen = chosen
 
     def build(self, rows: list[int]) -> list[Node]:
@@ -136,13 +136,13 @@ class _Builder:
         return self._lines.nodes
 
     def _without_told_at_forward(self, rows: list[int]) -> list[int]:
-        """Leave out backward ops that the note under their chosen forward op tells of."""
+        """Leave out backward ops that the note under their forward op already counts."""
         chosen = set(rows)
         linked, forward = self._facts.linked, self._facts.forward
         return [row for row in rows if not (linked[row] and forward[row] in chosen)]
 
     def _siblings(self, rows: list[int], base: Chain | None) -> Work:
-        """Events under a chain of lines, the backward pass and the optimizer each as one."""
+        """Put events under a chain of lines, the backward pass and the optimizer each as one."""
         stretches: Stretches = {}
         kept: list[int] = []
         open_phase = -1
@@ -171,14 +171,14 @@ class _Builder:
                 self._event(item, base)
 
     def _stretch(self, rows: list[int], base: Chain | None) -> Work:
-        """What one phase other than the forward pass did in one go."""
+        """Put events that ran together in one phase other than the forward pass."""
         if self._phase[rows[0]] == OPTIMIZER:
             yield self._items(list(rows), base, {})
         else:
             yield self._backward(rows, base)
 
     def _repeat(self, repeat: Repeat, base: Chain | None, stretches: Stretches) -> Work:
-        """The first of several runs that are alike, then how many more there are."""
+        """Put the first of several equal runs, then how many more there are."""
         self._lines.go(base)
         before = self._lines.runs()
         yield self._items(list(repeat.items), base, stretches)
@@ -191,7 +191,7 @@ class _Builder:
         self._lines.put(Repeated(self._names_of_others(repeat), left_out))
 
     def _names_of_others(self, repeat: Repeat) -> str:
-        """Name the runs of a repeat but the first: by their steps, or by their modules."""
+        """Name the runs of a repeat except the first: by their steps, or by their modules."""
         pairs = list(zip(repeat.runs[1], repeat.runs[-1], strict=False))
         steps = self._run.step
         first, last = (int(steps[row]) for row in pairs[0])
@@ -206,7 +206,7 @@ class _Builder:
         return ", ".join(names[:3]) + (f", +{len(names) - 3}" if len(names) > 3 else "")
 
     def _call(self, row: int, base: Chain | None) -> Work:
-        """Put a module call at its line, with a node of its own where no line of its code ran."""
+        """Put a module call at its line; it gets a node if no line of its code ran."""
         chain = extended(base, self._frames(row))
         inside = self._facts.children.get(row, [])
         has_lines = any(self._facts.places.frames(event) for event in inside)
@@ -229,7 +229,7 @@ class _Builder:
         if kind == OP:
             linked = self._facts.linked[row]
             if linked and self._facts.forward[row] >= 0 and not self._chosen:
-                return  # stands under its forward op
+                return  # shown under its forward op
             node = Op([row], linked)
             chain = self._forward_line(row) if linked else extended(base, self._frames(row))
         elif kind in NAMED or self._facts.error[row] >= 0:
@@ -241,21 +241,21 @@ class _Builder:
         self._lines.put(node)
 
     def _forward_line(self, row: int) -> Chain | None:
-        """Give the line of the forward op of a backward op that is shown by itself."""
+        """Return the line of the forward op of a backward op that is shown by itself."""
         place = int(self._run.derived.source[row])
         if place < 0 or self._run.columns.places[place].library:
             return None
         module = self._run.module_path(row)
         above = int(self._run.owner_row[row])
-        # The line did not run again for it, so every op has a position of its own.
+        # The line did not run again for it, so every op gets a distinct position.
         frame = self._frame(place, ("forward", above), row, -1, module, module or "")
         return extended(None, [frame])
 
     def _backward(self, rows: list[int], base: Chain | None) -> Work:
-        """A stretch of the backward pass: a note on what stands elsewhere, then all else.
+        """Put a part of the backward pass: a note on ops shown elsewhere, then the others.
 
-        What ran at lines of the user's own, in a custom function or a hook, stands at those lines.
-        Succinctly, other ops without a forward op, and what checkpoints recompute, are counted.
+        Ops that user code ran, in a custom function or a hook, are at those lines. The succinct
+        view only counts other ops without a forward op, and ops that checkpoints recompute.
         """
         self._lines.go(extended(base, self._line_that_began(rows)))
         is_op, linked = self._kind, self._facts.linked
@@ -280,13 +280,13 @@ class _Builder:
                 self._event(row, base)
 
     def _is_counted(self, row: int) -> bool:
-        """Tell whether the succinct view only counts an op of the backward pass."""
+        """Return whether the succinct view only counts an op of the backward pass."""
         if self._kind[row] != OP or self._phase[row] != BACKWARD or self._facts.linked[row]:
             return False
         return self._facts.error[row] < 0 and not self._facts.is_at_backward_line(row)
 
     def _line_that_began(self, rows: list[int]) -> list[Frame]:
-        """Give the lines, outside the backward pass, that began a stretch of it."""
+        """Return the lines, outside the backward pass, that began a part of it."""
         for row in rows:
             frames = self._frames(row)
             began = [f for f in frames if f.place is not None and f.place.phase not in _WITHIN]
@@ -295,7 +295,7 @@ class _Builder:
         return []
 
     def _frames(self, row: int) -> list[Frame]:
-        """Give the user's lines between an event and the module call it ran in."""
+        """Return the user's lines between an event and the module call it ran in."""
         places = self._facts.places.frames(row)
         if self._succinct and len(places) > 1:
             is_call = self._kind[row] == MODULE
@@ -330,12 +330,12 @@ class _Builder:
         return Frame(key, position, call, place, module, tag)
 
     def _bound(self, row: int) -> str:
-        """Give the name that an event's line binds each time it runs, empty for other events."""
+        """Return the name that an event's line assigns each time it runs, or an empty text."""
         label = self._run.label(row) if self._kind[row] in (VARIABLE, TAP) else None
         return label.stem if label is not None and label.role is None else ""
 
     def _position(self, number: int) -> object:
-        """Give what tells positions in one line apart."""
+        """Return a key that identifies a position in a line."""
         place = self._run.columns.places[number]
         return (place.col, place.end_line, place.end_col) if place.end_col else number
 

@@ -1,7 +1,7 @@
 """Events as the code view writes them: calls, named values, and statistics of their results.
 
-In come rows of a `Run`, out come texts: `addmm(f32[8], f32[2,4], f32[4,8]) -> f32[2,8]`, and, where
-statistics were taken, `0.12 ± 0.98`.
+Input: rows of a `Run`. Output: texts: `addmm(f32[8], f32[2,4], f32[4,8]) -> f32[2,8]`, and, if
+statistics were recorded, `0.12 ± 0.98`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class EventTexts(CallTexts):
         self._inf: list[int] = stats["inf"].tolist()
 
     def named(self, row: int) -> str:
-        """Give a variable, tap or gradient with its value."""
+        """Return a variable, tap or gradient with its value."""
         return named_text(self._run, self, row)
 
     def numbers(self, row: int) -> str:
-        """Give mean and standard deviation of each result of an event."""
+        """Return mean and standard deviation of each result of an event."""
         if not self._any:
             return ""
         values = self._results(row)
@@ -47,7 +47,7 @@ class EventTexts(CallTexts):
         return ", ".join([text or "–" for text in texts] + rest)
 
     def has_numbers(self, row: int) -> bool:
-        """Tell whether there are statistics of the results of an event."""
+        """Return whether there are statistics of the results of an event."""
         return self._any and any(self._count[value] > 0 for value in self._results(row))
 
     def not_finite(self, rows: Iterable[int]) -> tuple[int, int]:
@@ -58,7 +58,7 @@ class EventTexts(CallTexts):
         return sum(self._nan[v] for v in values), sum(self._inf[v] for v in values)
 
     def _results(self, row: int) -> list[int]:
-        """Give the numbers of the values an event gave, none if they are uninitialised."""
+        """Return the numbers of an event's results; none if they are uninitialised."""
         if bare_op(self._run.name(row)) in UNINITIALISED:
             return []
         found = [number for leaf, number in self._run.leaf_values(row) if leaf.role == OUT]

@@ -1,6 +1,6 @@
 """The findings of a run as lines of text, for the tree and `clew info`.
 
-In come findings and a style, out come a few lines, the worst first, with where to read the rest.
+Input: findings and a style. Output: a few lines, the worst first, and where to read the rest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LOOKS = {ERROR: ("red", "bold"), WARNING: ("yellow",)}
 
 
 def finding_lines(found: Sequence[Finding], run: Run, style: Style) -> list[str]:
-    """Write findings in at most eight lines; a last one says how to see those left out."""
+    """Write findings in at most eight lines; the last one says how to see those left out."""
     lines: list[str] = []
     for at, finding in enumerate(found):
         mine = _lines(finding, run, style)

@@ -1,8 +1,8 @@
 """The live log: module calls and ops printed as they happen, under the lines that made them.
 
-In come plain facts from a running trace, out go lines to a stream, each flushed. A failing stream
-ends the log and nothing else. Made to be called while the program runs, so it keeps little state:
-which line was printed last at each depth of module calls.
+Input: plain facts from a running trace. Output: lines to a stream, each flushed. If the stream
+fails, the log ends and the program goes on. It is called while the program runs, so it keeps little
+state: which line was printed last at each depth of module calls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.label: str | None = None
-        # Where lines of the module at a depth stand, and where what they ran stands.
+        # Indentation of the module's lines at a depth, and of what they ran.
         self.body = [0]
         self.under = [0]
         # The source line printed last at a depth.
@@ -42,7 +42,7 @@ class LivePrinter:
         self._failed = False
 
     def begins(self, event: Happening) -> None:
-        """A module call begins."""
+        """Print the beginning of a module call."""
         try:
             depth, here = event.depth, self._here
             self._line(depth, event.source)
@@ -53,13 +53,13 @@ class LivePrinter:
             self._keep(depth + 1)
             here.body.append(here.under[depth] + 1)
             here.under.append(here.under[depth] + 1)
-            # Ops of torch's own modules have the line of the call.
+            # Ops of torch's modules have the line of the call.
             here.line.append(here.line[depth] if event.source is not None else None)
         except Exception:
             self._failed = True
 
     def ends(self, event: Happening) -> None:
-        """A module call or op ends, well or with an error, or a value got a name."""
+        """Print the end of a module call or op, with its error if it raised, or a named value."""
         try:
             if event.kind == "module":
                 self._leave(event)
@@ -107,7 +107,7 @@ class LivePrinter:
         here.under[depth] = here.body[depth] + 1
 
     def _keep(self, depths: int) -> None:
-        """Forget what lies deeper; make up for calls that began before the log did."""
+        """Drop deeper levels; add levels for calls that began before the log did."""
         here = self._here
         for state in (here.body, here.under):
             del state[depths:]
@@ -123,7 +123,7 @@ class LivePrinter:
         self._stream.flush()
 
     def _label(self) -> str:
-        """The name of the thread, where it is not the one the log began on."""
+        """Return the name of the thread, empty for the thread the log began on."""
         if self._here.label is None:
             thread = threading.current_thread()
             own = thread.ident == self._first_thread

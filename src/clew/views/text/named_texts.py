@@ -1,7 +1,7 @@
 """Named values as text: `h = f32[2,3]  [-1, 2] μ 0.5 σ 1` for a variable, a tap, a gradient.
 
-In come rows of a `Run`, out come texts. Data is read only where it is no array: a number or a
-string says more than its type.
+Input: rows of a `Run`. Output: texts. Data is read only if it is no array, to print a number or a
+string itself.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ NAMED = (VARIABLE, TAP, GRADIENT)
 
 
 def label_text(label: Label) -> str:
-    """The address of all values of one name."""
+    """Return the address of all values of one name."""
     return label.stem if label.role is None else f"{label.stem}:{label.role}"
 
 
 def named_text(run: Run, texts: CallTexts, row: int) -> str:
-    """A named value: what it is called where it stands, and what it looks like."""
+    """Write a named value: its name at that place, and dtype and shape."""
     return plain(_text(run, texts, row))
 
 
@@ -34,7 +34,7 @@ def _text(run: Run, texts: CallTexts, row: int) -> str:
     values = run.values_of(row, OUT)
     shown = _value_text(values[""]) if list(values) == [""] else _values_text(values, texts, row)
     if label.role is not None:
-        # No line says whose parameter or result it is.
+        # For these no source line says whose parameter or result it is.
         return f"{label_text(label)} = {shown}"
     if label.kind == TAP:
         return f"tap {label.name} = {shown}"
@@ -42,7 +42,7 @@ def _text(run: Run, texts: CallTexts, row: int) -> str:
 
 
 def _values_text(values: Values, texts: CallTexts, row: int) -> str:
-    """Write a container by its looks, and what in it is not finite."""
+    """Write a container by dtypes and shapes, and how many elements are not finite."""
     stats = [value.stats for value in values.values() if value.stats is not None]
     counts = sum(s.nan for s in stats), sum(s.inf for s in stats)
     return f"{texts.outputs(row)}  {not_finite_text(*counts)}".rstrip()

@@ -1,6 +1,6 @@
 """How text looks: colour, width, tree lines, and short forms of numbers, times and tensors.
 
-In come facts and the stream the text is meant for, out come strings. Knows nothing of traces.
+Input: facts and the stream that the text is for. Output: strings. Knows nothing of traces.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ SYMBOLS = "".join(map(chr, _PLAIN))
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What the place where text will be read can show.
+    """What the terminal or file that will show the text can display.
 
-    `bounded` says that nothing may be wider: a terminal, or a width that was asked for. `shell`
-    says that a command prints it, so that the way to see more is an option of the command.
+    If `bounded`, nothing may be wider than `width`: a terminal, or a width that was asked for. If
+    `shell`, a command prints the text, so hints on how to see more name options of the command.
     """
 
     color: bool = False
@@ -64,18 +64,20 @@ class Style:
     shell: bool = False
 
     def way(self, python: str, shell: str) -> str:
-        """Choose the words for how to see more: those of a Python prompt or of a command."""
+        """Choose the hint on how to see more: for a Python prompt or for a command."""
         return shell if self.shell else python
 
     def paint(self, text: str, *looks: str) -> str:
-        """The text in some colours or weights, if there are any here."""
+        """Return the text in some colours or weights, if colours are on."""
         if not self.color or not text:
             return text
         codes = ";".join(_CODES[look] for look in looks)
         return f"\x1b[{codes}m{text}\x1b[0m"
 
     def wrapped(self, lead: str, text: str) -> list[str]:
-        """A line under tree lines; what goes past the edge stands under the same ones, indented."""
+        """Return a line under tree lines, wrapped at the edge with the same tree lines and
+        indented.
+        """
         dim = self.paint(lead, "dim")
         if not self.bounded or len(lead) + len(_CODE.sub("", text)) <= self.width:
             return [dim + text]
@@ -84,21 +86,21 @@ class Style:
         return [dim + first, *(dim + _HANGING + line for line in more)]
 
     def finish(self, text: str) -> str:
-        """The finished text, in ASCII where the stream takes nothing else.
+        """Return the finished text, in ASCII if the stream takes nothing else.
 
-        Text of the program has been made plain where it became words, so that it has the width it
-        is given; what a view forgot is escaped here.
+        Text of the program was escaped when its width was measured; anything a view forgot is
+        escaped here.
         """
         text = guarded(text, self.color)
         return text if self.unicode else text.translate(_PLAIN)
 
     def finish_line(self, text: str) -> str:
-        """The same of a single line."""
+        """Finish a single line in the same way."""
         return self.finish(text.replace("\n", "\\n"))
 
 
 def guarded(text: str, color: bool) -> str:
-    """Escape what a terminal would obey but line breaks and, with `color`, codes of `Style`."""
+    """Escape control characters except line breaks and, with `color`, codes of `Style`."""
     if not color or "\x1b" not in text:
         return plain_lines(text)
     if _OWN.sub("", text).replace("\n", "").isprintable():
@@ -109,14 +111,14 @@ def guarded(text: str, color: bool) -> str:
 
 
 def uncoloured(text: str) -> str:
-    """The text without codes for colours and weights."""
+    """Return the text without codes for colours and weights."""
     return _CODE.sub("", text)
 
 
 def suited(text: str, stream: TextIO) -> str:
-    """Finished text as a stream shows it: without colour, or in ASCII, where it takes no other.
+    """Return finished text as a stream shows it: without colour, or in ASCII, if it needs that.
 
-    The text of other tools has colours and tabs of its own; no other codes pass.
+    Text of other tools may contain colours and tabs; other control codes are escaped.
     """
     style = style_for(stream)
     text = text if style.color else uncoloured(text)
@@ -132,7 +134,7 @@ def suited(text: str, stream: TextIO) -> str:
 def style_for(
     stream: TextIO | None = None, color: bool | None = None, shell: bool = False
 ) -> Style:
-    """Give the style for a stream, by default standard output; `color` overrules what it says."""
+    """Return the style for a stream, by default standard output; `color` overrides it."""
     stream = sys.stdout if stream is None else stream
     terminal = _is_terminal(stream)
     given = _given_width()
@@ -154,7 +156,7 @@ def _is_terminal(stream: TextIO) -> bool:
 
 
 def _given_width() -> int:
-    """`COLUMNS` where it is set, which holds for a pipe too; 0 otherwise."""
+    """Return `COLUMNS` if it is set, for a pipe too; otherwise 0."""
     columns = os.environ.get("COLUMNS", "")
     return int(columns) if columns.isdigit() else 0
 
@@ -168,9 +170,9 @@ def _wants_color(terminal: bool) -> bool:
 
 
 def _cut(text: str, first: int, room: int) -> Iterator[str]:
-    """Coloured text in lines of at most `room` characters, the first of `first`.
+    """Split coloured text into lines of at most `room` characters, the first of `first`.
 
-    Cut after spaces where there are some; colours end with a line and begin again in the next.
+    It is cut after spaces if there are any; colours end with a line and begin again in the next.
     """
     line, length, color = "", 0, ""
     for piece in _PIECE.findall(text):
@@ -190,7 +192,7 @@ def _cut(text: str, first: int, room: int) -> Iterator[str]:
 
 
 def clipped(text: str, width: int) -> str:
-    """The text in at most `width` characters.
+    """Cut the text to at most `width` characters.
 
     >>> clipped("transformer", 8)
     'transfo…'
@@ -199,7 +201,7 @@ def clipped(text: str, width: int) -> str:
 
 
 def merged(texts: list[str], gap: str = " ") -> list[str]:
-    """Neighbours that read the same, said once.
+    """Join equal neighbours into one text.
 
     >>> merged(["f32[2]", "f32[2]", "i64[]"])
     ['f32[2] ×2', 'i64[]']
@@ -209,7 +211,7 @@ def merged(texts: list[str], gap: str = " ") -> list[str]:
 
 
 def number_text(number: int) -> str:
-    """A count, exact and readable.
+    """Write a count, exact and readable.
 
     >>> number_text(1234567)
     '1,234,567'
@@ -218,7 +220,7 @@ def number_text(number: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A count of things.
+    """Write a count of things.
 
     >>> counted(1, "op"), counted(1200, "op")
     ('1 op', '1,200 ops')
@@ -227,7 +229,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def short_number(number: float) -> str:
-    """A number in at most five characters.
+    """Write a number in at most five characters.
 
     >>> [short_number(n) for n in (0, 999, 1234, 45_678, 124_439_808, 7e9)]
     ['0', '999', '1.23k', '45.7k', '124M', '7.00B']
@@ -236,7 +238,7 @@ def short_number(number: float) -> str:
 
 
 def bytes_text(size: float) -> str:
-    """A size in bytes, short.
+    """Write a size in bytes, short.
 
     >>> bytes_text(512), bytes_text(1536), bytes_text(3 << 20)
     ('512 B', '1.50 KiB', '3.00 MiB')
@@ -245,7 +247,7 @@ def bytes_text(size: float) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """A duration in at most seven characters.
+    """Write a duration in at most seven characters.
 
     >>> time_text(0.0000123), time_text(0.0034), time_text(1.5), time_text(5400)
     ('12.3 µs', '3.40 ms', '1.50 s', '90 min')
@@ -257,7 +259,7 @@ def time_text(seconds: float) -> str:
 
 def _scaled(number: float, units: tuple[str, ...], base: int) -> str:
     power = 0
-    # What rounds up to the next unit belongs there: 999.6 is 1.00k.
+    # A number that rounds up to the next unit is written in that unit: 999.6 is 1.00k.
     while abs(number) >= base - 0.5 and power < len(units) - 1:
         number /= base
         power += 1
@@ -268,7 +270,7 @@ def _scaled(number: float, units: tuple[str, ...], base: int) -> str:
 
 @lru_cache(maxsize=4096)
 def meta_text(meta: Meta) -> str:
-    """A tensor as `f32[2,3]`, followed by what sets it apart from a plain one."""
+    """Write a tensor as `f32[2,3]`, followed by what differs from a plain one."""
     return tensor_text(meta)
 
 
@@ -282,7 +284,7 @@ def not_finite_text(nan: int, inf: int) -> str:
 
 
 def short_op(name: str) -> str:
-    """An op without the namespace and overload everyone knows.
+    """Return an op without its common namespace and overload.
 
     >>> short_op("aten.addmm.default"), short_op("aten.add.Tensor"), short_op("my.op.default")
     ('addmm', 'add.Tensor', 'my.op')
@@ -291,7 +293,7 @@ def short_op(name: str) -> str:
 
 
 def base_op(name: str) -> str:
-    """An op's bare name.
+    """Return an op's bare name.
 
     >>> base_op("aten.sum.dim_IntList"), base_op("compiled")
     ('sum', 'compiled')

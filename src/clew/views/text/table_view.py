@@ -1,6 +1,6 @@
 """The table: one row per event, as columns of plain data or as text.
 
-In comes a `Run`, out comes a `TableView`: `columns()` for pandas and the like, `str()` to read.
+Input: a `Run`. Output: a `TableView`: `columns()` for pandas and the like, `str()` to read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from clew.views.text.style import Style, clipped, counted, style_for, time_text
 _ROWS = 40
 _TAIL = 5
 _GAP = "  "
-# Columns of the text with the most room each may take; the last takes what is left.
+# Columns of the text with the most room each may take; the last takes the rest.
 _WIDTHS = {
     "rank": 5, "id": 8, "step": 5, "phase": 9, "kind": 8, "name": 30, "module": 34, "source": 30,
     "time": 8, "call": 1000,
@@ -34,7 +34,7 @@ _COLUMNS = (
     "file", "line", "function", "inputs", "outputs", "start", "duration", "error", "min", "max",
     "nan", "inf",
 )  # fmt: skip
-# Numbers that are below 0 where there is none.
+# Columns of numbers in which a negative number means none.
 _MAY_MISS = frozenset({"parent", "call", "line", "nan", "inf"})
 
 
@@ -55,24 +55,24 @@ class TableView(Shown):
         return f"<TableView of {counted(len(self), 'event')}; print() shows it>"
 
     def head(self, rows: int) -> TableView:
-        """The same table, showing at most so many rows."""
+        """Return the same table, showing at most so many rows."""
         return TableView(self._run, rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the columns as plain data, with the unit in the name of those that have one."""
+        """Return the columns as plain data, with the unit in the name of those that have one."""
         units = {"start": "start_seconds", "duration": "duration_seconds"}
         return {units.get(name, name): column for name, column in self.columns().items()}
 
     def columns(self) -> dict[str, list[Any]]:
-        """Give every event of all ranks, one list per column.
+        """Return every event of all ranks, one list per column.
 
-        `start` and `duration` are seconds; `min`, `max`, `nan` and `inf` are over all results of
-        an event. None stands for what there is not, or was not taken.
+        `start` and `duration` are seconds; `min`, `max`, `nan` and `inf` are over all results of an
+        event. None means that there is no such fact, or that it was not recorded.
         """
         return _Table(self._run).columns()
 
     def cells(self) -> tuple[list[str], list[list[str]], int]:
-        """Give what the text shows: titles, rows of short texts, and how many are left out."""
+        """Return what the text shows: titles, rows of short texts, and how many are left out."""
         names, cells = _Table(self._run).cells(self._shown())
         return names, [[cell[name] for name in names] for cell in cells], self._left_out
 
@@ -82,7 +82,7 @@ class TableView(Shown):
 
     @property
     def _tail(self) -> int:
-        # The end is where a crash is.
+        # A crash is at the end.
         return min(_TAIL, self._rows // 4) if self._left_out else 0
 
     def _shown(self) -> list[int]:
@@ -90,7 +90,7 @@ class TableView(Shown):
         return [*range(min(self._rows, total) - tail), *range(total - tail, total)]
 
     def text(self, style: Style) -> str:
-        """Give the text in a given style."""
+        """Return the text in a given style."""
         lines = _Table(self._run).text(self._shown(), style)
         if self._left_out:
             note = (
@@ -103,7 +103,7 @@ class TableView(Shown):
 
 
 def table_view(run: Run, *, rows: int = _ROWS) -> TableView:
-    """The events of a trace as a table; its text shows at most so many rows."""
+    """Return the events of a trace as a table; its text shows at most so many rows."""
     return TableView(run, rows)
 
 
@@ -132,12 +132,12 @@ class _Table:
         return found
 
     def cells(self, rows: list[int]) -> tuple[list[str], list[dict[str, str]]]:
-        """Some rows as texts by column, and the columns in which there is any."""
+        """Return some rows as texts by column, and the columns in which there is any."""
         cells = [self._cells(row) for row in rows]
         return [n for n in _WIDTHS if any(cell[n] for cell in cells)], cells
 
     def text(self, rows: list[int], style: Style) -> list[str]:
-        """Some rows as lines, titles first."""
+        """Return some rows as lines, titles first."""
         names, cells = self.cells(rows)
         widths = {
             name: min(max([len(name), *(len(cell[name]) for cell in cells)]), _WIDTHS[name])
@@ -177,7 +177,7 @@ class _Table:
 
 
 def _plain(column: Any, may_miss: bool) -> list[Any]:
-    """Give a column as a list of plain data, None for what is missing."""
+    """Return a column as a list of plain data, None for what is missing."""
     if isinstance(column, (Coded, CodedLists, CountedTexts)):
         return list(column.listed())
     missing = np.isnan(column) if column.dtype.kind == "f" else may_miss & (column < 0)

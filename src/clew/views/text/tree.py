@@ -1,8 +1,8 @@
 """The tree: what flows through a model, one line per module call, repeats folded.
 
-In comes a `Run`, out comes a `TreeView` whose `str()` is the text: ranks and steps, forward pass,
-backward, optimizer, what was not seen. It fits a screen unless asked for more, and says what it
-left out. The text is made from the nodes of `analysis.tree` alone.
+Input: a `Run`. Output: a `TreeView` whose `str()` is the text: ranks and steps, forward pass,
+backward, optimizer, coverage. It fits a screen unless the user asks for more, and says what it left
+out. The text is made only from the nodes of `analysis.tree`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from clew.views.text.tree_columns import TreeLine, laid_out
 
 SCREEN = 60
 _MOST_GROUPS = 8
-# Lines nested deeper than this begin with how deep they are instead of lines from above.
+# Lines nested deeper than this begin with their depth instead of tree lines.
 _DEEPEST_LEAD = 12
 _EMPTY = "nothing was recorded: run the model inside `with clew.trace(model) as t:`"
 _EMPTY_WATCH = "nothing was recorded: no variable that is watched was met"
@@ -71,7 +71,7 @@ class TreeView(Shown):
         return f"<TreeView of {counted(calls, 'module call')}; print() shows it>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the tree as plain data, repeats folded, down to the depth that was asked for."""
+        """Return the tree as plain data, repeats folded, down to the depth that was asked for."""
         return {
             **self._tree.to_dict(self._depth),
             "findings": [finding.to_dict() for finding in self._findings],
@@ -80,7 +80,7 @@ class TreeView(Shown):
         }
 
     def text(self, style: Style) -> str:
-        """Give the text in a given style."""
+        """Return the text in a given style."""
         if not len(self._run):
             return _EMPTY_WATCH if self._run.level == "variables" else _EMPTY
         tree, notes = self._tree, finding_lines(self._findings, self._run, style)
@@ -114,12 +114,12 @@ class TreeView(Shown):
         height, room = Heights(tree).all, self._room()
         if room is None or height <= room:
             return tree
-        # A loop whose tensors grow is folded only where there is no room to show each turn.
+        # A loop whose tensors grow is folded only if there is no room to show each turn.
         shorter = tree_of(folds.without_sizes())
         return shorter if Heights(shorter).all < height else tree
 
     def _room(self) -> int | None:
-        """Give how many lines there are for the tree itself, None for as many as it takes."""
+        """Return how many lines there are for the tree, None for no limit."""
         if self._rows is None and (self._depth is not None or not self._fold):
             return None
         # The header, the titles and the line that says what was left out.
@@ -127,7 +127,7 @@ class TreeView(Shown):
         return max((SCREEN if self._rows is None else self._rows) - taken, 1)
 
     def _header(self, style: Style) -> str:
-        """Write whose trace this is, and how much there is of it: what the lines below sum to."""
+        """Write the name of the trace and its totals, which are the sums of the lines below."""
         tree = self._tree
         facts = [counted(len(tree.ranks), "rank")] if len(tree.ranks) > 1 else []
         facts += [f"rank {tree.ranks[0]}"] if len(tree.ranks) == 1 and tree.ranks[0] > 0 else []
@@ -145,15 +145,15 @@ class TreeView(Shown):
 def tree_view(
     run: Run, *, depth: int | None = None, fold: bool = True, rows: int | None = None
 ) -> TreeView:
-    """Give the tree of a trace: modules down to a depth, in at most so many rows."""
+    """Return the tree of a trace: modules down to a depth, in at most so many rows."""
     return TreeView(run, depth, fold, rows)
 
 
 def lines_of(tree: Tree, depth: int | None) -> list[TreeLine]:
-    """Give the lines of a tree down to a depth."""
+    """Return the lines of a tree down to a depth."""
     lines: list[TreeLine] = []
-    # Nodes still to be written, with their lead, what lines below have for one, how deep they are,
-    # how often all that is around them ran, and its source.
+    # Nodes still to be written, with their lead, the lead of lines below, their depth, how often
+    # the nodes that contain them ran, and the source line above.
     pending: list[tuple[TreeNode, str, str, int, int, Source | None]] = []
 
     def push(
@@ -176,7 +176,7 @@ def lines_of(tree: Tree, depth: int | None) -> list[TreeLine]:
 
 
 def _siblings(nodes: Sequence[TreeNode], depth: int | None) -> list[TreeNode]:
-    """Give the siblings to write: what ran on a thread beside its heading, many groups as few."""
+    """Return the siblings to write: ops of a thread beside its heading, many groups as few."""
     found: list[TreeNode] = []
     for node in _capped(down_to(nodes, depth)):
         if node.kind == THREAD:
@@ -187,7 +187,7 @@ def _siblings(nodes: Sequence[TreeNode], depth: int | None) -> list[TreeNode]:
 
 
 def _capped(nodes: list[TreeNode]) -> list[TreeNode]:
-    """Give siblings of which at most some are parts of the model or names; the rest is one."""
+    """Return siblings with at most some parts of the model or names; the rest is one node."""
     groups = [node for node in nodes if node.kind in (GROUP, NAMED)]
     if len(groups) <= _MOST_GROUPS:
         return nodes
@@ -255,20 +255,20 @@ class Heights:
             self._rest[siblings[0].level if siblings else 0] += len(failing) == 2
 
     def at(self, depth: int) -> int:
-        """Give the number of lines down to a depth."""
+        """Return the number of lines down to a depth."""
         shown = sum(lines for level, lines in self._at.items() if level <= depth)
         return self._any + shown + sum(n for level, n in self._rest.items() if level > depth)
 
     @property
     def all(self) -> int:
-        """The number of lines of the whole tree."""
+        """Return the number of lines of the whole tree."""
         return self.at(self.deepest)
 
     def depth_within(self, room: int | None) -> int:
-        """Give the greatest depth at which the tree takes no more than some lines.
+        """Return the greatest depth at which the tree takes no more than some lines.
 
-        At the least the outermost calls and what is in them is shown; where there are several
-        steps or ranks, their headings.
+        At least the outermost calls and their children are shown; with several steps or ranks, at
+        least the headings.
         """
         least = self._lowest if self._lowest < 0 else 1
         depth, lines = self.deepest, self.all

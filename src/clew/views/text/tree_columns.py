@@ -1,8 +1,8 @@
-"""Lines of the tree laid out in columns that fit the width there is.
+"""Lines of the tree laid out in columns that fit the width.
 
-In come `TreeLine`s of cells, out come strings. Names and shapes get the room that numbers leave;
-when there is too little and a bound, source, ops, parameters and values are left out, in that
-order, and the line of titles says so.
+Input: `TreeLine`s of cells. Output: strings. Names and shapes get the room that numbers leave. If
+the width is limited and too small, source, ops, parameters and values are left out, in that order,
+and the line of titles says so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TITLES = Cells(
     name="", flow=["in → out"], value="value", ops="ops", params="params", time="time",
     source="source",
 )  # fmt: skip
-# Columns after the shapes, as they stand; what is left out first for want of room comes last.
+# Columns after the shapes, in order; of the dispensable ones the last is left out first.
 _COLUMNS = ("value", "ops", "params", "time", "source")
 _DISPENSABLE = ("value", "params", "ops", "source")
 
@@ -34,7 +34,7 @@ _Pieces = list[tuple[str, tuple[str, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class TreeLine:
-    """One line: what stands before it, and what it says in cells or, across them, in words."""
+    """One line: its lead, and either cells or, across the columns, words."""
 
     lead: str
     cells: Cells
@@ -44,7 +44,7 @@ class TreeLine:
 
 @dataclass(frozen=True, slots=True)
 class _Widths:
-    """Room for the names, for the shapes, and for each further column that is shown."""
+    """Widths of the names, of the shapes, and of each further column that is shown."""
 
     label: int
     flow: int
@@ -69,7 +69,7 @@ def laid_out(lines: list[TreeLine], style: Style) -> list[str]:
 
 
 def _in_ascii(line: TreeLine, style: Style) -> TreeLine:
-    """Give a line in ASCII, before its widths are measured."""
+    """Return a line in ASCII, before its widths are measured."""
     said = style.finish
     c = line.cells
     cells = replace(
@@ -100,19 +100,19 @@ def _widths(lines: list[TreeLine], titles: Cells, style: Style) -> _Widths:
         label -= max(needed - flow, 0)
         flow = max(flow, needed)
     else:
-        # Nothing gets lost beyond the edge, so nothing is cut.
+        # The width is not limited, so nothing is cut.
         flow = max(flow, shortest, _COMFORTABLE_FLOW)
     used = max(len(_fitting(c.flow, flow)) for c in (*cells, titles))
     return _Widths(label, min(flow, used), others, left_out)
 
 
 def _left(width: int, label: int, others: dict[str, int]) -> int:
-    """Give the room that names and numbers leave for shapes."""
+    """Return the room that names and numbers leave for shapes."""
     return width - label - len(_GAP) - sum(len(_GAP) + size for size in others.values())
 
 
 def _width(cells: list[Cells], titles: Cells, column: str) -> int:
-    """Give the width of a column, 0 if nothing stands in it."""
+    """Return the width of a column, 0 if it is empty."""
     widest = max((len(_cell(c, column)) for c in cells), default=0)
     return max(widest, len(_cell(titles, column))) if widest else 0
 
@@ -125,7 +125,7 @@ def _cell(cells: Cells, column: str) -> str:
 
 
 def _fitting(forms: list[str], width: int) -> str:
-    """Give the longest form that fits, cut if none does."""
+    """Return the longest form that fits, cut if none does."""
     return next((form for form in forms if len(form) <= width), clipped(forms[-1], width))
 
 
@@ -143,19 +143,19 @@ def _label_widths(lines: list[TreeLine]) -> Iterator[int]:
 
 
 def _named(cells: Cells) -> str:
-    """Give a line's name and how often it ran."""
+    """Return a line's name and how often it ran."""
     return " ".join(part for part in (cells.name, cells.mark) if part)
 
 
 def _label(line: TreeLine, width: int) -> _Pieces:
-    """Write lead, name, mark and class in the room there is; the class gives way first."""
+    """Write lead, name, mark and class in the room there is; the class is shortened first."""
     cells = line.cells
     pieces: _Pieces = [(line.lead, ("dim",))]
     if cells.failed:
         pieces.append(("✗ ", ("red", "bold")))
     room = width - sum(len(text) for text, _ in pieces)
     mark = f" {cells.mark}" if cells.mark else ""
-    # Where there is no room for a class, a mark says that there is one.
+    # If there is no room for a class, a mark shows that there is one.
     cut = _CUT if cells.name and cells.cls else ""
     name = clipped(cells.name, max(room - len(mark) - len(cut), _SHORTEST))
     pieces += [(name, ("bold",)), (mark, ("cyan",))]
@@ -192,7 +192,7 @@ def _row(line: TreeLine, widths: _Widths) -> _Pieces:
 
 
 def _painted(pieces: _Pieces, style: Style) -> str:
-    """Join pieces, cut at the bound, nothing trailing."""
+    """Join pieces, cut at the width, without trailing spaces."""
     while pieces and not pieces[-1][0].strip():
         pieces = pieces[:-1]
     if pieces:

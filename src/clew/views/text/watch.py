@@ -1,8 +1,8 @@
 """The text of a watch: a tree of calls, with each variable as it changes.
 
-In come `Happening`s one by one, out go lines. The first sight of a variable is told in full, then
-only what has changed. What repeats in a loop is told a few times, then counted. Pure: no stream,
-no clock, nothing live.
+Input: `Happening`s one by one. Output: lines. A variable is printed in full the first time, then
+only what has changed. Repeats in a loop are printed a few times, then counted. Pure: no stream, no
+clock, nothing live.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BRACKETS = {"tuple": ("(", ")"), "list": ("[", "]"), "dict": ("{", "}")}
 _NAME_WIDTH = 6
 _PLACE_AT = 66
 
-# How each change looks; the first of a happening's changes decides.
+# The colours of each change; the first change of an event decides.
 _LOOKS = {
     "new": ("green",), "type": ("bold", "magenta"), "shape": ("bold", "magenta"),
     "dtype": ("magenta",), "device": ("magenta",), "layout": ("blue",),
@@ -34,7 +34,7 @@ _RESHAPED = ("type", "shape", "dtype", "device", "layout", "requires_grad")
 
 @dataclass(slots=True)
 class _Repeated:
-    """Something that was told often enough: how often it has happened since, and the last time."""
+    """An event that was printed often enough: how often it happened since, and the last one."""
 
     count: int = 0
     hushed: int = 0
@@ -43,7 +43,7 @@ class _Repeated:
 
 @dataclass(slots=True)
 class _Open:
-    """A call whose lines are being written; a hushed one is counted and not shown."""
+    """A call whose lines are being written; a hushed call is counted and not shown."""
 
     hushed: bool
     sites: dict[tuple[Any, ...], _Repeated] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class _Open:
 
 
 class WatchText:
-    """Writes the lines; one for each place they are read at."""
+    """Writes the lines; make one for each output."""
 
     def __init__(self, style: Style, repeats: int = REPEATS, stack: bool = False) -> None:
         self._style = style
@@ -60,7 +60,7 @@ class WatchText:
         self._open: dict[int | None, _Open] = {None: _Open(False)}
 
     def lines(self, happening: Happening) -> list[str]:
-        """The lines that one happening adds; none while it repeats."""
+        """Return the lines that one event adds; none while it repeats."""
         if happening.what == "note":
             text = self._style.paint(f"clew: {plain(happening.text)}", "yellow")
             return [self._style.finish(text)]
@@ -81,7 +81,7 @@ class WatchText:
         key = ("call", call.function, call.file, call.line)
         repeated = around.sites.setdefault(key, _Repeated())
         repeated.count += 1
-        # Calls from outside are each of interest; those in a loop are not.
+        # Calls from outside the watched code are each printed; those in a loop are not.
         hushed = around.hushed or (call.parent is not None and repeated.count > self._repeats)
         found = self._caught_up(around, call, key) if not hushed else []
         self._open[call.number] = _Open(hushed, place=(call.parent or 0, key))
@@ -132,7 +132,7 @@ class WatchText:
         call = happening.call
         state = self._open.get(call.number)
         if state is None:
-            # A block that was open before anybody wrote: its own first line is not there.
+            # The block was open before the text began, so its first line is missing.
             state = self._open[call.number] = _Open(False)
         if state.hushed:
             return []
@@ -147,7 +147,7 @@ class WatchText:
         return [*found, self._line(happening)]
 
     def _caught_up(self, state: _Open, call: WatchedCall, key: tuple[Any, ...]) -> list[str]:
-        """What a loop has hushed, once something new comes after it."""
+        """Return the summary of a repeating event, once something new comes after it."""
         return self._summaries(state, call) if state.sites[key].count == 1 else []
 
     def _summaries(self, state: _Open, call: WatchedCall) -> list[str]:
@@ -213,7 +213,7 @@ class WatchText:
 
 
 def change_text(happening: Happening) -> str:
-    """A variable in full at first sight, then what has changed of it."""
+    """Write a variable in full the first time, then what has changed of it."""
     return plain(_change_text(happening))
 
 
@@ -291,7 +291,7 @@ def _facts(seen: Seen) -> tuple[Any, ...]:
 
 
 def seen_text(seen: Seen, origin: bool = False, stats: bool = True) -> str:
-    """A value in one line: `f32[2,3]  [-1 2] μ0.5 σ0.9`; `origin` says whose tensor it is."""
+    """Write a value in one line: `f32[2,3]  [-1 2] μ0.5 σ0.9`; `origin` adds whose tensor it is."""
     return plain(_seen_text(seen, origin, stats))
 
 
@@ -366,7 +366,7 @@ def _alarms(stats: dict[str, Any]) -> list[str]:
 
 
 def _moment(stats: dict[str, Any], name: str) -> str:
-    """Mean or deviation; where it is nothing but rounding, nothing."""
+    """Write mean or standard deviation; nothing if it is only a rounding error."""
     number = stats.get(name)
     spread = max(abs(stats.get("min") or 0.0), abs(stats.get("max") or 0.0))
     return "0" if number is not None and abs(number) < 1e-12 * spread else _number(number)

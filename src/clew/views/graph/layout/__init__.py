@@ -1,4 +1,4 @@
-"""Where the boxes of a graph go and how the edges run: a layered layout, frame by frame.
+"""Layered layout of a graph, frame by frame: positions of boxes and routes of edges.
 
-In come sizes and links, out come rectangles and routes. Knows nothing of traces, text or colours.
+Input: sizes and links. Output: rectangles and routes. Knows nothing of traces, text or colours.
 """

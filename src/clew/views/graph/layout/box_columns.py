@@ -1,4 +1,4 @@
-"""Where in its row each box goes: edges as straight as can be, nothing overlapping.
+"""Horizontal position of each box: edges as straight as possible, no overlaps.
 
 After Brandes and Köpf, "Fast and Simple Horizontal Coordinate Assignment" (2001): boxes are
 aligned with a median neighbour, once each from the four corners, and the middle of the four
@@ -12,12 +12,12 @@ from itertools import pairwise
 from clew.views.graph.layout.grid import Grid, Tie
 from clew.views.graph.layout.straight import straighten
 
-# Where there is more, it is looked at from afar.
+# Beyond this number of places the picture is seen from far away, and straightening is skipped.
 _MOST_TO_STRAIGHTEN = 3000
 
 
 def columns(grid: Grid) -> list[float]:
-    """The centre of each place."""
+    """Return the centre of each place."""
     if not grid.half:
         return []
     conflicts = _conflicts(grid)
@@ -54,7 +54,10 @@ def _line_up(grid: Grid, outcomes: list[list[float]]) -> None:
 
 
 def _conflicts(grid: Grid) -> set[tuple[int, int]]:
-    """Edges that cross a line's straight part and so must not be aligned, as (upper, lower)."""
+    """Return edges that cross the straight part of a line and so must not be aligned.
+
+    Each is a pair (upper place, lower place).
+    """
     found: set[tuple[int, int]] = set()
     for upper, lower in pairwise(grid.rows):
         at = {place: i for i, place in enumerate(upper)}
@@ -81,7 +84,9 @@ def _inner(grid: Grid, place: int) -> int | None:
 
 
 def _one_corner(grid: Grid, conflicts: set[tuple[int, int]], down: bool, left: bool) -> list[float]:
-    """Align towards one corner. Mirrored if not `left`; the caller turns the result round."""
+    """Align towards one corner; if not `left`, the result is mirrored and the caller mirrors it
+    back.
+    """
     rows = grid.rows if down else grid.rows[::-1]
     if not left:
         rows = [row[::-1] for row in rows]
@@ -93,7 +98,7 @@ def _one_corner(grid: Grid, conflicts: set[tuple[int, int]], down: bool, left: b
 def _aligned(
     grid: Grid, rows: list[list[int]], conflicts: set[tuple[int, int]], down: bool, sign: float
 ) -> tuple[list[int], list[float]]:
-    """Blocks of places that are to stand below each other: the root of each, and how far off it."""
+    """Return blocks of places to be aligned vertically: the root of each place, and its offset."""
     count = len(grid.half)
     root = list(range(count))
     shift = [0.0] * count
@@ -119,21 +124,21 @@ def _aligned(
 
 
 def _candidates(ties: list[Tie]) -> list[Tie]:
-    """What a place may be aligned with: its one shortest edge first, then those in the middle."""
+    """Return what a place may be aligned with: its shortest edge first, then the middle ones."""
     main = _main(ties)
     middle = ties[(len(ties) - 1) // 2 : len(ties) // 2 + 1] if ties else []
     return [*(tie for tie in ties if tie[0] == main), *middle]
 
 
 def _main(ties: list[Tie]) -> int | None:
-    """The neighbour at the other end of the one shortest edge, None if there are several."""
+    """Return the neighbour at the other end of the one shortest edge, None if there are several."""
     shortest = min((tie[3] for tie in ties), default=0)
     main = [tie[0] for tie in ties if tie[3] == shortest]
     return main[0] if len(main) == 1 else None
 
 
 def _packed(grid: Grid, rows: list[list[int]], root: list[int], shift: list[float]) -> list[float]:
-    """Blocks as far left as they can go, then as far right as that costs no width."""
+    """Push blocks as far left as possible, then as far right as costs no width."""
     gaps: dict[int, dict[int, float]] = {}
     for row in rows:
         for one, two in pairwise(row):

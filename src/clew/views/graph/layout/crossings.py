@@ -1,7 +1,7 @@
-"""The order of the boxes in each row, so that few edges cross.
+"""Order of the boxes in each row, so that few edges cross.
 
-Sweeps down and up, sorting each row by where its neighbours are, and keeps the best order seen.
-Boxes start in the order in which they ran, which is kept where nothing speaks against it.
+Sweeps down and up, sorts each row by the positions of its neighbours, and keeps the best order.
+Boxes start in the order in which they ran, and stay in it unless another order has fewer crossings.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from itertools import pairwise
 Neighbours = list[list[int]]
 
 _MOST_SWEEPS = 12
-# Rows times edges that are worth sweeping over more than a few times.
+# With more edges than this, only a few sweeps are made.
 _MUCH = 20_000
 
 
 def ordered(rows: list[list[int]], above: Neighbours, below: Neighbours) -> list[list[int]]:
-    """The rows in an order with few crossings."""
+    """Return the rows in an order with few crossings."""
     best = rows
     fewest = crossings(rows, below)
     edges = sum(map(len, below))
@@ -47,14 +47,14 @@ def _swept(rows: list[list[int]], neighbours: Neighbours, down: bool) -> list[li
 
 
 def _middle(neighbours: list[int], at: dict[int, float], own: float) -> float:
-    """Where the neighbours are on average; places without any stay about where they are."""
+    """Return the average position of the neighbours; a place without any keeps its position."""
     if not neighbours:
         return own
     return sum(at[n] for n in neighbours) / len(neighbours)
 
 
 def crossings(rows: list[list[int]], below: Neighbours) -> int:
-    """How many edges between neighbouring rows cross."""
+    """Count the crossings of edges between neighbouring rows."""
     total = 0
     for upper, lower in pairwise(rows):
         at = {place: i for i, place in enumerate(lower)}

@@ -1,12 +1,12 @@
-"""Places in rows, and what ties them: what the choice of columns works on."""
+"""Places in rows with the edges between them: the input for choosing columns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-# For each place its neighbours in the row above (or below): the neighbour, the two offsets, own
-# and the neighbour's, at which the edge is fixed, and over how many rows the whole edge goes.
+# For each place its neighbours in the row above (or below): the neighbour, the offset of the edge
+# on this place and on the neighbour, and how many rows the whole edge spans.
 Tie = tuple[int, float, float, int]
 Ties = list[list[Tie]]
 
@@ -24,7 +24,7 @@ class Grid:
     _positions: dict[int, tuple[list[int], int]] = field(default_factory=dict)
 
     def position(self, place: int) -> tuple[list[int], int]:
-        """The row of a place, and where in it."""
+        """Return the row of a place, and its index in the row."""
         if not self._positions:
             for row in self.rows:
                 self._positions.update((p, (row, at)) for at, p in enumerate(row))

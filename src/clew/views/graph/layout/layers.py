@@ -1,6 +1,6 @@
-"""Which row each box goes to: below all that lead to it, as near to them as they allow.
+"""Row of each box: below all boxes that lead to it, as near to them as possible.
 
-Boxes have even rows, so that the label of an edge has the odd row in between for itself.
+Boxes have even rows, so that the odd row in between is free for the labels of edges.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ Pairs = list[tuple[int, int]]
 
 
 def ranks(count: int, pairs: Pairs) -> list[int]:
-    """The row of each box: 0, 2, 4 …"""
+    """Return the row of each box: 0, 2, 4 …"""
     rank = [0] * count
     following: list[list[int]] = [[] for _ in range(count)]
     entering = [0] * count
@@ -20,7 +20,8 @@ def ranks(count: int, pairs: Pairs) -> list[int]:
     for box in range(count):
         for target in following[box]:
             rank[target] = max(rank[target], rank[box] + 2)
-    # What has more going out than coming in belongs near where it goes: inputs, constants.
+    # A box with more edges going out than coming in (an input, a constant) belongs near its
+    # targets.
     for box in range(count - 1, -1, -1):
         if len(following[box]) > entering[box]:
             rank[box] = max(rank[box], min(rank[target] for target in following[box]) - 2)
@@ -29,7 +30,7 @@ def ranks(count: int, pairs: Pairs) -> list[int]:
 
 
 def _spread_loners(rank: list[int], following: list[list[int]], entering: list[int]) -> None:
-    """Put boxes without edges into rows of their own, below one another."""
+    """Put boxes without edges into rows below one another."""
     loners = [b for b in range(len(rank)) if not following[b] and not entering[b]]
     others = len(rank) - len(loners)
     in_a_row = max(4, round(len(loners) ** 0.5)) if others == 0 else 4

@@ -1,8 +1,8 @@
-"""The layout of one frame: its own boxes in rows, lines between them, ports where lines leave.
+"""Layout of one frame: its boxes in rows, lines between them, ports where lines leave the frame.
 
-In come numbered places with sizes, and ties between them that lead from lower to higher numbers;
-out come the centre of each place and the bends of each tie. What is inside the places is not
-known here: to an outer frame an inner one is a box with ports.
+Input: numbered places with sizes, and ties between them that lead from lower to higher numbers.
+Output: the centre of each place and the bends of each tie. A frame inside this one is a box with
+ports here; what it contains is not known.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from clew.views.graph.layout.grid import Grid, Ties
 from clew.views.graph.layout.layers import ranks
 from clew.views.graph.layout.shapes import Point, Rect, Size, Spacing
 
-# What a place is: a box in the rows, or a port through which lines come in or go out.
+# A place is a box in the rows, or a port through which lines enter or leave.
 BOX, ENTRY, EXIT = 0, -1, 1
 _FAR = 1 << 20
 # A line has a bend in each row that it passes.
@@ -26,7 +26,7 @@ _MOST_BENDS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Tie:
-    """A line from one place to another. Offsets fix it off a place's centre, None where free."""
+    """Line from one place to another. Offsets fix it off a place's centre; None leaves it free."""
 
     source: int
     target: int
@@ -66,7 +66,7 @@ class _Chain:
 
     @property
     def length(self) -> int:
-        """How far it goes; the shortest of several is kept straight."""
+        """Return how far it goes; of several lines the shortest is kept straight."""
         return len(self.places) + (_FAR if self.minor else 0)
 
 
@@ -91,7 +91,7 @@ class Level:
         self._side = -0.5 if label_after else 0.5
 
     def rows_of_boxes(self) -> list[int]:
-        """The row of each place; ports have those before the first and after the last."""
+        """Return the row of each place; ports are before the first row and after the last."""
         boxes = [n for n, sort in enumerate(self._sorts) if sort == BOX]
         number = {place: i for i, place in enumerate(boxes)}
         inner = [
@@ -107,12 +107,12 @@ class Level:
         ]
 
     def bends(self) -> int:
-        """How many rows the ties pass, all of them together."""
+        """Count the rows that all ties together pass."""
         rows = self.rows_of_boxes()
         return sum(max(0, rows[tie.target] - rows[tie.source] - 1) for tie in self.ties)
 
     def laid(self) -> Laid:
-        """The finished level; ClewError if its lines pass more rows than can be drawn."""
+        """Return the finished level; raise ClewError if its lines pass too many rows."""
         bends = self.bends()
         if bends > _MOST_BENDS:
             raise ClewError(
@@ -149,7 +149,9 @@ class Level:
         return self._finished(places, chains, body, xs, ties_below)
 
     def _chain(self, tie: Tie, places: list[_Place]) -> _Chain:
-        """A tie with a bend in each row it passes, the label in the first that boxes leave."""
+        """Return a tie with a bend in each row it passes, and the label in the first row after its
+        box.
+        """
         chain = _Chain([tie.source], minor=tie.minor)
         first = places[tie.source].row
         for row in range(first + 1, places[tie.target].row):
@@ -172,7 +174,7 @@ class Level:
     def _fixed(
         self, chains: list[_Chain], rows: list[list[int]], places: list[_Place]
     ) -> tuple[Ties, Ties]:
-        """The ties of neighbouring places, with where on each they are fixed."""
+        """Return the ties between neighbouring places, with their offsets on each place."""
         at = {place: i for row in rows for i, place in enumerate(row)}
         leaves = self._offsets(chains, at, leaving=True)
         arrives = self._offsets(chains, at, leaving=False)
@@ -188,7 +190,9 @@ class Level:
         return above, below
 
     def _offsets(self, chains: list[_Chain], at: dict[int, int], leaving: bool) -> list[float]:
-        """Where each tie is fixed to its end: the shortest in the middle, the others beside it."""
+        """Return the offset of each tie at its end: the shortest in the middle, the others beside
+        it.
+        """
         offsets = [0.0] * len(chains)
         ends: dict[int, list[int]] = {}
         for number, (tie, chain) in enumerate(zip(self.ties, chains, strict=True)):
@@ -214,7 +218,7 @@ class Level:
         return offsets
 
     def _title_left(self, xs: list[float], places: list[_Place], title: int) -> None:
-        """Put the title at the left, where nothing but it is."""
+        """Put the title at the left, where there is nothing else."""
         left = min(
             x - place.width / 2
             for number, (x, place) in enumerate(zip(xs, places, strict=True))
@@ -242,7 +246,7 @@ class Level:
             )
             for x, place in zip(xs, places, strict=True)
         ]
-        # Where lines between two places are fixed; the first line speaks for all between them.
+        # Offsets of lines between two places; the first line decides for all between the same two.
         fixed = {
             (one, two): (out, into)
             for one, ties in enumerate(below)
@@ -257,7 +261,7 @@ class Level:
     def _heights(
         self, places: list[_Place], rows: list[list[int]], xs: list[float], below: Ties
     ) -> tuple[dict[int, float], dict[int, float]]:
-        """Top and bottom of each row; rows with slanting lines between them are further apart."""
+        """Return top and bottom of each row; slanting lines between rows push them apart."""
         tops: dict[int, float] = {}
         bottoms: dict[int, float] = {}
         y = 0.0
@@ -283,7 +287,7 @@ class Level:
         bottoms: dict[int, float],
         fixed: dict[tuple[int, int], tuple[float, float]],
     ) -> list[Point]:
-        """The points of a tie: straight down through each row, so that it misses the boxes."""
+        """Return the points of a tie: straight down through each row, past the boxes."""
         points = []
         for one, two in pairwise(chain.places):
             out, into = fixed[one, two]
@@ -305,7 +309,7 @@ def _neighbours(chains: list[_Chain], count: int) -> tuple[list[list[int]], list
 
 
 def _filled(places: list[_Place]) -> list[list[int]]:
-    """The rows with their places, those without any left out."""
+    """Return the rows with their places, without empty rows."""
     rows: dict[int, list[int]] = {}
     for number, place in enumerate(places):
         rows.setdefault(place.row, []).append(number)

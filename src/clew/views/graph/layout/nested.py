@@ -1,7 +1,7 @@
-"""The layout of a whole graph: every frame by itself, from the inside out, then put together.
+"""Layout of a whole graph: every frame separately, from the inside out, then put together.
 
-A link between boxes of different frames is cut where it crosses a frame: it leaves each frame by
-a port at its end and comes in by a port at its beginning. Links of one origin share their ports.
+A link between boxes of different frames is cut where it crosses a frame: it leaves each frame by a
+port at its end and enters by a port at its beginning. Links of one origin share their ports.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from clew.views.graph.layout.level import BOX, ENTRY, EXIT, Laid, Level, Tie
 from clew.views.graph.layout.shapes import Box, Link, Picture, Point, Rect, Route, Size, Spacing
 
 _TOP = ""
-# Bends of lines in a frame that are too many to draw them all.
+# With more bends of lines in a frame than this, not all lines are drawn.
 _MANY_BENDS = 20_000
 # A link's origin and lane, which make its ports.
 _Key = tuple[str, str]
@@ -35,13 +35,13 @@ class _Cut:
 
 @dataclass(slots=True)
 class _Frame:
-    """A frame while it is laid out; sizes and places are along the rows' own axes."""
+    """A frame while it is laid out; sizes and places are in the frame's coordinates."""
 
     box: Box
     cuts: dict[_Name, _Cut] = field(default_factory=dict)
     ports: dict[tuple[int, _Key], float] = field(default_factory=dict)
     size: Size = (0.0, 0.0)
-    # Where its own axes begin, from its corner.
+    # Where the frame's coordinates begin, from its corner.
     inset: Point = (0.0, 0.0)
     places: dict[str, Rect] = field(default_factory=dict)
     ways: dict[_Name, list[Point]] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class _Frame:
 
 @dataclass(slots=True)
 class _Way:
-    """The pieces of one link, from its upper end to its lower, and whether it was turned round."""
+    """Pieces of one link, from its upper end to its lower, and whether it was reversed."""
 
     pieces: list[tuple[str, _Name]] = field(default_factory=list)
     labelled: int = 0
@@ -98,7 +98,7 @@ class _Nested:
                 self._index(box.id, box.inside)
 
     def _path(self, name: str) -> list[str]:
-        """A box and the frames around it, innermost first, without the outermost."""
+        """Return a box and the frames that contain it, innermost first, without the outermost."""
         path = [name]
         while self._above[path[-1]] != _TOP:
             path.append(self._above[path[-1]])
@@ -155,7 +155,7 @@ class _Nested:
         way.pieces.append((frame, name))
 
     def picture(self) -> Picture:
-        """The whole, laid out."""
+        """Return the finished layout."""
         for name in sorted(self._frames, key=lambda n: -self._order.get(n, -1)):
             self._lay_frame(self._frames[name])
         corners: dict[str, Point] = {_TOP: (0.0, 0.0)}
@@ -172,7 +172,7 @@ class _Nested:
         return Picture(width, height, rects, routes)
 
     def _lay_frame(self, frame: _Frame) -> None:
-        """Lay out what is in one frame; the frames in it have their sizes already."""
+        """Lay out the inside of one frame; the frames in it have their sizes already."""
         level = _FrameLevel(frame, self._sizes(frame), self._offset, self._space, self._stub_size)
         title = (frame.box.width, frame.box.height)
         side = self._space.frame if frame.box.id != _TOP else 0.0
@@ -203,12 +203,12 @@ class _Nested:
         return sizes
 
     def _offset(self, end: _End, sort: int) -> float | None:
-        """Where on a frame a port is, from its middle; None for a plain box."""
+        """Return the offset of a port from the middle of its frame; None for a plain box."""
         _, name, key = end
         return None if key is None else self._frames[name].ports[sort, key]
 
     def _route(self, way: _Way, corners: dict[str, Point]) -> Route:
-        """A link's pieces put together, from its source to its target."""
+        """Join the pieces of a link, from its source to its target."""
         route = Route()
         for number, (name, piece) in enumerate(way.pieces):
             frame = self._frames[name]
@@ -253,7 +253,7 @@ class _FrameLevel:
         self._stubs: dict[_Name, int] = {}
 
     def lay(self, title: Size, right: bool) -> Laid:
-        """Lay the frame's inside out and keep what came of it in the frame."""
+        """Lay out the inside of the frame and store the result in the frame."""
         frame = self._frame
         level = self._followable(title, right)
         laid = level.laid()
@@ -266,9 +266,9 @@ class _FrameLevel:
         return laid
 
     def _followable(self, title: Size, right: bool) -> Level:
-        """The level with stubs for lines that an eye cannot follow.
+        """Return the level with stubs for lines that are too long to follow.
 
-        Lines from outside the frame have some too, where there are very many and that helps.
+        If very many lines remain, lines from outside the frame get stubs too, provided that helps.
         """
         first = self._level(set(), title, right)
         long = self._too_long(first, (BOX,))
@@ -280,7 +280,7 @@ class _FrameLevel:
         return more if more.bends() < bends else self._level(long, title, right)
 
     def _too_long(self, level: Level, sources: tuple[int, ...]) -> set[_Name]:
-        """The cuts that span more rows than an eye can follow."""
+        """Return the cuts that span more rows than one can follow."""
         rows = level.rows_of_boxes()
         return {
             name
@@ -291,7 +291,7 @@ class _FrameLevel:
         }
 
     def _level(self, long: set[_Name], title: Size, right: bool) -> Level:
-        """Numbers for everything in the frame, what runs earlier before what runs later."""
+        """Number everything in the frame, earlier runs before later ones."""
         sizes: list[Size] = []
         sorts: list[int] = []
 

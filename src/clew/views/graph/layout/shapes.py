@@ -1,4 +1,4 @@
-"""What a layout takes and gives: boxes and frames with their sizes, links, rectangles, routes."""
+"""Input and output of a layout: boxes and frames with their sizes, links, rectangles, routes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Box:
 class Link:
     """An edge to draw, `label` the size of its text. Links of different `lane`s share no line.
 
-    Others are kept straight before those that are `minor`.
+    Links that are `minor` are straightened last.
     """
 
     source: str
@@ -34,7 +34,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Rect:
-    """Where a box went."""
+    """Rectangle of a box."""
 
     x: float
     y: float
@@ -50,7 +50,7 @@ class Rect:
         return self.y + self.height
 
     def contains(self, other: Rect, slack: float = 1e-6) -> bool:
-        """Whether another rectangle lies inside."""
+        """Return whether another rectangle lies inside."""
         return (
             self.x <= other.x + slack
             and self.y <= other.y + slack
@@ -59,7 +59,7 @@ class Rect:
         )
 
     def overlaps(self, other: Rect, slack: float = 1e-6) -> bool:
-        """Whether two rectangles share more than an edge."""
+        """Return whether two rectangles share more than an edge."""
         return (
             self.x < other.right - slack
             and other.x < self.right - slack
@@ -70,10 +70,10 @@ class Rect:
 
 @dataclass(slots=True)
 class Route:
-    """The way of one link from its source to its target, through these points in order.
+    """Points of one link from its source to its target, in order.
 
-    `stub` is where a link too long to follow is named instead of drawn: a rectangle beside its
-    target, at which the points begin.
+    A link too long to draw has a `stub`: a rectangle beside its target that names the source; the
+    points begin there.
     """
 
     points: list[Point] = field(default_factory=list)
@@ -99,5 +99,5 @@ class Spacing:
     lines: float = 12
     rows: float = 12
     frame: float = 14
-    # How many rows a link may span before it is named instead of drawn.
+    # How many rows a link may span; a longer one gets a stub with a name.
     longest: int = 30

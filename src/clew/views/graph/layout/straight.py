@@ -1,4 +1,4 @@
-"""A last touch to columns: edges that are nearly straight, or have room to be, are made so."""
+"""Final pass over columns: straighten edges that are nearly straight, or have room to be."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from clew.views.graph.layout.grid import Grid
 
 
 def straighten(grid: Grid, xs: list[float]) -> None:
-    """Move groups of places that are in line already, where that puts one more edge in line."""
+    """Move groups of aligned places where that aligns one more edge."""
     group = list(range(len(xs)))
     members = {place: [place] for place in group}
 
@@ -42,7 +42,7 @@ def straighten(grid: Grid, xs: list[float]) -> None:
 def _has_room(
     grid: Grid, xs: list[float], group: list[int], members: list[int], shift: float
 ) -> bool:
-    """Whether some places can move without coming too near to others in their rows."""
+    """Return whether some places can move without coming too near to others in their rows."""
     step = 1 if shift > 0 else -1
     for place in members:
         row, at = grid.position(place)
