@@ -17,7 +17,7 @@ from clew.events.model import Gap
 from clew.events.records import Kept, Label
 from clew.record import foreign
 from clew.record.attributes import settled
-from clew.record.interned import Interned
+from clew.record.tables import RecordTables
 from clew.record.value_columns import ValueColumns
 from clew.stream.batch import Batch
 from clew.stream.records import EVENT_FIELDS, Records
@@ -61,7 +61,7 @@ class Encoder:
     ) -> None:
         self._around = around
         self._redact = redact
-        self.tables = Interned(templates)
+        self.tables = RecordTables(templates)
         self.values = ValueColumns(self.tables)
         # What the numbers of other processes are here.
         self._foreign: dict[str, foreign.Numbers] = {}

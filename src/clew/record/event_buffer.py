@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from clew.record.foreign import Foreign
+
 # Events handed over at a time: few enough to stay small, enough to amortise the call.
 _BATCH = 1 << 14
 
@@ -25,6 +27,10 @@ class EventBuffer:
         # turn, which ends with every step and hand-over.
         self.attributes: list[Any] = []
         self.turn = [0]
+        # What other processes recorded.
+        self.foreign: list[Foreign] = []
+        # Whether events were handed over before.
+        self.was_taken = False
 
     def next_id(self) -> int:
         """Give the id that the next event gets."""
@@ -47,6 +53,7 @@ class EventBuffer:
         """
         events = self.events[:]
         del self.events[: len(events)]
+        self.was_taken = self.was_taken or bool(events)
         attributes, self.attributes = self.attributes, []
         self.turn[0] += 1
         return events, attributes

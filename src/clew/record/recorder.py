@@ -87,15 +87,11 @@ class Recorder:
         self._limit = EventLimit(most_events)
         self._on_halt = on_halt
         self.on_direct = on_direct
-        self._has_events = False
-        # What other processes recorded, until it is handed over.
-        self._foreign: list[Foreign] = []
         # The addresses that they have met.
         self.met_by_workers: set[str] = set()
         # Held from the first token of a named value to its event, so that no hand-over comes
-        # between them; taken before the other, if both are.
+        # between them, and from one end of a hand-over to the other.
         self.naming = threading.RLock()
-        self._draining = threading.Lock()
 
     def lane(self) -> Lane:
         """Give the lane of the running thread, opened if new."""
@@ -205,7 +201,7 @@ class Recorder:
         """Take over what another process recorded; `source` tells it from every other."""
         if not self.halted:
             ids = [next(self.buffer.ids) for _ in batch.columns["id"]]
-            self._foreign.append(Foreign(batch, source, ids, self.lanes.of_process(process)))
+            self.buffer.foreign.append(Foreign(batch, source, ids, self.lanes.of_process(process)))
 
     def listen(self, feed: LiveFeed) -> None:
         """Tell of each call that begins and each event that ends."""
@@ -214,7 +210,7 @@ class Recorder:
 
     def is_empty(self) -> bool:
         """Whether no event was recorded so far."""
-        return not self.buffer.events and not self._has_events
+        return not self.buffer.events and not self.buffer.was_taken
 
     def halt(self) -> None:
         """Record nothing more."""
@@ -225,13 +221,12 @@ class Recorder:
     def abandon(self) -> None:
         """Record nothing more in a process that inherited this recorder by a fork."""
         self.halt()
-        # A thread that is only in the parent may hold them.
+        # A thread that is only in the parent may hold it.
         self.naming = threading.RLock()
-        self._draining = threading.Lock()
 
     def drain(self) -> None:
         """Hand all records over; with the last ones there may be, record nothing more."""
-        with self.naming, self._draining:
+        with self.naming:
             if self.halted and self._limit.is_over:
                 return
             records = self._take()
@@ -254,11 +249,10 @@ class Recorder:
         kept, size = self.values.take_kept()
         events, attributes = self.buffer.take()
         events = self._limit.within(events)
-        self._has_events = self._has_events or bool(events)
         records = Records(events, [], kept, attributes=attributes)
         self.values.take_into(records)
         records.size = size + _FIELD_BYTES * (len(events) + len(records.values))
-        records.foreign, self._foreign = self._foreign, []
+        records.foreign, self.buffer.foreign = self.buffer.foreign, []
         if self.feed is not None:
             self.feed.handed_over()
         return records

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from clew.events.columns import VALUE_COLUMNS, Ints
-from clew.record.interned import Interned
 from clew.record.storages import Memory, outside_memory, own_memory
+from clew.record.tables import RecordTables
 from clew.stream.records import SAME, VALUE_FIELDS, Records, Token, tokens_in
 
 # Hand-overs after which a thread has mentioned what it had got tokens of, and the most values of
@@ -28,7 +28,7 @@ _SLACK = 8
 class ValueColumns:
     """The values of one batch after the other: their columns, their numbers, their memory."""
 
-    def __init__(self, tables: Interned) -> None:
+    def __init__(self, tables: RecordTables) -> None:
         self._tables = tables
         self._memory = Memory()
         # Of the batch that is being made, and how many values came before it.

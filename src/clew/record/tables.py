@@ -26,7 +26,7 @@ from clew.stream.records import Extra, Note, Step, UnknownShape
 PLAIN_TYPES = (type(None), bool, int, float, complex, str)
 
 
-class Interned:
+class RecordTables:
     """The tables of one recording, and how many rows of each earlier batches have.
 
     Of more than `templates` of those, the ones not used for longest are let go of: some have a
