@@ -1,1 +1,1 @@
-"""What is kept of a value: its facts, its statistics, its data; each once, however often asked."""
+"""Describe values and keep their facts, statistics and data; each tensor version once."""

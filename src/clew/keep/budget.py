@@ -1,6 +1,6 @@
-"""How much may be kept: the limits of a recording, counted down as values come.
+"""Count values against the limits of a recording.
 
-What a limit leaves out is told once, as a gap with the remedy.
+The first value that a limit leaves out becomes a gap with its remedy.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 from clew.events.model import Gap
 from clew.request.limits import Limits
 
-# Data handed to the sink at a time: what waits in memory is a few times this, however large or
-# many the tensors of a step are.
+# Bytes of data handed to the sink at a time. The data that waits in memory is a few times this,
+# however large or many the tensors of a step are.
 _BATCH_BYTES = 16 << 20
 
-# What is not kept, by the limit that was reached.
+# What is not recorded once a limit is reached, by the name of the limit.
 _LIMITED = {
     "bytes": "the data of values",
     "elements": "the data of large values",
@@ -26,30 +26,30 @@ _LIMITED = {
 
 
 class Budget:
-    """The room there is for values."""
+    """The bytes, elements and seconds that are left for values."""
 
     def __init__(self, limits: Limits, on_gap: Callable[[Gap], Any]) -> None:
         self._limits = limits
         self._on_gap = on_gap
         self._bytes = 0
-        # Of those, the bytes that are gone again; told by another thread.
+        # Those of them whose data was deleted again; another thread counts them.
         self._given_back = 0
-        # Bytes that wait to be handed over.
+        # Bytes that have not been handed to the sink yet.
         self.pending = 0
         self._count = 0
-        # Whether there are data waiting to be written: then it helps to do some of the work here.
+        # Returns whether data waits to be written: then this thread does some of the work.
         self.is_behind: Callable[[], bool] = lambda: False
         self._until = None if limits.seconds is None else time.monotonic() + limits.seconds
 
     def is_over(self) -> bool:
-        """Whether the time for values is up."""
+        """Return whether the time for values is up."""
         over = self._until is not None and time.monotonic() > self._until
         if over:
             self._limited(f"{self._limits.seconds} seconds", "seconds")
         return over
 
     def has_room(self, elements: int, size: int) -> bool:
-        """Whether the data of a value, `size` bytes, is within the limits; it counts if it is."""
+        """Return whether `size` bytes of data are within the limits, and count them if so."""
         limits = self._limits
         self._count += 1
         if limits.elements is not None and elements > limits.elements:
@@ -66,12 +66,12 @@ class Budget:
         return True
 
     def give_back(self, size: int) -> None:
-        """Make room: so many bytes of what was kept are gone."""
+        """Make room: so many bytes of recorded data were deleted."""
         self._given_back += size
 
     @property
     def is_full(self) -> bool:
-        """Whether so much data has gathered that it should be handed over."""
+        """Return whether enough data waits that it should be handed to the sink."""
         return self.pending >= min(_BATCH_BYTES, self._limits.queue)
 
     def _limited(self, what: str, name: str) -> None:

@@ -1,8 +1,8 @@
-"""Memory for copies of tensors, used again once nobody has the copy any more.
+"""Reuse the memory of tensor copies that nobody references any more.
 
-Fresh memory is slow: the system hands it out page by page and clears each. Out go arrays of
-bytes; when the last reference to one is gone, on whichever thread, its memory is there for the
-next of about the same size.
+Fresh memory is slow: the system maps it page by page and clears each. `take` returns an array of
+bytes; when the last reference to it is gone, on whichever thread, its memory serves the next array
+of about the same size.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from clew.events.statistics import Numbers
 
 # Sizes are rounded up to a multiple of this, so that similar tensors share memory.
 _STEP = 64 << 10
-# Memory that waits to be used again, at most.
+# Bytes of unused memory that may wait for reuse.
 _MOST_IDLE = 64 << 20
 
 
 class Buffers:
-    """Memory lent out for copies."""
+    """A pool of memory for copies."""
 
     def __init__(self) -> None:
         self._taking = threading.Lock()
         self._idle: dict[int, list[Numbers]] = {}
         self._idle_bytes = 0
-        # Memory handed back and not yet sorted in. That happens in the midst of anything, so it
-        # takes no lock.
+        # Memory that came back and is not in `_idle` yet. A garbage collection may append to it
+        # at any point, even in `take`, so this takes no lock.
         self._back: deque[Numbers] = deque()
         self._lent: dict[int, Any] = {}
 
     def take(self, size: int) -> Numbers:
-        """An array of bytes, whatever they are."""
+        """Return an array of so many bytes, with arbitrary content."""
         room = -(-size // _STEP) * _STEP
         with self._taking:
             self._sort_in()
@@ -45,7 +45,8 @@ class Buffers:
                 self._idle_bytes -= room
             else:
                 memory = np.empty(room, dtype=np.uint8)
-        # Made of a buffer, it is what every view and tensor on it holds on to.
+        # `frombuffer` makes this array the base of every view and tensor made from it, so that its
+        # weak reference dies only after all of them.
         array: Numbers = np.frombuffer(memory.data, np.uint8, size)
         key = id(memory)
 
@@ -60,7 +61,7 @@ class Buffers:
         while self._back:
             memory = self._back.popleft()
             if self._idle_bytes + len(memory) > _MOST_IDLE:
-                # Sizes that nobody asks for any more make room.
+                # Drop what waits: nobody may ask for those sizes again.
                 self._idle.clear()
                 self._idle_bytes = 0
             self._idle.setdefault(len(memory), []).append(memory)

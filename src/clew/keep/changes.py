@@ -1,9 +1,9 @@
-"""Whether a value has changed since it was last looked at, without keeping it.
+"""Detect whether a value has changed since it was last read, without keeping it.
 
-In come live values, out come `Look`s: identity, facts and, where those cannot tell, a checksum of
-the content. Equal looks are an unchanged value. NaN equals itself, no tolerance hides anything.
-Containers are looked at whole, up to a bound that a look tells of.
-Must not import torch: `keep.keeper`, which knows tensors, says how to look at them.
+Comes in: a live value. Goes out: a `Look`: identity, facts and, where those do not suffice, a
+checksum of the content. A value whose look is equal is unchanged: NaN equals itself, and there is
+no tolerance. Containers are read whole, up to a limit; a look says when it was reached.
+Must not import torch: `keep.keeper` passes the function that reads tensors to `learn`.
 """
 
 from __future__ import annotations
@@ -26,19 +26,18 @@ from clew.events.statistics import Numbers
 from clew.keep import nesting
 
 _MOST_LEAVES = 1000
-# Of one container: bytes of plain data, as much as takes some ten milliseconds, and what an item
-# counts as that is no plain data and has to be looked at by itself.
+# Of one container: bytes of plain data (about ten milliseconds' worth), and how many bytes an item
+# counts as that is no plain data and needs a look of its own.
 _MOST_BYTES = 1 << 24
 _BYTES_OF_A_LOOK = 1 << 10
 _ITEMS_AT_ONCE = 1024
 
 
 class Look(NamedTuple):
-    """What a value looked like.
+    """The state of a value at one moment.
 
-    `kind` is its class, `facts` those of FACTS that it has, `memory` what tells its object and
-    version apart from others, `content` a hash, or the value itself. One that is `cut` was too
-    large to be looked at whole.
+    `kind` is its class, `facts` those of FACTS that it has, `memory` its object and version,
+    `content` a hash or the value itself. `cut` says that it was too large to be read whole.
     """
 
     kind: str
@@ -49,7 +48,7 @@ class Look(NamedTuple):
 
     @property
     def same(self) -> tuple[Any, ...]:
-        """Equal for values between which nothing has changed that can be seen."""
+        """Return what is equal for two looks between which no change can be seen."""
         return self.kind, self.facts, self.content
 
 
@@ -59,12 +58,12 @@ _tensor_look: list[Callable[[Any], Look]] = []
 
 
 def learn(tensor_look: Callable[[Any], Look]) -> None:
-    """Know how to look at tensors."""
+    """Set the function that reads tensors."""
     _tensor_look[:] = [tensor_look]
 
 
 def look(value: Any) -> Look:
-    """A value as it is now."""
+    """Return the look of a value as it is now."""
     if nesting.is_tensor(value):
         return _tensor_look[0](value)
     if isinstance(value, np.ndarray):
@@ -81,7 +80,7 @@ def look(value: Any) -> Look:
 
 
 def not_all_seen(where: str) -> Gap:
-    """What to say of a variable whose looks are cut."""
+    """Return the gap of a variable whose looks are cut."""
     return Gap(
         "changes of a variable",
         where,
@@ -91,7 +90,7 @@ def not_all_seen(where: str) -> Gap:
 
 
 def _exact(value: Any) -> Any:
-    """A constant such that equal means the same bits: NaN is itself, 0.0 is not -0.0."""
+    """Return a constant so that equal means the same bits: NaN is itself, 0.0 is not -0.0."""
     if type(value) is float:
         return struct.pack("<d", value)
     if type(value) is complex:
@@ -100,7 +99,7 @@ def _exact(value: Any) -> Any:
 
 
 def _container_look(value: Any) -> Look:
-    """Containers by their leaves, anything else by its identity."""
+    """Return the look of a container by its leaves, of anything else by its identity."""
     leaves: list[Look] = []
 
     def leaf(item: Any) -> Any:
@@ -126,7 +125,7 @@ def _keys(described: Any) -> Any:
 
 
 def _is_cut(described: Any) -> bool:
-    """Whether a container lies deeper, or has more items, than is described."""
+    """Return whether a container is deeper, or has more items, than its description."""
     if isinstance(described, Opaque):
         return True
     if not isinstance(described, (list, dict)):
@@ -136,7 +135,7 @@ def _is_cut(described: Any) -> bool:
 
 
 def _whole_look(value: Any) -> Look:
-    """A container by a hash of everything in it."""
+    """Return the look of a container by a hash of everything in it."""
     room = [_MOST_BYTES]
     try:
         content: Any = _hash(value, room, set())
@@ -146,7 +145,7 @@ def _whole_look(value: Any) -> Look:
 
 
 def _hash(value: Any, room: list[int], around: set[int]) -> int:
-    """A hash of a value and all that is in it, as far as there is room; `around` contains it."""
+    """Hash a value and all that is in it while `room` lasts; `around` are the open containers."""
     items = _items(value)
     if items is None:
         room[0] -= _BYTES_OF_A_LOOK
@@ -157,7 +156,7 @@ def _hash(value: Any, room: list[int], around: set[int]) -> int:
     found: list[int] = []
     while room[0] >= 0 and (part := list(islice(items, _ITEMS_AT_ONCE))):
         try:
-            # Plain data at once; references would depend on who else has the objects.
+            # Version 2 of marshal writes no references: those depend on who else has the objects.
             plain = marshal.dumps(part, 2)
         except ValueError:
             found += [_hash(item, room, around) for item in part]
@@ -169,7 +168,7 @@ def _hash(value: Any, room: list[int], around: set[int]) -> int:
 
 
 def _own(value: Any) -> type | None:
-    """The container of Python's own that a value is, whatever its class makes of it."""
+    """Return which of Python's containers a value is an instance of, None if of none."""
     return next((cls for cls in (dict, list, tuple, deque) if isinstance(value, cls)), None)
 
 
@@ -180,7 +179,7 @@ def _length(value: Any) -> int:
 
 
 def _items(value: Any) -> Iterator[Any] | None:
-    """What is in a container, None for what is none; no code of the program runs."""
+    """Return an iterator over a container, None for anything else; no user code runs."""
     value = value.data if isinstance(value, UserDict) else value
     cls: Any = _own(value)
     if cls is not None:
@@ -191,7 +190,7 @@ def _items(value: Any) -> Iterator[Any] | None:
 
 
 def array_hash(array: Numbers) -> int:
-    """A hash of an array's elements; for objects, of their identities."""
+    """Return a hash of an array's elements; for objects, of their identities."""
     if array.dtype.hasobject:
         if array.dtype.kind != "O":
             return 0
@@ -201,9 +200,9 @@ def array_hash(array: Numbers) -> int:
 
 
 def changes(before: Look | None, after: Look) -> list[str]:
-    """What differs between two looks, in words; empty if nothing does.
+    """Return the names of what differs between two looks; empty if nothing does.
 
-    The most telling first: type, shape, dtype, device, layout, then the values.
+    In this order: type, shape, dtype, device, layout, requires_grad, then the values.
     """
     if before is None:
         return ["new"]

@@ -1,7 +1,8 @@
-"""A value on its way into a recording and into words at once: read once, told twice.
+"""Describe a value for the recording and for a watch at once, so that it is read only once.
 
-In comes a live value with a fresh look at it, out go its tokens for the recording and a `Seen` for
-whoever listens. Statistics are those the recording keeps. Must not import torch.
+Comes in: a live value and a fresh `Look` at it. Goes out: its tokens for the recording and a `Seen`
+for the lines that a watch prints. Both use the statistics that the recording keeps.
+Must not import torch.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ _LONGEST_TEXT = 1000
 
 
 class _Described(NamedTuple):
-    """A leaf of a value: what is recorded of it, and what is told."""
+    """A leaf of a value: its token for the recording and its `Seen` for the watch."""
 
     token: Token
     seen: Seen
 
 
 class Describer:
-    """Describes values for one recording; `values` is how much of them is kept.
+    """Describes values for one recording; `values` is the option that says how much to keep.
 
-    With `shown` statistics are the numbers that a line of text shows, and no more.
+    With `shown`, only the statistics that a line of text shows are computed.
     """
 
     def __init__(self, records: ValueRecords, values: str, shown: bool = False) -> None:
@@ -40,9 +41,9 @@ class Describer:
         self._shown = shown
 
     def described(self, value: Any, now: Look, digest: bool = True) -> tuple[Any, Seen]:
-        """A value with tokens for what is in it, and what it looks like.
+        """Return a value with a token for each leaf, and the `Seen` of the whole value.
 
-        `digest` is whether it will be compared to others.
+        `digest` says whether the value will be compared with others.
         """
 
         def leaf(item: Any) -> _Described:
@@ -71,7 +72,7 @@ class Describer:
         return _Described(token, see(item, now, found))
 
     def _tensor(self, token: Token, tensor: Any, now: Look, digest: bool) -> Seen:
-        """A tensor whose statistics are kept with its token."""
+        """Return the `Seen` of a tensor, and keep its statistics under its token."""
         records = self._records
         made: Made | None = None
 
@@ -88,8 +89,8 @@ class Describer:
 
 
 def glimpse(value: Any, numbers: bool = False, digest: bool = False) -> Seen:
-    """A value of any kind at one look; the numbers of arrays, which take time, only if asked."""
-    # What hooks are given is not worth to be walked through.
+    """Return the `Seen` of any value; compute the numbers of arrays, which takes time, if asked."""
+    # Hooks get a tuple of one tensor: `describe` would cost more than it is worth there.
     is_pack = type(value) in (tuple, list) and len(value) == 1
     inner = value[0] if is_pack else value
     if is_array(inner):
@@ -117,12 +118,12 @@ def glimpse(value: Any, numbers: bool = False, digest: bool = False) -> Seen:
 
 
 def _unseen(value: Any) -> Look:
-    """Of a value that is no array: which one it is, and nothing of its content."""
+    """Return the look of a value that is no array: its identity, nothing of its content."""
     return Look(type(value).__name__, (), id(value), 0)
 
 
 def _mapped(described: Any, part: Callable[[_Described], Any]) -> Any:
-    """The same nesting with one part of each leaf."""
+    """Return the same nesting with one part of each leaf."""
     if isinstance(described, _Described):
         return part(described)
     if isinstance(described, dict):
@@ -133,15 +134,15 @@ def _mapped(described: Any, part: Callable[[_Described], Any]) -> Any:
 
 
 def is_equal(before: Seen | None, after: Seen) -> bool:
-    """Whether two values that look alike are known to have the same content."""
+    """Return whether two values with equal facts are known to have the same content."""
     old, new = (before.stats if before is not None else None) or {}, after.stats or {}
     return "digest" in old and old["digest"] == new.get("digest")
 
 
 def is_same(one: Any, other: Any, equal: Callable[[Any, Any], Any] | None = None) -> bool:
-    """Whether two values are the same to a watch, in their facts and in all of their content.
+    """Return whether two values are the same to a watch: same facts and same content.
 
-    `equal` is asked about objects of the program's own, which are told apart by their identity.
+    `equal` compares objects of the program's classes, which differ by their identity otherwise.
     """
     if one is other or type(one) is not type(other):
         return one is other
@@ -153,7 +154,7 @@ def is_same(one: Any, other: Any, equal: Callable[[Any, Any], Any] | None = None
     before, after = look(one), look(other)
     if before.same == after.same:
         return True
-    if is_tensor(one):  # large ones are told apart by their versions, and may be equal
+    if is_tensor(one):  # the looks of large ones hold versions, and these may differ
         digests = glimpse(one, numbers=True, digest=True), glimpse(other, numbers=True, digest=True)
         return before.facts == after.facts and is_equal(*digests)
     if equal is None or is_array(one) or type(one) in CONSTANTS:
@@ -165,7 +166,7 @@ def is_same(one: Any, other: Any, equal: Callable[[Any, Any], Any] | None = None
 
 
 def _numbers(records: ValueRecords, item: Any) -> dict[str, Any] | None:
-    """Statistics of an array or tensor as it is now, which nobody keeps."""
+    """Compute the statistics of an array or tensor as it is now, without keeping them."""
     if not is_tensor(item):
         return array_statistics(item)
     if records.keeper is None or records.budget.is_over():
@@ -174,6 +175,6 @@ def _numbers(records: ValueRecords, item: Any) -> dict[str, Any] | None:
 
 
 def _is_short(value: Any) -> bool:
-    """Whether a value is one of Python's own that costs next to nothing to keep."""
+    """Return whether a value is a constant that costs next to nothing to keep."""
     cls = type(value)
     return cls in CONSTANTS and (cls not in (str, bytes) or len(value) <= _LONGEST_TEXT)

@@ -1,4 +1,4 @@
-"""Random numbers: which generator an op draws from, and how often it was drawn from before."""
+"""Number random generators: which one an op draws from, and how often it was drawn from before."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-# Arguments that say whether an op draws at all.
+# Arguments that decide whether an op draws random numbers at all.
 _SWITCHES = ("train", "training")
 _CHANCES = ("dropout_p", "p", "dropout")
 
@@ -20,12 +20,12 @@ class Argument(NamedTuple):
     default: Any
 
     def of(self, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
-        """What it is in a call."""
+        """Return its value in a call, the default if the call does not pass it."""
         return args[self.position] if self.position < len(args) else given.get(*self[1:])
 
 
 class DrawArguments(NamedTuple):
-    """The arguments that say from what, and whether, an op draws."""
+    """The arguments of an op that decide whether it draws, and from which generator."""
 
     generator: Argument | None
     switch: Argument | None
@@ -33,7 +33,7 @@ class DrawArguments(NamedTuple):
 
 
 def drawing_of(func: Any, schema: Any) -> DrawArguments | None:
-    """How to tell what an op draws; None if it draws no random numbers."""
+    """Find the arguments that control an op's random numbers; None if it draws none."""
     if schema is None or torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()):
         return None
     arguments = [Argument(n, a.name, a.default_value) for n, a in enumerate(schema.arguments)]
@@ -58,7 +58,7 @@ class Generators:
     def draw(
         self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None
     ) -> tuple[int, int]:
-        """The generator that a call of an op draws from, and its draws so far; -1 if none."""
+        """Return the generator that an op call draws from and its earlier draws; -1 if none."""
         source, switch, chance = op.draws
         given = kwargs or {}
         is_off = switch is not None and switch.of(args, given) is False
@@ -71,7 +71,7 @@ class Generators:
     def _number(self, generator: Any, args: tuple[Any, ...], given: dict[str, Any]) -> int:
         key, name = str(_device(args, given)), ""
         if generator is not None:
-            # Python's object for it is another each time; what it stands for is not.
+            # torch makes a new Python object for it each time; the C++ object stays the same.
             key, name = generator._cdata, f"{generator.device} {len(self.names)}"
         number: int | None = self._numbers.get(key)
         if number is None:
@@ -82,7 +82,7 @@ class Generators:
 
 
 def _device(args: tuple[Any, ...], given: dict[str, Any]) -> Any:
-    """The device whose own generator an op uses: that of its tensors, or what it is given."""
+    """Return the device whose default generator an op uses: its tensors', or the one it names."""
     for value in (*args, *given.values()):
         if isinstance(value, Tensor):
             return value.device

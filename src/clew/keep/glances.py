@@ -1,8 +1,8 @@
-"""A quick look at an ordinary tensor: its facts, and the few numbers that a line of text shows.
+"""Describe an ordinary tensor fast: its facts, and the few numbers that a line of text shows.
 
-In comes a live tensor, out goes a `Seen`; None for anything that takes more care, which
-`keep.keeper` has. Reads memory, runs no op: nothing here is seen by autograd or a mode. The
-numbers of the last few tensors are remembered, by what their elements are.
+Comes in: a live tensor. Goes out: a `Seen`, or None for any tensor that `keep.keeper` has to read.
+Reads memory and runs no op, so that neither autograd nor a mode sees it. The statistics of the
+last few tensors are remembered, under a checksum of their elements.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, no_grad
 
-import clew.keep.keeper  # noqa: F401 - which knows all that is not ordinary
+import clew.keep.keeper  # noqa: F401 - reads the tensors that are not ordinary
 from clew.events.digest import checksum
 from clew.events.statistics import extremes
 from clew.events.watched import TENSOR, Seen
@@ -25,23 +25,23 @@ from clew.keep.snapshots import is_dense
 from clew.keep.statistics import digest_of
 from clew.torch_compat import is_transformed, is_zero_tensor, unobserved, without_modes
 
-# NumPy's dtype, its name, which NumPy makes anew each time it is asked, and bytes.
+# NumPy's dtype, its name (NumPy builds the string anew each time), and its size in bytes.
 _FLOATS: dict[torch.dtype, tuple[np.dtype[Any], str, int]] = {
     torch.float32: (np.dtype(np.float32), "float32", 4),
     torch.float64: (np.dtype(np.float64), "float64", 8),
 }
 _REMEMBERED = 64
 
-# checksum of the elements, dtype, shape and stride -> statistics, and whether all of them
+# checksum of the elements, dtype, shape and stride -> statistics, and whether they are complete
 _known: dict[tuple[Any, ...], tuple[dict[str, Any] | None, bool]] = {}
 _NOTHING = (None, False)
 
 
 def glance(tensor: Any, whole: Whole | None = None, digest: bool = False) -> Seen | None:
-    """What an ordinary tensor of floats looks like, with the numbers that a line of text shows.
+    """Describe an ordinary float tensor with the numbers that a line of text shows.
 
-    With `whole`, with all statistics, which it takes unless they are remembered. Those of a
-    contiguous tensor have a digest, of any other only if it is asked for.
+    With `whole`, describe it with all statistics: remembered ones, else those that `whole`
+    computes. A contiguous tensor always gets a digest, any other only with `digest`.
     """
     if type(tensor) not in PLAIN:
         return None
@@ -51,13 +51,13 @@ def glance(tensor: Any, whole: Whole | None = None, digest: bool = False) -> See
             return None
         is_contiguous = tensor.is_contiguous()
         dtype, name, size = kind
-        # In whatever order, the elements fill a stretch of memory, which may have been given back.
+        # The elements fill one stretch of memory, in any order. The program may have freed it.
         end = (tensor.storage_offset() + count) * size
         if not (is_contiguous or is_dense(tensor)) or end > tensor.untyped_storage().nbytes():
             return None
         shape, stride, address = tuple(tensor.shape), tensor.stride(), tensor.data_ptr()
         data: Any = (ctypes.c_ubyte * (count * size)).from_address(address)
-        # Their own elements tell: not all that writes to memory counts versions.
+        # A checksum, as not everything that writes to memory raises the version.
         key = (checksum(data), name, shape, stride)
         stats, is_whole = _known.get(key, _NOTHING)
         if stats is None or (whole is not None and not is_whole):
@@ -74,7 +74,7 @@ def glance(tensor: Any, whole: Whole | None = None, digest: bool = False) -> See
             with no_grad(), without_modes():
                 stats["digest"] = digest_of(tensor)
         version = None if tensor.is_inference() else tensor._version
-        # By place, as this is made for every line that is told.
+        # Positional arguments, which are faster: this runs for every line a watch prints.
         return Seen(
             TENSOR, type(tensor).__name__, name, shape, "cpu", "", not is_contiguous,
             tensor.requires_grad, stats, None, (), None, (id(tensor), version, address),
@@ -82,7 +82,7 @@ def glance(tensor: Any, whole: Whole | None = None, digest: bool = False) -> See
 
 
 def _is_ordinary(tensor: Tensor) -> bool:
-    """Whether a tensor's elements are what is in the memory of this machine."""
+    """Return whether a tensor's elements can be read from this machine's memory as they are."""
     return (
         tensor.layout is torch.strided
         and tensor.is_cpu

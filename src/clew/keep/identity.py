@@ -1,8 +1,8 @@
-"""Facts about tensors: who is who, what each looks like, without keeping any of them.
+"""Identify tensors and record the facts of each, without keeping any of them alive.
 
-In come live tensors, out go tokens, one per tensor version, whose facts are appended to `values`
-(`events.records`). A weak reference beside each token tells a tensor from one that lived at the
-same address before.
+Comes in: a live tensor. Goes out: a token, one per tensor version, whose facts are appended to
+`values` (`stream.records`). A weak reference beside each token tells a tensor from one that lived
+at the same address before.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Token = tuple[int, ...]
 
 PLAIN = frozenset({Tensor, torch.nn.Parameter})
-# That of classes which see nothing of how their attributes are read.
+# The `__torch_function__` of classes that cannot observe reads of their attributes.
 _UNSEEING = torch.nn.Parameter.__torch_function__
 
 _CONSTANTS = {torch.dtype, torch.device, torch.layout, torch.memory_format}
@@ -36,36 +36,37 @@ nesting.learn(Tensor, torch.nn.Module, _CONSTANTS)
 
 
 class TensorTable:
-    """Tokens of all tensors seen, by identity while the tensor lives."""
+    """The tokens of all tensors seen, by the tensor's id while it lives."""
 
     def __init__(self, modules: ModuleTable) -> None:
         self.values: list[Any] = []
-        # References of tensors that are gone, and the bytes of memory met from outside.
+        # Weak references of tensors that are gone.
         self.gone: list[Any] = []
         self.generators = Generators()
         self.generator_names = self.generators.names
         self.sizes: dict[int, int] = {}
-        # id(tensor) -> the tensor, weakly, as long as what is known of it holds, the token of its
-        # newest version, and the `requires_grad` told of it, None if that need not be looked at
+        # number of a storage that no recorded op made -> its bytes
+        # id(tensor) -> a function that returns the tensor while its token is valid, the token of
+        # its newest version, the recorded `requires_grad`, or None if it need not be compared
         self.live: dict[int, tuple[Callable[[], Tensor | None], Token, bool | None]] = {}
-        # Called with each new token and its tensor when more than facts is wanted.
+        # Called with each new token and its tensor when more than facts is to be kept.
         self.keep: Callable[[Token, Tensor, Any], None] | None = None
         self._name_of = modules.tensor_name
         modules.on_late_tensor = self.forget
         modules.size_of = _size
-        # id(tensor) -> (its token, the version that stands for), for tensors met outside ops; the
-        # token tells it from one that lived at the same address before
+        # id(tensor) -> (its token, the version the token stands for), for tensors met outside ops;
+        # the token tells it from one that lived at the same address before
         self._versions: dict[int, tuple[Token, int]] = {}
-        # address of a storage first met from outside -> (one tensor on it, its number)
+        # address of a storage that no recorded op made -> (one tensor on it, its number)
         self._storages: dict[int, tuple[Callable[[], Tensor | None], int]] = {}
         self._numbers = itertools.count()
 
     def known(self, tensor: Tensor) -> Token:
-        """The token of a tensor that is used, made if it was not met before."""
+        """Return the token of a tensor that is used; make one if there is none."""
         return self.credited(tensor, -1)
 
     def credited(self, tensor: Tensor, producer: int) -> Token:
-        """The token of a tensor that a call returned, credited to the call if nobody made it."""
+        """Return the token of a tensor; a new one names the call `producer` as its producer."""
         token = self._held(tensor)
         if token is not None:
             return token
@@ -73,7 +74,7 @@ class TensorTable:
             return self._adopt(tensor, producer)
 
     def _held(self, tensor: Tensor) -> Token | None:
-        """The token of a tensor met before, a new one if its `requires_grad` was set since."""
+        """Return the token of a known tensor; a new one if its `requires_grad` was set since."""
         held = self.live.get(id(tensor))
         if held is None or held[0]() is not tensor:
             return None
@@ -87,9 +88,9 @@ class TensorTable:
         return token
 
     def current(self, tensor: Tensor, producer: int = -1) -> Token:
-        """As `known`, for when no op tells of writes: a new token if the version has moved.
+        """Return the token of a tensor, a new one if its version has moved.
 
-        `producer` is the call a new token is credited to.
+        For places where no op reports writes. `producer` is the call that a new token names.
         """
         known = self._versions.get(id(tensor))
         if known is not None and type(tensor) in PLAIN and not function_mode_count():
@@ -120,15 +121,15 @@ class TensorTable:
         return token
 
     def _known_version(self, tensor: Tensor, token: Token, now: int) -> int:
-        """The version a token stands for."""
+        """Return the tensor version that a token stands for."""
         known = self._versions.get(id(tensor))
         if known is not None and known[0] is token:
             return known[1]
-        # Straight from an op: a view has the version its memory had then, which nobody wrote down.
+        # Made by an op: a view has the version that its memory had then, which is not recorded.
         return now if tensor._is_view() else 0
 
     def _adopt(self, tensor: Tensor, producer: int) -> Token:
-        """A token for a tensor met from outside. Flat, as it runs for every parameter."""
+        """Make a token for a tensor that no recorded op made. Flat: runs for every parameter."""
         try:
             if type(tensor) not in PLAIN or tensor.layout is not torch.strided:
                 raise TypeError
@@ -165,17 +166,17 @@ class TensorTable:
         hands_on: bool,
         like: Any = None,
     ) -> Token:
-        """The token of an op's result; `base` is the argument whose memory it may share.
+        """Return the token of an op's result; `base` is the argument whose memory it may share.
 
-        With `hands_on`, a view has a gradient if its base has one, also where no node is made.
-        `like` is an argument that it may share memory with though it is no view of it.
+        With `hands_on`, a view requires grad if its base does, also where autograd makes no node.
+        `like` is an argument whose memory the result may share although it is no view of it.
         """
         held = self._held(tensor)
         if held is not None:
-            return held  # an argument handed through
+            return held  # the op returned an argument
         with unobserved():
             shared = _shared(tensor, base, self.known)
-            # The view takes over the counter of what it views once the op is through.
+            # torch gives the view the version counter of its base only after the op.
             version = 0 if shared is None else version_of(base)
             grad = grad or (hands_on and shared is not None and base.requires_grad)
         token = self.add(tensor, shared, 0 if shared is None else None, producer, grad, like)
@@ -183,11 +184,11 @@ class TensorTable:
         return token
 
     def written(self, tensor: Tensor, producer: int, grad: bool, counted: bool) -> Token:
-        """The token of a tensor after an op wrote to it; `counted` if its version has moved."""
+        """Make a token for a tensor that an op wrote to; `counted` if its version has moved."""
         with unobserved():
             version = version_of(tensor)
             grad = grad or tensor.requires_grad
-        # torch counts most writes once the op is through.
+        # torch raises the version of most writes only after the op.
         version = WRITTEN if version is None else version + (not counted)
         token = self.add(tensor, self.known(tensor), version, producer, grad)
         if version != WRITTEN:
@@ -195,7 +196,7 @@ class TensorTable:
         return token
 
     def renewed(self, tensor: Tensor) -> Token:
-        """A new token for a tensor that was written to behind everybody's back."""
+        """Make a token for a tensor that was written to without a new version."""
         return self.add(tensor, self.known(tensor), WRITTEN, -1, tensor.requires_grad)
 
     def add(
@@ -207,7 +208,7 @@ class TensorTable:
         grad: bool,
         like: Any = None,
     ) -> Token:
-        """A new token for `tensor` as it is now; `like` may have the same elements."""
+        """Make a token for `tensor` as it is now; `like` may have the same elements."""
         with unobserved():
             token: Token
             if type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_nested:
@@ -225,7 +226,7 @@ class TensorTable:
                 (token, version, storage, stride, tensor.dtype, device, extra, grad, producer, name,
                  told_gone)
             )  # fmt: skip
-            # What autograd still has to set, and what may be seen to be looked at, is left alone.
+            # None if autograd has yet to set it, or if the tensor's class could observe the read.
             unseen = type(tensor) is Tensor or type(tensor).__torch_function__ is _UNSEEING
             told = grad if unseen and tensor.requires_grad is grad else None
             if extra is not None and is_lazy(tensor):
@@ -255,8 +256,8 @@ class TensorTable:
         self._versions.clear()
 
     def sweep(self) -> list[Token]:
-        """Drop what belongs to tensors that are gone; the tokens that remain."""
-        # Keys alone: a list of pairs is not made at once where other threads add some.
+        """Drop the entries of tensors that are gone; return the tokens that remain."""
+        # A list of keys is made atomically; a list of pairs is not, and other threads add some.
         for key in list(self.live):
             held = self.live.get(key)
             if held is not None and held[0]() is None and self.live.get(key) is held:
@@ -269,7 +270,7 @@ class TensorTable:
         return [held[1] for held in list(self.live.values())]
 
     def _storage(self, tensor: Tensor) -> int:
-        """A number shared by all tensors on the same memory, for one met from outside."""
+        """Return a number shared by all tensors on the memory of a tensor that no op made."""
         try:
             address = tensor.untyped_storage()._cdata
         except Exception as odd:
@@ -292,10 +293,10 @@ def _size(tensor: Tensor) -> int | None:
 def _while_same(
     reference: Callable[[], Tensor | None], storage: int, requires_grad: bool
 ) -> Callable[[], Tensor | None]:
-    """As the reference, until the program gives the tensor other data or asks for its gradient.
+    """Return a reference that ends when the tensor's data or `requires_grad` is replaced.
 
-    `tensor.data = ...`, by which models are moved and cast, and `requires_grad` tell nobody. Only
-    for tensors met from outside: parameters, buffers, inputs.
+    `tensor.data = ...`, by which models are moved and cast, and `requires_grad` cause no event.
+    Only for tensors that no recorded op made: parameters, buffers, inputs.
     """
 
     def same() -> Tensor | None:
@@ -310,7 +311,7 @@ def _while_same(
 
 
 def _while_lazy(reference: Callable[[], Tensor | None]) -> Callable[[], Tensor | None]:
-    """As the reference, until the parameter of a lazy module gets its shape."""
+    """Return a reference that ends when a lazy module's parameter gets its shape."""
 
     def lazy() -> Tensor | None:
         tensor = reference()
@@ -320,31 +321,31 @@ def _while_lazy(reference: Callable[[], Tensor | None]) -> Callable[[], Tensor |
 
 
 def _shared(tensor: Tensor, base: Any, known: Callable[[Tensor], Token]) -> Token | None:
-    """The token of `base` if `tensor` really lies on its memory."""
+    """Return the token of `base` if `tensor` really lies on its memory."""
     if not isinstance(base, Tensor):
         return None
     try:
         same = tensor.untyped_storage()._cdata == base.untyped_storage()._cdata
     except Exception as odd:
         pass_on(odd)
-        same = True  # a wrapper without storage: believe the op's schema
+        same = True  # a wrapper without storage: trust the op's schema
     return known(base) if same else None
 
 
 def version_of(tensor: Tensor) -> int | None:
     try:
         return tensor._version
-    except Exception as odd:  # inference tensors keep none
+    except Exception as odd:  # inference tensors have none
         pass_on(odd)
         return None
 
 
 def odd_facts(tensor: Any) -> tuple[Any, ...]:
-    """Facts of subclasses, sparse, nested, quantised, wrapped tensors: each one guarded."""
+    """Read the facts of subclasses, sparse, nested, quantised, wrapped tensors, each guarded."""
     local = _try(lambda: tensor._local_tensor, None)
     dims = _try(lambda: [_dim(d) for d in tensor.shape], None)
     return (
-        # A tuple that no other value has, whatever its length.
+        # An object that no other value has: Python would share one empty plain tuple.
         torch.Size(dims) if dims is not None else UnknownShape([-1]),
         _try(lambda: tuple(_dim(d) for d in tensor.stride()), None),
         _try(lambda: tensor.device, None),

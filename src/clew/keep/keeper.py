@@ -1,8 +1,8 @@
-"""What is kept of a tensor beyond its facts: statistics, a digest, the data itself.
+"""Keep more of a tensor than its facts: statistics, a digest, the data itself.
 
-In comes a live tensor, out goes a `Kept`, or a function that gives one: the copy is made at that
-moment, its statistics are taken by whoever the records are handed to. Nothing computed here is
-seen by autograd, by a dispatch mode or by the random number generators.
+Comes in: a live tensor. Goes out: a `Kept`, or a function that returns one: the data is copied at
+once, the thread that takes the records computes the statistics of the copy. Autograd, dispatch
+modes and the random number generators see nothing of what is computed here.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ from clew.torch_compat import (
 )
 
 _REMEMBERED = 4096
-# Tensors so small that it is quicker to copy them now and to take their statistics with others'.
+# Bytes of tensors that are faster to copy now, and to compute the statistics of with others later.
 _SOON_COPIED = 16 << 10
 
 
 class Taken(NamedTuple):
-    """What was kept of a tensor version, for views of the same elements to come.
+    """What was kept of a tensor version, for later views of the same elements.
 
     The token is held so that no other gets its id. `in_order` says whether statistics and
     snapshot are of the elements in the order that the tensor has them in.
@@ -89,7 +89,7 @@ _LEVELS = {"meta": KeepLevel.META, "stats": KeepLevel.STATS, "full": KeepLevel.F
 
 
 class Keeper:
-    """Decides what is kept of each tensor version, and keeps it."""
+    """Decides how much to keep of each tensor version, and keeps it."""
 
     def __init__(
         self,
@@ -105,15 +105,15 @@ class Keeper:
         self._ledger = interest.ledger
         self._level = _LEVELS[values]
         self._on_gap = on_gap
-        # id of a token kept in full -> the token, and what was kept since the last hand-over
+        # id of a token kept in full -> the token, and its `Made` until that is handed over
         self._in_full: dict[int, tuple[Token, Made | None]] = {}
         self._taken: dict[int, Taken] = {}
         self._buffers = Buffers()
 
     def __call__(self, token: Token, tensor: Tensor, base: Any) -> None:
-        """Keep what `values` asks for of a new tensor version.
+        """Keep what the option `values` asks for of a new tensor version.
 
-        It may have the elements of `base`, as a view has.
+        The tensor may have the elements of `base`, as a view has.
         """
         if self._level is KeepLevel.META:
             return
@@ -127,9 +127,9 @@ class Keeper:
         self._keep(token, tensor, self._level is KeepLevel.FULL, known, later=True)
 
     def keep(self, token: Token, tensor: Tensor, level: KeepLevel) -> Made | None:
-        """Keep as much of a tensor version as a level says, unless it was kept before.
+        """Keep as much of a tensor version as the level says, unless it was kept before.
 
-        Gives what is kept of it, None if that was handed over already or there is nothing.
+        Return what is kept of it, None if that was handed over already or there is nothing.
         """
         in_full = self._in_full.get(id(token))
         if in_full is not None:
@@ -147,8 +147,8 @@ class Keeper:
     ) -> Made | None:
         """Keep statistics and, with `full`, the data.
 
-        `known` has the same elements. With `later` statistics may wait until the records are
-        handed over.
+        `known` has the same elements. With `later`, the statistics may be computed when the records
+        are handed over.
         """
         made = self._made(token, tensor, full, known, later)
         if made is not None:
@@ -183,7 +183,7 @@ class Keeper:
                 if is_plain(tensor):
                     return self._of_plain(token, tensor, full, known, later)
                 grad = torch.is_grad_enabled()
-                # Not `torch.no_grad()`, which an interrupt may end before its end is set up.
+                # Not `torch.no_grad()`: an interrupt inside its `__enter__` would leave grad off.
                 try:
                     set_grad_enabled(False)
                     with without_modes():
@@ -201,7 +201,7 @@ class Keeper:
     def _of_plain(
         self, token: Token, tensor: Tensor, full: bool, known: Taken | None, later: bool
     ) -> Made:
-        """What to keep of a tensor that is just the bytes where it begins: no torch is needed."""
+        """Keep a tensor for which `is_plain` holds: its bytes can be read without torch."""
         count = tensor.numel()
         size = count * tensor.element_size()
         stats: Statistics | None = None
@@ -212,7 +212,7 @@ class Keeper:
         elif known is not None:
             return self._of_view(token, tensor, known)
         elif later and 0 < size <= _SOON_COPIED:
-            # Between two ops each step of a computation has to be fetched into the cache anew.
+            # Computing statistics between two ops would load their code into the cache each time.
             copy = plain_snapshot(tensor, size, self._buffers.take)
             self._budget.pending += size
             made = partial(self._finished, copy, None)
@@ -227,13 +227,13 @@ class Keeper:
         return made
 
     def _copy(self, tensor: Tensor, size: int) -> Snapshot:
-        """A copy of a plain tensor; the statistics too if whoever writes is behind with them."""
+        """Copy a plain tensor; compute its statistics as well if the writing thread is behind."""
         if size > SMALL and self._budget.is_behind():
             return counted_snapshot(tensor, size, self._buffers.take)
         return plain_snapshot(tensor, size, self._buffers.take)
 
     def _of(self, token: Token, tensor: Tensor, full: bool, known: Taken | None) -> Made | None:
-        """What to keep of any tensor, None if it has nothing to keep."""
+        """Keep any other tensor; return None if it has no elements to keep."""
         elements = elements_of(tensor)
         if elements is None:
             self._not_kept(tensor, "it has no elements of its own that could be copied")
@@ -279,7 +279,7 @@ class Keeper:
             return Kept(None, None)
 
     def _finished(self, copy: Snapshot, shape: tuple[int, ...] | None) -> Kept:
-        """Statistics of a copy, and its data in a shape if there is one.
+        """Return the statistics of a copy and, with a shape, its data.
 
         Runs on the thread that writes.
         """
@@ -295,27 +295,27 @@ class Keeper:
         self._on_gap(Gap("statistics of values", "", f"{type(fault).__name__}: {fault}", left))
 
     def _remember(self, token: Token, taken: Taken) -> None:
-        """Have what was kept at hand for views of the same elements."""
+        """Remember what was kept, for views of the same elements."""
         if len(self._taken) > _REMEMBERED:
             self._taken.clear()
         self._taken[id(token)] = taken
 
     def forget(self) -> None:
-        """Let go of data, which goes with its batch."""
-        for key in list(self._in_full):  # at once: other threads keep values meanwhile
+        """Drop the data that was handed over with its batch."""
+        for key in list(self._in_full):  # a copy, as other threads keep values meanwhile
             kept = self._in_full.get(key)
             if kept is not None:
                 self._in_full[key] = (kept[0], None)
-        taken = list(self._taken.values())  # at once: other threads keep values meanwhile
+        taken = list(self._taken.values())  # a copy, as other threads keep values meanwhile
         self._taken = {id(t.token): t for t in taken if t.snapshot is None}
 
     @property
     def remembered(self) -> int:
-        """Of how many tensor versions something is at hand."""
+        """Return of how many tensor versions something is remembered."""
         return len(self._taken) + len(self._in_full)
 
     def forget_all_but(self, alive: set[int]) -> None:
-        """Forget versions that are gone; `alive` are the ids of the tokens of all others."""
+        """Forget tensor versions that are gone; `alive` has the ids of the tokens of all others."""
         for known in (self._taken, self._in_full):
             for key in [key for key in list(known) if key not in alive]:
                 known.pop(key, None)
@@ -352,26 +352,25 @@ class Keeper:
 
 
 def _is_as_taken(tensor: Tensor, taken: Taken) -> bool:
-    """Whether a copy that was taken has the elements of a tensor still: nobody tells of writes
-    past torch."""
+    """Return whether the copy still equals the tensor: writes past torch raise no version."""
     with unobserved():
         copy = taken.snapshot
         return copy is not None and is_plain(tensor) and copy.holds(memory_of(tensor))
 
 
 def _elements(tensor: Tensor) -> tuple[Any, ...]:
-    """What tensors on the same memory have in common if they have the same elements."""
+    """Return a key that is equal for tensors with the same elements on the same memory."""
     return (
         tensor.numel(), tensor.dtype, tensor.data_ptr(), tensor.is_conj(), tensor.is_neg()
     )  # fmt: skip
 
 
-# Bytes of which a hash costs less than to ask whether it is needed.
+# Up to so many bytes, hashing the elements costs less than finding out whether it is needed.
 _FEW_BYTES = 1 << 16
 
 
 def look_at(tensor: Tensor) -> Look:
-    """A tensor as it is now: by its elements if they are few, or if no version tells of writes."""
+    """Return the look of a tensor: its elements if they are few or writes raise no version."""
     if type(tensor) in PLAIN:
         with unobserved():
             if (
@@ -399,7 +398,7 @@ def _look_at_memory(tensor: Tensor) -> Look:
 
 
 def _content(tensor: Tensor, size: int) -> int:
-    """A hash of the elements of a tensor in memory."""
+    """Return a hash of the elements of a tensor in memory."""
     flat = tensor
     if not tensor.is_contiguous():
         with torch.no_grad(), without_modes():
@@ -412,7 +411,7 @@ changes.learn(look_at)
 
 
 def small_elements(tensor: Tensor, most: int) -> Any:
-    """The elements of a tensor that has at most so many, as nested lists; None for any other."""
+    """Return the elements of a tensor with at most `most` of them as nested lists, else None."""
     with unobserved(), torch.no_grad(), without_modes():
         elements = elements_of(tensor)
         if elements is None or elements.numel() > most:
@@ -423,12 +422,12 @@ def small_elements(tensor: Tensor, most: int) -> Any:
 
 
 def numbers(tensor: Tensor, digest: bool) -> Statistics | None:
-    """Statistics of a tensor as it is now, None if it has no elements to look at."""
+    """Compute the statistics of a tensor as it is now; None if its elements cannot be read."""
     try:
         with unobserved(), torch.no_grad(), without_modes():
             elements = elements_of(tensor)
             return None if elements is None else statistics(elements, digest)
-    except Exception:  # a kind of tensor that lets nobody read it
+    except Exception:  # a kind of tensor whose elements cannot be read
         return None
 
 

@@ -1,9 +1,9 @@
 """Arguments and results as data: the same nesting, with every tensor replaced by its record.
 
 Containers and objects are opened only where that cannot run user code: no iterator is consumed, no
-tensor or string split, no property called. An object of another class than Python's own is
-described by its class and the tensors in it; without any, it is an `Opaque` that says its class.
-Must not import torch: `keep.identity` tells what a tensor is once there is one.
+tensor or string split, no property called. An object of a class that is not one of Python's
+containers is described by its class and the tensors in it; without any, it is an `Opaque` with the
+name of its class. Must not import torch: `keep.identity` passes the class of tensors to `learn`.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from clew.events.records import Opaque, RecordClass
 from clew.keep import objects
 from clew.keep.objects import MOST_ITEMS, attributes_of, class_text, contents_of
 
-# Kept as they are: immutable, without references to anything else.
+# Recorded as they are: immutable, without references to anything else.
 CONSTANTS: set[type] = {type(None), bool, int, float, complex, str, bytes}
 
-# The path, inside an object, of its class.
+# The key under which the description of an object has its class.
 OWN = ""
 _LEFT_OUT = "…"
 _DEEPEST = 16
 _LONGEST_TEXT = 1000
-# Containers whose class says nothing.
+# Containers whose class is not recorded.
 _USUAL = frozenset({dict, OrderedDict, defaultdict, list, tuple})
 _NOTHING = object()
 
 
 class _NoTensor:
-    """What tensors are while torch is not there."""
+    """Stands for the class of tensors while torch is not imported."""
 
 
 _tensor: type = _NoTensor
 
 
 def learn(tensor: type, module: type, constants: set[type]) -> None:
-    """Know tensors and modules, and constants besides Python's own."""
+    """Set the classes of tensors and modules, and add constants to those of Python."""
     global _tensor
     _tensor = tensor
     objects.learn(module)
@@ -49,8 +49,8 @@ def learn(tensor: type, module: type, constants: set[type]) -> None:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is a tensor of torch."""
-    # By its type: `isinstance` asks an object for its `__class__`, which may be code of its own.
+    """Return whether a value is a torch tensor."""
+    # By its type: `isinstance` reads `__class__`, which may be a property of the program.
     cls = type(value)
     return cls is _tensor or issubclass(cls, _tensor)
 
@@ -61,9 +61,10 @@ def describe(
     depth: int = 0,
     leaf: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """`value` as constants, lists, dicts and value records; the class of an object is under `OWN`.
+    """Return `value` as constants, lists, dicts and records; `OWN` is the key of an object's class.
 
-    `leaf` records what is neither tensor nor container, which is described by itself otherwise.
+    `record` is called with each tensor. `leaf`, if given, is called with everything else that is no
+    container; without it, constants stay as they are and objects are opened.
     """
     cls = type(value)
     if cls is _tensor or issubclass(cls, _tensor):
@@ -103,7 +104,7 @@ def describe(
 
 
 class _Opening:
-    """Opens one object: gives the classes and the tensors in it, and leaves out all else.
+    """Opens one object: records the classes and tensors in it, and leaves out everything else.
 
     Constants in an object change from call to call; they would make every call look different.
     """
@@ -111,11 +112,11 @@ class _Opening:
     def __init__(self, record: Callable[[Any], Any]) -> None:
         self._record = record
         self._room = MOST_ITEMS
-        # Objects that are being opened: one that holds itself is not opened again.
+        # Objects that are being opened: one that contains itself is not opened again.
         self._around: set[int] = set()
 
     def inside(self, value: Any, depth: int) -> Any:
-        """A value with the tensors in it, `_NOTHING` without any."""
+        """Return a value's description if there are tensors in it, else `_NOTHING`."""
         cls = type(value)
         if is_tensor(value):
             return self._record(value)
@@ -149,7 +150,7 @@ def _array_text(value: Any) -> str:
 
 
 def tensors_in(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every tensor in a value, with its path there; the path of a tensor itself is empty."""
+    """Yield every tensor in a value, with its path there; the path of a tensor itself is empty."""
 
     def walk(described: Any, path: str) -> Iterator[tuple[str, Any]]:
         if is_tensor(described):
@@ -163,14 +164,14 @@ def tensors_in(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def fields_of(value: Any) -> Iterator[tuple[str, Any]]:
-    """Fields of a dataclass as they are stored, in its dict or its slots; no property is called."""
+    """Return the fields of a dataclass as its dict or slots store them; call no property."""
     stored = attributes_of(value)
     names = (field.name for field in dataclasses.fields(type(value)))
     return ((name, stored[name]) for name in names if name in stored)
 
 
 def at_path(value: Any, path: list[str]) -> tuple[Any, ...]:
-    """What lies at a path inside a value, as a tuple of one or none."""
+    """Return the item at a path inside a value, as a tuple of one or none."""
     for key in path:
         inside = None if type(value) in CONSTANTS or is_tensor(value) else contents_of(value)
         found = [item for name, item in inside or () if name == key]

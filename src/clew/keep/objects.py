@@ -1,7 +1,7 @@
 """Read what an object stores: in its dict, in its slots, and in what it forwards to.
 
-In comes an object of any class, out come pairs of name and value. Only what Python itself stores is
-read: no property, no `__getattr__`, `__iter__` or `__class__` of the program's own runs.
+Comes in: an object of any class. Goes out: pairs of name and value. Only what Python itself stores
+is read: no property, `__getattr__`, `__iter__` or `__class__` that the program defines runs.
 Must not import torch.
 """
 
@@ -19,7 +19,7 @@ MOST_ITEMS = 1000
 # How far an object is followed into what it forwards attributes to.
 _FORWARDS = 3
 _CLOSED = (type, types.ModuleType, types.FunctionType, types.MethodType)
-# Whose `shape` is code of the library, and cheap.
+# Libraries whose `shape` property is cheap and safe to call.
 _FRAME_LIBRARIES = ("pandas", "polars")
 _FRAMES = ("DataFrame", "Series")
 
@@ -30,7 +30,7 @@ _modules: list[type] = []
 
 
 def learn(module: type) -> None:
-    """Know the class of modules, which are not opened: what they hold is not data."""
+    """Set the class of modules, which are not opened: what they hold is not data."""
     _modules[:] = [module]
 
 
@@ -38,8 +38,8 @@ def learn(module: type) -> None:
 class _Layout:
     """Where objects of a class store their attributes.
 
-    `held` gives the dict of an object, `slots` are read one by one. A class with `__getattr__`
-    `forwards`: its users find what its private attributes hold under the names it has there.
+    `held` returns the dict of an object, `slots` are read one by one. A class that defines
+    `__getattr__` `forwards`: its users reach the attributes of its private objects by their names.
     """
 
     held: Callable[[Any], Any] | None
@@ -60,12 +60,12 @@ _layouts: weakref.WeakKeyDictionary[type, _Layout] = weakref.WeakKeyDictionary()
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
-    """Attributes of an object as they are stored, in its dict or its slots."""
+    """Return the attributes of an object as its dict or slots store them."""
     return dict(_layout_of(type(value)).attributes(value))
 
 
 def contents_of(value: Any, forwards: int = _FORWARDS) -> Pairs | None:
-    """What a container or an object holds, at most `MOST_ITEMS` of it; None if it holds nothing."""
+    """Return up to `MOST_ITEMS` items of a container or object; None if it cannot be opened."""
     cls = type(value)
     if issubclass(cls, dict):
         return [(str(key), item) for key, item in islice(dict.items(value), MOST_ITEMS)]
@@ -86,7 +86,7 @@ def contents_of(value: Any, forwards: int = _FORWARDS) -> Pairs | None:
 
 
 def _forwarded(pairs: Pairs, forwards: int) -> Pairs:
-    """Attributes with those that an object's private ones hold in their place."""
+    """Replace each private attribute by the attributes of the object it holds."""
     found = {name: item for name, item in pairs if not name.startswith("_")}
     for name, item in pairs:
         if name.startswith("_"):
@@ -98,7 +98,7 @@ def _forwarded(pairs: Pairs, forwards: int) -> Pairs:
 
 
 def class_text(value: Any) -> str:
-    """The name of a value's class, of a data frame with its shape."""
+    """Return the name of a value's class, and the shape of a data frame."""
     cls = type(value)
     for base in cls.__mro__ if cls.__name__ in _FRAMES else ():
         if base.__module__.partition(".")[0] in _FRAME_LIBRARIES:
@@ -109,7 +109,7 @@ def class_text(value: Any) -> str:
 
 
 def slots_of(cls: type) -> list[tuple[str, Any]]:
-    """The slots that a class written in Python, and those above it, declare."""
+    """Return the slots that a class written in Python and its base classes declare."""
     return [
         (name, slot)
         for base in cls.__mro__
@@ -132,7 +132,7 @@ _CLOSED_LAYOUT = _Layout(None, (), False)
 def _find_layout(cls: type) -> _Layout:
     if issubclass(cls, (*_CLOSED, *_modules)):
         return _CLOSED_LAYOUT
-    # As the class of the object finds it: one that is a property is not asked.
+    # Found as attribute lookup finds it. A `__dict__` that is a property is not called.
     above = (base.__dict__ for base in cls.__mro__)
     found = next((held["__dict__"] for held in above if "__dict__" in held), None)
     stored = types.GetSetDescriptorType | types.MemberDescriptorType

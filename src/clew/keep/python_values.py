@@ -1,7 +1,7 @@
-"""Values that are no tensors: NumPy arrays, numbers, text, None, and objects by their type.
+"""Record values that are no tensors: NumPy arrays, numbers, text, None, and objects by their type.
 
-In comes a live value, out goes a token whose facts are appended like those of a tensor. Arrays
-are copied, objects are never called, printed or kept. Must not import torch.
+Comes in: a live value. Goes out: a token, whose facts are appended like those of a tensor. Arrays
+are copied; objects are never called, printed or referenced. Must not import torch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from clew.stream.records import Extra, Made, Shape, Token, once
 if TYPE_CHECKING:
     from clew.record.module_registry import ModuleTable
 
-# Kinds of NumPy dtypes whose elements are bytes with a meaning of their own.
+# Kinds of NumPy dtypes that are not numeric and yet can be stored as bytes: text, dates, raw bytes.
 _OTHER_KINDS = "USMmV"
 _SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
 
@@ -27,7 +27,7 @@ _SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
 def record(
     value: Any, values: list[Any], level: KeepLevel, budget: Budget
 ) -> tuple[Token, Made | None]:
-    """The token of a value as it is now, and what is kept of it, as far as there is room."""
+    """Return a new token for a value, and what is kept of it within the budget."""
     token, stride, dtype, device, extra = facts_of(value)
     values.extend((token, 0, None, stride, dtype, device, extra, False, -1, None, None))
     if budget.is_over():
@@ -39,7 +39,7 @@ def record(
         has_numbers = level > KeepLevel.META and _is_array(value)
         return token, Kept(array_statistics(value), None) if has_numbers else None
     if _is_array(value):
-        # Whoever the records are handed to takes the statistics, of the copy.
+        # The thread that takes the records computes the statistics, from the copy.
         return token, once(partial(_with_statistics, payload, value.dtype.newbyteorder("<")))
     return token, Kept(None, payload)
 
@@ -49,7 +49,7 @@ def _with_statistics(payload: Payload, dtype: np.dtype[Any]) -> Kept:
 
 
 def facts_of(value: Any) -> tuple[Shape, tuple[int, ...], str, str, Extra]:
-    """A new token for a value, its stride, dtype and device, and what it is."""
+    """Return a new token for a value, its stride, dtype, device and class."""
     if not isinstance(value, np.ndarray):
         extra = Extra("strided", type(value).__name__, None, None)
         return Shape(), (), _python_dtype(value), "", extra
@@ -79,7 +79,7 @@ def _python_dtype(value: Any) -> str:
 
 
 def payload_of(value: Any) -> Payload | None:
-    """The data of a value, None where it has none that is bytes."""
+    """Return the data of a value, None if it cannot be written as bytes."""
     if isinstance(value, (np.ndarray, np.generic)):
         return array_payload(np.asarray(value))
     dtype = _python_dtype(value)
@@ -93,7 +93,7 @@ def payload_of(value: Any) -> Payload | None:
 
 
 def array_payload(array: Numbers) -> Payload | None:
-    """A copy of an array's own elements in row-major order, None for objects."""
+    """Return a copy of an array's elements in row-major order, None for arrays of objects."""
     if array.dtype.hasobject:
         return None
     little = array.dtype.newbyteorder("<")
@@ -106,7 +106,7 @@ def array_payload(array: Numbers) -> Payload | None:
 
 
 class NoTensors:
-    """The table of tensors of a recording where there is no torch."""
+    """Stands for the `TensorTable` of a recording that runs without torch."""
 
     def __init__(self, modules: ModuleTable) -> None:
         self.values: list[Any] = []
@@ -116,11 +116,11 @@ class NoTensors:
         self.live: dict[int, Any] = {}
 
     def forget(self, tensor: Any) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no tensors."""
 
     def sweep(self) -> list[Token]:
-        """No tensor remains."""
+        """Return no token: there are no tensors."""
         return []
 
     def release(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no tensors."""

@@ -1,8 +1,8 @@
-"""Live values as a watch tells them: facts, statistics, and the value itself where it is short.
+"""Describe live values as a watch prints them: facts, statistics, and the text of short values.
 
-In come values and the statistics that were kept of them, out go `Seen`s. Objects are never asked
-for their text, length or equality: only what Python itself stores is read. Must not import torch:
-`keep.keeper` says how to read a tensor.
+Comes in: a value and the statistics that were kept of it. Goes out: a `Seen`. The text, length and
+equality that an object's class defines are never used: only what Python itself stores is read.
+Must not import torch: `keep.keeper` passes functions that read tensors to `learn`.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from clew.events.watched import ARRAY, OTHER, TENSOR, Seen
 from clew.keep import nesting
 from clew.keep.changes import Look, look
 
-# Elements of an array that is shown by its values.
+# Arrays with at most so many elements are shown with their elements.
 FEW = 12
 _LONGEST = 60
 _MOST_ITEMS = 64
-# A layout, or a class, that goes without saying.
+# Layouts and classes that need not be shown.
 _USUAL = (None, "strided", "Tensor", "Parameter")
 
 _small_tensor: list[Callable[[Any, int], Any]] = []
 _tensor_numbers: list[Callable[[Any, bool], Any]] = []
-# Takes all statistics of a value.
+# Computes all statistics of a value.
 Whole: TypeAlias = Callable[[], dict[str, Any] | None]
-# Is given a tensor, what takes all of its statistics if they are wanted, and whether a digest is.
+# Takes a tensor, a function that computes all of its statistics or None, and whether to digest it.
 Glance: TypeAlias = Callable[[Any, Whole | None, bool], Seen | None]
 _glance: list[Glance] = [lambda tensor, whole, digest: None]
 
 
 def learn(small_tensor: Callable[[Any, int], Any], numbers: Callable[[Any, bool], Any]) -> None:
-    """Know how to read the elements of a small tensor, and the statistics of any."""
+    """Set the functions that read the elements of a small tensor and the statistics of any."""
     _small_tensor[:] = [small_tensor]
     _tensor_numbers[:] = [numbers]
 
 
 def learn_glance(glance: Glance) -> None:
-    """Know a quicker way to the numbers of ordinary tensors."""
+    """Set a faster function for the statistics of ordinary tensors."""
     _glance[:] = [glance]
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is a tensor or an array."""
+    """Return whether a value is a tensor or an array."""
     return isinstance(value, np.ndarray) or nesting.is_tensor(value)
 
 
 def holds_arrays(value: Any, depth: int = 3) -> bool:
-    """Whether a value is a tensor or array, or a container with one in it, not too deep."""
+    """Return whether a value is a tensor or array, or a container that holds one, not too deep."""
     if is_array(value):
         return True
     if depth and isinstance(value, dict):
@@ -64,7 +64,7 @@ def holds_arrays(value: Any, depth: int = 3) -> bool:
 
 
 def glance(value: Any, numbers: bool, digest: bool = False) -> Seen:
-    """A tensor or array as it is now, its numbers only if asked: those a line of text shows."""
+    """Describe a tensor or array; with `numbers`, add the statistics that a line of text shows."""
     found = _glance[0](value, None, digest) if numbers else None
     if found is not None:
         return found
@@ -74,18 +74,18 @@ def glance(value: Any, numbers: bool, digest: bool = False) -> Seen:
 
 
 def tensor_numbers(tensor: Any) -> dict[str, Any] | None:
-    """All statistics of a tensor as it is now, None if it has no elements to look at."""
+    """Compute all statistics of a tensor as it is now; None if its elements cannot be read."""
     found: dict[str, Any] | None = _tensor_numbers[0](tensor, True)
     return found
 
 
 def examine(tensor: Any, whole: Whole, now: Look) -> Seen:
-    """A tensor with all of its statistics, those remembered of it if it is as it was."""
+    """Describe a tensor with all of its statistics; reuse remembered ones if it is unchanged."""
     return _glance[0](tensor, whole, True) or _tensor(tensor, now, whole())
 
 
 def see(value: Any, now: Look, stats: dict[str, Any] | None = None) -> Seen:
-    """A value that is no container as it is now; `now` is a fresh look at it."""
+    """Describe a value that is no container; `now` is a fresh look at it."""
     if nesting.is_tensor(value):
         return _tensor(value, now, stats)
     if isinstance(value, np.ndarray):
@@ -96,9 +96,9 @@ def see(value: Any, now: Look, stats: dict[str, Any] | None = None) -> Seen:
 
 
 def see_items(value: Any, described: Any, now: Look) -> Seen:
-    """A container as it is now; `described` is its nesting with a `Seen` for each leaf."""
+    """Describe a container; `described` is its nesting with a `Seen` for each leaf."""
     items = tuple(_flat(described, ""))
-    # As Python's own types count, which a class of the user's may do otherwise.
+    # The length that Python's own type counts: a subclass may define `__len__` otherwise.
     own: Any = next((cls for cls in (dict, list, tuple) if isinstance(value, cls)), None)
     length = len(described) if own is None else own.__len__(value)
     return Seen(OTHER, type(value).__name__, items=items, length=length, memory=now.memory)
@@ -119,7 +119,7 @@ def _flat(described: Any, path: str) -> Iterator[tuple[str, Seen]]:
 
 def _tensor(value: Any, now: Look, stats: dict[str, Any] | None) -> Seen:
     shape, dtype, device, layout, *rest = now.facts
-    # A plain tensor has its strides here, any other also what sets it apart.
+    # The layout of a plain tensor is its stride; that of any other is the stride and its `Extra`.
     plain = all(isinstance(part, int) for part in layout)
     stride = layout if plain else layout[0]
     if not plain and str(layout[1]).startswith("sparse"):
@@ -166,7 +166,7 @@ def _is_contiguous(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
 
 
 def _small(read: Callable[..., Any], shape: tuple[int, ...], *args: Any) -> str | None:
-    """The elements of an array that has few of them."""
+    """Return the elements of an array that has few of them, as text."""
     count = 1
     for size in shape:
         count *= size
@@ -188,7 +188,7 @@ def _elements(elements: Any) -> str:
 
 
 def _text(value: Any) -> str | None:
-    """A constant as Python writes it, a set by its constants; None for any other object."""
+    """Return the text of a constant, or of a set of constants; None for any other object."""
     cls = type(value)
     if isinstance(value, np.generic) and not isinstance(value, np.object_ | np.void):
         return _clipped(str(value.item()))
@@ -208,9 +208,9 @@ def _clipped(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
-# What differs
+# Differences between two `Seen`s
 
-# In the order in which they are told.
+# In the order in which a watch prints them.
 MARKS = (
     "new", "type", "shape", "dtype", "device", "layout", "requires_grad", "NaN", "Inf", "range",
     "values", "items", "in place",
@@ -218,7 +218,7 @@ MARKS = (
 
 
 def differences(before: Seen | None, after: Seen) -> tuple[str, ...]:
-    """What has changed between two looks at a variable, the most telling first."""
+    """Return what has changed between two descriptions of a variable, most important first."""
     if before is None:
         return ("new",)
     found: set[str] = set()
@@ -257,12 +257,12 @@ def _in_numbers(before: Seen, after: Seen) -> set[str]:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Equality in which NaN is itself."""
+    """Return whether two numbers are equal, where NaN equals NaN."""
     return bool(one == other or (one != one and other != other))
 
 
 def _is_written(before: Seen, after: Seen) -> bool:
-    """Whether it is the same object, written to."""
+    """Return whether both descriptions are of the same object, so that it was written in place."""
     if before.kind == OTHER or before.kind != after.kind:
         return bool(before.items) and before.memory == after.memory
     if before.kind == TENSOR:

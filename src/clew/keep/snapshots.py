@@ -1,7 +1,7 @@
-"""Copies of tensors at a moment: their own elements, in row-major order.
+"""Copy tensors at a moment: the elements of each, in row-major order.
 
-In comes a live tensor, out goes a `Snapshot`, or the payload of a tensor made of several arrays.
-A snapshot belongs to nobody else, so that its statistics can wait for another thread.
+Comes in: a live tensor. Goes out: a `Snapshot`, or the payload of a tensor made of several arrays.
+Nobody else can write to a snapshot, so another thread can compute its statistics later.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ COMPRESSED = {
 }
 
 
-# Contiguous tensors up to here are copied in one call, without a tensor for the copy.
+# Contiguous tensors of at most so many bytes are copied in one call, into a `bytes` object.
 SMALL = 64 << 10
 
 
 class Snapshot:
-    """The elements of a tensor as they were; statistics are taken once, when they are asked for."""
+    """A copy of a tensor's elements; its statistics are computed once, when first asked for."""
 
     __slots__ = ("_data", "_dtype", "_stats")
 
@@ -44,17 +44,17 @@ class Snapshot:
 
     @property
     def stats(self) -> Statistics:
-        """Statistics of the elements; they are of the very bytes that are kept."""
+        """Return the statistics of exactly the bytes that are kept."""
         if self._stats is None:
             self._stats = statistics_of_bytes(self._data, self._dtype)
         return self._stats
 
     def holds(self, data: Numbers) -> bool:
-        """Whether the elements are still these bytes."""
+        """Return whether the copied elements equal these bytes."""
         return np.array_equal(np.frombuffer(self._data, np.uint8), data)
 
     def payload(self, shape: tuple[int, ...]) -> Payload:
-        """The data of a tensor with these elements in a shape."""
+        """Return the data of a tensor with these elements and this shape."""
         known = None
         if self._stats is not None and len(self._data):
             known = int(str(self._stats["digest"]), 16)
@@ -62,17 +62,17 @@ class Snapshot:
 
 
 def fresh(size: int) -> Numbers:
-    """Memory for a copy, from NumPy: in large pages where there are any, which is much faster."""
+    """Allocate memory for a copy with NumPy, which uses large pages where it can: much faster."""
     return np.empty(size, dtype=np.uint8)
 
 
 def snapshot(elements: Tensor, take: Callable[[int], Numbers] = fresh) -> Snapshot:
-    """A copy of an ordinary tensor's elements; to be called where autograd and modes are off."""
+    """Copy an ordinary tensor's elements; call it where autograd and modes are off."""
     return Snapshot(bytes_of(elements, take), elements.dtype)
 
 
 def bytes_of(elements: Tensor, take: Callable[[int], Numbers] = fresh) -> Any:
-    """The elements of an ordinary tensor, copied where autograd and modes are off."""
+    """Return a copy of an ordinary tensor's elements; call it where autograd and modes are off."""
     size = elements.numel() * elements.element_size()
     if not size:
         return b""
@@ -82,7 +82,7 @@ def bytes_of(elements: Tensor, take: Callable[[int], Numbers] = fresh) -> Any:
 
 
 def plain_snapshot(tensor: Tensor, size: int, take: Callable[[int], Numbers]) -> Snapshot:
-    """A copy of a tensor that is as plain as can be."""
+    """Copy a tensor for which `is_plain` holds, without torch."""
     if size <= SMALL:
         return Snapshot(ctypes.string_at(tensor.data_ptr(), size), tensor.dtype)
     data = take(size)
@@ -91,14 +91,14 @@ def plain_snapshot(tensor: Tensor, size: int, take: Callable[[int], Numbers]) ->
 
 
 def counted_snapshot(tensor: Tensor, size: int, take: Callable[[int], Numbers]) -> Snapshot:
-    """The same, with statistics taken along the way, while what is copied is in the cache."""
+    """Copy a plain tensor and compute its statistics in one pass, while it is in the cache."""
     data = take(size)
     stats = statistics_of_bytes(data, tensor.dtype, source=memory_of(tensor))
     return Snapshot(data, tensor.dtype, stats)
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether the elements of a tensor are just the bytes where it begins."""
+    """Return whether the elements of a tensor are the bytes from its `data_ptr` on."""
     return (
         type(tensor) in (Tensor, torch.nn.Parameter)
         and tensor.layout is torch.strided
@@ -111,7 +111,7 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Whether a tensor's elements fill a stretch of memory, each once."""
+    """Return whether a tensor's elements fill a stretch of memory, each once."""
     if tensor.layout is not torch.strided or tensor.is_quantized:
         return False
     if tensor.is_contiguous():
@@ -126,10 +126,10 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 def elements_of(tensor: Tensor) -> Tensor | None:
-    """The elements of a tensor as an ordinary strided one, None if it has none to copy.
+    """Return the elements of a tensor as an ordinary strided one, None if it has none to copy.
 
-    Those of a sparse tensor are its stored values, added up where one place has several; those of
-    a quantised one the numbers it means.
+    For a sparse tensor these are its stored values, summed where an index occurs more than once;
+    for a quantised one the dequantised numbers.
     """
     local = local_part(tensor)
     if local.device.type == "meta" or local.is_nested or is_transformed(local):
@@ -152,12 +152,12 @@ def elements_of(tensor: Tensor) -> Tensor | None:
 
 
 def parts_of(tensor: Tensor, elements: Tensor) -> Payload | None:
-    """The data of a tensor made of several arrays (sparse, quantised), None for any other."""
+    """Return the data of a tensor made of several arrays (sparse, quantised), else None."""
     local = local_part(tensor)
     parts: dict[str, Tensor]
     facts: dict[str, Any] = {}
     if local.layout is torch.sparse_coo:
-        # As they are: added up only where one looks at the numbers.
+        # Not coalesced: the payload keeps the tensor as it is, only statistics sum duplicates.
         parts = {"indices": local._indices(), "values": local._values().resolve_conj()}
     elif local.layout in COMPRESSED:
         rows, columns = COMPRESSED[local.layout]

@@ -1,7 +1,7 @@
-"""Statistics and digest of a tensor's elements, in as few passes over them as it takes.
+"""Compute statistics and digest of a tensor's elements, in as few passes over them as possible.
 
-In comes a live tensor, or the bytes of a copy of one; out goes a dict. A live tensor is to be
-looked at where autograd and dispatch modes are off; for a copy any thread will do.
+Comes in: a live tensor, or the bytes of a copy. Goes out: a dict. Read a live tensor only where
+autograd and dispatch modes are off; a copy can be read on any thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from clew.events.statistics import Numbers, Statistics, moments
 from clew.torch_compat import unobserved, without_modes
 
 _BYTES = np.dtype(np.uint8)
-# What statistics are taken of as it is: of complex numbers the parts, one after the other.
+# Dtypes whose bytes NumPy can read directly; a complex number is two floats, one after the other.
 _AS_THEY_ARE: dict[torch.dtype, np.dtype[Any]] = {
     torch.float32: np.dtype(np.float32), torch.complex64: np.dtype(np.float32),
     torch.float64: np.dtype(np.float64), torch.complex128: np.dtype(np.float64),
@@ -31,17 +31,17 @@ _INTEGRAL: dict[torch.dtype, np.dtype[Any]] = {
         torch.uint16, torch.uint32, torch.uint64,
     )
 }  # fmt: skip
-# Statistics of parameters with their versions, by address, bytes and dtype. No reference to any
-# tensor: a weak one would already keep torch from swapping it.
+# Statistics of parameters with their versions, by address, bytes and dtype. It references no
+# tensor: even a weak reference would keep torch from swapping it.
 _parameters: dict[tuple[int, int, torch.dtype], tuple[int | None, Statistics]] = {}
 _MOST_PARAMETERS = 4096
 _NOTHING: Statistics = {"count": 0, "nan": 0, "inf": 0, "zeros": 0, "digest": f"{0:016x}"}
 
 
 def statistics(tensor: Tensor, digest: bool = True) -> Statistics:
-    """Minimum, maximum, mean, deviation, norm, and counts of NaN, Inf and zeros."""
+    """Compute minimum, maximum, mean, deviation, norm, and counts of NaN, Inf and zeros."""
     if not digest and not tensor.is_contiguous():
-        # Without a digest the order does not matter: that of the memory takes no copy.
+        # Without a digest the order does not matter, and the order of the memory needs no copy.
         tensor = tensor.permute(sorted(range(tensor.dim()), key=tensor.stride, reverse=True))
     flat = tensor.contiguous().cpu()
     return statistics_of_bytes(memory_of(flat), tensor.dtype, digest)
@@ -50,9 +50,9 @@ def statistics(tensor: Tensor, digest: bool = True) -> Statistics:
 def statistics_of_bytes(
     data: Any, dtype: torch.dtype, digest: bool = True, source: Numbers | None = None
 ) -> Statistics:
-    """The same of elements in row-major order, from their bytes.
+    """Compute the statistics of elements in row-major order from their bytes.
 
-    With `source` the bytes come from there on the way.
+    With `source`, copy the bytes from there into `data` in the same pass.
     """
     if not len(data):
         return {**_NOTHING}
@@ -64,7 +64,7 @@ def statistics_of_bytes(
         if digest:
             found["digest"] = f"{checksum(data):016x}"
     else:
-        # Numbers and bytes are the same: all is had of what is in the cache.
+        # Copy, digest and statistics are made block by block, while the block is in the cache.
         running = RunningChecksum()
         look = running.add if digest else None
         fill = None if source is None else _filling(source.view(plain))
@@ -76,10 +76,10 @@ def statistics_of_bytes(
 
 
 def statistics_of_parameter(tensor: Tensor, version: int | None) -> Statistics:
-    """Statistics of a plain tensor that is likely to be as it was in an earlier recording.
+    """Compute the statistics of a plain tensor that an earlier recording may have seen unchanged.
 
-    If place and version are the same the digest decides, as `parameter.data` can be written to
-    without a new version; to take that alone is half the work.
+    If address and version are the same the digest decides, as a write to `parameter.data` raises
+    no version; computing the digest alone is half the work.
     """
     data = memory_of(tensor)
     key = (tensor.data_ptr(), len(data), tensor.dtype)
@@ -94,15 +94,15 @@ def statistics_of_parameter(tensor: Tensor, version: int | None) -> Statistics:
 
 
 def digest_of(tensor: Tensor) -> str:
-    """A checksum of the elements: equal for equal content, whatever the memory layout."""
+    """Return a checksum of the elements: equal for equal content, whatever the memory layout."""
     flat = tensor.contiguous().cpu()
     return f"{checksum(memory_of(flat)):016x}"
 
 
 def memory_of(tensor: Tensor) -> Numbers:
-    """The bytes of a contiguous tensor in memory, to be used while the tensor lives.
+    """Return the bytes of a contiguous tensor in memory; use them only while the tensor lives.
 
-    `Tensor.numpy()` would forbid to resize that memory ever after.
+    `Tensor.numpy()` would forbid resizing that memory ever after.
     """
     size = tensor.numel() * tensor.element_size()
     if not size:
@@ -112,7 +112,7 @@ def memory_of(tensor: Tensor) -> Numbers:
 
 
 def _filling(source: Numbers) -> Callable[[Numbers], None]:
-    """Puts numbers of a source, in order, into the pieces it is given."""
+    """Return a function that fills the blocks it is given with the source's numbers, in order."""
     at = 0
 
     def fill(block: Numbers) -> None:
@@ -124,13 +124,13 @@ def _filling(source: Numbers) -> Callable[[Numbers], None]:
 
 
 def _floats(data: Any, dtype: torch.dtype) -> Numbers:
-    """Elements as floats, whatever they are."""
+    """Return the elements as floats, whatever their dtype."""
     integral = _INTEGRAL.get(dtype)
     if integral is not None:
         return np.frombuffer(data, integral).astype(np.float64)
     raw = np.frombuffer(data, _BYTES)
     with unobserved(), without_modes():
-        # torch warns of memory that nobody may write to.
+        # torch warns of memory that is read-only.
         elements = torch.from_numpy(raw if raw.flags.writeable else raw.copy())
         if dtype.is_complex:
             dtype = torch.float16

@@ -1,6 +1,6 @@
-"""The values of one recording: what stands for each in the records of events, what is kept of it.
+"""Record the values of one recording: a token for each in the event records, and what is kept.
 
-In come live values, out go tokens; the records of values wait here until they are handed over.
+Comes in: live values. Goes out: tokens; the value records wait here until they are handed over.
 Must not import torch.
 """
 
@@ -23,34 +23,34 @@ if TYPE_CHECKING:
     from clew.keep.keeper import Keeper
 
 _REMEMBERED = 4096
-# Tensors of which something is remembered, before those that are gone are looked for.
+# So many tensors may be remembered before those that are gone are looked for.
 _MANY = 256
 
 
 class ValueRecords:
-    """Values as tokens; `tensors` has those of tensors, None of which there are without torch."""
+    """Turns values into tokens; `tensors` is a `TensorTable`, or `NoTensors` without torch."""
 
     def __init__(self, tensors: Any, budget: Budget) -> None:
         self.tensors = tensors
         self.budget = budget
-        # What is kept of values beyond their facts: (token, `Made`).
+        # What is kept of values beyond their facts: pairs of token and `Made`.
         self.kept: list[Any] = []
-        # Keeps the data of single values, and if that was asked for more than facts of all.
+        # Keeps the data of single values and, with `keeps_every`, more than facts of all tensors.
         self.keeper: Keeper | None = None
         self.keeps_every = False
-        # id of a token -> (token, content), of tensors that were named
+        # id of a token -> (token, content), of tensors in variables, taps and the like
         self._contents: dict[int, tuple[Token, Any]] = {}
 
     def keep(self, keeper: Keeper, every: bool) -> None:
-        """Keep more than facts of named values and, with `every`, of each tensor version."""
+        """Set the keeper; with `every`, it keeps more than facts of each tensor version."""
         self.keeper, self.keeps_every = keeper, every
         if every:
             self.tensors.keep = keeper
 
     def described(self, value: Any, now: Look | None = None) -> Any:
-        """Give a value, whose data is kept, with tokens for everything in it.
+        """Return a value with a token for each leaf, whose data is kept.
 
-        `now` is a fresh look at it, if somebody has taken one.
+        `now` is a fresh look at the value, if the caller has one.
         """
 
         def keep(leaf: Any) -> Token:
@@ -61,9 +61,9 @@ class ValueRecords:
     def leaf(
         self, value: Any, level: KeepLevel, now: Look | None = None
     ) -> tuple[Token, Made | None]:
-        """Give the token of a value that is no container, and what is kept of it.
+        """Return the token of a value that is no container, and what is kept of it.
 
-        `now` is a fresh look at it, if somebody has taken one.
+        `now` is a fresh look at the value, if the caller has one.
         """
         if not is_tensor(value):
             token, made = python_values.record(value, self.tensors.values, level, self.budget)
@@ -76,7 +76,7 @@ class ValueRecords:
         return token, None
 
     def _token_of_content(self, tensor: Tensor, content: Any) -> Token:
-        """Give the token of a tensor, a new one if it was written to and no version tells of it."""
+        """Return the token of a tensor, a new one if its content changed without a new version."""
         token: Token = self.tensors.current(tensor)
         known = self._contents.get(id(token))
         if known is not None and known[1] != content:
@@ -87,7 +87,7 @@ class ValueRecords:
         return token
 
     def gathered(self, sample: Sample) -> Any:
-        """Give what stands for a value that was gathered from some rank."""
+        """Return the tokens of a value that was gathered from some rank."""
         out: dict[str, Token] = {}
         for leaf in sample.leaves:
             token = UnknownShape([-1]) if leaf.shape is None else Shape(leaf.shape)
@@ -102,7 +102,7 @@ class ValueRecords:
         return out[""] if list(out) == [""] else out
 
     def take_kept(self) -> tuple[list[Any], int]:
-        """Give what was kept since the last time, and about how many bytes it is."""
+        """Return what was kept since the last call, and about how many bytes it is."""
         kept = self.kept[:]
         del self.kept[: len(kept)]
         size, self.budget.pending = self.budget.pending, 0
@@ -111,7 +111,7 @@ class ValueRecords:
         return kept, size
 
     def take_into(self, records: Records) -> None:
-        """Hand over the records of values, and what was seen of their memory."""
+        """Move the records of values, and what was seen of their memory, into `records`."""
         values, gone = self.tensors.values, self.tensors.gone
         records.values = values[:]
         del values[: len(records.values)]
@@ -120,7 +120,7 @@ class ValueRecords:
         records.sizes, self.tensors.sizes = self.tensors.sizes, {}
 
     def forget_all_but(self, surviving: list[Any]) -> None:
-        """Let go of what is remembered of tensors that are gone, once there is much of it."""
+        """Forget tensors that are gone, once there are many; `surviving` has the other tokens."""
         keeper = self.keeper
         if len(self._contents) + (0 if keeper is None else keeper.remembered) > _MANY:
             alive = {id(token) for token in tokens_in(surviving)}
