@@ -1,1 +1,1 @@
-"""From what observers note to batches of plain integers."""
+"""Turn what observers record into batches of plain integers."""

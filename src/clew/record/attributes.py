@@ -1,6 +1,6 @@
-"""What objects of the program are set to: those of their attributes that are plain.
+"""Record the attributes of modules and optimizers that are plain numbers or short texts.
 
-Only what lies in an object's own `__dict__` is read: nothing is called.
+Only an object's `__dict__` is read: nothing is called.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from clew.record.module_registry import ModuleEntry
 
 _PLAIN = (bool, int, float, complex, str, type(None))
-# Longer texts and lists are data.
+# Longer texts and lists are data, not settings.
 _LONGEST = 64
-# class -> how many attributes its modules have, the names of those that are plain, and what gets
-# their values
+# class -> how many attributes its modules have, the names of those that are plain, and a function
+# that reads their values
 _names_of: dict[type, tuple[int, tuple[str, ...], Callable[[Any], Any]]] = {}
-# Plain whatever they hold.
+# Types that are plain whatever their value.
 _FIXED = frozenset((bool, int, float, complex, type(None)))
 _NUMBERS = frozenset((bool, int, float))
 
 
 def look(noted: list[Any], entry: ModuleEntry, module: nn.Module, event: int) -> None:
-    """Note what a module is set to, if that is new. It runs at the first call of every module."""
+    """Note a module's plain attributes if they changed. Runs at each module's first call."""
     held = module.__dict__
     known = _names_of.get(module.__class__)
     if known is not None and known[0] == len(held):
@@ -44,7 +44,7 @@ def look(noted: list[Any], entry: ModuleEntry, module: nn.Module, event: int) ->
             pass  # another object of the class had other attributes
     found = plain(held)
     names, values = tuple(found), tuple(found.values())
-    if len(names) == 1:  # twice, as a getter gives no tuple for one
+    if len(names) == 1:  # twice, as `itemgetter` returns no tuple for one name
         names, values = names * 2, values * 2
     if names:
         _names_of[module.__class__] = (len(held), names, itemgetter(*names))
@@ -53,7 +53,7 @@ def look(noted: list[Any], entry: ModuleEntry, module: nn.Module, event: int) ->
 
 
 def settled(noted: list[Any]) -> list[Attributes]:
-    """What was noted, as rows: of a module all that is plain the first time, then what changed."""
+    """Return rows of what was noted: a module's plain attributes at first, then what changed."""
     rows = []
     for one in noted:
         if isinstance(one, Attributes):
@@ -69,7 +69,7 @@ def settled(noted: list[Any]) -> list[Attributes]:
 
 
 def plain(held: dict[str, Any]) -> dict[str, Any]:
-    """The plain ones among the attributes of an object, or the settings of a group."""
+    """Return the plain ones among the attributes of an object or the settings of a group."""
     found = {}
     for name, value in list(held.items()):
         if name[:1] != "_" and name != "params" and type(name) is str and _is_plain(value):
@@ -86,7 +86,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def changed(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """What is new or other than before; None where it is gone."""
+    """Return the attributes that are new or differ; None for those that are gone."""
     gone = {name: None for name in before if name not in now}
     other = {
         name: value

@@ -1,6 +1,6 @@
-"""The encoder: raw records of this process in, batches of plain integers out.
+"""Encode the raw records of this process as batches of plain integers.
 
-Objects become rows of tables, tokens become numbers of values.
+Objects become rows of tables, tokens become value numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from clew.stream.batch import Batch
 from clew.stream.records import EVENT_FIELDS, Records
 from clew.stream.redact import redacted
 
-# Rows of tables and small counts, which half the width holds: a million events are many bytes.
+# Rows of tables and small counts fit in half the width: a million events are many bytes.
 _WIDTHS = dict.fromkeys(
     ("kind", "subject", "place", "template", "error", "version", "meta", "grad", "value_name",
      "generator", "draw"), np.int32,
@@ -32,9 +32,9 @@ _WIDTHS = dict.fromkeys(
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a recording knows besides its records, as of now.
+    """What a recording knows besides its records, at this moment.
 
-    `source` gives a file's text, `modes` those of all steps after one.
+    `source` returns a file's text, `modes` the modes of all steps after a given one.
     """
 
     modules: list[ModuleRow]
@@ -48,9 +48,9 @@ class Surroundings:
 
 
 class Encoder:
-    """Turns records into batches; knows what everything was numbered before.
+    """Turns records into batches; remembers the number of everything numbered before.
 
-    Of more than `templates` of those, the ones not used for longest are let go of.
+    It keeps at most about `templates` templates, and drops those not used for longest.
     """
 
     def __init__(
@@ -63,21 +63,21 @@ class Encoder:
         self._redact = redact
         self.tables = RecordTables(templates)
         self.values = ValueColumns(self.tables)
-        # What the numbers of other processes are here.
+        # For each other process, the numbers that its rows and values have here.
         self._foreign: dict[str, foreign.Numbers] = {}
         self._last_mode = -1
-        # Events of the batch that is being made.
+        # Columns of the batch that is being made.
         self._columns: dict[str, list[int]] = {}
         self._refs: list[int] = []
 
     def batch(self, records: Records) -> Batch:
-        """Return what records say, and what has come to be known besides."""
+        """Return a batch of some records, and of what changed around them since the last one."""
         values = self.values
         self._columns = {name: [] for name in EVENT_COLUMNS}
         self._refs = []
         values.begin(records)
         self._add_events(records.events)
-        # One whose value came with an earlier batch and is gone since has nobody to ask for it.
+        # A value of an earlier batch that is gone has no number, and nobody can ask for its data.
         known = [(values.numbers.get(id(token)), kept) for token, kept in records.kept]
         kept = {n: made if isinstance(made, Kept) else made() for n, made in known if n is not None}
         for one in records.foreign:
@@ -120,7 +120,7 @@ class Encoder:
         )
 
     def _add_events(self, events: list[Any]) -> None:
-        """Add events from their flat records, field by field where a field needs no thought."""
+        """Add events from their flat records, a whole column at once wherever possible."""
         ids, subjects, nodes, parents, starts, ends, numbers, *calls, errors, seen = (
             events[field::EVENT_FIELDS] for field in range(EVENT_FIELDS)
         )
@@ -144,7 +144,7 @@ class Encoder:
         self._add_calls(ids, subjects, calls)
 
     def _add_calls(self, ids: list[int], subjects: list[Any], calls: list[list[Any]]) -> None:
-        """Add the arguments and results of events, following what the events wrote."""
+        """Add the arguments and results of events, and follow what the events wrote to."""
         values, tables, refs = self.values, self.tables, self._refs
         alive, writes, unencoded = values.alive, values.writes, values.unencoded
         add_template = self._columns["template"].append
@@ -159,7 +159,7 @@ class Encoder:
             key.append(None)
             self._flatten(out, key, outputs)
             add_template(tables.template(tuple(key), args, kwargs, out))
-            was_made = type(subject) is not Label  # else it was looked at
+            was_made = type(subject) is not Label  # a label's event reads its value
             if writes:
                 inputs = [
                     values.as_of(value, event) if alive[value][0] in writes else value
@@ -177,7 +177,7 @@ class Encoder:
             refs += outputs
 
     def append_event(self, refs: list[int], **fields: int) -> None:
-        """Add one event with the values it has."""
+        """Add one event with the numbers of its values."""
         columns = self._columns
         for name, item in fields.items():
             columns[name].append(item)
@@ -185,7 +185,7 @@ class Encoder:
         self._refs += refs
 
     def _flatten(self, described: Any, key: list[Any], values: list[int]) -> None:
-        """Append what is constant about a described value to `key`, its tensors to `values`."""
+        """Append a value's nesting and constants to `key`, its tensors' numbers to `values`."""
         cls = type(described)
         if cls is list:
             key.append(len(described))

@@ -1,4 +1,4 @@
-"""Where observers put what happened: ids, and the records of events, until they are handed over."""
+"""Collect the records of events from the observers until they are handed over."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BATCH = 1 << 14
 
 
 class EventBuffer:
-    """Records of events that wait to be handed over, about `batch` at a time at most."""
+    """Event ids and event records; at most about `batch` of them before they are handed over."""
 
     def __init__(self, batch: float = math.inf) -> None:
         self.ids = itertools.count()
@@ -23,8 +23,8 @@ class EventBuffer:
         self.push: Callable[[tuple[Any, ...]], None] = self.events.extend
         # Records are handed over whenever an event id has all of these bits.
         self.batch_bits = _batch_bits(batch)
-        # What modules and optimizers were found to be set to; they are looked at again once a
-        # turn, which ends with every step and hand-over.
+        # Attributes noted of modules and optimizers. They are read again once a turn, which ends
+        # with every step and hand-over.
         self.attributes: list[Any] = []
         self.turn = [0]
         # What other processes recorded.
@@ -33,7 +33,7 @@ class EventBuffer:
         self.was_taken = False
 
     def next_id(self) -> int:
-        """Give the id that the next event gets."""
+        """Return the id that the next event gets."""
         return int(repr(self.ids)[len("count(") : -1])
 
     def tell(self, on_end: Callable[[tuple[Any, ...]], None]) -> None:
@@ -47,9 +47,9 @@ class EventBuffer:
         self.push = push
 
     def take(self) -> tuple[list[Any], list[Any]]:
-        """Give the records of events, and what modules are set to; both are gone here then.
+        """Remove and return the records of events, and the noted attributes.
 
-        Records that other threads append meanwhile wait for the next time.
+        Records that other threads append meanwhile stay for the next call.
         """
         events = self.events[:]
         del self.events[: len(events)]
@@ -60,7 +60,7 @@ class EventBuffer:
 
 
 def _batch_bits(most: float) -> int:
-    """Give the low bits of the last id of a batch of at most so many events."""
+    """Return the low bits of the last id of a batch of at most so many events."""
     size = _BATCH
     while size > max(most, 1):
         size >>= 1

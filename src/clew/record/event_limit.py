@@ -1,4 +1,4 @@
-"""The most events there may be: those past it are left out, but for the end of what was open."""
+"""Drop events past `Limits(events=...)`, except the ends of calls that were open before."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ class EventLimit:
         self._recorded = 0
         # The newest event within the limit, once it was reached.
         self._newest = -1.0
-        # The exception that ends the block, if it came past the limit and waits to be handed over.
+        # The exception that ends the block, if it came past the limit and is not handed over yet.
         self._crash: int | None = None
 
     @property
     def is_reached(self) -> bool:
-        """Whether there may be no more events."""
+        """Return whether the limit is reached."""
         return self._recorded >= self.most
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is to come, not even the exception that ends the block."""
+        """Return whether nothing more comes, not even the exception that ends the block."""
         return self.is_reached and self._crash is None
 
     def let_in(self, crash: int) -> None:
-        """Let in the exception that ends the block."""
+        """Admit the exception that ends the block."""
         self._crash = crash
 
     def has(self, event: int) -> bool:
-        """Whether an event is within the limit, which was reached."""
+        """Return whether an event is within the limit, once that was reached."""
         return event <= self._newest
 
     def within(self, events: list[Any]) -> list[Any]:
-        """Give the first of some events, as many as there may be, and those that go with them.
+        """Return those of some events that are within the limit.
 
-        Past the limit these are the calls that were open when it was reached, and the exception
+        Past the limit, add the ends of calls that were open when it was reached, and the exception
         that ends the block.
         """
         if self.most == math.inf:

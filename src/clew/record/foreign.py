@@ -1,4 +1,4 @@
-"""Batches of other processes, in the numbers of this one's recording."""
+"""Add batches of other processes to this recording, with its numbers in place of theirs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A batch of another process: whose it is, the ids its events get here, and their thread."""
+    """A batch of another process: its source, the ids its events get here, and their thread."""
 
     batch: Batch
     source: str
@@ -25,7 +25,7 @@ class Foreign:
 
 @dataclass(slots=True)
 class Numbers:
-    """What the numbers of one other process are here."""
+    """The numbers that the rows, values and memory of one other process have here."""
 
     tables: dict[str, list[int]] = field(default_factory=dict)
     templates: list[Template] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Numbers:
 def add(encoder: Encoder, foreign: Foreign, numbers: Numbers) -> dict[int, Kept]:
     """Add what another process recorded to a batch; return what was kept of its values.
 
-    Variables, taps and gradients alone: calls of its modules have no names here.
+    Only labelled values (variables, taps, gradients) and ops: its modules have no names here.
     """
     batch = foreign.batch
     _learn(encoder, foreign, numbers)
@@ -77,7 +77,7 @@ def add(encoder: Encoder, foreign: Foreign, numbers: Numbers) -> dict[int, Kept]
 
 
 def _learn(encoder: Encoder, foreign: Foreign, numbers: Numbers) -> None:
-    """Number what the other process's tables have gained."""
+    """Number the rows that the other process's tables have gained."""
     tables = encoder.tables
     own: dict[str, Any] = {
         "ops": tables.ops, "labels": tables.labels, "metas": tables.metas,

@@ -1,6 +1,6 @@
-"""What a recording could not see, and its own failures: noted, and said once.
+"""Collect what a recording could not see, and failures of Clew; warn of each once.
 
-In come `Gap`s and exceptions of Clew's own, out go entries of `t.coverage` and warnings.
+Comes in: `Gap`s and exceptions raised in Clew. Goes out: entries of `t.coverage` and warnings.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from clew.program_errors import pass_on
 _log = logging.getLogger("clew")
 
 
-# Of a program that ran into the limit: it may not have done so without the trace.
+# For a program that reached the recursion limit: without the trace it may not have.
 TOO_DEEP = Gap(
     "calls as deep as Python allows",
     "",
@@ -26,9 +26,9 @@ TOO_DEEP = Gap(
 
 
 class Gaps:
-    """The gaps of one trace, each once; `doing` and `what` say what it does, to what.
+    """The gaps of one trace, each once; `doing` and `what` are words for the warnings.
 
-    With `warns` each is a warning too, where nobody can ask for them later.
+    With `warns`, each gap is a warning too, for places where nobody can read coverage later.
     """
 
     def __init__(self, doing: str = "record", what: str = "an event", warns: bool = False) -> None:
@@ -45,7 +45,7 @@ class Gaps:
         return len(self._gaps)
 
     def add(self, gap: Gap) -> bool:
-        """Note something that was not seen; whether it is new."""
+        """Add a gap; return whether it is new."""
         known = len(self._gaps)
         self._gaps.setdefault((gap.what, gap.where), gap)
         is_new = len(self._gaps) > known
@@ -54,14 +54,14 @@ class Gaps:
         return is_new
 
     def tell(self, gap: Gap) -> bool:
-        """Note something that was not seen, and warn of it; whether it is new."""
+        """Add a gap and warn of it; return whether it is new."""
         is_new = self.add(gap)
         if is_new and not self._warns:
             warn(str(gap))
         return is_new
 
     def fault(self, fault: BaseException, where: str) -> None:
-        """A failure of Clew's own: said once, noted, never raised."""
+        """Record a failure inside Clew as a gap, and warn once; never raise it."""
         pass_on(fault)
         if isinstance(fault, RecursionError):
             self.add(TOO_DEEP)
@@ -76,12 +76,12 @@ class Gaps:
 
 
 class UnreadGaps(Gaps):
-    """Gaps where nobody can read them: what is not seen in a worker, its parent says."""
+    """Drops gaps where nobody can read them: the parent process reports those of a worker."""
 
     def add(self, gap: Gap) -> bool:
-        """Nothing."""
+        """Do nothing."""
         return False
 
     def fault(self, fault: BaseException, where: str) -> None:
-        """Nothing but what everybody has to know of."""
+        """Do nothing, but raise an exception that a signal handler raised."""
         pass_on(fault)

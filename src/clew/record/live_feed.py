@@ -1,7 +1,7 @@
-"""What is recorded, told as it happens: the feed of `clew.trace(live=...)`.
+"""Report records while the program runs: the feed of `clew.trace(live=...)`.
 
-In come calls and records as the sources make them, out go `Happening`s to a `Listener`. Slower
-than recording by far, and made only when asked for.
+Comes in: calls and records as the observers make them. Goes out: `Happening`s to a `Listener`. Far
+slower than recording, and only on when asked for.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from clew.stream.records import (
 )
 from clew.stream.records import NODE as RECORD_NODE
 
-# Where the classes of modules are defined that compilers make.
+# Modules that define the classes that compilers make.
 _COMPILERS = ("torch.fx.", "torch._")
 _PLAIN = Extra("strided", "Tensor", None, None)
 
 
 class LiveFeed:
-    """Tells a listener of calls and records."""
+    """Reports calls and records to a listener."""
 
     def __init__(self, recorder: Recorder, listener: Listener) -> None:
         self._recorder = recorder
@@ -51,11 +51,11 @@ class LiveFeed:
         self._failed = False
 
     def handed_over(self) -> None:
-        """The records so far are gone, and so are values that nobody has any more."""
+        """Start a new batch: the records so far, and values nobody references, are gone."""
         self._is_new_batch = True
 
     def entered(self, lane: Lane, call: Call) -> None:
-        """A module call begins."""
+        """Report that a module call begins."""
         name: Any = call[NAME]
         self._tell(
             "begins", "module", name.cls, name.path, len(lane.stack) - 2, call[NODE],
@@ -63,7 +63,7 @@ class LiveFeed:
         )  # fmt: skip
 
     def ended(self, record: tuple[Any, ...]) -> None:
-        """An event is over."""
+        """Report that an event is over."""
         subject, error = record[SUBJECT], record[ERROR]
         if record[OUT] is Unseen:
             return
@@ -115,7 +115,7 @@ class LiveFeed:
         return described
 
     def _learn(self) -> None:
-        """Take note of the values met since the last time."""
+        """Read the values recorded since the last call."""
         recorder = self._recorder
         values = recorder.values.tensors.values
         if self._is_new_batch:
@@ -134,9 +134,9 @@ class LiveFeed:
 
 
 def _caller(lines: tuple[Source, ...], around: Call) -> str | None:
-    """The function that ran an op in a module call."""
+    """Return the name of the function that ran an op in a module call."""
     name: Any = around[NAME]
-    # Whether no line of the program has run since the call began.
+    # No line of user code has run since the call began.
     is_inside = name is not None and lines is lines_of(around[NODE])
     if is_inside and not type(name.entry.ref()).__module__.startswith(_COMPILERS):
         return f"{name.cls}.forward"

@@ -1,6 +1,7 @@
-"""The names modules go by: every module met, every path it has, every parameter it owns.
+"""Name modules and parameters: every module met, every path it has, every parameter it owns.
 
-In come modules, out go `ModuleName`s for the records to point at. Only weak references are kept.
+Comes in: modules. Goes out: `ModuleName`s, which records reference. Only weak references to modules
+are kept.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from torch import nn
 
-# Containers that wrap one module and lend it no name of its own.
+# Attributes under which a wrapper holds its module; they add nothing to the module's path.
 _WRAPPED = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "module"}
 _WRAPPER_CLASSES = {
     "DataParallel",
@@ -38,7 +39,7 @@ class ModuleEntry:
         self.calls = 0
         self.failed = 0
         self.recomputed = 0
-        # What it was set to when it was looked at last, and the turn that was in.
+        # Its attributes when they were last read, and the turn in which that was.
         self.names_set: tuple[str, ...] = ()
         self.settings: tuple[Any, ...] | None = None
         self.training: bool | None = None
@@ -50,7 +51,7 @@ class ModuleEntry:
 
 
 class ModuleName:
-    """One name of one module: what a call record points at."""
+    """One name of one module; call records reference it."""
 
     __slots__ = ("cls", "entry", "index", "parent", "path")
 
@@ -62,25 +63,25 @@ class ModuleName:
         self.entry = entry
 
 
-# A module, the attribute of it that is a parameter or buffer, and the path of that.
+# A module, the attribute that holds a parameter or buffer, and the path of that tensor.
 _TensorName: TypeAlias = tuple[ModuleEntry, str, str]
 
 
 class ModuleTable:
-    """Every module met, by identity, with every name it goes by."""
+    """Every module met, by identity, with every name it has."""
 
     def __init__(self) -> None:
         self.names: list[ModuleName] = []
         self._parameters: list[tuple[str, int, int]] = []
-        # Path, owner and attribute of parameters of lazy modules, which get a size when they run.
+        # Path, owner and attribute of parameters of lazy modules, which get a size at a call.
         self._sizeless: list[tuple[str, ModuleName, str]] = []
         self.entries: dict[int, ModuleEntry] = {}
         self._entry_count = 0
         # Called with each wrapper met around a module that was already known.
         self.on_wrapper: Callable[[nn.Module], None] = lambda module: None
-        # Called with parameters and buffers that got their names after they may have been met.
+        # Called with parameters and buffers that got a name after they may have been recorded.
         self.on_late_tensor: Callable[[Any], None] = lambda tensor: None
-        # The number of elements of a parameter, None as long as it has none.
+        # Returns the number of elements of a parameter, None while it has no shape.
         self.size_of: Callable[[Any], int | None] = lambda tensor: int(tensor.numel())
         # Called with each module that gets a name.
         self.on_module: Callable[[str, Any], None] | None = None
@@ -91,12 +92,12 @@ class ModuleTable:
         self._other_names: list[_TensorName] = []
         self._root_names: dict[str, int] = {}
         self._unowned: dict[tuple[str, int], str] = {}
-        # Set once modules may have come and gone.
+        # True once modules may have been deleted.
         self._started = False
 
     @property
     def parameters(self) -> list[tuple[str, int, int]]:
-        """Path, name index of the owner and number of elements of each, shared ones once."""
+        """Return path, owner's name index and number of elements of each; shared ones once."""
         pending, self._sizeless = self._sizeless, []
         for path, name, attribute in pending:
             module = name.entry.ref()
@@ -136,7 +137,7 @@ class ModuleTable:
             self._add(module, path, parent, wrapper)
 
     def name_of(self, module: nn.Module, caller: ModuleName | None, place: int) -> ModuleName:
-        """The name a module is called by, in the context of the module that calls it."""
+        """Return the name of a module that fits the module that calls it."""
         entry = self.entries.get(id(module))
         if entry is None or entry.ref() is not module:
             return self._discover(module, caller, place)
@@ -148,11 +149,11 @@ class ModuleTable:
         return entry.names[0]
 
     def paths(self) -> dict[int, str]:
-        """The path of every module known, by its id."""
+        """Return the path of every known module, by its id."""
         return {key: entry.names[0].path for key, entry in self.entries.items()}
 
     def tensors(self) -> list[tuple[str, Any]]:
-        """Every parameter and buffer that has a name, with each of its paths."""
+        """Return every parameter and buffer that has a name, with each of its paths."""
         found = []
         for entry, attribute, path in [*self._tensor_names.values(), *self._other_names]:
             module = entry.ref()
@@ -162,7 +163,7 @@ class ModuleTable:
         return found
 
     def tensor_name(self, tensor: Any) -> str | None:
-        """The path of a parameter or buffer, None for any other tensor."""
+        """Return the path of a parameter or buffer, None for any other tensor."""
         found = self._tensor_names.get(id(tensor))
         if found is None:
             return None
@@ -183,13 +184,13 @@ class ModuleTable:
                     return self.entries[id(module)].names[0]
         wrapped = self._wrapped_by(module)
         if wrapped is not None:
-            # Wrapped after the recording began to know what is inside: the same name for both.
+            # Wrapped after the module inside it got its name: both have the same name.
             for name in wrapped.names:
                 self._add(module, name.path, name.parent, True)
             self.on_wrapper(module)
             return self.entries[id(module)].names[0]
         cls = type(module).__name__
-        # A throw-away module made anew on every pass keeps the name of its call site.
+        # A temporary module made anew on every pass keeps the name of its call site.
         path = self._unowned.get((cls, place))
         if path is None or self._heir(path, cls) is None:
             count = self._root_names[cls] = self._root_names.get(cls, 0) + 1
@@ -198,14 +199,14 @@ class ModuleTable:
         return self.entries[id(module)].names[0]
 
     def _heir(self, path: str, cls: str) -> ModuleEntry | None:
-        """The entry of a module that had this path and class, and is gone."""
+        """Return the entry of a module that had this path and class, and is gone."""
         for name in self.names:
             if name.path == path and name.cls == cls and name.entry.ref() is None:
                 return name.entry
         return None
 
     def _wrapped_by(self, module: nn.Module) -> ModuleEntry | None:
-        """The entry of the known module that this one wraps, if it is such a wrapper."""
+        """Return the entry of the known module that this one wraps, None if it wraps none."""
         child = wrapped_in(module)
         entry = None if child is None else self.entries.get(id(child))
         return entry if entry is not None and entry.ref() is child else None
@@ -232,7 +233,7 @@ class ModuleTable:
             self._add_tensors(module, name, is_new=True)
 
     def _add_tensors(self, module: nn.Module, owner: ModuleName, is_new: bool) -> None:
-        """Name what a module owns; only the parameters of one that `is_new` are counted."""
+        """Name the tensors that a module owns; count parameters only if the module `is_new`."""
         prefix = owner.path + "." if owner.path else ""
         entry = owner.entry
         if self._started:
@@ -248,11 +249,11 @@ class ModuleTable:
                 self._name_tensor(buffer, (entry, attribute, prefix + attribute), None)
 
     def _name_tensor(self, tensor: Any, name: _TensorName, owner: ModuleName | None) -> None:
-        """Give a tensor a name, perhaps one more; it is counted among those of an `owner`."""
+        """Add a name of a tensor; with an `owner`, count it as a parameter if it had no name."""
         _, attribute, path = name
         if id(tensor) in self._tensor_names and self.tensor_name(tensor) is not None:
             self._other_names.append(name)
-        else:  # or another tensor that is gone was there
+        else:  # or a tensor with the same id that is gone
             self._tensor_names[id(tensor)] = name
             if owner is not None:
                 self._measure(path, owner, attribute, tensor)
@@ -261,7 +262,7 @@ class ModuleTable:
 
 
 def _owned(module: nn.Module, attribute: str) -> Any:
-    """The parameter or buffer of a module, None if it has none of this name."""
+    """Return the parameter or buffer of a module, None if it has none of this name."""
     for tensors in (module._parameters, module._buffers):
         if attribute in tensors:
             return tensors[attribute]
@@ -275,14 +276,14 @@ def _join(path: str, attribute: str, owner: nn.Module) -> str:
 
 
 def wrapped_in(module: nn.Module) -> nn.Module | None:
-    """The module that a wrapper wraps, None if it is no wrapper."""
+    """Return the module that a wrapper wraps, None if it is no wrapper."""
     children = module._modules
     found = (children[name] for name in _WRAPPED if name in children and _is_wrapped(name, module))
     return next(found, None)
 
 
 def _is_wrapped(attribute: str, owner: nn.Module) -> bool:
-    # A module of the user's own may be called `module`.
+    # A user's module may have an attribute called `module`.
     return attribute in _WRAPPED and (
         attribute != "module" or type(owner).__name__ in _WRAPPER_CLASSES
     )

@@ -1,4 +1,4 @@
-"""Things that repeat, as numbers: in order of first use."""
+"""Number things that repeat, in order of first use."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 
 
 class Numbering:
-    """Numbers for things that repeat, in order of first use."""
+    """Numbers for things that repeat, and a row for each."""
 
     def __init__(self) -> None:
         self.rows: list[Any] = []
         self._numbers: dict[Any, int] = {}
 
     def __getitem__(self, key: Any) -> int:
-        """The number of `key`, which has one."""
+        """Return the number of `key`, which must have one."""
         return self._numbers[key]
 
     def get(self, key: Any) -> int | None:
-        """The number of `key` if it has one."""
+        """Return the number of `key`, None if it has none."""
         return self._numbers.get(key)
 
     def number(self, key: Any, make: Callable[[], Any]) -> int:
-        """The number of `key`, whose row is made when it is new."""
+        """Return the number of `key`; make its row if it is new."""
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self.rows)
@@ -31,7 +31,7 @@ class Numbering:
         return number
 
     def many(self, keys: list[Any], number: Callable[[Any], int]) -> list[int]:
-        """Return the numbers of several keys; `number` gives that of a new one."""
+        """Return the numbers of several keys; `number` is called with each new one."""
         known = map(self._numbers.get, keys)
         return [
             number(key) if found is None else found for key, found in zip(keys, known, strict=True)
@@ -39,9 +39,9 @@ class Numbering:
 
 
 class RecentNumbering(Numbering):
-    """A table of which only the rows used last are known.
+    """A numbering that remembers only the rows used last.
 
-    One that is used after it was let go of has a new number.
+    A key that is used after it was dropped gets a new number.
     """
 
     def __init__(self, most: float) -> None:
@@ -50,22 +50,22 @@ class RecentNumbering(Numbering):
         self._count = 0
 
     def number(self, key: Any, make: Callable[[], Any]) -> int:
-        """The number of `key`, whose row is made when it is new."""
+        """Return the number of `key`; make its row if it is new."""
         number = self._numbers.pop(key, None)
         if number is None:
             number = self._count
             self._count += 1
             self.rows.append(make())
-        self._numbers[key] = number  # the last one now
+        self._numbers[key] = number  # moves it to the end: it was used last
         return number
 
     def gained(self) -> list[Any]:
-        """The rows that are new since the last time."""
+        """Return the rows added since the last call."""
         rows, self.rows = self.rows, []
         return rows
 
     def let_go(self) -> list[int]:
-        """Let go of the rows that were not used for longest; their numbers."""
+        """Drop the rows that were not used for longest, and return their numbers."""
         many = int(max(0, len(self._numbers) - self._most))
         oldest = list(itertools.islice(self._numbers, many))
         return [self._numbers.pop(key) for key in oldest]

@@ -1,7 +1,7 @@
-"""The recorder: what the observers of one trace share, and where their records are handed over.
+"""Collect the records of one trace's observers, and hand them over in batches.
 
-Observers (`modules`, `ops`, `named`, ...) put records of events into its buffer and of values into
-its values; the recorder hands both over together, in batches.
+Observers (`observe.modules`, `observe.dispatch`, ...) put event records into its `buffer` and value
+records into its `values`; the recorder hands both over together.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ if TYPE_CHECKING:
     from clew.record.live_feed import LiveFeed
     from clew.stream.batch import Batch
 
-# The thread that writes a trace, and records nothing.
+# The name of the thread that writes a trace; it records nothing itself.
 WRITER = "clew-writer"
-# About how many bytes a field of a record comes to, in memory and on disk.
+# About how many bytes a field of a record takes, in memory and on disk.
 _FIELD_BYTES = 16
 
 
 class At(NamedTuple):
-    """A line of a function: in a frame, or below the place a frame, or the open call, is at."""
+    """A line of a function: in a frame, or below the position of a frame or of the open call."""
 
     frame: FrameType | None
     position: Position
     below: bool
 
 
-# Where a value was named; None if no line of Python did.
+# The line of Python that a labelled value comes from; None if there is none.
 Where: TypeAlias = FrameType | At | None
 
 
 class Recorder:
-    """What the observers of one trace write to; `taker` is handed the records, `batch` at a time.
+    """Collects what the observers of one trace record; `taker` gets it, `batch` events at a time.
 
-    `table` makes the table of tensors: `keep.identity.TensorTable` where there is torch. Without
-    `keeps_calls` module calls are followed for their names alone, and only values that have a name
-    are recorded. `on_halt` is called when the most events there may be are there, `on_direct`
-    before a module call is opened that went past the hooks and lies in no other.
+    `table` makes the table of tensors: `keep.identity.TensorTable` with torch. Without
+    `keeps_calls`, module calls are followed only for their names, and only labelled values are
+    recorded. `on_halt` is called when the limit of events is reached, `on_direct` before an
+    outermost module call is recorded that went past the hooks.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Recorder:
         self.buffer = EventBuffer(min(most_events, batch))
         self.keeps_calls = keeps_calls
         self.lanes = Lanes(self)
-        # Told of calls and events as they happen, if somebody listens.
+        # Reports calls and events while the program runs, if there is a listener.
         self.feed: LiveFeed | None = None
         self.halted = False
         self._limit = EventLimit(most_events)
@@ -94,11 +94,11 @@ class Recorder:
         self.naming = threading.RLock()
 
     def lane(self) -> Lane:
-        """Give the lane of the running thread, opened if new."""
+        """Return the state of the running thread; make it if there is none."""
         return self.lanes.of_thread()
 
     def end_call(self, call: Call, end: int, out: Any, error: str | None) -> None:
-        """Record a module call that is over, or that will not be heard of again."""
+        """Record a module call that has ended, or whose end will not be seen."""
         if self.keeps_calls:
             event, node, _, name, parent, start, number, inputs, named = call
             self._add(
@@ -113,7 +113,7 @@ class Recorder:
             self.drain()
 
     def failure(self, lane: Lane, call: Call, exception: BaseException) -> str:
-        """Give the text of an exception leaving a call, an event of its own if no op saw it."""
+        """Return the text of an exception that leaves a call; record it if no event has it yet."""
         text = error_text(exception)
         if isinstance(exception, RecursionError):
             self.gaps.add(TOO_DEEP)
@@ -143,9 +143,9 @@ class Recorder:
         )  # fmt: skip
 
     def named(self, label: Label, value: Any, where: Where, now: Look | None = None) -> int:
-        """Record a value that has a name, as it is now; the event's id.
+        """Record a labelled value as it is now, and return the event's id.
 
-        `now` is a fresh look at it, if somebody has taken one.
+        `now` is a fresh look at it, if the caller has one.
         """
         if self.halted:
             return -1
@@ -153,7 +153,7 @@ class Recorder:
             return self.told(label, self.values.described(value, now), where)
 
     def told(self, label: Label, out: Any, where: Where, start: int | None = None) -> int:
-        """Record a described value that has a name; `start` is when what made it began."""
+        """Record a described value under a label; `start` is when the code that made it began."""
         lane = self.lane()
         if self.halted:
             return -1
@@ -173,7 +173,7 @@ class Recorder:
         return event
 
     def gathered(self, sample: Sample, stage: str) -> None:
-        """Record a value that was gathered, with the step and rank it is of."""
+        """Record a value that was gathered from a rank, with its step and rank."""
         lane = self.lane()
         if self.halted:
             return
@@ -184,9 +184,9 @@ class Recorder:
             self._add((event, label, root, -1, now, now, sample.step, [], None, out, None, None))
 
     def mark(self, subject: Any, hand_over: bool = True) -> None:
-        """Record something that concerns the whole run, at this moment; nobody is told of it.
+        """Record something that concerns the whole run, without reporting it to listeners.
 
-        With `hand_over` records may be handed over here.
+        With `hand_over`, records may be handed over here.
         """
         if self.halted:
             return
@@ -198,13 +198,13 @@ class Recorder:
             self.drain()
 
     def adopt(self, batch: Batch, source: str, process: str) -> None:
-        """Take over what another process recorded; `source` tells it from every other."""
+        """Take over a batch that another process recorded; `source` identifies the process."""
         if not self.halted:
             ids = [next(self.buffer.ids) for _ in batch.columns["id"]]
             self.buffer.foreign.append(Foreign(batch, source, ids, self.lanes.of_process(process)))
 
     def listen(self, feed: LiveFeed) -> None:
-        """Tell of each call that begins and each event that ends."""
+        """Report each call that begins and each event that ends."""
         self.feed = feed
         self.buffer.tell(feed.ended)
 
@@ -244,8 +244,8 @@ class Recorder:
             self._on_halt()
 
     def _take(self) -> Records:
-        # Values last: an event is complete before it is appended, so are its values, and a value
-        # is there before what is kept of it.
+        # Values last: an event is appended only after its values, and what is kept of a value only
+        # after the value, so none of them can be missing.
         kept, size = self.values.take_kept()
         events, attributes = self.buffer.take()
         events = self._limit.within(events)
@@ -258,7 +258,7 @@ class Recorder:
         return records
 
     def close(self) -> None:
-        """Hand over the rest and let go of everything, so that nothing waits for the collector."""
+        """Hand over the rest and drop all references, so that no garbage collection is needed."""
         self.lanes.end_all()
         self._taker.take(self._take())
         self.lanes.release()
@@ -266,7 +266,7 @@ class Recorder:
         STACKS.let_go_of_made()
 
     def surviving(self) -> list[Any]:
-        """Give the tokens that records to come may mention: of tensors that live, of open calls."""
+        """Return the tokens that later records may use: of live tensors and of open calls."""
         return [*self.values.tensors.sweep(), *self.lanes.given()]
 
 
@@ -275,5 +275,5 @@ def _all(event: int) -> bool:
 
 
 def _has_threads() -> bool:
-    """Whether the program has several threads, each of which may be about to record."""
+    """Return whether the program has several threads, each of which may be about to record."""
     return sum(thread.name != WRITER for thread in threading.enumerate()) > 1

@@ -1,7 +1,8 @@
-"""Where code runs: call stacks interned as a tree of nodes.
+"""Intern call stacks as a tree of nodes.
 
-In come live frames, out go `StackNode`s. A node is one place in one code object reached by one
-path of calls, so a million ops on the same lines share a few nodes, and no frame is kept.
+Comes in: live frames. Goes out: a `StackNode`. A node is one instruction in one code object,
+reached by one path of calls. A million ops on the same lines share a few nodes, and no frame is
+kept.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ class StackNode:
         self.lasti = lasti
         self.phase = phase
         self.thread = thread
-        # File, function and position, of a notebook cell, or once the code is let go.
+        # File, function and position, for a notebook cell or once the code object is dropped.
         self.site: Position | None = None
-        # The program's own lines down to here, once somebody asked for them.
+        # The lines of user code from the outermost down to here, once someone asked for them.
         self.lines: tuple[Source, ...] | None = None
         # Children by (id(code), lasti), and shortcuts to descendants by the flattened chain of
         # those pairs, innermost first. Ids are safe as keys: nodes keep their code alive.
@@ -63,12 +64,12 @@ class StackTree:
 
     def __init__(self) -> None:
         self.nodes: list[StackNode] = []
-        # Code that a compiler made and that nobody else may have.
+        # Code objects that a compiler made, and that nobody else may reference.
         self._made: list[CodeType] = []
         self._roots: dict[tuple[int, int], StackNode] = {}
 
     def root(self, thread: int, phase: int = FORWARD) -> StackNode:
-        """The tree root of a recording's n-th thread."""
+        """Return the tree root of a recording's n-th thread."""
         node = self._roots.get((thread, phase))
         if node is None:
             node = self._roots[thread, phase] = self._add(None, None, -1, phase, thread)
@@ -77,7 +78,7 @@ class StackTree:
     def child(
         self, parent: StackNode, code: CodeType, lasti: int, phase: int | None = None
     ) -> StackNode:
-        """The node for `code` at `lasti` called from `parent`, in a phase if it is known."""
+        """Return the node for `code` at `lasti` called from `parent`, which gives it a phase."""
         key = (id(code), lasti)
         node = parent.kids.get(key)
         if node is None:
@@ -86,14 +87,14 @@ class StackTree:
             parent.kids[key] = node
             file = shown_file(code.co_filename)
             if file != code.co_filename:
-                # Now, as the same cell run again has the same file and another number.
+                # Read it now: the same cell run again has the same file and another number.
                 node.site = (file, *_site_in_file(code, lasti))
             if MACHINERY.is_compiled(code) or code.co_filename.startswith(MACHINERY.generated):
                 self._made.append(code)
         return node
 
     def below(self, above: StackNode, position: Position) -> StackNode:
-        """The node for a position that is told by itself, called from `above`."""
+        """Return the node for a position without a code object, called from `above`."""
         key = (-1, hash(position))
         found = above.kids.get(key)
         if found is None:
@@ -103,13 +104,13 @@ class StackTree:
         return found
 
     def descend(self, base: StackNode, frames: list[FrameType]) -> StackNode:
-        """The node reached from `base` through `frames`, given innermost first."""
+        """Return the node reached from `base` through `frames`, given innermost first."""
         node = base
         path: list[int] = []
         closures: list[CodeType] = []
         for frame in reversed(frames):
             code = frame.f_code
-            # The outermost frame under a module call is that module's own forward.
+            # The outermost frame under a module call is the forward of that module.
             direct = node.direct or (code.co_name == "forward" and node is not base)
             node = self.child(node, code, frame.f_lasti, FORWARD if code in closures else None)
             node.direct = direct
@@ -121,11 +122,11 @@ class StackTree:
         return node
 
     def descend_traceback(self, base: StackNode, traceback: TracebackType | None) -> StackNode:
-        """The node where an exception was raised, for one caught around the call of `base`."""
+        """Return the node where an exception was raised that left the call of `base`."""
         steps: list[tuple[CodeType, int]] = []
         while traceback is not None:
             code = traceback.tb_frame.f_code
-            # Everything up to the call's own frame is machinery.
+            # Every frame up to that of the call itself is machinery.
             steps = [] if code is MACHINERY.call_frame else [*steps, (code, traceback.tb_lasti)]
             traceback = traceback.tb_next
         for code, lasti in steps:
@@ -133,19 +134,19 @@ class StackTree:
         return base
 
     def let_go(self, codes: list[CodeType]) -> None:
-        """Hold some code objects no more; their nodes keep what they say."""
+        """Drop references to some code objects; their nodes keep file, function and line."""
         gone = set(map(id, codes))
         for node in self.nodes:
             if id(node.code) in gone:
                 node.site = node.site or _site(node)
                 node.code = None
-            # A list, as other threads may add to it.
+            # A list, as other threads may add to the dict.
             kids = list(node.kids.items())
             if any(not gone.isdisjoint(key[::2]) for key, _ in kids):
                 node.kids = {key: kid for key, kid in kids if gone.isdisjoint(key[::2])}
 
     def let_go_of_made(self) -> None:
-        """Hold no code that a compiler made: its graphs live as long as the code does."""
+        """Drop code that a compiler made: its graphs live as long as the code does."""
         made, self._made = self._made, []
         if made:
             self.let_go(made)
@@ -158,17 +159,17 @@ class StackTree:
         return node
 
 
-# Those of all recorders of this process.
+# Shared by all recorders of this process.
 STACKS = StackTree()
 
 
 def _functions_given(frame: FrameType) -> list[CodeType]:
-    """The code of the functions that `optimizer.step` was given: they run the model anew."""
+    """Return the code of functions passed to `optimizer.step`: they run the model again."""
     args, kwargs = some_locals(frame, ("args", "kwargs"))
     found: list[Any] = []
     for given in (*(args or ())[1:], *(kwargs or {}).values()):
         while isinstance(given, functools.partial):
-            # One that stands for another function, such as ours for a closure, says so.
+            # A partial that stands for another function, as ours for a closure, has `__wrapped__`.
             given = getattr(given, "__wrapped__", given.func)
         if callable(given):
             function = given if hasattr(given, "__code__") else type(given).__call__
@@ -177,10 +178,10 @@ def _functions_given(frame: FrameType) -> list[CodeType]:
 
 
 def boundary_of(frame: FrameType | None) -> int:
-    """The id of the frame above the `with` statement that `frame` is executing.
+    """Return the id of the frame above the `with` statement that `frame` is executing.
 
     Frames from there up never change while the block runs, so stacks need not be walked further.
-    `id(None)`, the top of every stack, where there is no such statement (`start()`, `ExitStack`).
+    Without such a statement (`start()`, `ExitStack`) it is `id(None)`, the top of every stack.
     """
     if frame is None or frame.f_lasti < 0:
         return id(None)
@@ -192,13 +193,13 @@ _WITH_OPCODES = {"BEFORE_WITH", "SETUP_WITH", "LOAD_SPECIAL"}
 
 
 def position_of(code: CodeType, line: int) -> Position:
-    """A line of a function as a position."""
+    """Return the position of a line of a function."""
     file = shown_file(code.co_filename)
     return file, getattr(code, "co_qualname", code.co_name), line, line, 0, 0
 
 
 def lines_of(node: StackNode) -> tuple[Source, ...]:
-    """The program's own lines at and above a node, outermost first; not those of libraries."""
+    """Return the lines of user code at and above a node, outermost first, without libraries."""
     below: list[StackNode] = []
     at: StackNode | None = node
     while at is not None and at.lines is None:
@@ -216,7 +217,7 @@ def lines_of(node: StackNode) -> tuple[Source, ...]:
 
 
 def place_of(node: StackNode, parent: int) -> Place:
-    """The row of a node, and that of the one above it."""
+    """Return the row of a node; `parent` is the row of the node above it."""
     site = node.site or _site(node)
     if site is None:
         return Place(parent, "", "", 0, 0, 0, 0, True, node.phase, node.thread)
@@ -225,7 +226,7 @@ def place_of(node: StackNode, parent: int) -> Place:
 
 
 def _in_library(file: str) -> bool:
-    """Whether a file is torch's, Clew's or Python's own; installed packages are the user's."""
+    """Return whether a file is torch's, Clew's or Python's; installed packages are user code."""
     if file.startswith(MACHINERY.libraries):
         return True
     return file.startswith(_STANDARD_LIBRARY) and "-packages" + os.sep not in file
@@ -244,7 +245,7 @@ def _site_in_file(code: CodeType, lasti: int) -> tuple[str, int, int, int, int]:
 
 
 def _position(code: CodeType, lasti: int) -> tuple[int, int, int, int]:
-    """Line, last line, column and last column of an instruction."""
+    """Return line, last line, column and last column of an instruction."""
     if hasattr(code, "co_positions"):
         found = next(itertools.islice(code.co_positions(), lasti // 2, None), None)
         if found is not None and found[0] is not None:

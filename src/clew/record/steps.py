@@ -1,7 +1,6 @@
-"""The steps of a run: which one it is, and what kind of step each was.
+"""Count the steps of a run, and the train and eval steps among them.
 
-A step is a train or an eval step by the `training` of the model that runs in it, and is counted
-among those of its kind.
+A step is a train or an eval step by the `training` of the model that runs in it.
 """
 
 from __future__ import annotations
@@ -13,45 +12,45 @@ from clew.stream.modes import Modes
 
 
 class Steps:
-    """The number of the step that runs, and the modes of all so far."""
+    """The number of the current step, and the modes of all steps so far."""
 
     def __init__(self) -> None:
         self.number = 0
-        # Step -> "train" or "eval", for each in which a model ran.
+        # step -> "train" or "eval", for each in which a model ran
         self.modes = Modes()
         self._counts: Counter[str] = Counter()
 
     def begin(self) -> int:
-        """Begin the next step; its number."""
+        """Begin the next step and return its number."""
         self.number += 1
         return self.number
 
     @property
     def is_settled(self) -> bool:
-        """Whether a model has run in this step, and has said what it is."""
+        """Return whether a model has run in this step, so that its mode is known."""
         return self.number in self.modes
 
     def settle(self, training: bool) -> None:
-        """Say what kind of step this is; the first to say so is believed."""
+        """Set the mode of this step; only the first call in a step counts."""
         if not self.is_settled:
             mode = TRAIN if training else EVAL
             self.modes.settle(self.number, mode)
             self._counts[mode] += 1
 
     def ordinal(self, only: str | None) -> int:
-        """1 if this is the first step of a kind, 2 if it is the second."""
+        """Return 1 in the first step of mode `only`, 2 in the second; None counts all steps."""
         return self.number + 1 if only is None else self._counts[only]
 
     def completed(self, only: str | None) -> int | None:
-        """How many steps of a kind are complete; None if the last one was of the other kind."""
+        """Return how many steps of a mode are complete; None if the last one had the other mode."""
         if only is None:
             return self.number
         return self._counts[only] if self.modes.get(self.number - 1) == only else None
 
     def is_due(self, every: int, only: str | None, training: bool | None) -> bool:
-        """Whether this is one of the steps to record: the last of every N of its kind.
+        """Return whether to record this step: the last of every N of its mode.
 
-        `training` is what the step will be if nothing has run in it yet, None if nobody knows.
+        `training` is the mode expected of a step in which nothing has run yet, None if unknown.
         """
         mode = self.modes.get(self.number)
         if mode is not None:

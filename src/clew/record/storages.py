@@ -1,7 +1,7 @@
-"""The memory that tensors lie on: its number, its size, and before which op it was seen to be gone.
+"""Follow the memory of tensors: its number, its size, and before which op it was freed.
 
-Memory is numbered by the first value on it, or, where that came from outside, as the table of
-tensors has numbered it: odd and even numbers.
+Memory that an op made has an odd number, from the first value on it. Memory that no recorded op
+made has an even one, from the number that the tensor table gave it.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from clew.stream.records import EVENT_FIELDS, SEEN, Records
 
 
 def own_memory(value: int) -> int:
-    """The number of the memory that a value is the first to have."""
+    """Return the number of the memory that this value is the first on."""
     return 2 * value + 1
 
 
 def outside_memory(number: int) -> int:
-    """The number of memory that was met from outside."""
+    """Return the number of memory that no recorded op made."""
     return 2 * number
 
 
 class Memory:
-    """What is known of the memory of tensors that live."""
+    """The size of the memory of live tensors, and how many tensors lie on each."""
 
     def __init__(self) -> None:
         self._sizes: dict[int, int] = {}
-        # id of a reference -> the memory of the tensor it tells of; whoever has the tensor's token
-        # has the reference, so that it can be let go of when torch asks for that
+        # id of a weak reference -> the memory of its tensor. The tensor table holds the reference
+        # itself, so that it can drop it when torch asks for that.
         self._references: dict[int, int] = {}
-        # memory -> tensors on it that are told of when they are gone, and whether it is gone with
-        # the last of them: autograd holds on to memory by itself
+        # memory -> tensors on it whose end is reported, and whether the memory is freed with the
+        # last of them: autograd may keep memory by itself
         self._holders: dict[int, tuple[int, bool]] = {}
         self._last_event = -1
 
     def learn(self, records: Records) -> None:
-        """Learn how large memory is that was met from outside."""
+        """Learn the size of memory that no recorded op made."""
         self._sizes |= {outside_memory(number): size for number, size in records.sizes.items()}
 
     def size(self, storage: int, value: int, needed: int) -> int:
-        """Return the bytes of the memory that a new value has, -1 where they are not known.
+        """Return the bytes of the memory of a new value, -1 where they are not known.
 
-        `needed` is what a tensor of its look needs: memory is as large as the first tensor on it.
+        `needed` is what a tensor of its meta needs: memory is as large as the first tensor on it.
         """
         if storage == own_memory(value):
             self._sizes[storage] = needed
@@ -62,9 +62,9 @@ class Memory:
         return [known.get(storage, -1) for storage in storages]
 
     def hold(self, storages: list[int], references: list[int | None], follows: list[int]) -> None:
-        """Learn of tensors, and of the ids of what is told to be gone when each of them is.
+        """Count tensors on their memory, under the ids of their weak references.
 
-        `follows` says whether autograd follows each.
+        `follows` says of each whether autograd follows it.
         """
         holders = self._holders
         for storage, reference, is_followed in zip(storages, references, follows, strict=True):
@@ -74,7 +74,7 @@ class Memory:
                 holders[storage] = (count + 1, is_all and not is_followed)
 
     def freed(self, records: Records) -> list[tuple[int, int]]:
-        """The memory that is gone, by the first value on it, and the op before which it was."""
+        """Return the first value on each freed memory, and the op before which it was freed."""
         events = records.events[::EVENT_FIELDS]
         self._last_event = max(events, default=self._last_event)
         if not records.gone:
@@ -101,5 +101,5 @@ class Memory:
         return list(zip(values, before, strict=True))
 
     def forget(self, storages: set[int]) -> None:
-        """Forget all memory but some."""
+        """Forget the sizes of all memory but these."""
         self._sizes = {at: size for at, size in self._sizes.items() if at in storages}

@@ -1,4 +1,4 @@
-"""Tables of things that repeat: ops, places, templates, labels and the like, as numbers."""
+"""Number what repeats in a recording: ops, places, templates, labels and the like."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from clew.record.stacks import StackNode, place_of
 from clew.stream.batch import TABLES
 from clew.stream.records import Extra, Note, Step, UnknownShape
 
-# Constants that are kept as they are; anything else by its text.
+# Constants that are stored as they are; of anything else its text is stored.
 PLAIN_TYPES = (type(None), bool, int, float, complex, str)
 
 
 class RecordTables:
     """The tables of one recording, and how many rows of each earlier batches have.
 
-    Of more than `templates` of those, the ones not used for longest are let go of: some have a
-    constant that is another at each step.
+    It keeps at most about `templates` templates, and drops those not used for longest: some have a
+    constant that differs at each step.
     """
 
     def __init__(self, templates: float) -> None:
@@ -41,9 +41,9 @@ class RecordTables:
         self.metas = Numbering()
         self.templates = RecentNumbering(templates)
         self.value_names = Numbering()
-        # Stack nodes met, and places of other processes, each after the one above it.
+        # Stack nodes, and places of other processes, each after its parent.
         self.places = Numbering()
-        # Bytes of the memory that a tensor of each meta needs, as far as they were asked for.
+        # Bytes of memory that a tensor of each meta needs, as far as someone asked.
         self._meta_bytes: list[int] = []
         self._batched = dict.fromkeys(TABLES, 0)
         self._sources: set[str] = set()
@@ -51,7 +51,7 @@ class RecordTables:
         self._subjects: dict[int, tuple[Any, int, int]] = {}
 
     def subject(self, subject: Any) -> tuple[Any, int, int]:
-        """Return what an event is about, its kind, and its number in the table of that kind."""
+        """Return the subject of an event, its kind, and its number in the table of that kind."""
         known = self._subjects.get(id(subject))
         if known is not None and known[0] is subject:
             return known
@@ -70,7 +70,7 @@ class RecordTables:
         return known
 
     def place(self, node: StackNode) -> int:
-        """Return the number of a stack node; those above it come before it."""
+        """Return the number of a stack node; its parents get theirs first."""
         number = self.places.get(node.index)
         if number is None:
             if node.parent is not None:
@@ -79,11 +79,11 @@ class RecordTables:
         return number
 
     def meta(self, key: tuple[Any, ...]) -> int:
-        """Return the number of what a tensor looks like: shape, stride, dtype, device, extra."""
+        """Return the number of a tensor's shape, stride, dtype, device and extra."""
         return self.metas.number(key, lambda: _meta(*key))
 
     def many_metas(self, keys: list[tuple[Any, ...]]) -> list[int]:
-        """Return the numbers of what tensors look like."""
+        """Return the numbers of the metas of several tensors."""
         return self.metas.many(keys, self.meta)
 
     def meta_bytes(self) -> list[int]:
@@ -93,7 +93,7 @@ class RecordTables:
         return known
 
     def many_value_names(self, names: list[str | None]) -> list[int]:
-        """Return the numbers of the names of values, -1 where one has none."""
+        """Return the numbers of the names of values, -1 for None."""
         return [-1 if name is None else self.value_name(name) for name in names]
 
     def value_name(self, name: str) -> int:
@@ -105,11 +105,11 @@ class RecordTables:
         return self.errors.number(text, lambda: text)
 
     def template(self, key: tuple[Any, ...], args: Any, kwargs: Any, out: Any) -> int:
-        """Return the number of the nesting and constants of a call; `key` tells it from others."""
+        """Return the number of the nesting and constants of a call; `key` identifies them."""
         return self.templates.number(key, lambda: _template(args, kwargs, out))
 
     def foreign_template(self, template: Template) -> int:
-        """Return the number of a template of another process; lists in it have no hash."""
+        """Return the number of another process's template, by its text: lists have no hash."""
         return self.templates.number(repr(template), lambda: template)
 
     def foreign_place(self, place: Place) -> int:

@@ -1,7 +1,7 @@
-"""One thread of the program: the module calls open there, and where its frames are among them.
+"""Follow one thread of the program: its open module calls, and which of its frames run in them.
 
-In come live frames, out go stack nodes and the calls they run in. No frame is kept: a call knows
-the id of the frame it lives in, which is that frame's for as long as the call is open.
+Comes in: live frames. Goes out: stack nodes and the calls they run in. No frame is kept: a call
+has the id of the frame it runs in, which no other frame can get while the call is open.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 NO_FRAME = id(None)
 
 # Fields of an open call: a plain tuple, for speed. FRAME is the id of the Python frame that the
-# call lives in; frames are never kept.
+# call runs in; frames are never kept.
 ID: Final = 0
 NODE: Final = 1
 FRAME: Final = 2
@@ -43,11 +43,12 @@ Call = tuple[int, StackNode, int, "ModuleName | None", int, int, int, Any, Any]
 
 
 class DirectCall:
-    """A call of a module that went past the hooks, tied to the frame it runs in.
+    """A module call that went past the hooks, tied to the frame it runs in.
 
     It sits in the frame's `f_trace` slot and dies with the frame: the one way to tell two
-    activations apart without keeping either. A debugger uses that slot too. Whatever it has put
-    there is called from here, and when it puts something there later, a new mark goes around it.
+    activations apart without keeping either. A debugger uses that slot too. If it has put a trace
+    function there, this object calls it. If it replaces this object later, `__del__` puts a new
+    one into the slot, which calls the debugger's function in turn.
     """
 
     __slots__ = ("_frame", "_tracer", "event", "name", "owner")
@@ -61,7 +62,7 @@ class DirectCall:
         frame.f_trace = self
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
-        """Trace for the debugger that traces this frame, if one does."""
+        """Call the trace function of the debugger that traces this frame, if there is one."""
         if self._tracer is not None:
             found = self._tracer(frame, event, arg)
             self._tracer = self._tracer if found is None else found
@@ -75,7 +76,7 @@ class DirectCall:
 
     @staticmethod
     def of(frame: FrameType, owner: object) -> DirectCall | None:
-        """The mark that a recording has left in a frame."""
+        """Return the `DirectCall` that a recording has put into a frame."""
         mark: Any = frame.f_trace
         while isinstance(mark, DirectCall) and mark.owner is not owner:
             mark = mark._tracer
@@ -83,23 +84,23 @@ class DirectCall:
 
 
 class Lanes:
-    """The threads of one recorder, and the names of those that others number by."""
+    """The state of each thread of one recorder, and the names of all threads and processes."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        # What marks exceptions and frames as recorded here; apart, so that they keep nothing else
-        # alive.
+        # Marks exceptions and frames as recorded here. A separate object, so that the marks keep
+        # nothing else alive.
         self.owner = object()
         self.by_ident: dict[int, Lane] = {}
         self.names: list[str] = []
         self._processes: dict[str, int] = {}
 
     def of_thread(self, boundary: int = NO_FRAME) -> Lane:
-        """Give the lane of the running thread, opened if new."""
+        """Return the state of the running thread; make it if there is none."""
         ident = threading.get_ident()
         lane = self.by_ident.get(ident)
         if lane is not None and lane.thread() is not threading.current_thread():
-            # Its thread is over, and the system gave the number to a new one.
+            # Its thread has ended, and the system gave the number to a new one.
             lane.abandon_above(0)
             lane.release()
             lane = None
@@ -110,7 +111,7 @@ class Lanes:
         return lane
 
     def of_process(self, name: str) -> int:
-        """Give the number of another process, which is a thread here."""
+        """Return the thread number that stands for another process here."""
         if name not in self._processes:
             self._processes[name] = len(self.names)
             self.names.append(name)
@@ -120,12 +121,12 @@ class Lanes:
         return iter(list(self.by_ident.values()))
 
     def mute(self) -> None:
-        """Let the ops of all threads pass unrecorded."""
+        """Stop recording the ops of all threads."""
         for lane in self:
             lane.mute = True
 
     def open_calls(self, admitted: Callable[[int], bool]) -> list[Any]:
-        """Give records of the module calls that are open now, down to one not admitted."""
+        """Return records of the module calls open now, of each thread until one is not admitted."""
         records: list[Any] = []
         for lane in self:
             for event, node, _, name, parent, start, number, inputs, named in lane.stack[1:]:
@@ -136,23 +137,23 @@ class Lanes:
         return records
 
     def given(self) -> list[Any]:
-        """Give what open calls were given, as tokens."""
+        """Return the arguments of open calls, as tokens."""
         return [[call[INPUTS], call[NAMED]] for lane in self for call in lane.stack]
 
     def end_all(self) -> None:
-        """Record every open call as one that will not be heard of again."""
+        """Record every open call as one whose end was not seen."""
         for lane in self:
             lane.abandon_above(0)
 
     def release(self) -> None:
-        """Let go of all threads."""
+        """Drop the state of all threads."""
         for lane in self:
             lane.release()
         self.by_ident.clear()
 
 
 class Lane:
-    """One thread of the program: its open module calls and its place in the stack tree."""
+    """The state of one thread: its open module calls and its place in the stack tree."""
 
     def __init__(self, recorder: Recorder, index: int, boundary: int) -> None:
         self.recorder = recorder
@@ -164,24 +165,24 @@ class Lane:
         self._engine_root = STACKS.root(index, BACKWARD)
         root = STACKS.root(index)
         self.stack: list[Call] = [_outside(root, boundary)]
-        # Whether the ops of the thread are recorded, if any are.
+        # Whether the ops of this thread are recorded while ops are recorded at all.
         self.followed = False
-        # Set while Clew's own or opaque code runs: ops pass unrecorded.
+        # True while code of Clew or opaque code runs: then ops are not recorded.
         self.mute = False
 
     @property
     def outermost(self) -> nn.Module | None:
-        """The module whose call contains all others that are open."""
+        """Return the module whose call contains all other open calls."""
         name = self.stack[1][NAME] if len(self.stack) > 1 else None
         return None if name is None else name.entry.ref()
 
     def release(self) -> None:
-        """Break the ring of references between a lane and its recording."""
+        """Break the reference cycle between this object and its recorder."""
         self.stack.clear()
         del self.recorder
 
     def place(self, frame: FrameType | None) -> tuple[StackNode, int]:
-        """The stack node of a frame and the id of the module call it runs in."""
+        """Return the stack node of a frame and the id of the module call it runs in."""
         top = self.stack[-1]
         target = top[FRAME]
         call_frame = MACHINERY.call_frame
@@ -198,12 +199,12 @@ class Lane:
         return node, top[ID]
 
     def _search(self, frame: FrameType | None) -> tuple[StackNode, int]:
-        """`place` for a stack not met before, or not as the open calls would have it."""
+        """Find what `place` returns for a new stack, or one that the open calls do not fit."""
         frames: list[FrameType] = []
         while id(frame) != self.stack[-1][FRAME]:
             if frame is None:
                 if threading.get_ident() != self.ident:
-                    # An engine thread running this thread's backward: its own short stack.
+                    # An engine thread that runs this thread's backward has a short stack.
                     return STACKS.descend(self._engine_root, frames), -1
                 self.abandon_above(0)
                 self.stack[0] = _outside(self.stack[0][NODE], NO_FRAME)
@@ -220,7 +221,7 @@ class Lane:
         return node, top[ID]
 
     def reopen(self, frame_id: int) -> bool:
-        """Make the call of a frame the innermost, dropping those above it that are gone."""
+        """Make the call of a frame the innermost one; calls above it have ended."""
         for depth in range(len(self.stack) - 1, 0, -1):
             if self.stack[depth][FRAME] == frame_id:
                 self.abandon_above(depth)
@@ -242,7 +243,7 @@ class Lane:
             self.recorder.end_call(self.stack.pop(), OPEN, None, None)
 
     def _direct_parent(self, frames: list[FrameType], top: Call) -> int:
-        """The innermost call of `forward` past the hooks on a stack, opened if new."""
+        """Return the innermost call of a `forward` past the hooks on a stack; open it if new."""
         parent = top[ID]
         caller = top[NAME]
         owner = caller.entry.ref() if caller is not None else None
@@ -264,7 +265,7 @@ class Lane:
         return parent
 
     def direct_call(self, frame: FrameType) -> DirectCall | None:
-        """The call that went past the hooks and runs in a frame."""
+        """Return the call past the hooks that runs in a frame."""
         return DirectCall.of(frame, self.recorder.lanes.owner)
 
     def open_direct(
@@ -276,7 +277,7 @@ class Lane:
         place: StackNode,
         arguments: dict[str, Any],
     ) -> DirectCall:
-        """Record a call that went past the hooks, with what it was given."""
+        """Record a call that went past the hooks, with its arguments."""
         recorder = self.recorder
         if parent < 0:
             recorder.on_direct(module)
@@ -293,8 +294,8 @@ class Lane:
 
 
 def _is_forward_of(module: Any, code: CodeType) -> bool:
-    """Whether code is the `forward` of a module, its own or inherited, decorated or not."""
-    # A module, without asking torch, which need not be there.
+    """Return whether code is the `forward` of a module, also an inherited or decorated one."""
+    # Find out whether it is a module without torch, which need not be imported.
     if not hasattr(type(module), "_call_impl"):
         return False
     candidates = [cls.__dict__.get("forward") for cls in type(module).__mro__]
@@ -308,12 +309,12 @@ def _is_forward_of(module: Any, code: CodeType) -> bool:
 
 
 def _outside(root: StackNode, boundary: int) -> Call:
-    """The entry at the bottom of every stack, for code outside any module."""
+    """Return the entry at the bottom of every stack, for code outside any module."""
     return (-1, root, boundary, None, -1, 0, 0, None, None)
 
 
 def count_call(name: ModuleName, node: StackNode) -> int:
-    """The index of a call of a module, recomputed calls counted apart."""
+    """Return the index of a module's call; recomputed calls are counted separately."""
     entry = name.entry
     if node.phase == RECOMPUTE:
         entry.recomputed += 1

@@ -1,7 +1,7 @@
-"""Values of a recording as columns: tokens become numbers, writes to memory become new values.
+"""Encode values as columns: tokens become numbers, writes to memory become new values.
 
-A tensor that shares memory with one that was written to is a new value from then on, made by the
-op that wrote.
+A tensor that shares memory with one that was written to is a new value from then on. Its producer
+is the op that wrote.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from clew.record.storages import Memory, outside_memory, own_memory
 from clew.record.tables import RecordTables
 from clew.stream.records import SAME, VALUE_FIELDS, Records, Token, tokens_in
 
-# Hand-overs after which a thread has mentioned what it had got tokens of, and the most values of
-# each that are remembered for it.
+# A thread records an event with a token it has made within so many hand-overs, and so many values
+# of each are remembered for it.
 _RECENT = 4
 _RECENT_VALUES = 1024
-# Writes to one memory that are remembered at least.
+# At least so many writes to one memory are remembered.
 _SLACK = 8
 
 
 class ValueColumns:
-    """The values of one batch after the other: their columns, their numbers, their memory."""
+    """The values of one batch after the other: their columns, numbers and memory."""
 
     def __init__(self, tables: RecordTables) -> None:
         self._tables = tables
         self._memory = Memory()
-        # Of the batch that is being made, and how many values came before it.
+        # Columns of the batch that is being made, and how many values came before it.
         self.columns: dict[str, list[int]] = {}
         self._first = 0
         # id of a token -> number of its value
         self.numbers: dict[int, int] = {}
         # value -> (storage, meta, grad, name, version, producer), for values that may still be used
         self.alive: dict[int, tuple[int, int, int, int, int, int]] = {}
-        # Tokens that another thread may have made, and not yet mentioned.
+        # Tokens that another thread may have made and not yet used in an event.
         self._recent: deque[list[Token]] = deque(maxlen=_RECENT)
         # storage -> writes to it in order: (the value written, its version, the event that wrote,
         # whether autograd follows it)
@@ -99,7 +99,7 @@ class ValueColumns:
         self, shared: dict[int, int], first: int, places: list[int], versions: list[Any],
         producers: list[int],
     ) -> None:  # fmt: skip
-        """Give versions to values on the memory of others, by place: their base's number."""
+        """Set the versions of values that share memory; `shared` maps each to its base's number."""
         for at, base in shared.items():
             if producers[at] == SAME:
                 if base >= first:
@@ -113,7 +113,7 @@ class ValueColumns:
                 self.unencoded[first + at] = (places[at], versions[at], producers[at])
 
     def _newest(self, storage: int, version: int, producer: int) -> tuple[int, int]:
-        """Return the version that memory has come to by writes, and the event that made it."""
+        """Return the version that writes have given some memory, and the event of the last one."""
         for _, written, writer, _ in self.writes.get(storage, ())[-1:]:
             version, producer = written, writer
         for place, written, writer in self.unencoded.values():
@@ -123,7 +123,7 @@ class ValueColumns:
 
     @property
     def next_number(self) -> int:
-        """The number that the next value gets."""
+        """Return the number that the next value gets."""
         return self._first + len(self.columns["version"])
 
     def append(
@@ -148,17 +148,17 @@ class ValueColumns:
     def append_foreign(
         self, storages: dict[int, int], storage: int, version: int, meta: int, grad: int, name: int
     ) -> int:  # fmt: skip
-        """Add one value of another process; `storages` has what the numbers of memory are here."""
+        """Add one value of another process; `storages` maps its memory to memory here."""
         place = storages.setdefault(storage, own_memory(self.next_number))
         return self.append(place, version, meta, grad, -1, name)
 
     def lost(self, token: Token) -> int:
-        """Add a value of which only the shape is left: a thread was held up before its event."""
+        """Add a value of which only the shape is known: its thread was too late with its event."""
         meta = self._tables.meta((token, None, "unknown", None, None))
         return self.append(own_memory(self.next_number), 0, meta, 0, -1, -1)
 
     def as_of(self, value: int, event: int) -> int:
-        """Return the value a tensor has when an event begins: new if its memory was written."""
+        """Return the value a tensor has when an event begins, a new one if its memory changed."""
         storage, meta, grad, name, _, _ = self.alive[value]
         before = (write for write in reversed(self.writes[storage]) if write[2] < event)
         head, version, producer, followed = next(before, (-1, 0, 0, 0))
@@ -167,20 +167,20 @@ class ValueColumns:
             return value
         renewed = self._renewed.get((value, head))
         if renewed is None:
-            # Memory that a tensor with a gradient was written to has one as a whole.
+            # A tensor that requires grad was written to this memory: all tensors on it do now.
             grad = grad or followed
             renewed = self.append(storage, version, meta, grad, producer, name)
             self._renewed[value, head] = renewed
         return renewed
 
     def _credit(self, value: int, head: int, producer: int) -> None:
-        """Credit a value of unknown origin, met after a write to its memory, to that write."""
+        """Set the write as producer of a value that has none and was met after the write."""
         at = value - self._first
         if head >= 0 and at >= 0 and self.columns["producer"][at] == -1:
             self.columns["producer"][at] = producer
 
     def wrote(self, values: Iterable[int]) -> None:
-        """Follow the writes of an event that gave some values."""
+        """Remember the writes of an event that returned these values."""
         for value in values:
             write = self.unencoded.pop(value, None)
             if write is not None:
@@ -189,7 +189,7 @@ class ValueColumns:
                 self.writes.setdefault(storage, []).append(head)
 
     def freed(self, records: Records) -> Ints:
-        """Note whose memory is gone; return those of earlier batches, and before which op."""
+        """Mark values whose memory was freed; return those of earlier batches, with the op."""
         earlier: list[tuple[int, int]] = []
         for number, event in self._memory.freed(records):
             if number >= self._first:
@@ -200,7 +200,7 @@ class ValueColumns:
         return found
 
     def forget(self, records: Records, used_elsewhere: Iterable[int], oldest: float) -> Ints:
-        """Forget values that records to come will not mention, and return which.
+        """Forget values that no later record can use, and return their numbers.
 
         `oldest` is the first event that is still open.
         """
@@ -209,7 +209,7 @@ class ValueColumns:
         else:
             self._recent.clear()
         before, numbers = self.alive, self.numbers
-        # Of a token that another thread made just now, the value comes with the next records.
+        # The value of a token that another thread made just now comes with the next records.
         mentioned = map(id, tokens_in([*records.surviving, *self._recent]))
         self.numbers = {token: numbers[token] for token in mentioned if token in numbers}
         used = {*self.numbers.values(), *used_elsewhere}
@@ -227,9 +227,9 @@ class ValueColumns:
 
 
 def _since(writes: list[tuple[int, int, int, int]], event: float) -> list[Any]:
-    """Return the writes to some memory that an event may see, or one after it.
+    """Return the writes to some memory that an event, or one after it, may see.
 
-    Those are the last before it and all after; and a few more, for events of other threads.
+    Those are the last one before it and all after it; and a few more, for events of other threads.
     """
     before = sum(write[2] < event for write in writes)
     return writes[max(0, before - _SLACK) :]
