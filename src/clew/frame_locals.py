@@ -1,8 +1,8 @@
 """Read the variables of a running function without keeping them alive.
 
 Before Python 3.13 a frame keeps the dict of its variables that was read last, and every value in
-it. It is emptied where that is safe: after a trace function returns, Python writes the dict back
-into the variables, so there it stays until the frame is followed no more.
+it. This module empties the dict where that is safe. It is not while a trace function runs: Python
+writes the dict back into the variables when it returns, so the dict stays until tracing ends.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
-# References to the dict while it is asked for them: the frame's, the variable's, the argument's.
-# There are more if the program has it too, from a call of `locals`.
+# References to the dict during `getrefcount`: from the frame, the variable and the argument. There
+# are more if the program references it too, from a call of `locals`.
 _UNSHARED = 3
 
 
 def locals_of(frame: FrameType) -> Mapping[str, Any]:
-    """Give the values of all variables now; read it at once and do not keep it."""
+    """Return the values of all variables; read them at once and keep no reference."""
     found = frame.f_locals
     cleared = (3, 12) <= sys.version_info < (3, 13)
     if not cleared or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
@@ -31,7 +31,7 @@ def locals_of(frame: FrameType) -> Mapping[str, Any]:
 
 
 def some_locals(frame: FrameType, names: tuple[str, ...]) -> list[Any]:
-    """Give the values of some variables of a function, None where unbound."""
+    """Return the values of some variables of a function, None where unbound."""
     snapshot = frame.f_locals
     values = [snapshot.get(name) for name in names]
     if (
@@ -44,15 +44,15 @@ def some_locals(frame: FrameType, names: tuple[str, ...]) -> list[Any]:
 
 
 def first_argument(frame: FrameType) -> Any:
-    """Give the object bound to a frame's first parameter, None if it has none."""
+    """Return the object bound to a frame's first parameter, None if it has none."""
     code = frame.f_code
     return some_locals(frame, code.co_varnames[:1])[0] if code.co_argcount else None
 
 
 def release_locals(frame: FrameType) -> None:
-    """Let a frame no longer keep what its variables held when they were read last.
+    """Drop the values that a frame keeps from when its variables were last read.
 
-    Not to be called from a trace function.
+    Do not call it from a trace function.
     """
     if sys.version_info < (3, 12) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         found = frame.f_locals

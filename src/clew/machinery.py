@@ -1,4 +1,4 @@
-"""Code that has a meaning on a call stack: torch's, a compiler's, the libraries'."""
+"""Code objects that have a meaning on a call stack: torch's, a compiler's, the libraries'."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
-# Clew's own folder.
+# The folder of this package.
 OURS = os.path.dirname(__file__) + os.sep
 
 
@@ -18,19 +18,19 @@ class Machinery:
 
     # The frame that runs a module's hooks and then its forward.
     call_frame: CodeType | None = None
-    # Ids of code never shown.
+    # Ids of code objects that are never shown.
     hidden: set[int] = field(default_factory=set)
     # A frame of this code on the stack means this phase.
     phases: dict[CodeType, int] = field(default_factory=dict)
-    # Where code comes from that is not in any file, but was made by a compiler.
+    # File names of code that a compiler made and that is in no file.
     generated: tuple[str, ...] = ("<eval_with_key>",)
-    # Whether code, though it names a file, was made by a compiler.
+    # Returns whether a compiler made code, although the code names a file.
     is_compiled: Callable[[CodeType], bool] = lambda code: False
-    # Put aside what `torch.jit.trace` follows on this thread, if it does, and have it go on: what
-    # is done with its tensors goes into its graph, and their sizes are tensors.
+    # Pause and resume `torch.jit.trace` on this thread, if it runs: whatever is done with its
+    # tensors goes into its graph, and their sizes are tensors.
     pause_jit: Callable[[], Any] = lambda: None
     resume_jit: Callable[[Any], None] = lambda state: None
-    # Folders of code that is not the user's.
+    # Folders of code that is not user code.
     libraries: tuple[str, ...] = (
         OURS,
         "<frozen ",

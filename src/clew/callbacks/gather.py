@@ -1,8 +1,8 @@
-"""The values of a run brought together: every few steps on rank 0, and once more at the end.
+"""Gather the values of a run: every few steps on rank 0, and once more at the end.
 
-In come values as they are recorded; every N steps callbacks make something of them, they go to
-rank 0, callbacks make something of those of all ranks, and the result is recorded there. Without
-ranks the same happens in one process.
+Comes in: values as they are recorded. Every N steps each rank applies `before_gather` and sends the
+result to rank 0. There `after_gather` is applied to the values of all ranks, and the result is
+recorded. A program without ranks does the same in one process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OWN_PARTS = "each rank's own part has them: record with out= and load the folde
 
 
 class Gather:
-    """Collects values, and brings them to rank 0 every so many steps if that was asked for."""
+    """Collects values and, with `every`, sends them to rank 0 every so many steps."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class Gather:
         self._restore = restore
         self._on_gap = on_gap
         self._on_trouble = on_trouble
-        # Steps of the other kind, in which nothing is collected, do not count.
+        # Steps of the other mode, in which nothing is collected, do not count.
         self._only = only
         self._quiet = Quiet(recorder, on_gap)
         self._ranks = Ranks(mail, self._trouble)
-        # Since the last gather; and what the end is to see.
+        # Values since the last gather, and those that the `end` callbacks will get.
         self._window: list[Sample] = []
         self._history: list[Sample] = []
 
@@ -67,12 +67,12 @@ class Gather:
         (self._history if self._every is None else self._window).append(sample)
 
     def begin(self) -> None:
-        """The recording is about to start."""
+        """Prepare for gathering, before the recording starts."""
         if self._every is not None:
             self._ranks.begin()
 
     def stepped(self) -> None:
-        """A step is complete."""
+        """Gather if the step that has just ended is the last of `every`."""
         if self._every is None:
             return
         self._ranks.alive()
@@ -82,10 +82,10 @@ class Gather:
                 self._arrived(self._ranks.give(completed, self._taken()))
 
     def finish(self, crashed: bool) -> None:
-        """Gather the rest and make the end of it; the recording is about to stop."""
+        """Gather the rest and call the `end` callbacks, before the recording stops."""
         if self._every is not None:
             self._arrived(self._ranks.give("the rest", self._taken()))
-            # An exception must not wait for others, which may never come.
+            # After an exception do not wait for other ranks, which may never come.
             rounds, steps = self._ranks.end(self._steps.number, wait=not crashed)
             self._arrived(rounds)
             if len(set(steps.values())) > 1:
@@ -102,7 +102,7 @@ class Gather:
         self._history.clear()
 
     def _taken(self) -> list[Sample]:
-        """What was collected since the last time, as callbacks made it."""
+        """Return what was collected since the last call, after `before_gather`."""
         window, self._window = self._window, []
         return [made for label, samples in _by_series(window).items()
                 for made in self._reduced(label, samples, "before_gather")]  # fmt: skip
@@ -110,7 +110,7 @@ class Gather:
     def _arrived(self, rounds: list[Round]) -> None:
         """Record the values of all ranks, on rank 0."""
         for found in rounds:
-            # By the rank that sent it, which may have learned late what rank it is.
+            # Set the rank that sent it, as a sample may be older than its process's rank.
             samples = [replace(one, rank=rank) for rank, of in found.items() for one in of]
             for label, series in _by_series(samples).items():
                 self._arrived_series(label, series)
@@ -124,7 +124,7 @@ class Gather:
         for sample in made:
             if is_reduced:
                 self._recorder.gathered(sample, REDUCED)
-            elif sample.rank != self._ranks.rank:  # our own are there already
+            elif sample.rank != self._ranks.rank:  # this rank's values are recorded already
                 self._recorder.gathered(sample, COPIED)
         if callbacks.end is not None:
             self._history += made
@@ -137,7 +137,7 @@ class Gather:
         return samples if made is None else made
 
     def _made(self, function: Callable[[Any], Any], samples: list[Sample]) -> list[Sample] | None:
-        """What a callback makes of the values of one series, None if it fails."""
+        """Return what a callback makes of the values of one series, None if it fails."""
         samples = [sample for sample in samples if sample.has_data]
         if not samples:
             return []

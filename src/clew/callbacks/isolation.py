@@ -1,4 +1,4 @@
-"""Functions of the user's, run on the program's values without leaving a trace in the program.
+"""Call the user's functions on the program's values without changing anything in the program.
 
 Autograd, dispatch modes, function modes, the recording itself and the random number generators
 are after the call what they were before it.
@@ -21,23 +21,23 @@ from clew.keep.identity import PLAIN
 from clew.record.recorder import Recorder
 from clew.torch_compat import local_part, unobserved, without_mode_stack, without_modes
 
-# Functions of ours, which draw no random numbers.
+# The module of Clew's callbacks, which draw no random numbers.
 _OWN = "clew.request.callbacks"
 
 
 class Quiet:
-    """Calls functions unseen; a failure of one costs nothing but a gap."""
+    """Calls functions that neither autograd nor a mode sees; if one fails it adds a gap."""
 
     def __init__(self, recorder: Recorder, on_gap: Callable[[Gap], Any]) -> None:
         self._recorder = recorder
         self._on_gap = on_gap
-        # Puts random numbers back after the last of several calls, once the first is made.
+        # Restores random states once, after the last of several calls. Whether they are saved yet.
         self._together: contextlib.ExitStack | None = None
         self._is_guarded = False
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """A context for several calls, after which random numbers are put back once."""
+        """Restore random states once, after all calls in the block."""
         try:
             with contextlib.ExitStack() as self._together:
                 yield
@@ -45,12 +45,12 @@ class Quiet:
             self._together, self._is_guarded = None, False
 
     def call(self, function: Callable[[Any], Any], value: Any, where: str, otherwise: Any) -> Any:
-        """What a function makes of a value; `otherwise` if it fails, with a gap that says so."""
+        """Return what a function makes of a value; `otherwise`, and add a gap, if it fails."""
         lane = self._recorder.lane()
         mute = lane.mute
         lane.mute = True
         try:
-            # Of a DTensor the part that is here: the whole would take the ranks to agree.
+            # Only the local part of a DTensor: the ranks would have to agree to make the whole.
             with unobserved(), without_modes():
                 local = local_part(value) if isinstance(value, Tensor) else value
             with self._guard(function), no_grad(), unseen(local):
@@ -66,7 +66,7 @@ class Quiet:
             lane.mute = mute
 
     def _guard(self, function: Any) -> contextlib.AbstractContextManager[None]:
-        """Keeps a function from moving random numbers for the program."""
+        """Return a context that restores the random states that a function changes."""
         if self._is_guarded or getattr(function, "__module__", None) == _OWN:
             return contextlib.nullcontext()
         if self._together is None:
@@ -78,14 +78,14 @@ class Quiet:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """A block of the user's own that neither autograd nor a mode sees, and that draws nothing."""
+    """Hide a block of user code from autograd and modes, and restore the random states after it."""
     with _restored(), no_grad(), unseen(None):
         yield
 
 
 @contextlib.contextmanager
 def unseen(value: Any) -> Iterator[None]:
-    """A context in which no mode sees what is done with a value."""
+    """Hide what is done with a value from all modes."""
     if isinstance(value, Tensor) and type(value) not in PLAIN:
         # Its class implements its ops by dispatch, which has to stay on.
         with without_mode_stack():
@@ -97,20 +97,20 @@ def unseen(value: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _restored() -> Iterator[None]:
-    """Random numbers as if nobody had drawn any."""
+    """Restore the states of the random number generators after the block."""
     before = [(generator, generator[0]()) for generator in _generators()]
     try:
         yield
     finally:
         for (read, write, same), state in before:
-            # Written only where it has moved: another thread may draw at the same time.
+            # Write only a state that has changed: another thread may draw at the same time.
             if not same(read(), state):
                 write(state)
 
 
 _Generator: TypeAlias = tuple[
     Callable[[], Any], Callable[[Any], Any], Callable[[Any, Any], bool]
-]  # how to read its state, how to write it, whether two are the same
+]  # reads its state, writes its state, compares two states
 
 
 def _generators() -> list[_Generator]:
@@ -126,7 +126,7 @@ def _generators() -> list[_Generator]:
 
 
 def _hidden(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of torch's that no mode sees."""
+    """Return a torch function so that no mode sees its calls."""
 
     def hidden(*args: Any) -> Any:
         with unobserved(), without_modes():

@@ -1,8 +1,8 @@
-"""The ranks of a distributed program, as a gather sees them: others post, rank 0 takes what came.
+"""Send lists from every rank of a distributed program to rank 0, for `gather`.
 
-In come lists on every rank, out they come on rank 0, round by round. Nothing here is a collective:
-no rank ever waits for another while the program runs, so none has to come by as often as the
-others. Rank 0 waits once, at its end, and not for those of which nothing is heard any more.
+Comes in: a list on every rank. Goes out: on rank 0, the lists of all ranks, round by round. Nothing
+here is a collective: no rank waits for another while the program runs, so the ranks need not post
+equally often. Rank 0 waits once, at its end, and gives up on ranks that send no sign of life.
 """
 
 from __future__ import annotations
@@ -20,48 +20,48 @@ from torch import distributed
 
 from clew.torch_compat import own_store, unobserved, without_modes
 
-# Seconds that rank 0 waits, at its end, after the last news of ranks that still run, and for ranks
-# that have never begun: on a rank that does not trace, nobody would.
+# Seconds that rank 0 waits, at its end, after the last sign of life of ranks that still run; and
+# for ranks that never began: a rank that does not trace never will.
 _PATIENCE = 30.0
 _PATIENCE_TO_BEGIN = 5.0
 _BETWEEN_LOOKS = 0.02
 _BETWEEN_PULSES = 1.0
-# Bytes in one entry of the store, which breaks its connections at 8 MiB.
+# Bytes in one entry of the store, which drops connections at 8 MiB.
 _CHUNK = 1 << 22
 
-# Traces that gather, in the order in which every rank makes them.
+# Numbers the traces that gather; every rank makes them in the same order.
 _traces = itertools.count()
 
-# The key, what is given, and at the end the number of steps.
+# The key, the items, and in the last message the number of steps.
 Message: TypeAlias = tuple[Any, list[Any], int | None]
 
 
 class Mail(Protocol):
-    """How messages are written down."""
+    """How messages are written as bytes."""
 
     def dump(self, message: Message, on_trouble: Callable[[str], Any]) -> bytes:
-        """A message as bytes; `on_trouble` is told what of it cannot be sent."""
+        """Write a message as bytes; call `on_trouble` with what cannot be sent."""
 
     def load(self, data: bytes) -> Message:
-        """The message that bytes are."""
+        """Read a message from bytes."""
 
 
-# What each rank gave for one key, by rank.
+# The items that each rank sent under one key, by rank.
 Round: TypeAlias = dict[int, list[Any]]
 
 
 class Ranks:
     """All ranks of the program, or this process alone where there is one.
 
-    From `begin` to `end`, `give` hands lists to rank 0 under keys that mean the same on all ranks.
-    `on_trouble` is told what is lost, and why. `mail` says how they are written down.
+    From `begin` to `end`, `give` sends lists to rank 0 under keys that mean the same on all ranks.
+    `on_trouble` is called with the reason when something is lost. `mail` writes and reads messages.
     """
 
     def __init__(self, mail: Mail, on_trouble: Callable[[str], Any]) -> None:
         self._written = mail
         self._on_trouble = on_trouble
         self._name = ""
-        # Each time from begin to end has a number of its own.
+        # Counts the times from begin to end; each has its own keys in the store.
         self._times = 0
         self.rank, self.size = _rank_and_size()
         self._timeout = 0.0
@@ -72,7 +72,8 @@ class Ranks:
         self.is_apart = False
         self._posted = 0
         self._pulse = 0.0
-        # On rank 0: its own rounds that wait for others, what has come of those, how far they are.
+        # On rank 0: its rounds that wait for other ranks, the lists that other ranks sent, how many
+        # messages of each rank were read, and the steps of ranks that have ended.
         self._mine: deque[tuple[Hashable, list[Any]]] = deque()
         self._mail: dict[int, deque[tuple[Hashable, list[Any]]]] = {}
         self._taken: dict[int, int] = {}
@@ -80,14 +81,14 @@ class Ranks:
         self._heard = 0
 
     def begin(self) -> None:
-        """Tell rank 0 that this rank will give something."""
+        """Tell rank 0 that this rank will send something."""
         self._join()
         if self._store is not None and self.rank:
             with self._on_failure():
                 self._store.set(f"here/{self.rank}", "")
 
     def alive(self) -> None:
-        """Tell rank 0, now and then, that this rank is still running."""
+        """Tell rank 0, about once a second, that this rank is still running."""
         now = time.monotonic()
         if self._store is not None and self.rank and now - self._pulse > _BETWEEN_PULSES:
             self._pulse = now
@@ -95,7 +96,7 @@ class Ranks:
                 self._store.add("news", 1)
 
     def give(self, key: Hashable, items: list[Any]) -> list[Round]:
-        """Hand a list to rank 0; there, all rounds that are complete by now."""
+        """Send a list to rank 0; on rank 0, return all rounds that are complete by now."""
         self._join()
         if self.size == 1:
             return [{0: items}]
@@ -109,9 +110,9 @@ class Ranks:
         return self._complete()
 
     def end(self, steps: int = 0, wait: bool = True) -> tuple[list[Round], dict[int, int]]:
-        """Give no more: on rank 0 the rest, and the steps that each rank made.
+        """Stop sending; on rank 0, return the remaining rounds and the steps of each rank.
 
-        Waits there for ranks that still run, unless it is told not to.
+        Rank 0 waits for ranks that still run, unless `wait` is false.
         """
         self._join()
         if self._store is not None and self.rank:
@@ -126,7 +127,7 @@ class Ranks:
         return rounds, made
 
     def _join(self) -> None:
-        """Find the other ranks, which may have come up since; their store stays with us."""
+        """Find the other ranks, which may have started since, and keep their store."""
         if self._store is not None or self.is_apart:
             return
         rank, size = _rank_and_size()
@@ -152,12 +153,12 @@ class Ranks:
             self._posted += 1
             for start in range(0, len(data), _CHUNK):
                 self._store.set(f"{key}/{start}", data[start : start + _CHUNK])
-            # The head last: what it tells of is there.
+            # The head last, when all that it announces is there.
             self._store.set(key, str(len(data)))
             self._store.add("news", 1)
 
     def _look(self) -> bool:
-        """Take what has come; whether there was any sign of life."""
+        """Read new messages; return whether there was any sign of life."""
         heard = self._store.add("news", 0)
         if heard == self._heard:
             return False
@@ -182,7 +183,7 @@ class Ranks:
             return self._written.load(data)
 
     def _complete(self, to_the_end: bool = False) -> list[Round]:
-        """Rounds of this rank that all others have come to, or past; at the end all there are."""
+        """Return the rounds that all other ranks have reached or passed; at the end, all rounds."""
         rounds: list[Round] = []
         while self._mine and (to_the_end or all(map(self._has_come, self._mail))):
             key, items = self._mine.popleft()
@@ -193,12 +194,12 @@ class Ranks:
         return rounds
 
     def _has_come(self, rank: int) -> bool:
-        """Whether a rank has come to the oldest round that waits, or to one after it."""
+        """Return whether a rank has reached any of the rounds that wait, or has ended."""
         waiting = {key for key, _ in self._mine}
         return rank in self._ended or any(key in waiting for key, _ in self._mail[rank])
 
     def _of_others(self, key: Hashable) -> Round:
-        """What others gave for a key, and before it for keys that only they have."""
+        """Return what other ranks sent under a key, and before it under keys only they have."""
         found: Round = {}
         for rank, mail in self._mail.items():
             count = next((n for n, (of, _) in enumerate(mail, 1) if of == key), 0)
@@ -206,7 +207,7 @@ class Ranks:
         return found
 
     def _await(self, wait: bool) -> None:
-        """Look until all others have ended, or nothing is heard of them."""
+        """Read messages until all other ranks have ended, or give no sign of life."""
         last = time.monotonic()
         while True:
             is_alive = self._look()
@@ -234,7 +235,7 @@ class Ranks:
 
     @contextlib.contextmanager
     def _on_failure(self) -> Iterator[None]:
-        """A block that needs the store, which may be gone with the rank that has it."""
+        """Run a block that needs the store, which may be gone with the rank that hosts it."""
         try:
             yield
         except Exception as error:
@@ -250,7 +251,7 @@ def _named(ranks: list[int]) -> str:
 
 
 def _first(error: Exception) -> str:
-    """What an error says first; torch puts a place in its own source before it, advice after it."""
+    """Return the first sentence of an error without the C++ file that torch puts before it."""
     text = re.sub(r"^\[[^\]]*\.cc:\d+\] ", "", str(error).partition("\n")[0])
     return text.partition(". ")[0] or type(error).__name__
 

@@ -1,7 +1,7 @@
-"""Values on their way between ranks: facts and bytes.
+"""Copy values as facts and bytes, to send them between ranks.
 
-In comes a live value, out comes a `Sample` that holds a copy of it. What a sample stands for is
-put together again by whoever knows how to read a payload.
+Comes in: a live value. Goes out: a `Sample` that holds a copy of it. A `Restore` function makes the
+value again from the payloads.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from clew.stream.batch import Batch
 from clew.stream.records import Extra
 from clew.torch_compat import unobserved, without_modes
 
-# Makes a value of its payload: as a "tensor", an "array" or the Python "object" it was.
+# Makes a value from its payload: a "tensor", an "array" or the Python "object" it was.
 Restore: TypeAlias = Callable[[Payload, str], Any]
 
-# What there is to say of an ordinary tensor besides its facts.
+# The `Extra` of an ordinary tensor.
 _PLAIN = Extra("strided", "Tensor", None, None)
 
 
@@ -52,7 +52,7 @@ class Leaf(NamedTuple):
     payload: Payload | None
 
     def kept(self) -> Kept:
-        """What is kept of it: the data and, where it is that of a tensor, statistics."""
+        """Return its data and, for a tensor, statistics."""
         payload = self.payload
         dtype = getattr(torch, payload.dtype, None) if payload is not None else None
         if payload is None or not isinstance(dtype, torch.dtype):
@@ -63,10 +63,10 @@ class Leaf(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value of a series: what it is of, from which step and rank.
+    """One value of a series: its label, step and rank.
 
-    `ordinal` is 1 for the first step of the kind that is followed: a number, or an array of them
-    for a value that was made of several.
+    `ordinal` is 1 for the first step of the mode that is followed. It is a number, or an array of
+    numbers for a value made from several steps.
     """
 
     label: Label
@@ -77,22 +77,22 @@ class Sample:
 
     @property
     def key(self) -> Label:
-        """What all samples of one series share."""
+        """Return the label that all samples of one series share."""
         return _series(self.label)
 
     @property
     def has_data(self) -> bool:
-        """Whether there is more than facts; a module has none, nor has a tensor on `meta`."""
+        """Return whether there is any data: a module has none, nor has a tensor on `meta`."""
         return any(leaf.payload is not None for leaf in self.leaves)
 
     def becomes(self, stage: str) -> Label:
-        """The label of the event that the sample is recorded in."""
+        """Return the label of the event that the sample is recorded in."""
         return replace(self.label, kind=GATHERED, stage=stage, rank=self.rank)
 
     def value(self, restore: Restore) -> Any:
-        """The value; what had several parts as a dict by their paths.
+        """Return the value; one of several parts as a dict by their paths.
 
-        Where the sample was taken in this process the value has the memory of the sample.
+        If the sample was taken in this process, the value shares the sample's memory.
         """
         parts = {leaf.path: _restored(leaf, restore) for leaf in self.leaves}
         return parts[""] if list(parts) == [""] else parts
@@ -104,7 +104,7 @@ def _series(label: Label) -> Label:
 
 
 def batch_of(samples: list[Sample]) -> Batch:
-    """Samples as a batch: an event for each, a value for each leaf."""
+    """Make a batch of samples: an event for each, a value for each leaf."""
     labels: dict[Label, int] = {}
     templates: dict[tuple[str, ...], int] = {}
     metas: dict[Meta, int] = {}
@@ -144,7 +144,7 @@ def batch_of(samples: list[Sample]) -> Batch:
 
 
 def samples_of(batch: Batch, ordinals: list[Any]) -> list[Sample]:
-    """The samples that a batch was made of; `ordinals` are theirs."""
+    """Return the samples that a batch was made from; `ordinals` are theirs."""
     columns = {name: column.tolist() for name, column in batch.columns.items()}
     ends = [*columns["first_ref"], len(columns["refs"])][1:]
     found = []
@@ -164,7 +164,7 @@ def samples_of(batch: Batch, ordinals: list[Any]) -> list[Sample]:
 
 
 def leaves_of(value: Any) -> tuple[Leaf, ...]:
-    """A copy of everything in a value, as it is now."""
+    """Copy everything in a value, as it is now."""
     described = describe(value, _tensor, 0, _plain)
     if isinstance(described, Leaf):
         return (described,)
@@ -185,7 +185,7 @@ def _tensor(tensor: Any) -> Leaf:
 
 
 def _payload(tensor: Any) -> Payload | None:
-    """A copy of the data of a tensor, None if it has none of its own."""
+    """Copy the data of a tensor; None if it has no elements to copy."""
     elements = elements_of(tensor)
     if elements is None:
         return None
@@ -216,7 +216,7 @@ def _restored(leaf: Leaf, restore: Restore) -> Any:
     if leaf.extra.cls == "ndarray":
         return restore(payload, "array")
     if isinstance(payload.data, np.ndarray) and payload.dtype != PARTS:
-        # A copy that nobody else has: there is no need of another.
+        # Nobody else references this copy, so it needs no further copy.
         dtype = getattr(torch, payload.dtype)
         return torch.from_numpy(payload.data).view(dtype).view(payload.shape)
     return restore(payload, "tensor")

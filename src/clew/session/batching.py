@@ -1,7 +1,7 @@
-"""From records to those who keep them: who makes the batches, when, and on which thread.
+"""Make batches of records and hand them to a `Writer`: when, and on which thread.
 
-In come records of this process, out go batches to a `Writer`. In memory they are made when more
-come or somebody reads, on disk by a thread of their own, in a worker at once.
+In memory a batch is made when more records come or someone reads; on disk by a separate thread; in
+a worker at once.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from clew.stream.records import Records
 if TYPE_CHECKING:
     from clew.record.encoder import Encoder
 
-# Batches that wait for the writer; more would only be memory that is not in the cache.
+# Batches that wait for the writer; more would only fill memory that is no longer in the cache.
 _QUEUE = 4
-# How long to wait for a thread before looking whether it is still there, in seconds.
+# Seconds to wait for a thread before checking whether it is still alive.
 _PATIENCE = 1.0
 
 
 class Direct:
-    """Hands a batch over as soon as there are records."""
+    """Writes a batch as soon as there are records."""
 
     def __init__(self, encoder: Encoder, writer: Writer) -> None:
         self._encoder = encoder
         self._writer = writer
 
     def take(self, records: Records) -> None:
-        """Make a batch of records."""
+        """Write a batch of records."""
         self._writer.extend(self._encoder.batch(records))
 
 
 class Deferred(Direct):
-    """Hands a batch over when more records come or somebody reads: many are never read."""
+    """Writes a batch when more records come or someone reads: many traces are never read."""
 
     def __init__(self, encoder: Encoder, writer: Writer) -> None:
         super().__init__(encoder, writer)
@@ -47,34 +47,34 @@ class Deferred(Direct):
         self._lock = threading.Lock()
 
     def take(self, records: Records) -> None:
-        """Keep records for later, and make a batch of those before."""
+        """Keep records for later, and write a batch of the earlier ones."""
         with self._lock:
             before, self._waiting = self._waiting, records
             if before is not None:
                 super().take(before)
 
     def settle(self) -> None:
-        """Hand over everything so far, and what came to be known since."""
+        """Write everything so far, and what changed around it since."""
         with self._lock:
             records, self._waiting = self._waiting, None
             super().take(Records([], []) if records is None else records)
 
 
 class Unkept(Deferred):
-    """Lets records go, which were told as they happened."""
+    """Drops records: for `out=False`, where listeners and callbacks saw them already."""
 
-    # Handed over at a time: few, as they are only waiting to be forgotten.
+    # Events handed over at a time: few, as they only wait to be dropped.
     BATCH = 256
 
     def take(self, records: Records) -> None:
-        """Let records go."""
+        """Drop records."""
 
 
 class LastingWriter(Writer, Protocol):
-    """A writer whose batches can be made to last; each call may fail."""
+    """A writer whose batches can be made durable; each call may fail."""
 
     def settle(self) -> None:
-        """Make everything so far last."""
+        """Make everything so far durable."""
 
     def seal(self) -> None:
         """Finish what is written."""
@@ -84,10 +84,10 @@ class LastingWriter(Writer, Protocol):
 
 
 class WriterThread:
-    """Makes batches and writes them on a thread of its own.
+    """Makes batches and writes them on a separate thread.
 
-    At most `most` bytes wait, beyond which the program waits. `on_gap` is told, on the program's
-    thread, of what could not be written, which is from `where`.
+    The program waits while more than `most` bytes are queued. `on_gap` is called on the program's
+    thread when something could not be written; `where` names the place that is written to.
     """
 
     def __init__(
@@ -105,14 +105,14 @@ class WriterThread:
         self._failed = False
         self._untold: list[Gap] = []
         self._queue: queue.Queue[Records | threading.Event | None] = queue.Queue(_QUEUE)
-        # Bytes that wait to be written, those that are being written too, and how many may.
+        # Bytes that are queued or being written, and how many may be.
         self._waiting = 0
         self._most = most
         self._room = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def take(self, records: Records) -> None:
-        """Take over records; wait while more bytes than may would wait for the writer."""
+        """Queue records; wait while the queue would hold more bytes than `most`."""
         self._tell()
         if self._failed:
             return
@@ -133,15 +133,15 @@ class WriterThread:
         self._put(records)
 
     def tell_later(self, gap: Gap) -> None:
-        """Say something on the program's thread, when it comes by."""
+        """Report a gap on the program's thread, at its next call."""
         self._untold.append(gap)
 
     def is_behind(self) -> bool:
-        """Whether records wait for the writer."""
+        """Return whether records wait for the writer."""
         return not self._queue.empty()
 
     def flush(self) -> None:
-        """Return when everything so far is written, or was told not to be."""
+        """Return when everything so far is written, or writing has failed."""
         if self._thread is not None:
             done = threading.Event()
             self._put(done)
@@ -162,7 +162,7 @@ class WriterThread:
         self._tell()
 
     def abandon(self) -> None:
-        """Write nothing more: the thread that would is in another process."""
+        """Write nothing more: after a fork, the thread is in another process."""
         self._failed = True
         self._thread = None
 
@@ -171,7 +171,7 @@ class WriterThread:
         self._writer.seal()
 
     def _put(self, item: Records | threading.Event | None) -> None:
-        """Hand over to the writer, for as long as there is one to wait for."""
+        """Queue an item for the writer's thread, as long as that is alive."""
         while self._thread is not None and self._thread.is_alive():
             try:
                 self._queue.put(item, timeout=_PATIENCE)
@@ -196,7 +196,7 @@ class WriterThread:
                 with self._room:
                     self._waiting -= item.size
                     self._room.notify_all()
-            # Not held while the next is waited for.
+            # Drop the reference, so that waiting for the next item keeps nothing alive.
             del item
 
     def _write(self, records: Records) -> None:
