@@ -1,12 +1,12 @@
 """Find where steps begin in a program that does not mark them.
 
-In come `optimizer.step()` calls and outermost module calls, out goes a call of `begin`. A step ends
-after an `optimizer.step()`, when the next outermost forward begins: several optimizers between two
-forwards are one step, and so are the passes of one gradient accumulation. A model that has run in a
-step and runs again in the other mode, train or eval, begins a step too.
+Comes in: `optimizer.step()` calls and outermost module calls. Goes out: a call of `begin`. A step
+ends after an `optimizer.step()`, when the next outermost forward begins: several optimizers
+between two forwards are one step, and so are the passes of one gradient accumulation. A model that
+has run in a step and runs again in the other mode, train or eval, begins a step too.
 
 While a step is recorded, `observe.modules` reports module calls. In a step that is left out, this
-module has a hook of its own, and only where the step may end: until the first forward, after an
+module installs a hook itself, and only where the step may end: until the first forward, after an
 optimizer, and during an evaluation.
 """
 
@@ -65,7 +65,7 @@ class AutomaticSteps:
         self._forwards: Any = None
 
     def start(self, enter: Enter) -> None:
-        """Listen to optimizers.
+        """Install the optimizer hook.
 
         `enter` records the module call that ends a step left out: the hooks of `observe.modules`
         come back too late for it.
@@ -76,7 +76,7 @@ class AutomaticSteps:
             self._optimizers = register_optimizer_step_post_hook(self._stepped)
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Remove all hooks."""
         self._is_skipping = False
         self._enter = None
         self._unwatch()
@@ -92,13 +92,13 @@ class AutomaticSteps:
 
     @property
     def rule(self) -> str:
-        """What begins a step, in words."""
+        """Return what begins a step, in words."""
         if self._ended_after is None:
             return "automatic"
         return f"automatic to {self._ended_after}, then step()" if self._ended_after else "step()"
 
     def skip(self, skips: bool) -> None:
-        """Say whether steps are left out from here on: module calls are then hooked here."""
+        """Set whether steps are left out from here on: module calls are then hooked here."""
         self._is_skipping = skips and self._optimizers is not None
         if self._is_skipping:
             self._watch()
@@ -114,7 +114,7 @@ class AutomaticSteps:
         if self._optimizers is None or get_ident() not in self._threads:
             return
         if current_autograd_node() is not None:
-            return  # a checkpoint computes again what it has not kept
+            return  # a checkpoint recomputes what it has not kept
         model = self._model()
         model = module if model is None else model
         if self._is_over or self._has_changed_mode(model):
@@ -133,7 +133,7 @@ class AutomaticSteps:
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._is_over = True
         if _is_compiling():
-            return  # the rest would become part of what is compiled
+            return  # the rest would be compiled
         self._threads.add(get_ident())
         if self._is_skipping:
             self._watch()
@@ -148,7 +148,7 @@ class AutomaticSteps:
             self._forwards = None
 
     def _called(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        """Look at a module call in a step that is left out."""
+        """Begin a step, if a module call in a step that is left out does so."""
         # First of all, so that Dynamo folds the whole hook away when it meets it.
         if _is_compiling():
             return
@@ -165,14 +165,14 @@ class AutomaticSteps:
             self._on_fault(fault, "the end of a step")
 
     def _may_begin(self, module: nn.Module) -> bool:
-        """Whether a call may begin a step: not if its model has run in the mode it is in now."""
+        """Return whether a call may begin a step: not if its model has run in its present mode."""
         model = self._model()
         model = module if model is None else model
         return self._is_over or id(model) not in self._ran or self._has_changed_mode(model)
 
 
 def _is_outermost(frame: FrameType) -> bool:
-    """Whether a module call, whose hooks run in a frame, lies in no other."""
+    """Return whether a module call, whose hooks run in a frame, is inside no other."""
     calls = 0
     above: FrameType | None = frame
     while above is not None and calls < 2:

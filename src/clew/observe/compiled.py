@@ -1,6 +1,6 @@
-"""Compiled regions: left compiled and recorded as one opaque call, or opened up on request.
+"""Record a compiled region as one opaque call, or make it run eagerly on request.
 
-In comes the running of a compiled graph, out goes one op record named `compiled`; what happens
+Comes in: runs of compiled graphs. Goes out: one op record named `compiled` for each. What happens
 inside it, or inside a scripted module, is not seen, and coverage says so.
 """
 
@@ -39,7 +39,7 @@ from clew.torch_compat import (
 _EXTRA_CALL = "Using `torch.compile\\(module\\)` when there are global hooks"
 
 
-# Where hooks come from that would be folded away in compiled code, but guarded against.
+# Modules whose hooks Dynamo folds away in compiled code, but still guards on.
 _FOLDED = ("clew.observe.modules", "clew.observe.automatic_steps")
 
 
@@ -54,7 +54,7 @@ _SUBJECT = CompiledGraph()
 
 
 class CompiledSource:
-    """Watches compiled graphs run for the time of one recording."""
+    """Records runs of compiled graphs for the time of one recording."""
 
     def __init__(
         self, recorder: Recorder, how: str, on_gap: Callable[[Gap], Any], follows_code: bool
@@ -69,7 +69,7 @@ class CompiledSource:
         self._graphs = 0
 
     def start(self) -> None:
-        """Prepare for whatever compiled code there may be."""
+        """Prepare for the code that is compiled already; `on_wrapper` handles later wrappers."""
         if self._how == "opaque":
             self._recorder.modules.on_wrapper = self._on_wrapper
         if "torch._dynamo" not in sys.modules:
@@ -86,7 +86,7 @@ class CompiledSource:
             self._watch(load=compiled)
 
     def stop(self) -> None:
-        """Undo it, and say what could not be seen."""
+        """Undo what `start` did, and report what could not be seen."""
         for undo in reversed(self._undo):
             undo()
         self._undo = []
@@ -119,11 +119,11 @@ class CompiledSource:
                 )  # fmt: skip
 
     def _say_unnamed(self) -> None:
-        """Say where a backend ran a graph op by op, without the modules it was made of."""
+        """Report where a backend ran a graph op by op, without the modules it was made from."""
         table = self._recorder.modules
         called = [(name, name.entry.ref()) for name in table.names if name.entry.calls]
         live = [(name.path, module) for name, module in called if module is not None]
-        # A scripted module has dictionaries of its own kind, with little more than `items`.
+        # The dictionaries of a scripted module have little more than `items`.
         inner = [(path, dict(module._modules.items()).get("_orig_mod")) for path, module in live]
         paths = [path for path, m in inner if m is not None and not table.entries[id(m)].calls]
         for path in paths or [path for path, module in live if is_dynamo_graph(module)]:
@@ -135,7 +135,7 @@ class CompiledSource:
             self._watch(load=True)
 
     def _put_aside(self) -> None:
-        """Keep hooks out of what is compiled; a function that is followed has other code anyway."""
+        """Keep hooks out of compiled code. Functions with traced lines have other code anyway."""
         if self._aside is None and not self._follows_code:
             aside = HooksAside(self._recorder)
             undo = around_compiling(aside.begin, aside.end)
@@ -151,10 +151,10 @@ class CompiledSource:
 
 
 class HooksAside:
-    """Takes hooks away while Dynamo compiles, so that its code holds without them too.
+    """Removes Clew's hooks while Dynamo compiles, so that the compiled code is valid without them.
 
-    Not where other threads have run modules, and may do so meanwhile. `graphs` are those compiled
-    without them.
+    Not if other threads have run modules, as they may do so meanwhile. `graphs` counts the graphs
+    compiled without hooks.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -190,13 +190,13 @@ class HooksAside:
 
 
 def _region(path: str | None, why: str) -> Gap:
-    """A compiled region in a module, or outside any."""
+    """Return the gap of a compiled region in a module, or outside any."""
     where = "" if path is None else path or "the root module"
     return Gap("a compiled region", where, why, "use clew.trace(compiled='eager') to see inside")
 
 
 def silence_extra_call() -> Callable[[], None]:
-    """Keep torch from warning the user of hooks that are ours."""
+    """Keep torch from warning the user of Clew's hooks; return a function that undoes this."""
     before = list(warnings.filters)
     warnings.filterwarnings("ignore", message=_EXTRA_CALL)
     added = [entry for entry in warnings.filters if entry not in before]
@@ -242,7 +242,7 @@ def _begin(
     recorder: Recorder, lane: Lane, inputs: Any, on_gap: Callable[[Gap], Any]
 ) -> tuple[Any, ...] | None:
     try:
-        # The caller's frame: past this function and the watching one.
+        # The caller's frame: past this function and the wrapper in `_watch`.
         frame = sys._getframe(2)
         node, parent = lane.place(frame)
         name = lane.stack[-1][NAME]
@@ -251,7 +251,7 @@ def _begin(
             parent, name = called.event, called.name
         on_gap(_region(None if name is None else name.path, "it ran compiled, as one opaque call"))
         tokens = describe(list(inputs), recorder.values.tensors.known)
-        # As for ops: the node that this run makes, or the one whose backward it is.
+        # As for ops: the node that this run makes, or the node whose backward it is.
         number = next_autograd_number()
         if node.phase == BACKWARD:
             running = current_autograd_node()
@@ -263,7 +263,7 @@ def _begin(
 
 
 def _compiled_in_place(lane: Lane, frame: FrameType, parent: int) -> DirectCall | None:
-    """The call of a module that `module.compile()` made run past the hooks, opened if new."""
+    """Return the call of a module that `module.compile()` runs past the hooks; open it if new."""
     top, walker = lane.stack[-1], frame
     while id(walker) != top[FRAME] and walker.f_back is not None:
         module = first_argument(walker) if walker.f_code is WRAPPED_CALL else None

@@ -1,10 +1,11 @@
-"""DataLoader workers: what is watched, captured or tapped in them reaches the parent's recording.
+"""Record in DataLoader workers what is watched, captured or tapped there.
 
 While a recording runs, every DataLoader that starts workers gives them a `WorkerStart` around the
-program's own `worker_init_fn`, and a `WorkerCollate` around its `collate_fn`. The first begins a
-recording in the worker, whose events go to a file, with the worker and the sample they belong to;
-those of `collate_fn` with all samples of the batch. Works for fork and spawn.
-Must not import torch: it is asked for what it has loaded.
+program's `worker_init_fn`, and a `WorkerCollate` around its `collate_fn`. The first begins a
+recording in the worker. Its events go to a file, with the worker and the sample they belong to;
+those of `collate_fn` with all samples of the batch. The parent adds them to its recording. Works
+for fork and spawn.
+Must not import torch: it looks up `torch.utils.data` in `sys.modules`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class WorkerPlan:
     scope: tuple[str, ...] = ()
 
     def joined(self, other: WorkerPlan) -> WorkerPlan:
-        """What both ask for. No name at all means every tensor and array."""
+        """Return a plan that covers both; an empty `watch` means every tensor and array."""
         watched = [plan.watch for plan in (self, other) if plan.watch is not None]
         names = tuple(name for names in watched for name in names)
         return WorkerPlan(
@@ -53,7 +54,7 @@ class WorkerPlan:
 
 
 class Outbox(Protocol):
-    """Where a worker's batches go: `sample` goes with each, `history` tells the last events."""
+    """The sink of a worker's batches: `sample` goes with each, `history` has the last events."""
 
     worker: str
     sample: str | None
@@ -63,23 +64,23 @@ class Outbox(Protocol):
 
 
 class Inbox(Protocol):
-    """What workers have written into a folder."""
+    """Reads what workers have written into a folder."""
 
     folder: Path
 
     def messages(self) -> Iterator[tuple[str, Any]]:
-        """Give all new messages, each with the name of its sender."""
+        """Yield all new messages, each with the name of its sender."""
 
     def remove(self) -> None:
-        """Take the folder away."""
+        """Delete the folder."""
 
 
-# Begins a recording in this process, by a plan, for the worker of a name, into a folder.
+# Begins a recording in this process: by a plan, into a folder, under the name of the worker.
 Begin = Callable[[WorkerPlan, Path, str], tuple[Outbox, Recorder]]
 
 
 def merge(inbox: Inbox, recorder: Recorder) -> None:
-    """Take over what workers have recorded since, with worker and sample."""
+    """Add what workers have recorded since the last call, with worker and sample as prefix."""
     before: str | None = None
     for sender, message in inbox.messages():
         worker, sample = message.facts["worker"], message.facts["sample"]
@@ -94,23 +95,23 @@ def merge(inbox: Inbox, recorder: Recorder) -> None:
 
 
 class _Here:
-    """The recording of this process, if it is a worker of somebody who records."""
+    """The recording of this process, if it is a worker of a process that records."""
 
     sink: Outbox | None = None
     recorder: Recorder | None = None
-    # The samples that were made since the last batch was put together.
+    # The samples that were made since the last batch was collated.
     batch: ClassVar[list[str]] = []
 
 
 def worker_recording() -> Recorder | None:
-    """The recording of this worker, None in a process that is none or when nobody reads."""
+    """Return the recording of this worker; None in other processes or when nobody reads it."""
     sink = _Here.sink
     return None if sink is None or sink.closed else _Here.recorder
 
 
 @dataclass(slots=True)
 class WorkerStart:
-    """Stands for the program's `worker_init_fn` in the workers of one DataLoader."""
+    """Wraps the program's `worker_init_fn` in the workers of one DataLoader."""
 
     folder: str
     plan: WorkerPlan
@@ -120,7 +121,7 @@ class WorkerStart:
     def __call__(self, worker: int) -> Any:
         try:
             self._start(worker)
-        except Exception:  # the worker does its work, unrecorded
+        except Exception:  # the worker goes on, unrecorded
             _Here.sink = _Here.recorder = None
         if self.own is None:
             return None
@@ -130,7 +131,7 @@ class WorkerStart:
     def _start(self, worker: int) -> None:
         _Here.sink, recorder = self.begin(self.plan, Path(self.folder), f"worker {worker}")
         _Here.recorder = recorder
-        # What runs after the last batch, such as the end of a generator.
+        # Records what runs after the last batch, such as the end of a generator.
         multiprocessing.util.Finalize(None, _drained, (recorder,), exitpriority=0)
         dataset = getattr(_worker_info(), "dataset", None)
         for part in _datasets(dataset):
@@ -139,7 +140,7 @@ class WorkerStart:
 
 @dataclass(slots=True)
 class WorkerCollate:
-    """Stands for the `collate_fn` in the workers of one DataLoader."""
+    """Wraps the `collate_fn` in the workers of one DataLoader."""
 
     own: Callable[[Any], Any]
 
@@ -151,7 +152,7 @@ class WorkerCollate:
 
 
 class LoaderSource:
-    """Makes DataLoaders tell what happens in their workers; a source of a recording."""
+    """Makes DataLoaders record in their workers, for one recording."""
 
     def __init__(
         self,
@@ -172,30 +173,30 @@ class LoaderSource:
         self.is_starting = False
 
     def start(self) -> None:
-        """From here on, DataLoaders that start workers make them record."""
+        """Make workers record that DataLoaders start from here on."""
         self._active = True
         _install(self)
 
     def stop(self) -> None:
-        """Workers that are started from here on record nothing."""
+        """Leave workers alone that are started from here on."""
         self._active = False
         _uninstall(self)
 
     def close(self) -> None:
-        """Take over the rest, and end the recording in workers that still run."""
+        """Add the rest, and end the recording in workers that still run."""
         self.merge()
         inbox, self._inbox = self._inbox, None
         if inbox is not None:
             inbox.remove()
 
     def merge(self) -> None:
-        """Take over what workers have recorded so far."""
+        """Add what workers have recorded so far."""
         if self._inbox is not None and not self._recorder.halted:
             merge(self._inbox, self._recorder)
 
     @contextlib.contextmanager
     def starting(self, loader: Any) -> Iterator[None]:
-        """Around the start of a DataLoader's workers: they record, the loader is as it was."""
+        """Make the workers record that a DataLoader starts in the block; restore the loader."""
         if not getattr(loader, "num_workers", 0) or self._has_workers(loader):
             yield
             return
@@ -217,7 +218,7 @@ class LoaderSource:
             loader.worker_init_fn, loader.collate_fn = start, collate
 
     def _has_workers(self, loader: Any) -> bool:
-        """Whether a loader goes on with workers it has; if they do not record here, it is said."""
+        """Return whether a loader has workers already; report a gap if those do not record here."""
         running = getattr(loader, "_iterator", None)
         if not getattr(loader, "persistent_workers", False) or running is None:
             return False
@@ -231,12 +232,12 @@ class LoaderSource:
         return True
 
     def _whole_plan(self) -> WorkerPlan:
-        """What is asked for by all that record into the same place."""
+        """Return the plans of all sources of the same recorder, joined."""
         others = [s._plan for s in _sources if s is not self and s._recorder is self._recorder]
         return functools.reduce(WorkerPlan.joined, others, self._plan)
 
 
-# One method of DataLoader is exchanged for as long as anybody records.
+# `DataLoader.__iter__` is replaced for as long as anybody records.
 _lock = threading.Lock()
 _sources: list[LoaderSource] = []
 _original: list[Any] = []
@@ -273,12 +274,12 @@ def _uninstall(source: LoaderSource) -> None:
             _original.clear()
 
 
-# In a worker: which sample
+# In a worker: which sample events belong to
 
 
 @contextlib.contextmanager
 def sample(index: str | None) -> Iterator[None]:
-    """Events of this worker belong to a sample; an exception takes their history along."""
+    """Assign the events in the block to a sample; add their history to an exception's notes."""
     sink, recorder = _Here.sink, _Here.recorder
     if sink is None or recorder is None or sink.closed:
         yield
@@ -288,14 +289,14 @@ def sample(index: str | None) -> Iterator[None]:
 
 
 def _made(index: str) -> None:
-    """Count a sample to the next batch, unless it is only a part of one."""
+    """Add a sample to those of the next batch, unless another sample is being made from it."""
     if _Here.sink is not None and _Here.sink.depth == 0:
         _Here.batch.append(index)
 
 
 @contextlib.contextmanager
 def stretch(sink: Outbox, recorder: Recorder, index: str | None) -> Iterator[None]:
-    """Events from here on belong to a sample, and can be read when it is over."""
+    """Assign the events in the block to a sample, and hand them over when the block ends."""
     outermost = sink.depth == 0
     if not outermost:
         _drained(recorder)
@@ -346,13 +347,13 @@ def _worker_info() -> Any:
 
 
 def worker_name() -> str:
-    """What this process is called, if it is a DataLoader's worker."""
+    """Return the name of this process if it is a DataLoader worker, else an empty text."""
     info = _worker_info()
     return "" if info is None else f"worker {info.id}"
 
 
 def _datasets(dataset: Any) -> list[Any]:
-    """A dataset and those it is made of, such as the one behind a `Subset`."""
+    """Return a dataset and those it is made of, such as the one behind a `Subset`."""
     found: list[Any] = []
     pending = [dataset]
     while pending:
@@ -368,7 +369,7 @@ def _datasets(dataset: Any) -> list[Any]:
 
 
 def _tell_samples(cls: type) -> None:
-    """Let a class of datasets say which sample it makes; in a worker, where it is ours alone."""
+    """Wrap a dataset class so that it says which sample it makes; only in this worker process."""
     data: Any = sys.modules.get("torch.utils.data")
     streams = data is not None and issubclass(cls, data.IterableDataset)
     wraps = {"__iter__": _stream} if streams else {"__getitem__": _item, "__getitems__": _items}
@@ -418,7 +419,7 @@ def _numbered(items: Iterator[Any]) -> Iterator[Any]:
         with sample(str(number)):
             item = next(items, _END)
             if item is _END and _Here.sink is not None:
-                _Here.sink.sample = None  # what ran past the last sample is of none
+                _Here.sink.sample = None  # what ran past the last sample belongs to none
         if item is _END:
             return
         _made(str(number))
@@ -426,7 +427,7 @@ def _numbered(items: Iterator[Any]) -> Iterator[Any]:
 
 
 def index_text(index: Any) -> str:
-    """The index of a sample in words; a list of them by its numbers."""
+    """Return the index of a sample as text; for a list, up to eight of its numbers."""
     if isinstance(index, list | tuple):
         return ",".join(map(index_text, index[:8])) or "none"
     if isinstance(index, numbers.Integral):

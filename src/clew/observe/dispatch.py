@@ -1,15 +1,15 @@
-"""Operations, by a dispatch mode: every op that reaches a kernel, on the thread it is pushed on.
+"""Record ops with a dispatch mode: every op that reaches a kernel, on the thread it is pushed on.
 
-In come op calls, out go op records. This is the hot path: it appends references to facts and
-does nothing else. What it must never do: change an argument or a result, keep a tensor or a
-frame, let a fault of its own out.
+Comes in: op calls. Goes out: op records. This is the hot path: it appends references to facts and
+does nothing else. It must never change an argument or a result, keep a tensor or a frame, or let
+an exception of Clew out.
 
 An op's NUMBER ties backward to forward. In forward it is the number the next autograd node of
 the thread will get, so an op that made a node has that node's number plus one. In backward it is
-the number of the node being run and, with `create_graph`, what it would be in forward; -1 if
-there is none; and for the accumulation of a gradient, which has no forward op, the token of the
-parameter. In a recomputation outside any module call it is what it would be in forward, and the
-number of the node whose backward asked for it, by which its module is found.
+the number of the node being run and, with `create_graph`, also the number it would have in forward;
+-1 if no node is run; and for the accumulation of a gradient, which has no forward op, the token of
+the parameter. In a recomputation outside any module call it is the number it would have in forward,
+and the number of the node whose backward asked for the recomputation, by which its module is found.
 """
 
 from __future__ import annotations
@@ -50,34 +50,34 @@ from clew.torch_compat import (
     unobserved,
 )
 
-# Ops that write to the running statistics they are given, and do not say so.
+# Ops that write to the running statistics among their arguments, without declaring it.
 _UNDECLARED_WRITES = {
     "aten::native_batch_norm",
     "aten::cudnn_batch_norm",
     "aten::miopen_batch_norm",
     "aten::batch_norm",
 }
-# Most ops arrive once torch.jit.trace has put its graph aside; the others do before.
+# Most ops arrive after torch.jit.trace has set its graph aside; these arrive before.
 _UNDER_JIT = Gap(
     "some ops under torch.jit.trace",
     "",
     "looking at their tensors would have put ops into the graph that is being made",
     "run the model itself, or what was made of it, inside the block",
 )
-# Accumulation of gradients runs under a node numbered with the largest integer there is.
+# Gradients are accumulated under a node numbered with the largest integer there is.
 _ACCUMULATION = 1 << 62
 
 
 class OpMode(TorchDispatchMode):
     """The dispatch mode of one thread of one recording."""
 
-    # Higher-order operators reach the handler instead of being refused.
+    # Torch hands higher-order operators to the handler instead of raising an error.
     supports_higher_order_operators = True
 
     def __init__(self, recorder: Recorder, lane: Lane, named: Named | None) -> None:
         super().__init__()
         self._lane = lane
-        # A closure reads its state faster than a method; torch insists that it is bound.
+        # A closure reads its variables faster than a method its attributes; torch needs it bound.
         handler = MethodType(_handler(recorder, lane, named), self)
         self.__torch_dispatch__ = handler  # type: ignore[method-assign]
 
@@ -88,10 +88,10 @@ class OpMode(TorchDispatchMode):
         push_mode(self)
 
     def stop(self) -> bool:
-        """Stop recording the ops of its thread; whether nothing is left behind on it.
+        """Stop recording the ops of its thread; return whether the mode has left the thread.
 
-        Called on another thread, it can only let ops pass: the mode leaves its thread when that
-        thread runs its next op, or begins its next trace.
+        Called on another thread, it can only stop recording: the mode leaves its thread when that
+        thread runs its next op or begins its next trace.
         """
         if get_ident() == self._lane.ident:
             self.leave()
@@ -102,20 +102,20 @@ class OpMode(TorchDispatchMode):
         return False
 
     def retire(self) -> None:
-        """Let ops pass, and leave the thread when it runs its next one."""
+        """Stop recording, and leave the thread when it runs its next op."""
         self._lane.mute = True
         _left_behind.setdefault(self._lane.ident, []).append(self)
 
     def leave(self) -> bool:
-        """Take the mode off the running thread, if it is there, and let go of its handler."""
+        """Remove the mode from the running thread if it is there, and drop its handler."""
         found = remove_mode(self)
         if found:
-            # Breaks the ring of references between the mode and its handler.
+            # Breaks the reference cycle between the mode and its handler.
             del self.__torch_dispatch__
         return found
 
     def leave_soon(self) -> None:
-        """Leave once torch, which takes a mode off while its handler runs, has put it back."""
+        """Leave after torch, which removes a mode while its handler runs, has put it back."""
         ident = self._lane.ident
         waiting = _left_behind.get(ident, [])
         if get_ident() != ident or self not in waiting or sys.getprofile() is not None:
@@ -130,19 +130,19 @@ class OpMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Not by torch's costly wrapper: the handler's code is marked instead."""
+        """Return False: torch's wrapper is slow, so the handler's code is marked instead."""
         return False
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Leave compiled regions compiled, where the default runs them eagerly."""
+        """Return True to leave compiled regions compiled; the default runs them eagerly."""
         return True
 
 
 def _op_keeper(recorder: Recorder, named: Named | None) -> Callable[..., None] | None:
-    """Give what keeps the data of an op's tensors, None if nobody asked for any op's.
+    """Return a function that keeps the data of an op's tensors, None if no op's are asked for.
 
-    Arguments are kept as they are after the op, which is as they were unless it wrote them.
+    It keeps arguments as they are after the op; only those that the op wrote to have changed.
     """
     keeper, known = recorder.values.keeper, recorder.values.tensors.known
     if not recorder.values.keeps_every or keeper is None:
@@ -163,7 +163,7 @@ def _op_keeper(recorder: Recorder, named: Named | None) -> Callable[..., None] |
 
 
 def _handler(recorder: Recorder, lane: Lane, named: Named | None) -> Callable[..., Any]:
-    """The function torch calls for each op. Long on purpose: a call costs as much as a fact."""
+    """Return torch's handler of each op. Long on purpose: a call costs as much as a fact."""
     getframe = sys._getframe
     stack = lane.stack
     place = lane.place
@@ -171,7 +171,7 @@ def _handler(recorder: Recorder, lane: Lane, named: Named | None) -> Callable[..
     live = tensors.live
     keeping = recorder.values.keeps_every
     budget = recorder.values.budget
-    # Where values are kept, a tensor written through another is kept anew: ask for its version.
+    # With values kept, a tensor written through another is kept anew: have its version read.
     live_get: Callable[[int], Any] = (lambda key: None) if keeping else live.get
     push_value = tensors.values.extend
     gone = tensors.gone
@@ -184,7 +184,7 @@ def _handler(recorder: Recorder, lane: Lane, named: Named | None) -> Callable[..
     batch_bits = recorder.buffer.batch_bits
     keep_op = _op_keeper(recorder, named)
     facts_of = _FACTS
-    # Ops whose calls have told of other kernels all there is to tell.
+    # Ops whose `watch` has reported all the other kernels there are.
     told: set[OpFacts] = set()
     last_number = next_autograd_number()
 
@@ -246,7 +246,7 @@ def _handler(recorder: Recorder, lane: Lane, named: Named | None) -> Callable[..
                 elif node.phase == RECOMPUTE and parent < 0:
                     number = _recompute_number(number)
             observed = function_mode_count()
-            # Where autograd follows nothing, none has been given a gradient since.
+            # If autograd made no node, no argument without requires_grad can have got it since.
             settled = observed or not grad
             inputs = []
             for argument in args:
@@ -313,7 +313,7 @@ def _handler(recorder: Recorder, lane: Lane, named: Named | None) -> Callable[..
                         else:
                             version, storage = None, inputs[position]
                             if not grad and not op.detaches and type(args[position]) in PLAIN:
-                                # Also where no node is made for it.
+                                # A view requires grad also where autograd makes no node for it.
                                 follows = args[position].requires_grad
                         reference = ref(out, told_gone)
                         push_value(
@@ -337,7 +337,7 @@ def _handler(recorder: Recorder, lane: Lane, named: Named | None) -> Callable[..
                     else:
                         raise TypeError
                 except Exception as odd:
-                    # Not plain after all: a sparse tensor, a subclass, an undefined gradient.
+                    # A result that is not plain: sparse, a subclass, an undefined gradient.
                     pass_on(odd)
                     result = op.result(out, args, kwargs or {}, tensors, event, grad)
             push_event(
@@ -380,7 +380,7 @@ def _inside_of(func: HigherOrderOperator, lane: Lane) -> Gap:
 
 
 class OpFacts:
-    """What is true of every call of one op."""
+    """Facts that hold for every call of one op."""
 
     __slots__ = (
         "annotation", "base", "bases", "call", "counted", "detaches", "draws", "func",
@@ -388,15 +388,15 @@ class OpFacts:
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
-        self.func = func  # kept alive, so that its id stays its own
+        self.func = func  # kept alive, so that no other op gets its id
         # An overload's `__call__` only forwards to `_op`.
         self.call: Callable[..., Any] = func._op if type(func) is OpOverload else func
-        # One that is given functions to run, as `torch.cond` is.
+        # Whether its arguments include functions to run, as those of `torch.cond`.
         self.higher_order = isinstance(func, HigherOrderOperator)
-        # Marks for the profiler, not computation.
+        # Whether it is a mark for the profiler, not a computation.
         self.annotation = getattr(func, "namespace", "") == "profiler"
         schema: Any = getattr(func, "_schema", None)
-        # Whether a view of a tensor with a gradient has none.
+        # Whether its result requires no grad although it is a view of a tensor that does.
         self.detaches = getattr(schema, "name", "") == "aten::detach"
         # Arguments the op writes to, by name, with their positions.
         self.writes: dict[str, int] = {}
@@ -404,18 +404,18 @@ class OpFacts:
         self.bases: list[int | None] = []
         # For a batch norm, the position of the flag that says whether it writes.
         self.training: int | None = None
-        # Whether the versions of what it wrote have moved by the time it returns.
+        # Whether the versions of what it wrote to have moved when it returns.
         self.counted = False
         if schema is not None:
             self._read(schema)
             self.counted = bool(self.writes) and schema.name.startswith("aten::_foreach_")
         if self.counted:
             self.call = counting_writes(self.call)
-        # Looks at its calls, if they may tell of kernels that an untraced run would not take.
+        # Inspects its calls, if they may show that an untraced run would use other kernels.
         self.watch: Watch | None = watch_of(func, getattr(schema, "name", ""))
-        # New tensors whose memory is known from the schema alone: one, or several each on memory
-        # of its own. Composite ops, which arrive whole under inference mode, may or may not
-        # share what their schema says they do.
+        # Whether the schema alone says on which memory its results are: one tensor, or several each
+        # on new memory. Not for composite ops, which arrive whole under inference mode: they may or
+        # may not share the memory that their schema says.
         self.plain = (
             len(self.bases) > 0
             and not self.writes
@@ -425,7 +425,7 @@ class OpFacts:
             and self.watch is None
         )
         self.base = self.bases[0] if self.plain else None
-        # How to tell from which generator it draws random numbers; None if it draws none.
+        # The arguments that say from which generator it draws; None if it draws nothing.
         self.draws = drawing_of(func, schema)
 
     def _read(self, schema: Any) -> None:
@@ -447,14 +447,14 @@ class OpFacts:
             }
         for result in schema.returns:
             names = result.alias_info.before_set if result.alias_info is not None else ()
-            # A list of views does not say of what: of the argument that may alias anything.
+            # A list of views does not say what it views: take the argument that may alias anything.
             names = names or ("*" if result.alias_info is not None else ())
             self.bases.append(next((owner[n] for n in names if n in owner), None))
 
     def half_written(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: TensorTable, event: int
     ) -> dict[str, Any] | None:
-        """New tokens for what a failed op may have written before it failed."""
+        """Return new tokens for what a failed op may have written before it failed."""
         try:
             given = {
                 name: args[position] if position < len(args) else kwargs.get(name)
@@ -465,7 +465,7 @@ class OpFacts:
                 for name, value in given.items()
                 if value is not None
             } or None
-        except Exception:  # the program's own error goes first
+        except Exception:  # the error of the program matters more
             return None
 
     def result(
@@ -477,7 +477,7 @@ class OpFacts:
         event: int,
         grad: bool,
     ) -> Any:
-        """The op's result, described, with the arguments it wrote to and did not return."""
+        """Describe the op's result, with the arguments it wrote to and did not return."""
         written: dict[int, Token] = {}
         outputs: dict[str, Any] = {}
 
@@ -486,7 +486,7 @@ class OpFacts:
             return token
 
         writes = self.writes
-        # A write may come second in what autograd runs for it, after a copy of what it replaces.
+        # Autograd may copy what a write replaces first: the new node's number then shows there.
         follows = grad or (bool(writes) and is_grad_enabled() and _any_followed(args))
         if self.training is not None and not args[self.training]:
             writes = {}
@@ -500,7 +500,7 @@ class OpFacts:
             if token is not None:
                 return token
             argument = args[base] if base is not None and base < len(args) else None
-            # `_unsafe_view` and others hand memory on without saying so.
+            # `_unsafe_view` and others share memory without declaring it.
             like = args[0] if args and not writes else None
             return tensors.produced(tensor, event, grad, argument, not self.detaches, like)
 
@@ -524,12 +524,12 @@ class OpFacts:
 
 
 def _any_followed(args: tuple[Any, ...]) -> bool:
-    """Whether autograd follows one of an op's tensors."""
+    """Return whether one of an op's tensors requires grad."""
     with unobserved():
         return any(isinstance(value, Tensor) and value.requires_grad for value in args)
 
 
-# Modes that were stopped from another thread than theirs, by the thread they are still on.
+# Modes that were stopped from another thread, by the thread they are still on.
 _left_behind: dict[int, list[OpMode]] = {}
-# Facts of each op met, by id, for as long as the process lives.
+# Facts of each op called so far, by id, for as long as the process lives.
 _FACTS: dict[int, OpFacts] = {}

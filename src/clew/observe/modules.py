@@ -1,7 +1,7 @@
-"""Module calls, by torch's global hooks.
+"""Record module calls with torch's global hooks.
 
-The global hooks leave fused fast paths on, which per-module hooks switch off. In come calls of
-`nn.Module`s, out go module records, and notes for errors that no op saw.
+Global hooks leave fused fast paths on, which per-module hooks switch off. Comes in: calls of
+`nn.Module`s. Goes out: module records, and notes for errors that no op saw.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from clew.torch_compat import (
 class ModuleSource:
     """Installs the hooks of one recording and removes them.
 
-    `sees_ops` tells whether ops are recorded as well, which then tell of writes to tensors.
-    `on_thread` is called when a module runs on a thread that is not followed, `on_idle` when the
-    outermost call of a thread is over, with the module called. `on_outermost` is told of a module
-    before its outermost call is recorded, and whether to record that call is what it answers.
+    `sees_ops` says whether ops are recorded as well; ops report writes to tensors. `on_thread` is
+    called when a module runs on a thread that is not followed, `on_idle` with the module when the
+    outermost call of a thread has ended. `on_outermost` is called before an outermost call is
+    recorded, and returns whether to record it.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class ModuleSource:
         self._handles: list[Any] = []
 
     def start(self) -> None:
-        """Watch every module call of the process."""
+        """Record every module call of the process."""
         self._handles = [
             register_module_forward_pre_hook(self.enter),
             register_module_forward_hook(self._leave, always_call=True),
         ]
 
     def stop(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -88,7 +88,7 @@ def _hooks(
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     is_compiling = torch.compiler.is_dynamo_compiling
     hidden = MACHINERY.hidden
-    # Where calls are not recorded they are followed for the sake of names alone.
+    # Calls that are not recorded are followed only for their names.
     recorded = recorder.keeps_calls
     feed = recorder.feed if recorded else None
     on_enter = None if feed is None else feed.entered
@@ -103,10 +103,10 @@ def _hooks(
     entry_of = recorder.modules.entries.get
     name_of = recorder.modules.name_of
     tensors = recorder.values.tensors
-    # Where ops are seen, a result is what some op made, unless values are kept of each version.
+    # With ops, an op made the result and its token is current, unless every version is kept.
     keeper: Any = recorder.values.keeper if recorder.values.keeps_every else None
     returned = tensors.credited if sees_ops and keeper is None else tensors.current
-    # Without ops to tell of writes, every use has to look at the tensor's version.
+    # Without ops nothing reports writes, so that every use has to read the tensor's version.
     live_get: Callable[..., Any] = tensors.live.get if sees_ops else lambda key: None
     known = tensors.known if sees_ops else tensors.current
 
@@ -207,7 +207,7 @@ def _hooks(
                 look(recorder.buffer.attributes, entry, module, event)
             if own.failed:
                 own.clear()
-            if id(inner) in own.waiting:  # of a call that an interrupt ended
+            if id(inner) in own.waiting:  # the hook of a call that an interrupt ended
                 own.forget(id(inner))
             if module._forward_hooks:
                 own.wait(module, id(inner), leave)
@@ -267,7 +267,7 @@ def _hooks(
                     out = describe(result, lambda t: returned(t, producer))
                 error = None
             else:
-                # `_call_impl` runs the hook while it handles an exception, of forward or a hook.
+                # `_call_impl` runs this hook while it handles an exception of forward or of a hook.
                 exception = sys.exc_info()[1]
                 if exception is None or own.is_told(id(frame)) or not lane.reopen_module(module):
                     return
@@ -281,7 +281,7 @@ def _hooks(
             if not recorded:
                 return
             event, node, _, name, parent, start, number, inputs, named = call
-            # Last: whoever is told of the end may begin a step.
+            # Last, as listeners that hear of the end may begin a step.
             push_event(
                 (event, name, node, parent, start, end, number, inputs, named, out, error, None)
             )

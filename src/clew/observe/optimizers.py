@@ -1,7 +1,7 @@
-"""What optimizers are set to: learning rates, betas, the names of their parameters.
+"""Record the settings of optimizers: learning rates, betas, the names of their parameters.
 
-In come live optimizers before each of their steps, out go `Attributes`: all that is plain when
-first seen, later what has changed.
+Comes in: live optimizers before each of their steps. Goes out: `Attributes`: all plain settings at
+first, later what has changed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _is_compiling = torch.compiler.is_dynamo_compiling
 
 
 class OptimizerSource:
-    """Notes what optimizers are set to, for a recording."""
+    """Records the settings of optimizers, for a recording."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -31,11 +31,11 @@ class OptimizerSource:
         self._handle: Any = None
 
     def start(self) -> None:
-        """Look at each optimizer before it makes a step."""
+        """Install a hook that reads each optimizer before it makes a step."""
         self._handle = register_optimizer_step_pre_hook(self._before_step)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Remove the hook."""
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
@@ -75,6 +75,6 @@ class OptimizerSource:
         self._optimizers[id(optimizer)] = (held[0], number, now)
 
     def _names(self, parameters: list[Any]) -> list[str]:
-        """The paths of a group's parameters, as far as they have one."""
+        """Return the paths of a group's parameters, `?` for one that has none."""
         name_of = self._recorder.modules.tensor_name
         return [name_of(parameter) or "?" for parameter in parameters]

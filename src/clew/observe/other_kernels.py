@@ -1,10 +1,10 @@
-"""Kernels that torch takes otherwise while any dispatch mode is on, and ops that give it away.
+"""Report kernels that torch would not use without a dispatch mode, from the ops that show it.
 
-In come ops as a mode sees them, out go gaps. Torch is careful with tensors that a mode might make
-of a class of their own: some functions that only run other ops then run other ones, and a result
-may differ in its last bits. Which do was found by running all of torch's sample inputs with and
-without a mode, on 2.13; where only names of ops differ (`view` for `_reshape_alias`, `add` for
-`add_` in sums of gradients), nothing is told.
+Comes in: ops as a mode sees them. Goes out: gaps. While a mode is on, torch has to expect tensors
+of any class: some functions that only run other ops then run different ones, and a result may
+differ in its last bits. The list was found by running all of torch's sample inputs with and without
+a mode, on 2.13. Where only the names of ops differ (`view` for `_reshape_alias`, `add` for `add_`
+in sums of gradients), nothing is reported.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from clew.record.recorder import Recorder
 from clew.stream.records import EVENT_FIELDS
 from clew.torch_compat import is_composite, unobserved
 
-# Looks at a call of an op: its arguments, its result, whether autograd made a node for it. Tells
-# the recording of a gap, and whether there is nothing more to look for.
+# Inspects a call of an op: its arguments, its result, whether autograd made a node for it. Adds a
+# gap to the recording, and returns whether there is nothing more to look for.
 Watch: TypeAlias = Callable[[Recorder, tuple[Any, ...], Any, bool], bool]
 
 _WHAT = "the kernels of an untraced run"
@@ -53,7 +53,7 @@ _PRODUCTS = Gap(
 
 
 def watch_of(func: Any, name: str) -> Watch | None:
-    """What looks at the calls of an op, None for one that gives nothing away."""
+    """Return the function that inspects the calls of an op, None for an op that shows nothing."""
     if name in ("aten::_linalg_svd", "aten::_linalg_eigh", "aten::linalg_eig"):
         return _values_alone
     if name == "aten::prod":
@@ -62,7 +62,7 @@ def watch_of(func: Any, name: str) -> Watch | None:
 
 
 def _whole(recorder: Recorder, args: tuple[Any, ...], out: Any, grad: bool) -> bool:
-    """A composite op that was not taken apart; for some layouts torch has kernels of it."""
+    """Report a composite op that was not taken apart; for some layouts torch has kernels of it."""
     if is_inference_mode_enabled():
         recorder.gaps.add(_INFERENCE)
         return True
@@ -76,9 +76,10 @@ def _product(recorder: Recorder, args: tuple[Any, ...], out: Any, grad: bool) ->
 
 
 def _values_alone(recorder: Recorder, args: tuple[Any, ...], out: Any, grad: bool) -> bool:
-    """A decomposition: without a mode, no vectors are computed for those who ask for values alone.
+    """Watch a decomposition: without a mode, functions of the values alone compute no vectors.
 
-    Those drop the vectors at once: before another op runs, and before the program goes on.
+    Those functions drop the vectors at once: before another op runs, and before the program goes
+    on.
     """
     with unobserved():
         if is_grad_enabled() and args[0].requires_grad:
@@ -92,7 +93,7 @@ def _values_alone(recorder: Recorder, args: tuple[Any, ...], out: Any, grad: boo
         now, alive = sys._getframe().f_back, known()
         if now is None or (id(now), id(now.f_code), now.f_lasti) != caller:
             return
-        # None, if this op's event was the last of a batch.
+        # 0, if this op's event was the last of a batch.
         if alive is not None and len(alive.buffer.events) in (0, after):
             alive.gaps.add(_VALUES_ALONE)
 
@@ -101,5 +102,5 @@ def _values_alone(recorder: Recorder, args: tuple[Any, ...], out: Any, grad: boo
     return False
 
 
-# The vectors that each thread computed last: only their end can tell.
+# The vectors that each thread computed last: only when they are deleted is it known.
 _latest: dict[int, Any] = {}

@@ -1,7 +1,7 @@
-"""Threads that may run ops where none are recorded: outside module calls, away from the trace.
+"""Report threads that may run ops where none are recorded: outside module calls, off the trace.
 
-In come the program's other threads, out go gaps: a new thread is looked at until it uses torch,
-an older one counts as soon as it runs at all, since nothing tells what it does.
+Comes in: the program's other threads. Goes out: gaps. A new thread is profiled until it uses torch.
+An older thread is reported if it ran at all, since nothing says what it does.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from clew.events.model import Gap
 from clew.observe.variables.user_code import is_library
 from clew.record.recorder import Recorder
 
-# What a new thread does is looked at for so many calls and returns; then it goes its way.
+# A new thread is profiled for so many calls and returns, then left alone.
 _LOOKS = 5000
 
-# Threads of these packages do their own work, not the program's.
+# Threads of these packages never run ops of the program.
 _MACHINERY = ("clew", "multiprocessing", "torch")
 
 
 class ThreadSource:
-    """Looks at the threads there are while a recording runs."""
+    """Watches the program's threads while a recording runs."""
 
     def __init__(self, recorder: Recorder, on_gap: Callable[[Gap], Any]) -> None:
         self.recorder = recorder
@@ -35,7 +35,7 @@ class ThreadSource:
         self._older: list[tuple[threading.Thread, int | None]] = []
 
     def start(self) -> None:
-        """Look at every thread that begins from here on, and at what the others use of the CPU."""
+        """Profile every thread that begins from here on, and note the CPU time of the others."""
         here = threading.current_thread()
         self._older = [
             (thread, _cpu_time(thread)) for thread in threading.enumerate() if thread is not here
@@ -46,28 +46,28 @@ class ThreadSource:
         _looking.append(self)
 
     def stop(self) -> None:
-        """Leave new threads alone, and those that are looked at with their next call."""
+        """Profile no new threads; those that are profiled stop with their next call."""
         if self in _looking:
             _looking.remove(self)
         if not _looking and threading.getprofile() is _look:
             threading.setprofile(_program_has[0])
         for thread, before in self._older:
             now = _cpu_time(thread)
-            # A thread that is gone ran to its end; where no clock tells, it may have run.
+            # A thread that is gone ran to its end; where there is no clock, it may have run.
             ran = now is None or before is None or now > before
             if ran and thread.ident not in self.recorder.lanes.by_ident and _is_program_s(thread):
                 self.on_gap(_not_watched(thread.name, "it is older than the trace, and ran"))
         self._older = []
 
 
-# Recordings may overlap in any order: one profile function is there for all of them.
+# Recordings may overlap in any order: all of them share one profile function.
 _looking: list[ThreadSource] = []
 _program_has: list[Any] = [None]
 _looks = threading.local()
 
 
 def _look(frame: FrameType, event: str, arg: Any) -> None:
-    """Hear of a call in a new thread, as a profile function of the program's own would."""
+    """Profile a call in a new thread, and call the program's profile function if there is one."""
     profile, ident = _program_has[0], threading.get_ident()
     looks = _looks.count = getattr(_looks, "count", 0) + 1
     blind = [source for source in _looking if ident not in source.recorder.lanes.by_ident]
@@ -88,7 +88,7 @@ def _look(frame: FrameType, event: str, arg: Any) -> None:
 
 
 def ops_not_recorded(thread: str) -> Gap:
-    """Ops of a thread that are not recorded."""
+    """Return the gap of ops of a thread that are not recorded."""
     return Gap(
         "ops outside module calls",
         f"thread {thread}",
@@ -98,7 +98,7 @@ def ops_not_recorded(thread: str) -> Gap:
 
 
 def _not_watched(thread: str, why: str) -> Gap:
-    """A thread of which nobody knows whether it ran ops."""
+    """Return the gap of a thread of which it is unknown whether it ran ops."""
     return Gap(
         "a thread that was not watched",
         f"thread {thread}",
@@ -108,7 +108,7 @@ def _not_watched(thread: str, why: str) -> Gap:
 
 
 def _is_torch(function: Any) -> bool:
-    """Whether a built-in function makes tensors: `torch.cat`, a method of one, `F.linear`."""
+    """Return whether a built-in makes tensors: `torch.cat`, a tensor method, `F.linear`."""
     if isinstance(getattr(function, "__self__", None), Tensor):
         return True
     module = str(getattr(function, "__module__", ""))
@@ -116,10 +116,10 @@ def _is_torch(function: Any) -> bool:
 
 
 def _is_program_s(thread: threading.Thread) -> bool:
-    """Whether a thread may run the program's own ops, as far as can be told from where it began.
+    """Return whether a thread may run ops of the program, judged by the function it began with.
 
-    Threads that Python did not start, among them those of the autograd engine, are named by a
-    stand-in; the ops of a backward pass are recorded there too.
+    Threads that Python did not start, such as those of the autograd engine, are `_DummyThread`s;
+    the ops of a backward pass are recorded there too.
     """
     if isinstance(thread, threading._DummyThread):
         return False
@@ -133,7 +133,7 @@ def _is_program_s(thread: threading.Thread) -> bool:
 
 
 def _uses_torch(package: str) -> bool:
-    """Whether a module of a package has something of torch's in it; a progress bar has not."""
+    """Return whether a module of a package has a name from torch; a progress bar has none."""
     modules = [m for name, m in list(sys.modules.items()) if name.partition(".")[0] == package]
     names = (
         getattr(value, "__name__" if isinstance(value, ModuleType) else "__module__", "")
@@ -144,11 +144,11 @@ def _uses_torch(package: str) -> bool:
 
 
 def _cpu_time(thread: threading.Thread) -> int | None:
-    """Nanoseconds of CPU a thread has used, where the system tells; None for one that ended."""
+    """Return the CPU time of a thread in nanoseconds; None if it ended or the system has none."""
     if sys.platform != "linux" or thread.native_id is None:
         return None
     try:
-        # The number of the clock that Linux keeps for each thread, made of the thread's own.
+        # The id of the clock that Linux keeps for each thread, computed from the thread's id.
         return time.clock_gettime_ns((~thread.native_id << 3) | 6)
     except OSError:
         return None

@@ -1,6 +1,7 @@
-"""Hear of a module's call after the forward hooks that the program gave the module.
+"""End the record of a module call only after the forward hooks that the program gave the module.
 
-In come modules that are called, out goes a call of our hook once theirs have run or one has failed.
+Comes in: module calls. Goes out: a call of Clew's hook after the module's hooks have run or one of
+them has failed.
 """
 
 from __future__ import annotations
@@ -12,28 +13,28 @@ from torch import nn
 
 
 class OwnHooks:
-    """Calls of modules that have forward hooks of their own, which may change the result.
+    """Follows calls of modules that have forward hooks, which may change the result.
 
-    Torch runs those after the global ones. So that a call ends with what its caller gets, our hook
-    is put behind them too, for as long as the call runs. A module without any gets none: it would
-    lose its fused paths.
+    Torch runs those after the global ones. So that a call ends with the result its caller gets,
+    Clew's hook is registered behind them too, for as long as the call runs. A module without hooks
+    gets none: it would lose its fused paths.
     """
 
     def __init__(self) -> None:
-        # id of the frame of a call -> our hook behind the module's own
+        # id of the frame of a call -> the handle of Clew's hook behind the module's hooks
         self.waiting: dict[int, Any] = {}
         # Frames of calls whose forward has returned.
         self._returned: set[int] = set()
-        # Hooks of calls that have failed, which torch may be iterating over, and where it is.
+        # Hooks of calls that failed, over which torch may be iterating, and the frame that does.
         self.failed: list[Any] = []
         self._failed_in = 0
 
     def wait(self, module: nn.Module, frame: int, hook: Callable[..., None]) -> None:
-        """Have `hook` called behind the module's own, also when one of them raises."""
+        """Have `hook` called behind the module's hooks, also when one of them raises."""
         self.waiting[frame] = nn.Module.register_forward_hook(module, hook, always_call=True)
 
     def is_last(self, frame: int) -> bool:
-        """Whether the hook that runs for a call is the last one."""
+        """Return whether the hook that runs is the last one of its call."""
         if frame not in self.waiting:
             return True
         if frame not in self._returned:
@@ -43,13 +44,13 @@ class OwnHooks:
         return True
 
     def is_told(self, frame: int) -> bool:
-        """Whether the failure that torch handles in a frame was met before."""
+        """Return whether the failure that torch handles in a frame was recorded before."""
         return frame == self._failed_in
 
     def fail(self, frame: int, handled_in: int) -> None:
-        """A call has failed, in its forward or in a hook of its module."""
+        """Handle the failure of a call, in its forward or in a hook of its module."""
         if frame in self._returned:
-            # Torch is going through the hooks of the module.
+            # Torch is iterating over the hooks of the module.
             self._returned.discard(frame)
             self.failed.append(self.waiting.pop(frame))
             self._failed_in = handled_in
@@ -57,20 +58,20 @@ class OwnHooks:
             self.forget(frame)
 
     def forget(self, frame: int) -> None:
-        """Take the hook of a call away."""
+        """Remove the hook of a call."""
         self._returned.discard(frame)
         handle = self.waiting.pop(frame, None)
         if handle is not None:
             handle.remove()
 
     def clear(self) -> None:
-        """Take away the hooks of calls that have failed."""
+        """Remove the hooks of calls that have failed."""
         self._failed_in = 0
         while self.failed:
             self.failed.pop().remove()
 
     def remove_all(self) -> None:
-        """Take all hooks away, also those of calls that were never seen to end."""
+        """Remove all hooks, also those of calls whose end was never seen."""
         self.clear()
         for frame in list(self.waiting):
             self.forget(frame)

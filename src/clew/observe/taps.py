@@ -1,7 +1,7 @@
-"""Taps and prefixes: values and stretches of a run that the program itself names.
+"""Let the program name values (`tap`) and stretches of a run (`prefix`).
 
-`tap` is called in the user's code whether or not anything records, so it costs about a function
-call when nothing does. Must not import torch.
+User code calls `tap` whether or not anything records, so that it costs about a function call when
+nothing does. Must not import torch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 class TapListener(Protocol):
-    """Somebody who records taps."""
+    """Records taps and prefixes."""
 
     def tapped(
         self, name: str, value: Any, module: Any, reduce: Any, frame: FrameType | None
@@ -27,9 +27,9 @@ class TapListener(Protocol):
     def prefixed(self, prefix: str) -> None: ...
 
 
-# A list that changes in place: compiled code is compiled anew when somebody begins to listen.
+# Changed in place: Dynamo guards on the list, and compiles anew when someone begins to listen.
 _listeners: list[TapListener] = []
-# Those who began in a thread or task, the last of them first.
+# Listeners that were added in this thread or task, the newest first.
 _own: ContextVar[tuple[ref[TapListener], ...]] = ContextVar("own_listeners", default=())
 _prefixes: list[str] = []
 # The paths of modules by their ids, for compiled code.
@@ -37,7 +37,7 @@ _paths: dict[int, str] = {}
 
 
 def _is_compiling() -> bool:
-    """Whether Dynamo is looking; replaced by torch's own answer once somebody listens."""
+    """Return whether Dynamo traces this code; `listen` replaces this by torch's function."""
     return False
 
 
@@ -72,7 +72,7 @@ def tap(
 
 
 def _tap_compiled(name: str, value: Any, module: Any, reduce: Any) -> None:
-    """What Dynamo traces instead: it knows tensors, and runs this import as it traces."""
+    """Record a tap in compiled code: Dynamo traces this, and runs the import as it does."""
     from clew.observe import compiled_ops
 
     if callable(reduce):
@@ -102,7 +102,7 @@ def prefix(name: str) -> Iterator[None]:
 
 
 def current_prefix() -> str:
-    """The names of all open stretches, outermost first."""
+    """Return the names of all open prefixes, outermost first."""
     return ".".join(_prefixes)
 
 
@@ -112,12 +112,12 @@ def _tell_prefix() -> None:
 
 
 def listeners() -> tuple[TapListener, ...]:
-    """Who is told of taps: each once, whoever began last at the end."""
+    """Return the listeners, each once, in the order in which they were added."""
     return tuple(dict.fromkeys(_listeners))
 
 
 def innermost(kind: type[_T]) -> _T | None:
-    """The last listener of a kind that began in this thread or task; of all, if none did."""
+    """Return the newest listener of a kind added in this thread or task; else the newest of all."""
     found = [listener for listener in listeners() if isinstance(listener, kind)]
     own = [listener for listener in (known() for known in _own.get()) if listener in found]
     return next(iter(own or reversed(found)), None)
@@ -126,9 +126,9 @@ def innermost(kind: type[_T]) -> _T | None:
 def listen(
     listener: TapListener, is_compiling: Callable[[], bool], paths: dict[int, str]
 ) -> Callable[[], None]:
-    """Tell somebody of taps and prefixes; returns what ends it.
+    """Report taps and prefixes to a listener; return a function that ends this.
 
-    Who begins again before the end is still told once, until it has ended as often.
+    A listener that is added twice is called once per tap, until it was removed twice.
     """
     global _is_compiling
     _is_compiling = is_compiling
@@ -139,7 +139,7 @@ def listen(
     def end() -> None:
         _listeners.remove(listener)
         own = list(_own.get())
-        with contextlib.suppress(ValueError):  # it may end elsewhere than it began
+        with contextlib.suppress(ValueError):  # it may end in another thread or task
             own.remove(ref(listener))
         _own.set(tuple(own))
         if not _listeners:
