@@ -1,7 +1,9 @@
-"""Every private corner of torch that capture leans on, with the version seen and the fallback.
+"""Wrap torch's private functions and its differences between versions.
 
-Nothing else in the package touches torch's private names, except one attribute read in the hot
-path of `observe.dispatch` (`OpOverload._op`) that is checked for here. Seen on 2.6 to 2.13.
+Each entry names the versions it was seen on and its fallback; without a note, 2.6 to 2.13. Except
+for `store.format.payload_torch`, other modules call no private function of torch's modules. They
+use private attributes and methods of its objects (`OpOverload._op`, `Tensor._version`,
+`Node._sequence_nr`), in the hot path where a wrapper would be too slow.
 """
 
 from __future__ import annotations
@@ -33,13 +35,13 @@ from torch.utils.data import dataloader
 from clew.events.records import BACKWARD, DATA, OPTIMIZER, RECOMPUTE
 from clew.machinery import MACHINERY
 
-# Torch's lines are not the user's. The separator matters: a package merely named
-# torch-something is.
+# Torch's lines are not user code. The separator matters: a package merely named torch-something
+# is user code.
 MACHINERY.libraries += (os.path.dirname(torch.__file__) + os.sep,)
 
 
 def _nested_code(code: CodeType, name: str) -> CodeType | None:
-    """The code object of the function called `name` defined inside `code`, at any depth."""
+    """Return the code of the function called `name` defined inside `code`, at any depth."""
     for const in code.co_consts:
         if isinstance(const, CodeType):
             if const.co_name == name:
@@ -51,7 +53,7 @@ def _nested_code(code: CodeType, name: str) -> CodeType | None:
 
 
 def _code(owner: Any, *path: str) -> list[CodeType]:
-    """The code of `owner.a.b`, following nested functions; empty where this torch lacks it."""
+    """Return the code of `owner.a.b`, following nested functions; empty if this torch lacks it."""
     function = getattr(owner, path[0], None)
     code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
     for name in path[1:]:
@@ -74,7 +76,7 @@ MACHINERY.hidden |= set(map(id, (CALL_FRAME, _CALL_IMPL, WRAPPED_CALL)))
 MACHINERY.phases |= {
     code: phase
     for phase, codes in (
-        # From the call on: the first gradient is made before the engine starts.
+        # From `backward()` on: the first gradient is made before the engine starts.
         (
             BACKWARD,
             [
@@ -99,7 +101,7 @@ MACHINERY.phases |= {
 
 
 def _is_compiled_code(code: CodeType) -> bool:
-    """Whether Dynamo made a code object. Seen on 2.6 to 2.13."""
+    """Return whether Dynamo made a code object. Seen on 2.6 to 2.13."""
     frames = sys.modules.get("torch._dynamo.convert_frame")
     return frames is not None and code in frames.output_codes
 
@@ -115,7 +117,7 @@ current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node
 
 
 def is_recomputing() -> bool:
-    """Whether a checkpoint computes again, in a backward pass, what it has not kept."""
+    """Return whether a checkpoint recomputes, in a backward pass, what it has not kept."""
     if current_autograd_node() is None:
         return False
     frame: FrameType | None = sys._getframe(1)
@@ -127,9 +129,9 @@ def is_recomputing() -> bool:
 def hide_from_dynamo(code: CodeType) -> None:
     """Keep Dynamo from compiling frames of `code` and what they call.
 
-    torch's own way, wrapping the handler in `torch._dynamo.disable`, imports Dynamo (seconds)
-    and costs over a microsecond per op; marking the code costs nothing. Before 2.7 the mark is
-    called `skip_code` and covers the frame alone.
+    torch's way, to wrap the handler in `torch._dynamo.disable`, imports Dynamo (seconds) and costs
+    over a microsecond per op; marking the code costs nothing. Before 2.7 the mark is called
+    `skip_code` and covers the frame alone.
     """
     eval_frame: Any = torch._C._dynamo.eval_frame
     try:
@@ -152,12 +154,12 @@ def register_effect(op: str) -> None:
 
 
 def without_modes() -> Any:
-    """A context in which no dispatch mode, the user's or ours, sees what runs."""
+    """Return a context in which no dispatch mode, the user's or ours, sees what runs."""
     return torch._C._DisableTorchDispatch()
 
 
 def without_mode_stack() -> Any:
-    """A context without the modes of the stack; subclasses of tensors still dispatch.
+    """Return a context without the modes of the stack; tensor subclasses still dispatch.
 
     Seen on 2.6 to 2.13.
     """
@@ -165,11 +167,11 @@ def without_mode_stack() -> Any:
 
 
 def counting_writes(op: Callable[..., Any]) -> Callable[..., Any]:
-    """A `_foreach` op that counts what it writes to, as it does where no mode is on.
+    """Make a `_foreach` op raise the versions of what it writes to, as it does without a mode.
 
-    Its kernel leaves counting to the ops it calls for each tensor, which do not count below a
+    Its kernel leaves that to the ops it calls for each tensor, which raise no version below a
     dispatch mode: autograd would no longer notice writes to what it has saved. Seen on 2.6 to
-    2.13; on CUDA kernels count for themselves, once.
+    2.13; on CUDA, kernels raise the versions themselves, once.
     """
     counting: Any = torch._C.DispatchKey.ADInplaceOrView
     included: Any = torch._C._dispatch_tls_local_include_set
@@ -185,26 +187,26 @@ def counting_writes(op: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_composite(func: Any) -> bool:
-    """Whether an op only runs other ops, and has no kernel of its own.
+    """Return whether an op only runs other ops, and has no kernel itself.
 
-    Autograd takes such an op apart before a mode sees it; where there is no autograd, as in
-    inference mode, it arrives whole. Seen on 2.6 to 2.13.
+    Autograd takes such an op apart before a mode sees it; without autograd, as in inference mode,
+    it arrives whole. Seen on 2.6 to 2.13.
     """
     if not isinstance(func, OpOverload):
         return False
     try:
         has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU")
         return not has_kernel and func._can_decompose()
-    except RuntimeError:  # of some, such as `prim::device`, torch knows no kernels
+    except RuntimeError:  # torch knows no kernels of some ops, such as `prim::device`
         return False
 
 
 def tensors_for_numbers(func: Any, args: tuple[Any, ...], error: BaseException) -> Any:
-    """Arguments that an op takes, where torch gave a mode others than it was itself given.
+    """Return arguments that an op accepts, if torch gave the mode numbers in place of tensors.
 
-    A tensor that stands for a number of the program, as in graphs of `torch.jit.trace`, comes as
-    that number, which most ops do not take. None if the error is not about that. Seen on 2.6 to
-    2.13.
+    A tensor that stands for a number of the program, as in graphs of `torch.jit.trace`, arrives as
+    that number, which most ops do not accept. Return None if the error is not about that. Seen on
+    2.6 to 2.13.
     """
     if type(error) is not RuntimeError or "Expected a value of type 'Tensor'" not in str(error):
         return None
@@ -219,10 +221,10 @@ def tensors_for_numbers(func: Any, args: tuple[Any, ...], error: BaseException) 
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """What a tensor has in this process: of a DTensor its shard, of any other all of it.
+    """Return the part of a tensor in this process: the shard of a DTensor, else the tensor itself.
 
-    The result of a collective that may still run is waited for past its wrapper, which goes on
-    believing that it has to wait. Seen on 2.6 to 2.13.
+    Waits for a collective that may still run, but not through its wrapper, which then still
+    believes that it has to wait. Seen on 2.6 to 2.13.
     """
     local: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
     if type(local).__name__ == "AsyncCollectiveTensor":
@@ -232,8 +234,9 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def own_store(name: str) -> tuple[Any, float]:
-    """The store of the program's ranks under a name of Clew's, and how long the program lets them
-    wait, in seconds. Seen on 2.6 to 2.13.
+    """Return the store of the program's ranks under a prefix of Clew, and its timeout in seconds.
+
+    Seen on 2.6 to 2.13.
     """
     c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
     store = c10d._get_default_store()
@@ -250,15 +253,15 @@ def own_store(name: str) -> tuple[Any, float]:
 
 # Whether a tensor is a wrapper that `torch.func` made while transforming a function.
 is_transformed: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
-# Whether a tensor stands for zeros without having them, as autograd makes them.
+# Whether a tensor stands for zeros without memory for them, as autograd makes them.
 is_zero_tensor: Callable[[torch.Tensor], bool] = torch.Tensor._is_zerotensor
 
 
 def cpu_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of a tensor on the CPU, without history.
+    """Copy a tensor to the CPU, without history.
 
-    Of a wrapper that `torch.func` made, a copy of what it wraps, with all dimensions: the wrapper
-    is of no use once the transformation is over. Seen on 2.6 to 2.13.
+    For a wrapper that `torch.func` made, copy the tensor inside it, with all dimensions: the
+    wrapper is of no use once the transformation is over. Seen on 2.6 to 2.13.
     """
     functorch = torch._C._functorch
     if functorch.peek_interpreter_stack() is None:
@@ -270,9 +273,9 @@ def cpu_copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
-    """Whether the elements of a strided tensor are in memory.
+    """Return whether the elements of a strided tensor are in memory.
 
-    FSDP and others give the memory of a tensor back that is still there.
+    FSDP and others free the memory of tensors that still exist.
     """
     if is_zero_tensor(tensor):
         return False
@@ -285,7 +288,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
         last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in pairs)
     try:
         there = tensor.untyped_storage().nbytes()
-    except (NotImplementedError, RuntimeError):  # a device that keeps no storages
+    except (NotImplementedError, RuntimeError):  # a device without storages
         return tensor.device.type != "cpu"
     return (last + 1) * tensor.element_size() <= there
 
@@ -294,10 +297,10 @@ _forgetters: list[Callable[[torch.Tensor], None]] = []
 
 
 class _ForgetfulWeakref:
-    """The `weakref` module as `torch.utils` sees it while a recording runs.
+    """Stands for the `weakref` module in `torch.utils` while a recording runs.
 
-    `swap_tensors` refuses tensors that anybody holds a weak reference to. Whatever name it is
-    called by, it asks here, and ours are dropped before it gets its answer.
+    `swap_tensors` refuses tensors that have weak references. Under whichever name it is called, it
+    asks `torch.utils.weakref`, and this class drops Clew's references before it answers.
     """
 
     def getweakrefs(self, tensor: Any) -> list[Any]:
@@ -310,7 +313,7 @@ class _ForgetfulWeakref:
 
 
 def on_swap(forget: Callable[[torch.Tensor], None]) -> Callable[[], None]:
-    """Call `forget` with tensors about to be swapped; returns what undoes it."""
+    """Call `forget` with tensors about to be swapped; return a function that undoes this."""
     utils: Any = torch.utils
     _forgetters.append(forget)
     utils.weakref = _ForgetfulWeakref()
@@ -326,14 +329,14 @@ def on_swap(forget: Callable[[torch.Tensor], None]) -> Callable[[], None]:
 def push_mode(mode: TorchDispatchMode) -> None:
     """Push a dispatch mode on this thread.
 
-    Not by `__enter__`, which also sets flags of the whole process that are saved and restored in
-    stack order: threads and traces that overlap would leave them wrong.
+    Not by `__enter__`, which also sets flags of the whole process and restores them in stack
+    order: threads and traces that overlap would leave them wrong.
     """
     _push_mode(mode)
 
 
 def remove_mode(mode: TorchDispatchMode) -> bool:
-    """Take a dispatch mode off this thread, wherever it is on the stack; whether it was there."""
+    """Remove a dispatch mode from this thread's stack; return whether it was there."""
     above = []
     found = False
     while not found and _len_torch_dispatch_stack() > 0:
@@ -347,10 +350,10 @@ def remove_mode(mode: TorchDispatchMode) -> bool:
 
 
 def compiled_graph_class(load: bool) -> Any:
-    """The class whose calls are Inductor's compiled graphs, None if it was never loaded.
+    """Return the class whose calls run Inductor's compiled graphs, None if it was never loaded.
 
-    Seen on 2.6 to 2.13. Loading it takes a second, so it is done only where something compiled
-    is about to run.
+    Seen on 2.6 to 2.13. Loading it takes a second, so pass `load` only if something compiled is
+    about to run.
     """
     if load:
         importlib.import_module("torch._inductor.output_code")
@@ -359,13 +362,13 @@ def compiled_graph_class(load: bool) -> Any:
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
-    """Whether calls of a module go through `torch.compile`."""
+    """Return whether calls of a module go through `torch.compile`."""
     return "_orig_mod" in module._modules or module._compiled_call_impl is not None
 
 
 def is_dynamo_graph(module: torch.nn.Module) -> bool:
-    """Whether a module is a graph that Dynamo made, as the `eager` backend runs it."""
-    # torch 2.13; before, never. Not by `getattr`, which takes a module long to refuse.
+    """Return whether a module is a graph that Dynamo made, as the `eager` backend runs it."""
+    # Set by torch 2.13, not by earlier ones. Not by `getattr`, which is slow to fail on a module.
     meta = module.__dict__.get("meta")
     return isinstance(meta, dict) and "dynamo_compile_id" in meta
 
@@ -374,14 +377,14 @@ _SCRIPT_MODULE = torch.jit.ScriptModule
 
 
 def is_scripted(module: torch.nn.Module | None, cls: str) -> bool:
-    """Whether TorchScript runs a module, told by the name of its class once it is gone."""
+    """Return whether TorchScript runs a module; by the name of its class if the module is gone."""
     if module is None:
         return cls in ("RecursiveScriptModule", "TracedModule", "TopLevelTracedModule")
     return _SCRIPT_MODULE in type(module).__mro__
 
 
 def compiled_graph_count() -> int:
-    """How many graphs Dynamo has compiled in this process."""
+    """Return how many graphs Dynamo has compiled in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
     return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])
 
@@ -389,9 +392,10 @@ def compiled_graph_count() -> int:
 def around_compiling(
     begin: Callable[..., None], end: Callable[..., None]
 ) -> Callable[[], None] | None:
-    """Call something as Dynamo begins and ends to compile; gives what ends that, None if none can.
+    """Call `begin` and `end` around each compilation of Dynamo; return a function that undoes this.
 
-    Seen on 2.6 to 2.13. `torch._dynamo.reset` forgets both.
+    Return None if Dynamo is not loaded or has no such callbacks. Seen on 2.6 to 2.13.
+    `torch._dynamo.reset` removes both callbacks.
     """
     handler: Any = getattr(sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
     starts, ends = getattr(handler, "start_callbacks", 0), getattr(handler, "end_callbacks", 0)
@@ -409,32 +413,33 @@ def around_compiling(
     return undo
 
 
-# Hooks of all modules, by number, and the numbers of those that errors do not keep from running.
+# Hooks of all modules, by number, and the numbers of those that run also after an exception.
 GLOBAL_HOOKS: tuple[dict[int, Any], ...] = (
     nn_module._global_forward_pre_hooks,
     nn_module._global_forward_hooks,
     nn_module._global_forward_hooks_always_called,
 )
 
-# Whether Dynamo, export or Inductor is looking at the code that asks.
+# Whether Dynamo, export or Inductor traces the code that calls this.
 is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
-# Set while a program is exported, by all the ways there are: `torch.export`, its drafts, ONNX,
-# `torch._dynamo.export`. Seen on 2.7 to 2.13; before, the other one was set for the same time.
+# True while a program is exported, by any of `torch.export`, its drafts, ONNX and
+# `torch._dynamo.export`. Seen on 2.7 to 2.13; earlier ones set the other flag for the same time.
 _EXPORT_FLAG = (
     "_is_exporting_flag" if hasattr(torch.compiler, "_is_exporting_flag") else "_is_compiling_flag"
 )
 _export_listeners: list[Callable[[bool], None]] = []
 
 
-# Whether a program is being exported; Dynamo knows this function. Before 2.7 nothing tells.
+# Whether a program is being exported; Dynamo knows this function. Before 2.7 there is none.
 is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
 
 
 class _ToldOfExports(ModuleType):
-    """The class of `torch.compiler` for as long as somebody is told when its flag changes.
+    """The class of `torch.compiler` while there are listeners for its export flag.
 
-    The functions that set it are loaded late and imported by name in several modules.
+    Replacing the functions that set the flag would not do: they are loaded late, and several
+    modules import them by name.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -446,7 +451,7 @@ class _ToldOfExports(ModuleType):
 
 
 def on_export(listener: Callable[[bool], None]) -> Callable[[], None]:
-    """Tell somebody when an export begins, with True, and when it ends; returns what ends it."""
+    """Call `listener` with True when an export begins and False when it ends; return an undo."""
     _export_listeners.append(listener)
     torch.compiler.__class__ = _ToldOfExports
 
@@ -458,8 +463,8 @@ def on_export(listener: Callable[[bool], None]) -> Callable[[], None]:
     return end
 
 
-# Whether `torch.jit.trace` follows the code that asks: sizes are tensors then, and what is done
-# with them goes into its graph, unless its state is put aside.
+# Whether `torch.jit.trace` follows the calling code: sizes are tensors then, and what is done with
+# them goes into its graph, unless its state is set aside.
 is_jit_tracing: Callable[[], bool] = torch._C._is_tracing
 jit_state: Callable[[], Any] = torch._C._get_tracing_state
 set_jit_state: Callable[[Any], None] = torch._C._set_tracing_state  # type: ignore[attr-defined]
@@ -474,27 +479,27 @@ def _pause_jit() -> Any:
 
 MACHINERY.pause_jit, MACHINERY.resume_jit = _pause_jit, set_jit_state
 
-# Sets the mode of autograd in one instruction, which no signal can come in between.
+# Sets autograd's grad mode in a single C call, which no signal handler can interrupt.
 set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
 
-# How many `TorchFunctionMode`s are active: reading a tensor's attributes would show in them.
+# How many `TorchFunctionMode`s are active: they would see reads of a tensor's attributes.
 function_mode_count: Callable[[], int] = torch._C._len_torch_function_stack
 
-# A context in which reading attributes of tensors is seen by no mode and no subclass.
+# A context in which no function mode and no subclass sees reads of tensor attributes.
 unobserved: Callable[[], Any] = torch._C.DisableTorchFunction
 
 
 def asked_as_dynamo_traces(function: Callable[[], bool]) -> Callable[[], bool]:
-    """Have Dynamo call a function once, and take its answer for that of the compiled code."""
-    # As `torch.compiler.assume_constant_result`, which would load Dynamo.
+    """Have Dynamo call a function once, and use its answer as a constant in compiled code."""
+    # What `torch.compiler.assume_constant_result` does, which would load Dynamo.
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 
 
 def keep_from_dynamo(modules: Iterable[ModuleType]) -> None:
-    """Have Dynamo run the functions of some modules, and what they call, as they are.
+    """Have Dynamo run the functions of some modules, and what they call, uncompiled.
 
-    What a trace function calls while compiled code runs would be compiled along.
+    Otherwise it would compile what a trace function calls while compiled code runs.
     """
     for module in modules:
         for found in list(vars(module).values()):
