@@ -110,7 +110,7 @@ class Gather:
     def _arrived(self, rounds: list[Round]) -> None:
         """Record the values of all ranks, on rank 0."""
         for found in rounds:
-            # Set the rank that sent it, as a sample may be older than its process's rank.
+            # Set the rank that sent it: a process may learn its rank after it took a sample.
             samples = [replace(one, rank=rank) for rank, of in found.items() for one in of]
             for label, series in _by_series(samples).items():
                 self._arrived_series(label, series)

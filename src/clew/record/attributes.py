@@ -1,4 +1,4 @@
-"""Record the attributes of modules and optimizers that are plain numbers or short texts.
+"""Record plain attributes of modules and optimizers: numbers, short texts, None, short lists.
 
 Only an object's `__dict__` is read: nothing is called.
 """
@@ -28,7 +28,7 @@ _NUMBERS = frozenset((bool, int, float))
 
 
 def look(noted: list[Any], entry: ModuleEntry, module: nn.Module, event: int) -> None:
-    """Note a module's plain attributes if they changed. Runs at each module's first call."""
+    """Note a module's plain attributes if they changed; at its first call of each turn."""
     held = module.__dict__
     known = _names_of.get(module.__class__)
     if known is not None and known[0] == len(held):

@@ -124,7 +124,7 @@ class ModuleTable:
             wrapper = False
             if children:
                 above = (*above, id(module))
-                # A scripted module has dictionaries of its own kind, with little more than `items`.
+                # The dictionaries of a scripted module have little more than `items`.
                 for attribute, child in reversed(list(children.items())):
                     # A module that contains itself is entered once.
                     if child is not None and id(child) not in above:

@@ -64,7 +64,7 @@ class StackTree:
 
     def __init__(self) -> None:
         self.nodes: list[StackNode] = []
-        # Code objects that a compiler made, and that nobody else may reference.
+        # Code objects that a compiler made. This tree may hold the only references to them.
         self._made: list[CodeType] = []
         self._roots: dict[tuple[int, int], StackNode] = {}
 
