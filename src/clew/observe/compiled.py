@@ -135,7 +135,7 @@ class CompiledSource:
             self._watch(load=True)
 
     def _put_aside(self) -> None:
-        """Keep hooks out of compiled code. Functions with traced lines have other code anyway."""
+        """Keep hooks out of compiled code, unless followed variables change that code anyway."""
         if self._aside is None and not self._follows_code:
             aside = HooksAside(self._recorder)
             undo = around_compiling(aside.begin, aside.end)
