@@ -1,6 +1,6 @@
 """Analysis: plain functions from a `Run` to answers. Knows nothing of capture or of views.
 
-What `Trace` is asked about addresses is listed here, and imported when it is first asked.
+The functions that `Trace` uses for addresses are listed here, and imported at first use.
 """
 
 from __future__ import annotations

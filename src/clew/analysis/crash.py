@@ -1,6 +1,6 @@
-"""Why it crashed: the innermost event that failed, in words.
+"""Why it crashed: the innermost event that failed, and a note about it.
 
-In comes a `Run`, out come the failing event and a note for the traceback.
+Input: a `Run`. Output: the failing event and a note for the traceback.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from clew.run.run import Run
 
 
 def first_crash(run: Run) -> Crash | None:
-    """Give the exception that ended the first rank which one did, None if all ended well."""
+    """Return the exception that ended the first rank that raised, None if none did."""
     for rank, text in run.crashes.items():
         event = failing_event(run, rank)
         return Crash(text, event, crash_note(run, event, text))
@@ -22,7 +22,7 @@ def first_crash(run: Run) -> Crash | None:
 
 
 def failing_event(run: Run, rank: int | None = None) -> Event | None:
-    """Give the innermost event of a rank, or of all, that ended in the exception that came last."""
+    """Return the innermost event, of a rank or of all, that raised the last exception."""
     c = run.columns
     mine = c.error >= 0
     failed = np.flatnonzero(mine if rank is None else mine & (run.process == rank))
@@ -41,12 +41,12 @@ def crash_note(run: Run, event: Event | None, text: str) -> str:
     lines = [f"clew: {event.name if event.kind == 'op' else 'raised'}"]
     if event.module is not None:
         lines[0] += f" in {event.module or 'the root module'}"
-    elif run.level != "values":  # which has no calls
+    elif run.level != "values":  # a trace of values has no calls
         lines[0] += " outside any module"
     if event.source is not None:
         lines.append(f"  at {event.source}: {plain_code(event.source.text)}")
     if event.inputs:
-        # Where they are matters only if that is not the same for all.
+        # Name the device only if the arguments are on different devices.
         apart = len({value.device for value in event.inputs.values()}) > 1
         named = (
             f"{path} {value.look}"

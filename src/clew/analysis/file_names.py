@@ -1,7 +1,7 @@
-"""Short names of source files, the same wherever a program is installed.
+"""Short names of source files, the same on every machine.
 
-In come paths as they were recorded, out come names that tell them apart: nothing that is shown
-says where on a machine somebody keeps a program.
+Input: paths as recorded. Output: distinct short names that do not reveal the folders of the
+machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _INSTALLED = re.compile(r"site-packages|dist-packages|python3\.\d+t?")
 
 
 def bare_name(file: str) -> str:
-    """The last part of a path, of whatever system it is.
+    """Return the last part of a path of any operating system.
 
     >>> bare_name("C:\\\\models\\\\vit.py"), bare_name("/home/me/vit.py")
     ('vit.py', 'vit.py')
@@ -25,7 +25,7 @@ def bare_name(file: str) -> str:
 
 
 def file_names(run: Run) -> dict[str, str]:
-    """The short name of every file of a trace, those of the user's own code told apart."""
+    """Return the short name of every file of a trace; names of user files are distinct."""
     places = run.columns.places
     own = {place.file for place in places if not place.library}
     others = {place.file for place in places} - own
@@ -34,7 +34,7 @@ def file_names(run: Run) -> dict[str, str]:
 
 
 def short_names(files: set[str]) -> dict[str, str]:
-    """The shortest names by which files can be told apart; installed ones from their package on.
+    """Return the shortest distinct names of files; those of installed files begin at the package.
 
     >>> sorted(short_names({"/a/b/model.py", "/a/c/model.py", "/x/site-packages/p/q.py"}).values())
     ['b/model.py', 'c/model.py', 'p/q.py']

@@ -1,8 +1,8 @@
-"""What a person should read first about a run, the worst first.
+"""What to read first about a run, the worst first.
 
-In comes a `Run`, out come `Finding`s: crashes, NaN and Inf by where they come from, ranks that
-differ in what ran, gaps in the coverage, and where nobody looked for NaN and Inf. Text, page and
-JSON show this list and no other.
+Input: a `Run`. Output: `Finding`s: crashes, origins of NaN and Inf, ranks that ran different ops,
+gaps in the coverage, and where NaN and Inf were not checked. Text, page and JSON all show this
+list.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Finding(Data):
     """One thing to know about a run.
 
     `severity` is `"error"`, `"warning"` or `"info"`. `kind` is `"crash"`, a kind of `NonFinite`,
-    `"ranks"`, `"coverage"` or `"not checked"`. `text` is a sentence, `event` where to look or
-    None, `count` how many such things there are.
+    `"ranks"`, `"coverage"` or `"not checked"`. `text` is a sentence, `event` the event to look at
+    or None, `count` how many such things there are.
     """
 
     severity: str
@@ -58,7 +58,7 @@ class Finding(Data):
         return f"<Finding {self.severity} {self.kind}: {self.text}>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the finding as plain data; of the event what is needed to find it."""
+        """Return the finding as plain data; of the event only what is needed to find it."""
         event = self.event
         return {
             "severity": self.severity,
@@ -75,7 +75,7 @@ def findings(run: Run) -> list[Finding]:
 
 
 def list_findings(search: NonFiniteSearch) -> list[Finding]:
-    """List the findings of a run of which NaN and Inf have been searched for."""
+    """List the findings of a run, given the result of the search for NaN and Inf."""
     run = search.run
     names = file_names(run)
     found = [
@@ -90,7 +90,7 @@ def list_findings(search: NonFiniteSearch) -> list[Finding]:
 
 
 def all_clear(run: Run, found: Sequence[Finding]) -> list[str]:
-    """Say what was looked for and not found, in a few words each; nothing if there is an error."""
+    """List what was checked and not found, in a few words each; empty if there is an error."""
     kinds = {finding.kind for finding in found}
     if not len(run) or any(finding.severity == ERROR for finding in found):
         return []
@@ -110,7 +110,7 @@ def _crashes(run: Run, names: dict[str, str]) -> Iterator[Finding]:
         yield Finding(ERROR, "crash", f"{who} by {first}{where}", event, 1)
 
 
-# What is said of the origins of each kind: of one, of several.
+# Texts for the origins of each kind: for one, for several.
 _SAYS = {
     PRODUCED: ("{what} appeared", "{what} appeared at {n} places"),
     INPUT: ("{what} came with the data", "{what} came with the data {n} times"),
@@ -124,7 +124,7 @@ _SAYS = {
 
 
 def _nonfinite(search: NonFiniteSearch, names: dict[str, str]) -> Iterator[Finding]:
-    """One finding per kind; a constant that becomes NaN is told apart from one that is meant."""
+    """Yield one finding per kind; a constant that becomes NaN is separate from a harmless one."""
     groups: dict[tuple[str, str], list[NonFinite]] = {}
     for one in search.found:
         groups.setdefault((one.severity, one.kind), []).append(one)
@@ -143,7 +143,7 @@ def _nonfinite(search: NonFiniteSearch, names: dict[str, str]) -> Iterator[Findi
 
 
 def _spread(search: NonFiniteSearch) -> str:
-    """Say how many ops, or calls, gave what is not finite because of it."""
+    """Write how many ops, or calls, returned NaN or Inf."""
     run = search.run
     kind, noun = (OP, "ops") if search.flow.has_ops else (MODULE, "module calls")
     rows = run.rows(kind)
@@ -192,7 +192,7 @@ def _coverage(run: Run) -> Iterator[Finding]:
 
 
 def _not_checked(search: NonFiniteSearch) -> Iterator[Finding]:
-    """Say where NaN and Inf were not looked for: the numbers of results were not taken."""
+    """Yield a finding if results without statistics could not be checked for NaN and Inf."""
     flow, run = search.flow, search.run
     quiet = np.isin(run.columns.kind, (NOTE, STEP, PREFIX, GATHERED))
     results = flow.is_result & flow.is_float[flow.values] & ~quiet[flow.event]
@@ -219,9 +219,9 @@ def _distinct(rows: Ints) -> int:
 
 
 def _where(event: Event, names: dict[str, str], rank: bool = False, step: bool = False) -> str:
-    """Write where something is: address, module, line; of a note, which has no address, the line.
+    """Write where an event is: address, module, line; of a note, which has no address, the line.
 
-    `rank` and `step` say whether to name those.
+    `rank` and `step` say whether to include those.
     """
     source = event.source
     line = "" if source is None else f"{names[source.file]}:{source.line}"

@@ -1,9 +1,9 @@
 """Repeats: which neighbouring calls are the same, so that a view can show one of them.
 
-In come the rows of siblings in order, out come rows and `Repeat`s. Calls repeat when they have
-the same structure and wiring (`analysis.structure`) and their names are the same or differ only
-in an index that counts up. Ops between the calls repeat along with them; a run that lacks one is
-no run of the repeat, so that the count of anything in a repeat is that of one run times the runs.
+Input: the rows of siblings in order. Output: rows and `Repeat`s. Calls repeat when they have the
+same structure and wiring (`analysis.structure`) and their names are the same or differ only in an
+index that counts up. Ops between the calls repeat along with them; a run that lacks one is no run
+of the repeat, so every count for a repeat is that of one run times the number of runs.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _TRIES = 4
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """Siblings that run several times over: the first run, and the rows of every run.
+    """Siblings that run several times in sequence: the first run, and the rows of every run.
 
-    Every run has as many rows. `exact` is False where sizes differ between the runs.
+    Every run has the same number of rows. `exact` is False if sizes differ between the runs.
     """
 
     items: tuple[Item, ...]
@@ -48,14 +48,14 @@ Item = int | Repeat
 
 
 def rows_of(item: Item) -> tuple[int, ...]:
-    """The sibling rows that an item stands for, all runs of a repeat."""
+    """Return the sibling rows that an item stands for, all runs of a repeat."""
     if isinstance(item, Repeat):
         return tuple(row for run in item.runs for row in run)
     return (item,)
 
 
 def name_range(first: str, last: str, above: int = 0) -> str:
-    """Two names that differ in an index as one, with so many names above it said again.
+    """Write two names that differ in an index as one, repeating `above` parts before the index.
 
     >>> name_range("h.0", "h.11"), name_range("h.0", "h.11", above=1), name_range("cell", "cell")
     ('h.0 … 11', 'h.0 … h.11', 'cell')
@@ -84,32 +84,32 @@ class Folds:
         self.folding = fold
         self._sizes = sizes
         self._inside: dict[int, list[Item]] = {}
-        # Kept with the repeats themselves, so that their ids stay their own.
+        # The repeats are stored too, so that their ids are not reused.
         self._spans: dict[int, tuple[Repeat, Ints]] = {}
 
     @property
     def ignores_sizes(self) -> bool:
-        """Whether calls of one module are folded even if sizes differ."""
+        """Return whether calls of one module are folded even if sizes differ."""
         return not self._sizes
 
     def without_sizes(self) -> Folds:
-        """Give folds of the same run in which sizes make no difference."""
+        """Return folds of the same run that ignore sizes."""
         folds = Folds(self._run, self.folding, sizes=False)
         folds.structure = self.structure
         return folds
 
     @cached_property
     def structure(self) -> Structure:
-        """Signatures of all events."""
+        """Return signatures of all events."""
         return Structure(self._run)
 
     @cached_property
     def sizeless(self) -> Structure:
-        """Signatures of all events in which sizes of tensors make no difference."""
+        """Return signatures of all events that ignore sizes of tensors."""
         return Structure(self._run, sizes=False)
 
     def inside(self, row: int) -> list[Item]:
-        """What ran directly in a module call."""
+        """Return what ran directly in a module call."""
         items = self._inside.get(row)
         if items is None:
             items = self._inside[row] = self.fold(self.structure.kids.get(row, []))
@@ -118,7 +118,7 @@ class Folds:
     def fold(
         self, rows: list[int], given: Mapping[int, object] = MappingProxyType({})
     ) -> list[Item]:
-        """Siblings with their repeats folded; rows with a `given` key are compared by it alone."""
+        """Fold repeats of siblings; rows with a `given` key are compared by it alone."""
         items: list[Item] = list(rows)
         calls = sum(self.structure.kind[row] == MODULE for row in rows)
         if not self.folding or calls < 2:
@@ -132,7 +132,7 @@ class Folds:
         return min(_folded(self.sizeless, exact, given, self.structure), loops, key=len)
 
     def twins(self, rows: list[int], within: tuple[Repeat, ...]) -> list[int]:
-        """Give rows of a first run with their like in all runs, of repeats outermost first."""
+        """Return rows of a first run with their equals in all runs; outermost repeat first."""
         found = np.array(rows, dtype=np.int64)
         for repeat in reversed(within):
             spans = self.spans(repeat)
@@ -141,7 +141,7 @@ class Folds:
         return like
 
     def spans(self, repeat: Repeat) -> Ints:
-        """Give all events of each run, a run in each row, the same event in the same column."""
+        """Return all events of each run, a run in each row, the same event in the same column."""
         if id(repeat) not in self._spans:
             subtree = self.structure.subtree
             spans = [[row for top in run for row in subtree(top)] for run in repeat.runs]
@@ -155,7 +155,7 @@ def _folded(
     given: Mapping[int, object],
     strict: Structure | None = None,
 ) -> list[Item]:
-    """Siblings folded until nothing repeats; `strict` tells which repeats are exact."""
+    """Fold siblings until nothing repeats; `strict` decides which repeats are exact."""
     keys = {row: given.get(row) or structure.key(row) for row in _rows(items)}
     while True:
         folded = _Pass(structure, items, keys, given, strict).folded()
@@ -165,7 +165,7 @@ def _folded(
 
 
 class _Pass:
-    """One pass over siblings, folding every stretch that repeats."""
+    """One pass over siblings that folds every sequence that repeats."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class _Pass:
         self._later = self._later_calls()
 
     def folded(self) -> list[Item]:
-        """Give the items, with a `Repeat` in the place of each stretch that repeats."""
+        """Return the items, with a `Repeat` instead of each sequence that repeats."""
         result: list[Item] = []
         at = free = 0
         while at < len(self._items):
@@ -214,7 +214,7 @@ class _Pass:
         return self._structure.name(row) if self._structure.kind[row] == MODULE else ""
 
     def _later_calls(self) -> list[int]:
-        """For each call the position of the next one like it, else -1."""
+        """Return for each call the position of the next equal one, else -1."""
         later = [-1] * len(self._items)
         last: dict[object, int] = {}
         for at in range(len(self._items) - 1, -1, -1):
@@ -224,7 +224,7 @@ class _Pass:
         return later
 
     def _repeat(self, at: int, free: int) -> tuple[int, list[list[Item]]]:
-        """Give where the runs with the call at a position begin, and those that cover most.
+        """Return where the runs with the call at a position begin, and the runs that cover most.
 
         There are none if nothing repeats there. `free` is the first position that is not yet part
         of a repeat.
@@ -241,9 +241,9 @@ class _Pass:
         return (start, best) if best and self._worth_it(best) else (at, [])
 
     def _whole_runs(self, at: int, free: int, period: int) -> tuple[int, list[list[Item]]]:
-        """Give runs that begin with a call, or with the ops before it if that makes more of them.
+        """Return runs that begin with a call, or with the ops before it if that makes more of them.
 
-        Ops that stand before each call of a loop, the first included, would else be lacking after
+        If ops run before each call of a loop, runs that begin with the call would lack them after
         the last call.
         """
         runs, lacking = self._runs(at, period)
@@ -255,9 +255,10 @@ class _Pass:
         return at, runs
 
     def _runs(self, start: int, period: int) -> tuple[list[list[Item]], int]:
-        """Give stretches of one length, from a position on, for as long as they are the same.
+        """Return sequences of one length, from a position on, as long as they are the same.
 
-        The second answer is how many ops the next stretch lacks that has all the calls, else 0.
+        The second result is how many ops are missing in the next sequence if it has all the calls,
+        else 0.
         """
         runs = [self._items[start : start + period]]
         wiring = self._wiring(runs[0])
@@ -275,7 +276,7 @@ class _Pass:
             at += period
 
     def _common(self, start: int, at: int, period: int) -> int:
-        """How many items from two positions on look the same."""
+        """Count the items from two positions on that are the same."""
         length = 0
         keys = self._keys
         while length < period and at + length < len(keys):
@@ -289,15 +290,16 @@ class _Pass:
         return self._structure.wiring([row for top in tops for row in self._structure.subtree(top)])
 
     def _is_like(self, runs: list[list[Item]], run: list[Item], wiring: Ints) -> bool:
-        """Whether one more run goes on counting up and is wired as the first."""
+        """Return whether one more run continues the count and is wired as the first."""
         return np.array_equal(wiring, self._wiring(run)) and self._counts_up(
             _rows(runs[0]), _rows(runs[1] if len(runs) > 1 else run), _rows(run), len(runs)
         )
 
     def _counts_up(self, zeroth: list[int], first: list[int], nth: list[int], n: int) -> bool:
-        """Whether the indices in run `n` follow from those in the first two.
+        """Return whether the indices in run `n` follow from those in the first two.
 
-        Names go on by the same step or stay as they are; constants of ops each go their own way.
+        Names advance by the same step or stay the same; constants of ops may each advance
+        differently.
         """
         indices = self._structure.indices
         strides: set[int] = set()
@@ -322,7 +324,7 @@ class _Pass:
         return all(first == [key(row) for row in run if row not in self._given] for run in runs[1:])
 
     def _worth_it(self, runs: list[list[Item]]) -> bool:
-        """Whether folding saves at least two lines."""
+        """Return whether folding saves at least two lines."""
         structure = self._structure
         lines = sum(
             1 + sum(structure.kind[kid] == MODULE for kid in structure.kids.get(row, ()))

@@ -1,7 +1,7 @@
 """Events as rows of short texts: address, value, numbers, step, source line.
 
-In come an event and those of its values that are meant, out come the cells of its row. What a
-printed selection shows, a notebook shows as a table.
+Input: an event and those of its values that an address names. Output: the cells of its row, for a
+printed selection and for the table in a notebook.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ ROWS = 30
 
 
 def full_address(run: Run, row: int) -> str:
-    """Give the address that names one event alone: with its rank, if there are several."""
+    """Return the address that names one event alone: with its rank, if there are several."""
     address = run.address(row)
     return with_rank(address, int(run.rank[row])) if len(run.ranks) > 1 else address
 
 
 def event_cells(run: Run, event: Event, values: Sequence[Value]) -> tuple[str, ...]:
-    """Give the row of an event, with the first of its values and how many more there are."""
+    """Return the row of an event, with the first of its values and how many more there are."""
     shown = values[0] if values else None
     more = f" +{len(values) - 1}" if len(values) > 1 else ""
     source = event.source
@@ -42,7 +42,7 @@ def event_cells(run: Run, event: Event, values: Sequence[Value]) -> tuple[str, .
 
 
 def lines(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Give rows as lines, their cells below each other; a column without text takes no room."""
+    """Return rows as lines, their cells below each other; a column without text takes no room."""
     columns = [column for column in zip(*rows, strict=True) if any(column)]
     padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
     return ["  " + "  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]

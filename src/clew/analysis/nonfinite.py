@@ -1,8 +1,8 @@
 """Where NaN and Inf come from: the events that made them, or brought them in.
 
-In comes a `Run`, out come `NonFinite`s, the first one first. Only origins are listed, not what was
-computed from them. An origin of which nothing arrives at a module's output, a loss or a gradient
-(the -inf of a mask, a log(0) that `where` leaves out) is `absorbed` and comes last.
+Input: a `Run`. Output: `NonFinite`s, in order. Only origins are listed, not what was computed from
+them. An origin that reaches no module's output, loss or gradient (the -inf of a mask, a log(0) that
+`where` leaves out) is `absorbed` and comes last.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class NonFinite(Data):
 
     `event` made `value`, or was the first to take it; `inputs` are the tensors it took. `kind` is
     `"produced"` (from finite inputs), `"input"` (came with the data), `"parameter"` (a weight or
-    buffer held it), `"constant"` (a Python number such as -inf) or `"absorbed"` (any of these, of
-    which nothing arrives). `hint` says what to look at. `arrives` is what of it arrives at a
-    module's output, a loss or a gradient: `"NaN"`, `"Inf"`, `""` for nothing, `"unknown"` where
-    values on the way were not looked at.
+    buffer held it), `"constant"` (a Python number such as -inf) or `"absorbed"` (any of these, if
+    it reaches no output, loss or gradient). `hint` is a likely reason. `arrives` says what of it
+    reaches a module's output, a loss or a gradient: `"NaN"`, `"Inf"`, `""` for nothing, `"unknown"`
+    if values in between were not recorded.
     """
 
     event: Event
@@ -50,17 +50,17 @@ class NonFinite(Data):
 
     @property
     def what(self) -> str:
-        """`NaN`, `Inf`, or both as `NaN and Inf`."""
+        """Return `NaN`, `Inf`, or `NaN and Inf`."""
         return nonfinite_text(self.value)
 
     @property
     def severity(self) -> str:
-        """`"error"`, or `"info"` for what is no alarm."""
+        """Return `"error"`, or `"info"` if it is harmless."""
         return "error" if self.is_alarm else "info"
 
     @property
     def is_alarm(self) -> bool:
-        """Whether it should worry: not what is absorbed, nor a constant that stays Inf."""
+        """Return whether it is an error: not if it is absorbed, or a constant that stays Inf."""
         return self.kind != ABSORBED and (self.kind != CONSTANT or self.arrives == "NaN")
 
     def __repr__(self) -> str:
@@ -69,7 +69,7 @@ class NonFinite(Data):
         return plain(f"<NonFinite {self.kind} {self.what} at {self.event.address}{where}{hint}>")
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the origin as plain data."""
+        """Return the origin as plain data."""
         return {
             "kind": self.kind,
             "what": self.what,
@@ -82,12 +82,12 @@ class NonFinite(Data):
 
 
 def nonfinite(run: Run) -> list[NonFinite]:
-    """List where NaN and Inf come from, in running order, what is absorbed last."""
+    """List where NaN and Inf come from, in running order, absorbed ones last."""
     return NonFiniteSearch(run).found
 
 
 def nonfinite_text(value: Value) -> str:
-    """Say which of NaN and Inf a value holds; a Python number as itself."""
+    """Write which of NaN and Inf a value holds; of a Python number, what it is."""
     stats = value.stats
     if stats is None:
         return "NaN" if value.item() != value.item() else "Inf"
@@ -106,7 +106,7 @@ class _Origin:
 
 
 class NonFiniteSearch:
-    """What is not finite in a run: where it comes from, and the rows it goes through."""
+    """Non-finite values of a run: where they come from, and the rows they pass through."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -115,7 +115,7 @@ class NonFiniteSearch:
 
     @property
     def found(self) -> list[NonFinite]:
-        """The origins, in running order, what is absorbed last."""
+        """Return the origins, in running order, absorbed ones last."""
         run = self.run
         order = sorted(
             self._origins,
@@ -124,7 +124,7 @@ class NonFiniteSearch:
         return [self._described(origin) for origin in order]
 
     def marks(self) -> Any:
-        """Give for each row 1 if a result of it has NaN that came from an alarm, 2 if Inf."""
+        """Return for each row 1 if a result has NaN that came from an error, 2 if Inf."""
         flow = self.flow
         alarms = [o.number for o, f in zip(self._origins, self._all(), strict=True) if f.is_alarm]
         marks = np.zeros(len(self.run), dtype=np.int64)
@@ -138,7 +138,7 @@ class NonFiniteSearch:
         return map(self._described, self._origins)
 
     def _search(self) -> list[_Origin]:
-        """Find origins: those whose way is recorded, then those that only names show."""
+        """Find origins: those whose path is recorded, then those that only named values show."""
         origins = [*self._makers(), *self._outsiders()]
         for origin in origins:
             self._judge(origin)
@@ -150,7 +150,7 @@ class NonFiniteSearch:
     # Values with a producer
 
     def _makers(self) -> Iterator[_Origin]:
-        """Find ops and calls that gave what is not finite though all they took was."""
+        """Find ops and calls that returned a non-finite value though all inputs were finite."""
         run, flow = self.run, self.flow
         made = np.flatnonzero(flow.bad & (flow.producer >= 0) & ~flow.unwritten)
         rows, first = np.unique(flow.producer[made], return_index=True)
@@ -165,7 +165,7 @@ class NonFiniteSearch:
 
     @cached_property
     def _inside(self) -> Any:
-        """For each row whether something inside it took or gave what is not finite."""
+        """Return for each row whether something inside it took or returned a non-finite value."""
         found = np.zeros(len(self.run), dtype=bool)
         parents = self.run.parent_row
         for row in np.flatnonzero(self.flow.touches_bad).tolist():
@@ -178,7 +178,7 @@ class NonFiniteSearch:
     # Values without
 
     def _outsiders(self) -> Iterator[_Origin]:
-        """Find values that came from outside what was recorded and were taken by a call or op."""
+        """Find values that came from outside the recording and were taken by a call or op."""
         run, flow = self.run, self.flow
         bad = flow.bad & (flow.producer < 0) & ~flow.unwritten
         parameters: set[tuple[int, int]] = set()
@@ -206,7 +206,7 @@ class NonFiniteSearch:
             return
         above = int(run.parent_row[row])
         if above < 0:
-            # What needs a gradient was computed; from what, was not recorded.
+            # A tensor that requires grad was computed, but from what was not recorded.
             if not (run.columns.grad[number] and self._bad_between(self._step_start(row), row)):
                 yield _Origin(row, number, INPUT)
         elif not flow.takes_bad[above] and not self._bad_between(above, row):
@@ -215,7 +215,7 @@ class NonFiniteSearch:
     def _named_only(self, before: list[_Origin]) -> Iterator[_Origin]:
         """Find values that only a variable, tap or gradient shows, the first of each rank.
 
-        What made them was not recorded, so that all later ones may come from it.
+        The event that made them was not recorded, so all later ones may come from the first.
         """
         run, flow = self.run, self.flow
         c = run.columns
@@ -235,7 +235,7 @@ class NonFiniteSearch:
                 yield _Origin(row, number, INPUT if run.phase[row] == DATA else PRODUCED)
 
     def _was_finite(self, number: int, row: int) -> bool:
-        """Tell whether an earlier value of a parameter or buffer was seen to be finite."""
+        """Return whether an earlier value of a parameter or buffer was finite."""
         run, flow = self.run, self.flow
         same = run.columns.value_name == run.columns.value_name[number]
         seen = flow.first_seen
@@ -243,11 +243,11 @@ class NonFiniteSearch:
         return bool((run.process[seen[finite]] == run.process[row]).any())
 
     def _bad_between(self, above: int, row: int) -> bool:
-        """Tell whether something was not finite after a row began and before another did."""
+        """Return whether a non-finite value occurred between the beginnings of two rows."""
         return bool(self.flow.touches_bad[above + 1 : row].any())
 
     def _step_start(self, row: int) -> int:
-        """Give the row before the first of the same step and rank."""
+        """Return the row before the first of the same step and rank."""
         run = self.run
         same = (run.step == run.step[row]) & (run.process == run.process[row])
         return int(np.flatnonzero(same)[0]) - 1
@@ -255,7 +255,7 @@ class NonFiniteSearch:
     # Judgement
 
     def _judge(self, origin: _Origin) -> None:
-        """Say what arrives of an origin; nothing makes it absorbed."""
+        """Set what of an origin arrives; if nothing does, it is absorbed."""
         run, flow = self.run, self.flow
         is_maker = flow.producer[origin.number] == origin.row
         for number in flow.bad_results(origin.row) if is_maker else [origin.number]:
@@ -263,7 +263,8 @@ class NonFiniteSearch:
         only_named = flow.first_taken[origin.number] < 0 and flow.producer[origin.number] < 0
         call = int(run.owner_row[origin.row])
         if not flow.has_ops and only_named and call >= 0:
-            # What became of a variable inside a call is not recorded, its result may be.
+            # What was computed from a variable inside a call is not recorded; the call's result may
+            # be.
             _, returned = flow.leaves(call)
             unsure = flow.bad[returned] | ~flow.known[returned]
             origin.arrives |= UNKNOWN if unsure.any() else 0
@@ -312,7 +313,7 @@ class NonFiniteSearch:
 
 
 def _gives_constant(run: Run) -> list[bool]:
-    """For each template whether it has a Python number that is not finite."""
+    """Return for each template whether it has a Python number that is not finite."""
     return [
         any(leaf.role == IN and is_nonfinite_number(leaf.constant) for leaf in template.leaves)
         for template in run.columns.templates

@@ -1,7 +1,7 @@
-"""Why an op gave NaN or Inf, as far as recorded statistics tell.
+"""Why an op returned NaN or Inf, judged by recorded statistics.
 
-In come an op event and the result that is not finite, out comes a sentence, empty where nothing
-can be said.
+Input: an op event and its result that is not finite. Output: a sentence, empty if the reason is not
+known.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LARGEST = {
     "float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38, "float64": 1.7977e308,
     "float8_e4m3fn": 448.0, "float8_e5m2": 57344.0,
 }  # fmt: skip
-# Narrow enough that overflow is the likely reason for Inf, whatever the op.
+# So narrow that overflow is the likely reason for Inf, for any op.
 _NARROW = ("float16", "float8_e4m3fn", "float8_e5m2")
 
 _SQUARING = frozenset({"square", "mul", "mm", "bmm", "addmm", "baddbmm", "matmul", "pow", "dot"})
@@ -31,7 +31,7 @@ _MOMENTS = frozenset({"std", "var", "std_mean", "var_mean", "native_batch_norm"}
 
 
 def reason(event: Event, result: Value) -> str:
-    """Say in a sentence why an op gave a result that is not finite."""
+    """Write why an op returned a result that is not finite."""
     base = bare_op(event.name).rstrip("_").removeprefix("_foreach_")
     if result.stats is None:
         return ""
@@ -43,7 +43,7 @@ def reason(event: Event, result: Value) -> str:
 
 
 def made_nan_of_inf(event: Event) -> str:
-    """Say in a sentence how an op made NaN of Inf."""
+    """Write how an op made NaN from Inf."""
     base = bare_op(event.name).rstrip("_")
     if "softmax" in base:
         return f"a row that {base.strip('_')} took is -inf alone"
@@ -59,7 +59,7 @@ def made_nan_of_inf(event: Event) -> str:
 
 
 def _of_domain(base: str, event: Event, result: Value) -> str:
-    """Ops that take only part of all numbers: logarithms, roots, inverse functions."""
+    """Explain ops that take only some numbers: logarithms, roots, inverse functions."""
     stats = _stats(event, "0")
     if stats is None or stats.min is None or stats.max is None:
         return ""
@@ -115,7 +115,7 @@ def _of_power(base: str, event: Event, result: Value) -> str:
 
 
 def _of_few(base: str, event: Event, result: Value) -> str:
-    """Say when there were too few elements: none to average, one for a deviation."""
+    """Explain results of too few elements: none to average, one for a standard deviation."""
     stats = _stats(event, "0")
     if base in ("mean", "median", "nanmean") and stats is not None and stats.count == 0:
         return f"{base} of no elements"
@@ -141,7 +141,7 @@ def _of_constant(base: str, event: Event, result: Value) -> str:
 
 
 def _of_range(base: str, event: Event, result: Value) -> str:
-    """Numbers too large for the dtype of the result."""
+    """Explain numbers too large for the dtype of the result."""
     most = _LARGEST.get(result.dtype)
     if most is None or result.stats is None or not result.stats.inf:
         return ""
@@ -156,12 +156,12 @@ def _of_range(base: str, event: Event, result: Value) -> str:
 
 
 def nonfinite_arguments(event: Event) -> dict[str, float]:
-    """Give the Python numbers among an op's arguments that are not finite."""
+    """Return the Python numbers among an op's arguments that are not finite."""
     return {path: given for path, given in event.arguments.items() if is_nonfinite_number(given)}
 
 
 def is_nonfinite_number(constant: Any) -> bool:
-    """Tell whether an argument is a Python number that is not finite."""
+    """Return whether an argument is a Python number that is not finite."""
     return isinstance(constant, float) and not math.isfinite(constant)
 
 

@@ -1,4 +1,4 @@
-"""How many parameters each module holds, from the tables of a trace; no tensor is looked at."""
+"""Numbers of parameters in each module, from the tables of a trace; no tensor is read."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class Parameters:
         found = sorted({(m.path, m.number) for m in modules if owned[m.number]})
         self._paths = [path for path, _ in found]
         self._numbers = [number for _, number in found]
-        # Beside a model that was given, other outermost modules go by their class.
+        # If a model was given, other outermost modules are named by their class.
         others = {module.path for module in modules if module.path in _names_of_a_root(module)}
         first_names = ((path.partition(".")[0], number) for path, number in found)
         self._counts: dict[str, int] = {}
         self._in_the_root = {number for name, number in first_names if name not in others}
 
     def has(self, path: str) -> bool:
-        """Whether a parameter goes by this path."""
+        """Return whether a parameter has this path."""
         return path in self._names
 
     def inside(self, path: str) -> int:
-        """The number of elements of all parameters in a module."""
+        """Return the number of elements of all parameters in a module."""
         if path not in self._counts:
             numbers = self._in_the_root
             if path:
@@ -51,6 +51,6 @@ class Parameters:
 
 
 def _names_of_a_root(module: ModuleRow) -> tuple[str, ...]:
-    """Give the paths that a module of this class has if it was called outside any other."""
+    """Return the paths that a module of this class has if it was called outside any other."""
     _, _, number = module.path.rpartition("#")
     return module.cls, f"{module.cls}#{number}"

@@ -1,6 +1,6 @@
-"""Where ranks part: the first call or op that one rank ran and another did not.
+"""Where ranks differ: the first call or op that one rank ran and another did not.
 
-In comes a `Run`, out come `Parting`s. Only what ran is compared, not what the tensors held.
+Input: a `Run`. Output: `Parting`s. Only what ran is compared, not the values of tensors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Parting:
     """Ranks that all ran the same, but not what the rank `other` ran.
 
     `row` is the first call or op of the first of them that differs, `other_row` what `other` ran
-    in its place; -1 where one of the two had ended.
+    instead; -1 if one of the two had ended.
     """
 
     ranks: tuple[int, ...]
@@ -29,9 +29,9 @@ class Parting:
 
 
 def partings(run: Run) -> list[Parting]:
-    """Compare all ranks with what most of them ran; the earliest parting comes first."""
+    """Compare all ranks with what most of them ran; the earliest difference comes first."""
     rows = {rank: _rows_in_order(run, rank) for rank in run.ranks}
-    # A rank that has nothing to compare is a matter of coverage.
+    # A rank without any calls or ops is reported by coverage.
     rows = {rank: mine for rank, mine in rows.items() if len(mine)}
     if len(rows) < 2:
         return []
@@ -50,13 +50,13 @@ def partings(run: Run) -> list[Parting]:
 
 
 def _rows_in_order(run: Run, rank: int) -> Ints:
-    """Give the calls and ops of a rank, thread after thread: threads do not take turns alike."""
+    """Return the calls and ops of a rank thread by thread, as threads interleave differently."""
     rows = np.flatnonzero((run.process == rank) & np.isin(run.columns.kind, (MODULE, OP)))
     return np.asarray(rows[np.argsort(run.thread[rows], kind="stable")])
 
 
 def _what_ran(run: Run, rows: Ints) -> Ints:
-    """Give each row as numbers that are the same on all ranks: kind, subject and module."""
+    """Return each row as numbers that are the same on all ranks: kind, subject and module."""
     c = run.columns
     return np.stack([c.kind[rows], c.subject[rows], run.derived.module[rows]], axis=1)
 

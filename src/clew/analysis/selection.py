@@ -1,6 +1,6 @@
-"""Addresses resolved against a trace: which events and values a name stands for.
+"""Resolve addresses in a trace: which events and values an address names.
 
-In come a `Run` and an address, out comes a `Selection` or a `NoMatch` with the nearest names.
+Input: a `Run` and an address. Output: a `Selection` or a `NoMatch` with the nearest names.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LISTED = 10
 
 
 class Selection(Shown, Sequence[Event]):
-    """The events an address stands for, in order; `print` lists them."""
+    """The events an address names, in order; `print` lists them."""
 
     def __init__(
         self, run: Run, address: str, rows: Ints, role: str, field: tuple[Segment, ...] = ()
@@ -72,34 +72,34 @@ class Selection(Shown, Sequence[Event]):
 
     @property
     def values(self) -> list[Value]:
-        """The values named: the outputs, or what `:in` or `:out.path` says."""
+        """Return the values the address names: the outputs, or those of `:in` or `:out.path`."""
         return [value for event in self._events for _, value in self.items_of(event)]
 
     @property
     def one(self) -> Event:
-        """The one event of the selection."""
+        """Return the only event of the selection."""
         if len(self._events) != 1:
             raise ClewError(f"{self.address!r} stands for {_counted(self._events)}; {_pick(self)}")
         return self._events[0]
 
     @property
     def stats(self) -> list[Any]:
-        """Statistics of each value, None where none were taken."""
+        """Return statistics of each value, None where none were recorded."""
         return [value.stats for value in self.values]
 
     @property
     def inputs(self) -> Values:
-        """The inputs of the one event."""
+        """Return the inputs of the only event."""
         return self.one.inputs
 
     @property
     def outputs(self) -> Values:
-        """The outputs of the one event."""
+        """Return the outputs of the only event."""
         return self.one.outputs
 
     @property
     def output(self) -> Value:
-        """The one output of the one event."""
+        """Return the only output of the only event."""
         outputs = self.one.outputs
         if len(outputs) != 1:
             paths = plain(", ".join(outputs)) or "none"
@@ -111,23 +111,23 @@ class Selection(Shown, Sequence[Event]):
 
     @property
     def value(self) -> Any:
-        """The data of the one value, as NumPy."""
+        """Return the data of the only value, as NumPy."""
         values = self.values
         if len(values) != 1:
             raise ClewError(f"{self.address!r} stands for {len(values)} values; {_pick(self)}")
         return values[0].array()
 
     def items_of(self, event: Event) -> list[tuple[str, Value]]:
-        """The values named of one of the events, with their paths in its inputs or outputs."""
+        """Return the values of one event that the address names, with their paths."""
         found = event.inputs if self.role == "in" else event.outputs
         return _items_at(found, self._field) if self._field else list(found.items())
 
     def to_dict(self) -> dict[str, Any]:
-        """The events as plain data, with the address they were asked for by."""
+        """Return the events as plain data, with the address."""
         return {"address": self.address, "events": [event.to_dict() for event in self]}
 
     def cells(self) -> list[tuple[str, ...]]:
-        """Give the first events as rows of short texts, for whoever lists them."""
+        """Return the first events as rows of short texts, for lists."""
         return [
             event_cells(self._run, event, [value for _, value in self.items_of(event)])
             for event in self._events[:ROWS]
@@ -145,7 +145,7 @@ class Selection(Shown, Sequence[Event]):
 
 
 def _items_at(values: Values, field: tuple[Segment, ...]) -> list[tuple[str, Value]]:
-    """The values at a path and inside it, or at every path that a pattern names."""
+    """Return the values at a path and inside it, or at every path that a pattern matches."""
     path, items = ".".join(map(str, field)), list(values.items())
     if path == "0" and list(values) == [""]:
         return items
@@ -170,7 +170,7 @@ def _pick(selection: Selection) -> str:
 
 
 def select(run: Run, text: str) -> Selection:
-    """Find the events that an address stands for, on all ranks or on the one it names."""
+    """Find the events that an address names, on all ranks or on the one it gives."""
     address = parse(text)
     if address.rank is not None and address.rank not in run.ranks:
         listed = ", ".join(map(str, run.ranks))
@@ -189,7 +189,7 @@ def select(run: Run, text: str) -> Selection:
 
 
 def _rows(run: Run, address: Address) -> tuple[Ints, list[str]]:
-    """Find what an address names, and the names among which it was looked for."""
+    """Find what an address names, and the names among which it was searched."""
     finder = {"op": _ops, "line": _lines}.get(address.kind, _named)
     rows, known = finder(run, address)
     if address.rank is not None:
@@ -198,7 +198,7 @@ def _rows(run: Run, address: Address) -> tuple[Ints, list[str]]:
 
 
 def _miss(run: Run, address: Address, known: list[str]) -> ClewError:
-    """Say why nothing has an address, and what is there instead."""
+    """Make the error for an address that nothing has, with what is there instead."""
     text = address.text
     beyond_calls = address.role not in (None, "in", "out")
     if beyond_calls or address.kind == "function":
@@ -226,19 +226,19 @@ def _miss(run: Run, address: Address, known: list[str]) -> ClewError:
 
 
 def names(run: Run) -> list[str]:
-    """Give the addresses of modules that ran and of named values, whatever the call."""
+    """Return the addresses of modules that ran and of named values, without call numbers."""
     _, called = _modules(run, parse("**"))
     return [*dict.fromkeys([*called, *_label_names(run)])]
 
 
 def _role_in(name: str) -> str:
-    """The role that a name ends with, empty where a file ends with the colon."""
+    """Return the role that a name ends with, empty if the colon belongs to a file."""
     role = name.rpartition(":")[2].partition(".")[0]
     return role if role in ROLES else ""
 
 
 def _named(run: Run, address: Address) -> tuple[Ints, list[str]]:
-    """Calls of modules, and values that have names of their own, such as variables and taps."""
+    """Find calls of modules, and named values such as variables and taps."""
     rows, names = _labelled(run, address)
     if address.kind == "path" and address.role in (None, "in", "out"):
         calls, called = _modules(run, address)
@@ -249,7 +249,7 @@ def _named(run: Run, address: Address) -> tuple[Ints, list[str]]:
 def _labelled(run: Run, address: Address) -> tuple[Ints, list[str]]:
     c = run.columns
     if address.role == "out" and address.field:
-        # What is inside a container that has a name of its own.
+        # The address may lead into a container that has a name.
         address = replace(address, role=None)
     if address.role in ("in", "out"):
         return np.zeros(0, dtype=np.int64), []
@@ -262,7 +262,7 @@ def _labelled(run: Run, address: Address) -> tuple[Ints, list[str]]:
 
 
 def _label_names(run: Run) -> list[str]:
-    """What variables, taps and gradients go by, whatever the call."""
+    """Return the names of variables, taps and gradients, without call numbers."""
     found = {
         label.stem + (f":{label.role}" if label.role else "")
         for label in run.columns.labels
@@ -272,7 +272,7 @@ def _label_names(run: Run) -> list[str]:
 
 
 def _idle_modules(run: Run, address: Address) -> list[str]:
-    """Modules that an address names and that exist, though none of them ran."""
+    """Return modules that an address names and that exist, though none of them ran."""
     if address.kind != "path" or address.call is not None:
         return []
     matcher = compile_pattern(address.path)
@@ -280,14 +280,14 @@ def _idle_modules(run: Run, address: Address) -> list[str]:
 
 
 def address_of(event: Event, role: str, path: str, with_call: bool = False) -> str:
-    """The address of one input or output of an event, of whatever call unless told otherwise."""
+    """Return the address of one input or output of an event; `with_call` adds the call number."""
     subject, counted, tail = event.address.rpartition("#")
     call, _, own_role = tail.partition(":")
     if not counted:
         subject, own_role = event.address, ""
     elif with_call:
         subject += f"#{call}"
-    if own_role:  # a gradient, a parameter, what a callback kept of an input
+    if own_role:  # a gradient, a parameter, the result of a callback on an input
         return f"{subject}:{own_role}.{path}" if path else f"{subject}:{own_role}"
     if role == "in":
         return f"{subject}:in.{path}" if path else f"{subject}:in"
@@ -315,7 +315,7 @@ def find(run: Run, pattern: str) -> Selection:
 
 
 def _texts(run: Run, kind: int, subject: int) -> list[str]:
-    """Give everything that events of a subject may be found by."""
+    """Return everything that events of a subject may be found by."""
     c = run.columns
     if kind == MODULE:
         return [c.modules[subject].cls, *_aliases(run, subject)]
@@ -357,14 +357,14 @@ def _modules(run: Run, address: Address) -> tuple[Ints, list[str]]:
 
 
 def _calls_of(run: Run, rows: Any, numbers: set[int]) -> Any:
-    """Those of some rows that are calls of some modules."""
+    """Return those of some rows that are calls of some modules."""
     c = run.columns
     called = np.isin([c.modules[s].number for s in c.subject[rows]], list(numbers))
     return _without_wrappers(run, rows[called])
 
 
 def _without_wrappers(run: Run, rows: Any) -> Any:
-    """Drop calls of wrappers whose wrapped module, of the same path, was seen as well."""
+    """Drop calls of wrappers if the wrapped module, of the same path, was recorded as well."""
     c = run.columns
     modules = [c.modules[int(s)] for s in c.subject[rows]]
     seen = {m.path for m in modules if not m.wrapper}
@@ -385,7 +385,7 @@ def _ops(run: Run, address: Address) -> tuple[Ints, list[str]]:
 
 
 def _nth(rows: Ints, process: Ints, rank: int, call: int) -> Ints:
-    """Give the n-th of some rows on a rank: of ops of several names, all are counted together."""
+    """Return the n-th of some rows on a rank; ops of several names are counted together."""
     found: Ints = rows[process[rows] == rank][call : call + 1]
     return found
 

@@ -1,7 +1,7 @@
-"""A value over the run: one entry per event, with step, rank and source beside it.
+"""A value over the run: one entry per event, with step, rank and source.
 
-Where callbacks or a gather have made something of the values of an address, that is its series;
-what the program itself had is still in the events.
+If callbacks or a gather made results from the values of an address, those results are its series;
+the original values, if recorded, are in the events.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Series(Shown):
     address: str
     values: list[Value]
     steps: list[int]
-    # None for a value that was made of those of several ranks
+    # None for a value made from values of several ranks
     ranks: list[int | None]
     sources: list[Source | None]
     # "train" or "eval", None for a step in which no model ran, and the number of the step among
@@ -44,9 +44,10 @@ class Series(Shown):
     counts: list[int | None]
 
     def stack(self, pad: bool = False, by: str | None = None) -> Array:
-        """All data in one array along a new first axis; `pad` fills ragged shapes with zeros.
+        """Return all data in one array along a new first axis; `pad` fills ragged shapes with
+        zeros.
 
-        `by="rank"` puts an axis of the ranks before it, `by="step"` one of the steps.
+        `by="rank"` adds an axis of ranks before it, `by="step"` one of steps.
         """
         if by is None:
             return self._joined([value.array() for value in self.values], pad)
@@ -63,11 +64,11 @@ class Series(Shown):
         return self._joined([group.stack(pad) for group in groups.values()], pad)
 
     def by_rank(self) -> dict[int | None, Series]:
-        """The values of each rank."""
+        """Return the values of each rank."""
         return self._grouped(self.ranks)
 
     def by_step(self) -> dict[int, Series]:
-        """The values of each step."""
+        """Return the values of each step."""
         return self._grouped(self.steps)
 
     def _grouped(self, keys: Iterable[Any]) -> dict[Any, Series]:
@@ -93,7 +94,7 @@ class Series(Shown):
         return callbacks.stack_padded(arrays)
 
     def to_dict(self) -> dict[str, Any]:
-        """The series as plain data; of the values what is known of them, not their elements."""
+        """Return the series as plain data; of the values their facts, not their elements."""
         sources = [None if source is None else source.to_dict() for source in self.sources]
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         return found | {"values": [value.to_dict() for value in self.values], "sources": sources}
@@ -119,7 +120,7 @@ class Entry:
 
 
 def series_of(run: Run, text: str, mode: str | None) -> Series:
-    """Give the values of an address as a series, only those of `mode` if one is given."""
+    """Return the values of an address as a series, only those of `mode` if one is given."""
     if mode not in (None, *MODES):
         raise ClewError(f"mode={mode!r} is not one of {', '.join(map(repr, MODES))}, None")
     counted = {
@@ -129,7 +130,7 @@ def series_of(run: Run, text: str, mode: str | None) -> Series:
     found = entries(run, text)
 
     def step_of(entry: Entry) -> tuple[str | None, int | None]:
-        # Of a copy from a rank that is not here, the rank it was gathered on knows.
+        # Of a copy from a rank that is not in this trace, the rank that gathered it knows the mode.
         of = counted.get(entry.event.rank, counted[int(run.process[entry.event.row])])
         return of.get(entry.event.step, (None, None))
 
@@ -147,7 +148,7 @@ def series_of(run: Run, text: str, mode: str | None) -> Series:
 
 
 def entries(run: Run, text: str) -> list[Entry]:
-    """Give the values an address stands for, rank by rank."""
+    """Return the values an address names, rank by rank."""
     address = parse(text)
     made = {stage: _made(run, address, stage) for stage in (ENDED, REDUCED, COPIED, SAVED)}
     found = made[ENDED] or made[REDUCED]
@@ -172,7 +173,7 @@ def _selected(selection: Selection) -> list[Entry]:
 
 
 def _made(run: Run, address: Address, stage: str) -> list[Entry]:
-    """Give what callbacks or a gather have made of the values of an address."""
+    """Return the results that callbacks or a gather made from the values of an address."""
     c = run.columns
     labels: dict[int, Label] = {
         n: label
@@ -206,7 +207,7 @@ def _of_mode(
 
 
 def _counted(modes: dict[int, str]) -> dict[int, tuple[str, int]]:
-    """The mode of each step, and the number of the step among those of its mode."""
+    """Return the mode of each step, and the number of the step among those of its mode."""
     counts: Counter[str] = Counter()
     found = {}
     for step, mode in sorted(modes.items()):

@@ -1,10 +1,9 @@
 """What makes two calls the same: signatures of events, and the wiring between them.
 
-In comes a `Run`, out comes one number per event: two module calls have the same number when
-their classes, the names of the modules inside, the ops with their constants, the shapes and
-dtypes all agree. Wiring, which value goes where, is compared on top of that. Without `sizes`,
-calls of one module agree whatever the sizes of their tensors, as those of a decoder that sees one
-token more each time.
+Input: a `Run`. Output: one number per event. Two module calls have the same number when their
+classes, the names of the modules inside, the ops with their constants, the shapes and dtypes all
+agree. Wiring, which value goes where, is compared in addition. Without `sizes`, calls of one module
+agree whatever the sizes of their tensors, as in a decoder that gets one token more each time.
 """
 
 from __future__ import annotations
@@ -42,18 +41,18 @@ class Structure:
         self._numbers: dict[Any, int] = {}
         looks = np.array([self._number(_look(meta, sizes)) for meta in c.metas], dtype=np.int64)
         self._templates = [_Shape(t) for t in c.templates]
-        # What a cache holds differs from layer to layer: it makes no call another one.
+        # The content of a cache differs from layer to layer, so it does not make calls different.
         self._counts, self._values = run.direct_tensors.counts, run.direct_tensors.value
         self._first: Ints = np.concatenate([[0], np.cumsum(self._counts)])
         self._looks_of_values: Ints = looks[c.meta[self._values]]
-        # For each event what its tensors look like, as a number.
+        # For each event a number for dtypes and shapes of its tensors.
         self._tensors = number_lists(self._counts, self._looks_of_values)
         self._indices: dict[int, list[int]] = {}
         self._signature, self._keys = self._sign_leaves()
         self._sign_calls(self._signature)
 
     def name(self, row: int) -> str:
-        """The path of a module call relative to the module that calls it."""
+        """Return the path of a module call relative to the module that calls it."""
         parent = int(self.parent[row])
         return self._relative(self.subject[row], self.subject[parent] if parent >= 0 else -1)
 
@@ -68,15 +67,15 @@ class Structure:
         return path[len(outer) + 1 :] if outer and path.startswith(outer + ".") else path
 
     def key(self, row: int) -> int:
-        """What a row and its like among its siblings have in common, their indices left out."""
+        """Return a key that equal siblings share, with indices in names left out."""
         if self.kind[row] == MODULE:
             name = _DIGITS.sub("#", self.name(row)) if self._sizes else self.name(row)
             return self._number((name, int(self._signature[row])))
-        # Below 0, where no number of a call is.
+        # Below 0, as the numbers of calls are not.
         return -1 - int(self._keys[row])
 
     def indices(self, row: int) -> list[int]:
-        """The numbers in a module's name or among an op's constants, which may count up."""
+        """Return the numbers in a module's name or among an op's constants, which may count up."""
         if not self._sizes:
             return []
         if self.kind[row] == MODULE:
@@ -87,7 +86,7 @@ class Structure:
         return self._templates[int(self.run.columns.template[row])].indices
 
     def subtree(self, row: int) -> list[int]:
-        """An event and everything inside it, in order."""
+        """Return an event and everything inside it, in order."""
         if self.kids.is_whole[row]:
             return list(range(row, row + int(self.kids.sizes[row])))
         rows = [row]
@@ -99,7 +98,7 @@ class Structure:
         return rows
 
     def wiring(self, rows: list[int]) -> Ints:
-        """The values of some events, numbered by when they first occur."""
+        """Return the values of some events, numbered in order of first use."""
         first, values = self._first, self._values
         if rows[-1] - rows[0] + 1 == len(rows):
             values = values[first[rows[0]] : first[rows[-1] + 1]]
@@ -113,20 +112,20 @@ class Structure:
         return rank[inverse]
 
     def same_wiring(self, row: int, other: int) -> bool:
-        """Whether two calls of the same structure are wired the same inside."""
+        """Return whether two calls of the same structure are wired the same inside."""
         return np.array_equal(self.wiring(self.subtree(row)), self.wiring(self.subtree(other)))
 
     def looks(self, rows: Ints) -> tuple[Ints, Ints]:
-        """Give how many tensors each of some events has, and what all of those look like."""
+        """Return how many tensors each of some events has, and a number for the look of each."""
         counts = self._counts[rows]
         starts = np.cumsum(counts) - counts
         at = np.repeat(self._first[rows] - starts, counts) + np.arange(int(counts.sum()))
         return counts, self._looks_of_values[at]
 
     def likeness(self, row: int) -> tuple[int | str, int]:
-        """Give what an op, or a call of some class, and its like have in common.
+        """Return a key that equal ops, or calls of one class, share.
 
-        Constants and what ran in a call make no difference.
+        It ignores constants and what ran in a call.
         """
         subject = self.subject[row]
         is_call = self.kind[row] == MODULE
@@ -134,9 +133,9 @@ class Structure:
         return cls, int(self._tensors[row])
 
     def _sign_leaves(self) -> tuple[Ints, Ints]:
-        """Number all events but calls by what they are, and with their indices left out."""
+        """Number all events but calls by what they are, and again with their indices left out."""
         c, phase = self.run.columns, self.run.phase
-        # Each event is like none but those it is said to be like below.
+        # By default each event equals only itself; equal ones are joined below.
         signature = np.arange(len(c.id))
         keys = signature.copy()
         first = len(c.id)
@@ -171,7 +170,8 @@ class Structure:
                 continue
             counts, kids = self.kids.inside(rows)
             inside = names[kids] * _MOST_SIGNATURES + signature[kids]
-            # What constants do shows in the ops; without any, the constants are all there is.
+            # The effect of constants shows in the ops; a call without ops is compared by its
+            # constants.
             bare = (counts > 0) | (not self._sizes)
             template = np.where(bare, paths[c.template[rows]], exact[c.template[rows]])
             facts = (
@@ -209,7 +209,7 @@ class Structure:
 
 
 def numbers_in(name: str) -> list[int]:
-    """Give the numbers in a name; those too long to count up are only told apart.
+    """Return the numbers in a name; those with too many digits become a hash.
 
     >>> numbers_in("layers.11.conv2")
     [11, 2]
@@ -219,7 +219,7 @@ def numbers_in(name: str) -> list[int]:
 
 
 def _first_of_each(numbers: Ints) -> tuple[Ints, Ints]:
-    """Give numbers from 0 on as they are, and the first row of each."""
+    """Return numbers from 0 on as they are, and the first row of each."""
     first = np.zeros(numbers.max(initial=-1) + 1, dtype=np.int64)
     first[numbers[::-1]] = np.arange(len(numbers))[::-1]
     return numbers, first
@@ -251,13 +251,13 @@ def _constant(leaf: Leaf) -> str:
 
 
 def _look(meta: Meta, sizes: bool) -> tuple[Any, ...]:
-    """What counts as the look of a tensor: everything but its strides, perhaps its sizes."""
+    """Return what is compared of a tensor: all but its strides, with or without its sizes."""
     shape = (meta.shape, meta.local_shape) if sizes else len(meta.shape or ())
     return "meta", meta.dtype, shape, meta.device, meta.layout, meta.cls, meta.placements
 
 
 def _owned_parameters(run: Run) -> dict[int, tuple[tuple[str, int], ...]]:
-    """For each module its own parameters: name and number of elements."""
+    """Return for each module its direct parameters: name and number of elements."""
     c = run.columns
     owned: dict[int, list[tuple[str, int]]] = {}
     for path, owner, size in c.parameters:

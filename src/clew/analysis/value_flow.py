@@ -1,8 +1,8 @@
 """How NaN and Inf flow from value to value through the ops, or the calls, that took them.
 
-In comes a `Run`, out come arrays over its values (what holds NaN or Inf, what was looked at) and
-what of them arrives at a module's output, a loss or a gradient. Where the numbers of a result were
-not taken, what arrives is not known, and that is said.
+Input: a `Run`. Output: arrays over its values (which hold NaN or Inf, which have statistics) and
+which of them reach a module's output, a loss or a gradient. If statistics of a result were not
+recorded, what arrives is `UNKNOWN`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from clew.events.op_names import UNINITIALISED, bare_op
 from clew.events.records import BACKWARD, GRADIENT, LABELLED, MODULE, OP
 from clew.run.run import Run
 
-# What arrives at an output, a loss or a gradient, as bits.
+# What reaches an output, a loss or a gradient, as bits.
 INF, NAN, UNKNOWN = 1, 2, 4
 
 Flags = NDArray[np.bool_]
@@ -35,7 +35,7 @@ _OVERWRITING = frozenset(
 class ValueFlow:
     """The values of a run, which of them are not finite, and the rows they flow through.
 
-    `values`, `event` and `is_result` say for each tensor of each event its number, the row of the
+    `values`, `event` and `is_result` have for each tensor of each event its number, the row of the
     event, and whether it is a result.
     """
 
@@ -57,7 +57,7 @@ class ValueFlow:
         self._join_equals()
 
     def _look_at_python_numbers(self) -> None:
-        """Look at the floats of Python that were captured, of which no statistics are taken."""
+        """Check captured Python floats, which have no statistics."""
         for number in np.flatnonzero(_per_meta(self.run, lambda meta: meta.cls == "float")):
             try:
                 held = self.run.value(int(number)).item()
@@ -69,9 +69,9 @@ class ValueFlow:
                 self.inf[number] = math.isinf(held)
 
     def _join_equals(self) -> None:
-        """Make one value of those on the same memory at the same version that look the same.
+        """Join values with the same memory, version and meta into one.
 
-        A tensor from outside is described anew by each observer that meets it first.
+        Each observer that meets a tensor from outside first records it as a new value.
         """
         c = self.run.columns
         numbers = np.flatnonzero(self.bad & (c.version >= 0))
@@ -87,7 +87,7 @@ class ValueFlow:
 
     @cached_property
     def _op_traits(self) -> tuple[Flags, Flags, Flags]:
-        """For each row whether it gives memory as it was, overwrites memory, does nothing."""
+        """Return for each row whether it gives uninitialised memory, overwrites it, is idle."""
         names = self.run.columns.ops
         bases = [bare_op(name) for name in names]
         last = [name.rpartition(".")[2] for name in names]
@@ -104,17 +104,17 @@ class ValueFlow:
 
     @property
     def is_uninitialised(self) -> Flags:
-        """For each row whether it is an op whose result is whatever lay in memory."""
+        """Return for each row whether it is an op that returns uninitialised memory."""
         return self._op_traits[0]
 
     @cached_property
     def _carries(self) -> Flags:
-        """For each row whether values flow through it: ops, or calls where there are no ops."""
+        """Return for each row whether values flow through it: ops, or calls if there are no ops."""
         return np.asarray(self.run.columns.kind == (OP if self.has_ops else MODULE))
 
     @cached_property
     def unwritten(self) -> Flags:
-        """Which values that are not finite nobody wrote, or nobody read before a write."""
+        """Return which non-finite values nothing wrote, or nothing read before an overwrite."""
         found: Flags = np.zeros(len(self.bad), dtype=bool)
         c = self.run.columns
         made = self.producer >= 0
@@ -123,7 +123,7 @@ class ValueFlow:
         on_fresh = np.isin(c.storage, np.unique(c.storage[fresh]))
         overwritten = self.bad & ~made & self._op_traits[1][self.first_taken]
         for number in np.flatnonzero(overwritten & (self.first_taken >= 0)).tolist():
-            # A parameter around fresh memory looks like memory from outside.
+            # A parameter made on fresh memory looks like memory from outside.
             _, given = self.leaves(int(self.first_taken[number]))
             found[number] = c.storage[number] in c.storage[given]
         for number in np.flatnonzero(self.bad & on_fresh).tolist():
@@ -138,14 +138,14 @@ class ValueFlow:
         return found
 
     def leaves(self, row: int) -> tuple[Ints, Ints]:
-        """Give the numbers of the tensors an event took, and of those it gave."""
+        """Return the numbers of the tensors an event took, and of those it gave."""
         first, end = np.searchsorted(self.event, [row, row + 1])
         numbers, is_result = self.values[first:end], self.is_result[first:end]
         return numbers[~is_result], numbers[is_result]
 
     @cached_property
     def takes_bad(self) -> Flags:
-        """For each row whether something it took is not finite."""
+        """Return for each row whether an input is not finite."""
         found: Flags = np.zeros(len(self.run), dtype=bool)
         mine = ~self.is_result & self.bad[self.values]
         ignored = self.unwritten[self.values] & self._op_traits[1][self.event]
@@ -154,14 +154,14 @@ class ValueFlow:
 
     @cached_property
     def touches_bad(self) -> Flags:
-        """For each row whether something it took or gave is not finite."""
+        """Return for each row whether an input or result is not finite."""
         found: Flags = np.zeros(len(self.run), dtype=bool)
         found[self.event[self.bad[self.values]]] = True
         return found
 
     @cached_property
     def takes_suspect(self) -> Flags:
-        """For each row whether it took numbers nobody looked at, made from what was not finite."""
+        """Return for each row whether an input is unchecked and comes from a non-finite value."""
         found: Flags = np.zeros(len(self.run), dtype=bool)
         if self.known.all() or not self.bad.any():
             return found
@@ -185,8 +185,8 @@ class ValueFlow:
     def _results(self, wanted: Flags) -> _Groups:
         """Group some values by the row that made them.
 
-        An op made what has it as producer, also memory that it wrote through a view; a call gave
-        what it returned.
+        An op made the values whose producer it is, also memory that it wrote through a view; a call
+        made what it returned.
         """
         if not self.has_ops:
             is_returned = self.is_result & wanted[self.values] & self._carries[self.event]
@@ -199,7 +199,7 @@ class ValueFlow:
 
     @cached_property
     def first_taken(self) -> Ints:
-        """For each value the row of the call or op that took it first, -1 for none."""
+        """Return for each value the row of the call or op that took it first, -1 for none."""
         kinds = self.run.columns.kind[self.event]
         rows = ~self.is_result & np.isin(kinds, (MODULE, OP))
         plain = self._first(rows & ~self._op_traits[2][self.event])
@@ -207,17 +207,17 @@ class ValueFlow:
 
     @cached_property
     def first_named(self) -> Ints:
-        """For each value the row of the variable, tap or gradient that it was first, or -1."""
+        """Return for each value the row of its first variable, tap or gradient, or -1."""
         return self._first(np.isin(self.run.columns.kind[self.event], LABELLED))
 
     @cached_property
     def first_seen(self) -> Ints:
-        """For each value the row that took it first, or if none did, that named it; else -1."""
+        """Return for each value the row that took it first, or else that named it, or -1."""
         return np.where(self.first_taken >= 0, self.first_taken, self.first_named)
 
     def _first(self, leaves: Flags) -> Ints:
         rows: Ints = np.full(len(self.bad), -1, dtype=np.int64)
-        # Of several the one that is written last stays.
+        # Of several assignments the last one wins.
         rows[self.values[leaves][::-1]] = self.event[leaves][::-1]
         return rows
 
@@ -225,7 +225,7 @@ class ValueFlow:
 
     @cached_property
     def _ends(self) -> Flags:
-        """Which values are a module's output, a loss, a gradient, or left with the program."""
+        """Return which values are a module's output, a loss, a gradient, or the final result."""
         run, c = self.run, self.run.columns
         ends: Flags = np.zeros(len(self.bad), dtype=bool)
         kind, phase = c.kind[self.event], run.phase[self.event]
@@ -249,9 +249,10 @@ class ValueFlow:
         return ends
 
     def _used(self) -> tuple[Flags, Flags]:
-        """Tell which values another was made of, at all and outside the backward pass.
+        """Return which values others were made from: in any phase, and outside the backward pass.
 
-        Autograd keeps a value by a `detach` that the backward pass alone uses; that is no use.
+        Autograd saves a value with a `detach` that only the backward pass uses; that does not
+        count.
         """
         c, phase = self.run.columns, self.run.phase
         gives = np.zeros(len(self.run), dtype=bool)
@@ -269,13 +270,15 @@ class ValueFlow:
         keeps[self.event[results & ~used_before[self.values]]] = True
         used_before[:] = False
         used_before[self.values[before & ~keeps[self.event]]] = True
-        # What a `detach` keeps for the backward pass is not left with the program.
+        # A value that only a `detach` saves for the backward pass is not a result of the program.
         used_before[self.values[results & keeps[self.event]]] = True
         return used, used_before
 
     @cached_property
     def _arrivals(self) -> tuple[list[int], list[int]]:
-        """For each value what of it arrives, and the row in which Inf becomes NaN on the way."""
+        """Return for each value what of it arrives, and the row in which Inf becomes NaN on the
+        way.
+        """
         nan, known = self.nan.tolist(), self.known.tolist()
         at_end = self._ends * (NAN * self.nan + INF * self.inf)
         arrives: list[int] = at_end.tolist()
@@ -298,23 +301,23 @@ class ValueFlow:
                     arrives[number] |= bits
                     becomes[number] = born if born >= 0 else becomes[number]
                 elif bits:
-                    # NaN met Inf: unless Inf comes out too, what became of it cannot be told.
+                    # NaN and Inf met: unless Inf comes out too, its further path is unknown.
                     arrives[number] |= bits & INF or UNKNOWN
         return arrives, becomes
 
     @cached_property
     def _taken_bad(self) -> _Groups:
-        """What is not finite, by the rows that took it and that values flow through."""
+        """Return non-finite values by the rows that took them and that values flow through."""
         return self._leaf_groups(
             ~self.is_result & self.bad[self.values] & self._carries[self.event]
         )
 
     def arrives(self, number: int) -> int:
-        """Give what of a value arrives at an output, a loss or a gradient, as bits."""
+        """Return what of a value reaches an output, a loss or a gradient, as bits."""
         return self._arrivals[0][number]
 
     def becomes_nan(self, number: int) -> int:
-        """Give the row in which a value's Inf becomes NaN that arrives, -1 for none."""
+        """Return the row in which a value's Inf becomes NaN that arrives, -1 for none."""
         return self._arrivals[1][number]
 
     @cached_property
@@ -322,11 +325,11 @@ class ValueFlow:
         return self._results(self.bad)
 
     def bad_results(self, row: int) -> list[int]:
-        """Give what a row made that is not finite."""
+        """Return the non-finite results of a row."""
         return self._bad_results[row]
 
     def downstream(self, numbers: list[int]) -> Flags:
-        """Tell which values that are not finite were made from some values, these included."""
+        """Return which non-finite values were made from some values, including these."""
         found = set(numbers)
         for row in self._taken_bad.rows:
             if not found.isdisjoint(self._taken_bad[row]):
@@ -337,7 +340,7 @@ class ValueFlow:
 
 
 def _per_meta(run: Run, test: Any) -> Flags:
-    """Test what each value looks like."""
+    """Apply a test to dtype and shape of each value."""
     tested = np.array([test(meta) for meta in run.metas], dtype=bool)
     return np.asarray(tested[run.columns.meta]) if len(run.columns.meta) else np.zeros(0, bool)
 
@@ -350,7 +353,7 @@ class _Groups:
     """Numbers of values by row: those of one row follow each other in one list."""
 
     def __init__(self, rows: Ints, numbers: Ints, count: int) -> None:
-        """Take rows that ascend, the number that belongs to each, and how many rows there are."""
+        """Take ascending rows, the number that belongs to each, and the number of rows."""
         self.rows: list[int] = np.unique(rows).tolist()
         self._first: list[int] = np.searchsorted(rows, np.arange(count + 1)).tolist()
         self._numbers: list[int] = numbers.tolist()

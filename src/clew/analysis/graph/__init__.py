@@ -1,7 +1,7 @@
 """The graph of a run: what fed what, as nested boxes and edges. Data, before any picture.
 
-In comes a `Run` (or a plain list of calls) and `Options`, out comes a `Graph` of frozen
-dataclasses with `to_dict()`. Pictures of it are made in `views/graph`.
+Input: a `Run` (or a plain list of calls) and `Options`. Output: a `Graph` of frozen dataclasses
+with `to_dict()`. Pictures of it are made in `views/graph`.
 """
 
 from __future__ import annotations

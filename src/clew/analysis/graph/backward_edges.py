@@ -12,10 +12,10 @@ from clew.events.records import OP as OP_EVENT
 
 
 def gradient_edges(flow: DataEdges) -> list[Edge]:
-    """One edge for each pair of boxes between which gradients went.
+    """Return one edge for each pair of boxes between which gradients went.
 
-    A backward op is drawn where its forward op is. Ops whose forward op is not drawn let
-    gradients through; what backward ops take of the forward pass is not a gradient.
+    A backward op is drawn where its forward op is. If the forward op is not drawn, its gradients
+    are passed on. Tensors of the forward pass that a backward op takes are not gradients.
     """
     run, boxes = flow.run, flow.boxes
     c = run.columns

@@ -1,8 +1,8 @@
-"""Which boxes there are, and in which of them each event is drawn.
+"""Boxes of a graph, and the box in which each event is drawn.
 
-In come folded calls and what the user wants to see of them; out come nodes that nest as the
-module calls do, and for each event its box. Of a repeat only the first run has boxes; the events
-of the others are drawn in those of their like.
+Input: folded calls and what the user wants to see of them. Output: nodes that nest as the module
+calls do, and for each event its box. Of a repeat only the first run has boxes; the events of other
+runs are drawn in the boxes of the same events in the first run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from clew.run.run import Run
 BETWEEN, ALL_OPS, NO_OPS = "between", "all", "none"
 _ELSEWHERE = (BACKWARD, RECOMPUTE, OPTIMIZER)
 
-# Frames within frames: more than this nobody can see, and Python's stack holds no more.
+# Deeper frames could not be seen, and would exceed Python's recursion limit.
 _MOST_LEVELS = 400
 
 # The runs an event belongs to: (number of a repeat, which run of it), outermost first.
@@ -34,7 +34,7 @@ Runs = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be seen: how deep, which ops, which calls not."""
+    """What to show: how deep, which ops, which calls to leave out."""
 
     depth: int | None = None
     ops: str = BETWEEN
@@ -43,21 +43,23 @@ class Wanted:
 
 @dataclass(slots=True)
 class Boxes:
-    """The nodes, and where each event is drawn: in the box of its like in a first run."""
+    """The nodes, and where each event is drawn: those of later runs as in the first."""
 
     nodes: dict[str, Node] = field(default_factory=dict)
-    # The event of each node in the first run; of a repeat, its first.
+    # The event of each node in the first run; for a repeat, its first event.
     row_of: dict[str, int] = field(default_factory=dict)
-    # Events of later runs → their like in the first; all others stand for themselves.
+    # Events of later runs → the same event in the first run; all others are drawn themselves.
     like: dict[int, int] = field(default_factory=dict)
     home: dict[int, str | None] = field(default_factory=dict)
     runs: dict[int, Runs] = field(default_factory=dict)
     tops: list[int] = field(default_factory=list)
-    # Calls drawn open, around what ran in them.
+    # Calls drawn as frames.
     frames: set[str] = field(default_factory=set)
 
     def box(self, row: int) -> str | None:
-        """The node in which an event is drawn, None if it is not: data goes through it."""
+        """Return the node in which an event is drawn; None if it is not, and data passes through
+        it.
+        """
         return self.home.get(self.like.get(row, row))
 
 
@@ -74,7 +76,7 @@ class BoxMaker:
         self.boxes = Boxes()
 
     def add(self, rows: list[int], level: int = 0) -> None:
-        """Boxes for siblings that no frame contains."""
+        """Make boxes for siblings that no frame contains."""
         self.boxes.tops = rows
         self._add_items(self._folds.fold(rows), None, level)
 
@@ -102,7 +104,7 @@ class BoxMaker:
             node = Node(frame, REPEAT, self._repeat_name(repeat), parent=parent, level=level)
             self._put(node, row)
         self._add_items(first, frame, level)
-        # A single call or op says itself how often it ran.
+        # A single call or op carries the count itself.
         counted = frame if not alone else self.boxes.home.get(_row(shown[0]))
         if counted is not None and counted != parent:
             node = self.boxes.nodes[counted]
@@ -110,7 +112,7 @@ class BoxMaker:
         self._refer(repeat, number)
 
     def _refer(self, repeat: Repeat, number: int) -> None:
-        """Let the events of later runs point to their like in the first."""
+        """Map the events of later runs to the same events of the first run."""
         boxes = self.boxes
         spans = [span.tolist() for span in self._folds.spans(repeat)]
         inner = [boxes.runs.get(row, ()) for row in spans[0]]
@@ -168,12 +170,12 @@ class BoxMaker:
         self.boxes.row_of[node.id] = row
 
     def _draw_inside(self, row: int, box: str | None) -> None:
-        """Draw a call and all that ran in it as one box, or not at all."""
+        """Draw a call and everything that ran in it as one box, or not at all."""
         for inner in self._structure.subtree(row):
             self.boxes.home[inner] = box
 
     def _opens(self, row: int, level: int) -> bool:
-        """Whether a call is drawn as a frame around what ran in it."""
+        """Return whether a call is drawn as a frame that contains what ran in it."""
         if self._wanted.depth is not None and level >= self._wanted.depth:
             return False
         if level >= _MOST_LEVELS:
@@ -211,7 +213,7 @@ def _row(item: Item) -> int:
 
 
 def top_rows(structure: Structure) -> list[int]:
-    """Calls and ops of the forward pass that no call contains."""
+    """Return calls and ops of the forward pass that no call contains."""
     run = structure.run
     phase = run.phase.tolist()
     rows = [
@@ -226,7 +228,7 @@ def top_rows(structure: Structure) -> list[int]:
 
 
 def _only_for_gradients(run: Run, seeds: list[int], phase: list[int]) -> set[int]:
-    """Those of some ops whose results nothing but the backward pass takes."""
+    """Return those of some ops whose results only the backward pass takes."""
     made = {v: row for row in seeds for leaf, v in run.direct_values(row) if leaf.role == OUT}
     users: dict[int, set[bool]] = {}
     for row in range(min(seeds), len(run)):
@@ -237,7 +239,7 @@ def _only_for_gradients(run: Run, seeds: list[int], phase: list[int]) -> set[int
 
 
 def _pruned_by_name(run: Run, prune: bool | tuple[str, ...]) -> set[int]:
-    """The modules that the user named, by class or path, as not to be shown."""
+    """Return the modules that the user wants to leave out, by class or path."""
     if isinstance(prune, bool):
         return set()
     tests: list[Callable[[str], bool]] = [compile_pattern(pattern) for pattern in prune]

@@ -1,8 +1,7 @@
 """A plain list of calls, one module path per line, as a trace: names and order, no tensors.
 
-Such lists are written by forward hooks (a call is listed as it ends, after the calls in it) or as
-calls begin; both are understood. A container that is in no line of its own is put around what is
-in it.
+Forward hooks list a call when it ends, after the calls in it; other tools when it begins. Both
+orders are read. A container that has no line gets a node around the modules in it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from clew.events.columns import COLUMN_NAMES, VALUE_COLUMNS, Columns, ModuleRow,
 from clew.events.records import MODULE
 from clew.run.run import Run, run_of
 
-# What hooks call the model itself, which has no name.
+# The name that hooks give the model itself, which has no path.
 _ROOT = "root"
 
 
@@ -30,7 +29,7 @@ class _Call:
 
 
 def read_calls(lines: Iterable[str], title: str = "calls") -> Run:
-    """The calls that some lines list."""
+    """Read the calls that some lines list."""
     paths = [line.strip() for line in lines]
     paths = [path for path in paths if path]
     if not paths:
@@ -46,7 +45,7 @@ def read_calls(lines: Iterable[str], title: str = "calls") -> Run:
 
 
 def _begins_first(paths: list[str]) -> bool:
-    """Whether a call is listed before those in it."""
+    """Return whether a call is listed before those in it."""
     seen: dict[str, int] = {}
     for at, path in enumerate(paths):
         seen.setdefault(path, at)
@@ -60,7 +59,7 @@ def _begins_first(paths: list[str]) -> bool:
 
 
 def _container(path: str) -> str | None:
-    """The module a module is in; an index belongs to the name before it."""
+    """Return the module that contains a module; an index belongs to the name before it."""
     if not path:
         return None
     names = path.split(".")[:-1]
@@ -72,8 +71,8 @@ def _container(path: str) -> str | None:
 
 
 def _nest(paths: list[str], begins_first: bool) -> list[_Call]:
-    """The calls as a forest, in order."""
-    # What ends last is listed first when read backwards, so one way of reading serves both.
+    """Return the calls as a forest, in order."""
+    # Read backwards, a list by end has containers first, so the same code reads both orders.
     root = _Call("", listed="" in paths)
     open_calls = [root]
     for path in paths if begins_first else reversed(paths):
@@ -98,7 +97,7 @@ def _is_inside(path: str, call: _Call) -> bool:
 
 
 def _missing(path: str, above: str) -> list[str]:
-    """The containers between two modules, outermost first."""
+    """Return the containers between two modules, outermost first."""
     found: list[str] = []
     at = _container(path)
     while at and at != above and at.startswith(above + "." if above else ""):

@@ -1,8 +1,8 @@
-"""What flowed from box to box: edges from the identity of values.
+"""Edges between boxes, by the values that flowed.
 
-A value was made by an op or handed on by a call; whoever takes it later has an edge from there.
-Edges of calls come from what the ops and calls inside them took. Events that are not drawn let
-data through. Where ops were not recorded, what came from them is linked by order.
+A value was made by an op or passed on by a call; every later event that takes it gets an edge from
+there. Edges of calls come from what the ops and calls inside them took. Events that are not drawn
+pass data on. If ops were not recorded, values that came from them are linked by order.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from clew.events.columns import IN, OUT
 from clew.events.records import MODULE
 from clew.events.records import OP as OP_EVENT
 
-# How many boxes may stand behind a value that came through ops that are not drawn.
+# The most source boxes of a value that passed through ops that are not drawn.
 _MOST_SOURCES = 32
 
 # Where a value comes from: an event, or the node of a value from outside.
 Origin = int | str
 
 
-# The values that go from one box to another, each with the runs of the repeats in which it does.
+# The values that go from one box to another, each with the runs of the repeats.
 Bundle = dict[int, Runs]
 
 
 class DataEdges:
-    """One pass over the events in order, noting who made and who took which value."""
+    """Goes over the events in order, noting which event made and which took each value."""
 
     def __init__(self, structure: Structure, boxes: Boxes) -> None:
         self._structure = structure
@@ -52,18 +52,18 @@ class DataEdges:
         self._storage: list[int] = c.storage.tolist()
         self._names: list[int] = c.value_name.tolist()
         self._made_by: dict[int, tuple[Origin, ...]] = {}
-        # Of ops and calls that are not drawn: what went into them.
+        # For ops and calls that are not drawn: their inputs.
         self._through: dict[int, tuple[Origin, ...]] = {}
         self._bundles: dict[tuple[str, str], Bundle] = {}
         self._loops: dict[tuple[str, str], Bundle] = {}
-        # Memory that was changed in a box, memory that a box gave back.
+        # Memory that was changed in a box, memory that a box returned.
         self._written: set[tuple[str, int]] = set()
         self._given: dict[str, set[int]] = {}
-        # Values whose way was not seen.
+        # Values whose path was not recorded.
         self._assumed: set[int] = set()
         self._last: int | None = None
         self._arguments = self._named_arguments()
-        # What outermost calls returned and nothing has taken since, with the calls.
+        # Results of outermost calls that nothing has taken since, with the calls.
         self._left: dict[int, int] = {}
         self._texts: dict[int, str] = {}
         self.outside: dict[str, Node] = {}
@@ -83,7 +83,7 @@ class DataEdges:
                     self._left.update(dict.fromkeys(self._values(row, OUT), row))
 
     def _saw_inside(self, row: int) -> bool:
-        """Whether calls or ops were seen in a call, whose inputs then are what those took."""
+        """Return whether calls or ops were recorded in a call; they then determine its inputs."""
         kids = self._structure.kids.get(row, ())
         return any(self._structure.kind[kid] in (MODULE, OP_EVENT) for kid in kids)
 
@@ -108,7 +108,7 @@ class DataEdges:
             self._made_by[value] = origins
 
     def _leave(self, row: int) -> None:
-        """A call ends: what it returns comes from it, unless its inside is drawn."""
+        """Handle the end of a call: it is the source of its results, unless its inside is drawn."""
         box = self.boxes.box(row)
         taken, given = self._values(row, IN), self._values(row, OUT)
         if box is None:
@@ -129,7 +129,7 @@ class DataEdges:
         self._last = row
 
     def _leave_frame(self, given: list[int]) -> None:
-        """What a frame returns was made inside, where ops were not seen by the last box there."""
+        """Attribute the results of a frame to its last box, if ops were not recorded."""
         if self._sees_ops or self._last is None:
             return
         for value in given:
@@ -145,7 +145,7 @@ class DataEdges:
         return origin if isinstance(origin, str) else self.boxes.box(origin)
 
     def _origins(self, values: Iterable[int]) -> tuple[Origin, ...]:
-        """All that stands behind some values, parameters aside."""
+        """Return all sources of some values, without parameters."""
         found = dict.fromkeys(origin for value in values for origin in self._origin(value))
         return tuple(found)[:_MOST_SOURCES]
 
@@ -158,7 +158,7 @@ class DataEdges:
         row = self.run.producer_row(value)
         if row in self._through:
             return self._through[row]
-        # Written through another tensor on the same memory: the write is its maker.
+        # Written through another tensor on the same memory: the write is its producer.
         if row >= 0 and self.boxes.box(row) is not None and self._structure.kind[row] == OP_EVENT:
             return (row,)
         if not self._sees_ops and value not in self._arguments:
@@ -167,11 +167,11 @@ class DataEdges:
         return () if self._is_empty(value) else (self._input(value),)
 
     def _is_empty(self, value: int) -> bool:
-        """Whether a tensor has no elements, as a cache that is still to be filled."""
+        """Return whether a tensor has no elements, such as a cache before it is filled."""
         return 0 in (self.run.columns.metas[int(self.run.columns.meta[value])].shape or ())
 
     def _input(self, value: int) -> str:
-        """The node of a value from outside."""
+        """Return the node of a value from outside."""
         name = f"in{value}"
         if name not in self.outside:
             text = self.text(value)
@@ -180,7 +180,7 @@ class DataEdges:
         return name
 
     def _named_arguments(self) -> dict[int, str]:
-        """Values given to the outermost calls, by the name of the argument."""
+        """Return values given to the outermost calls, by the name of the argument."""
         names: dict[int, str] = {}
         for row in self.boxes.tops:
             if self._structure.kind[row] == MODULE:
@@ -210,14 +210,14 @@ class DataEdges:
         bundles.setdefault((source, box), {}).setdefault(value, runs.get(row, ()))
 
     def text(self, value: int) -> str:
-        """What a value looks like."""
+        """Return dtype and shape of a value as text."""
         meta = int(self.run.columns.meta[value])
         if meta not in self._texts:
             self._texts[meta] = self.run.value(value).look
         return self._texts[meta]
 
     def edges(self) -> list[Edge]:
-        """The edges of the forward pass, those that lead outside last."""
+        """Return the edges of the forward pass, those that lead outside last."""
         edges = []
         for (source, target), bundle in self._bundles.items():
             kinds: dict[str, Bundle] = {}
@@ -229,7 +229,7 @@ class DataEdges:
         return edges + self._outputs()
 
     def edge(self, source: str, target: str, kind: str, values: Bundle) -> Edge:
-        """An edge that carries some values; of a repeat's runs, the one with the most counts."""
+        """Make an edge that carries some values; `count` is the largest of a repeat's runs."""
         labels = dict.fromkeys(self.text(value) for value in values)
         return Edge(source, target, kind, tuple(labels), max(Counter(values.values()).values()))
 
@@ -242,7 +242,7 @@ class DataEdges:
         return VIEW if storage in self._given.get(target, ()) else DATA
 
     def _outputs(self) -> list[Edge]:
-        """Edges to what outermost calls return and nothing takes up."""
+        """Return edges to results of outermost calls that nothing takes."""
         labels: dict[tuple[str, str], dict[str, None]] = {}
         paths: dict[int, dict[int, str]] = {}
         for value, row in self._left.items():
@@ -258,11 +258,11 @@ class DataEdges:
         return [Edge(*ends, DATA, tuple(said), len(said)) for ends, said in labels.items()]
 
     def _paths(self, row: int) -> dict[int, str]:
-        """Where in the result of a call each value is, by the first place that has it."""
+        """Return where in the result of a call each value is, at its first position."""
         leaves = self.run.direct_values(row)
         return {v: leaf.path for leaf, v in reversed(leaves) if leaf.role == OUT}
 
 
 def _named(path: str, text: str) -> str:
-    """A result with its name, if it has one: `logits f32[2,6,40]`."""
+    """Write a result with its name, if it has one: `logits f32[2,6,40]`."""
     return text if not path or path[0].isdigit() else f"{path} {text}"

@@ -1,4 +1,4 @@
-"""From a run to a graph: boxes, then edges between them, then what each box says."""
+"""From a run to a graph: boxes, then edges between them, then the facts of each box."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _CHOICES = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What of a run to show.
+    """Which part of a run to show, and how.
 
-    `depth` counts modules below the outermost (None: all the way down). `ops`: those that run
-    `"between"` the calls of an open module, views and copies aside; `"all"`; or `"none"`. `prune`:
-    True leaves out calls without calls inside, names or patterns the modules they match, by class
-    or path; what they hand on is linked past them. `squash` makes one box of the calls in a module
-    that have one `"class"`, or one `"name"` but for its index. `edges`: what flowed (`"data"`),
-    what ran next (`"calls"`), or what contains what (`"tree"`). `sizes=False` folds runs of a loop
-    whose tensors differ in size. `step`: all that ran forward in this step; None draws one forward
-    pass of the first step that has one.
+    `depth` counts modules below the outermost (None: down to the last). `ops`: those that run
+    `"between"` the calls of an open module, without views and copies; `"all"`; or `"none"`.
+    `prune`: True leaves out calls that contain no other call; names or patterns leave out the
+    modules they match, by class or path. Edges then lead past them. `squash` makes one box of the
+    calls in a module that have the same `"class"`, or the same `"name"` except for the index.
+    `edges`: what flowed (`"data"`), what ran next (`"calls"`), or what contains what (`"tree"`).
+    `sizes=False` folds runs of a loop whose tensors differ in size. `step`: everything that ran
+    forward in this step; None draws one forward pass of the first step that has one.
     """
 
     depth: int | None = None
@@ -66,9 +66,9 @@ def build(
     folds: Folds | None = None,
     said: str = "",
 ) -> Graph:
-    """The graph of a run of one rank, or of some of its calls.
+    """Return the graph of a run of one rank, or of some of its calls.
 
-    `folds` saves folding the same run again, `said` is what else to say of what is drawn.
+    `folds` saves folding the same run again; `said` is added to the description of the part drawn.
     """
     folds = folds or Folds(run, options.fold, options.sizes)
     part = _part(folds, options, roots)
@@ -101,9 +101,9 @@ def build(
 
 
 def count_boxes(folds: Folds, options: Options, roots: list[int] | None) -> tuple[int, int]:
-    """Count the nodes of a graph, and those with nothing inside; inputs and outputs are not known.
+    """Count the nodes of a graph, and those with nothing inside, without inputs and outputs.
 
-    It takes far less than the graph itself, whose edges are the work.
+    This is much cheaper than building the graph, most of whose work is its edges.
     """
     nodes = _boxes(folds, options, _part(folds, options, roots)).nodes
     is_tree = options.edges == TREE
@@ -133,7 +133,7 @@ def _part(folds: Folds, options: Options, roots: list[int] | None) -> GraphPart:
 
 
 def _without_repeats(nodes: dict[str, Node]) -> dict[str, Node]:
-    """The nodes with the count of the repeat around them; a repeat is nothing that contains."""
+    """Return the nodes without repeats; their counts move to the nodes inside."""
     left: dict[str, Node] = {}
     repeats: dict[str, Node] = {}
     for node in nodes.values():
@@ -146,7 +146,7 @@ def _without_repeats(nodes: dict[str, Node]) -> dict[str, Node]:
 
 
 def _edges(folds: Folds, boxes: Boxes, options: Options) -> tuple[list[Edge], list[Node]]:
-    """The edges of the wanted sort, and the nodes that stand for the world outside."""
+    """Return the edges of the wanted sort, and the nodes for inputs and outputs."""
     if options.edges == TREE:
         return containment(boxes.nodes), []
     if options.edges == CALLS:
@@ -159,7 +159,7 @@ def _edges(folds: Folds, boxes: Boxes, options: Options) -> tuple[list[Edge], li
 
 
 def _rows(boxes: Boxes) -> dict[str, list[int]]:
-    """For each node the events it stands for, in all runs."""
+    """Return for each node the events it stands for, in all runs."""
     like: dict[int, list[int]] = {}
     for row, first in boxes.like.items():
         like.setdefault(first, []).append(row)
@@ -171,7 +171,7 @@ def _rows(boxes: Boxes) -> dict[str, list[int]]:
 
 
 def _summed(repeat: Node, inside: list[Node]) -> Node:
-    """A repeat with the time, parameters and ops of what is directly in it."""
+    """Return a repeat with the time, parameters and ops of the nodes directly in it."""
     times = [node.seconds for node in inside if node.seconds is not None]
     return replace(
         repeat,

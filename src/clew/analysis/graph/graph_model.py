@@ -1,7 +1,7 @@
-"""What a graph is: nodes that nest, edges between them. Plain data, the same as JSON.
+"""Data model of a graph: nested nodes, edges between them. Plain data, the same as JSON.
 
-A node with `children` is a group, drawn as a frame around them; one without is a box. Edges lead
-only between boxes. The ids of calls and ops are `e` and the id of their (first) event.
+A node with `children` is a frame drawn around them; one without is a box. Edges lead only between
+boxes. The id of a call or op is `e` and the id of its (first) event.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 
 from clew.events.model import SCHEMA
 
-# Kinds of nodes. `REPEAT` frames several neighbours that run several times over; `INPUT` is a
-# value from outside, `OUTPUT` what a call returns to outside.
+# Kinds of nodes. `REPEAT` is a frame around neighbours that run several times; `INPUT` is a value
+# from outside, `OUTPUT` a result that leaves the outermost calls.
 CALL, OP, REPEAT, INPUT, OUTPUT = "call", "op", "repeat", "input", "output"
 
-# Kinds of edges. `VIEW`: the taker looks at the very memory; `WRITE`: the taker changes it in
-# place; `BACKWARD`: a gradient; `NEXT`: from one run of a repeat to the next; `ORDER`: ran right
-# after, where what flowed was not seen or not asked for; `INSIDE`: contains, as in a tree.
+# Kinds of edges. `VIEW`: the target takes a view of the same memory; `WRITE`: the target changes it
+# in place; `BACKWARD`: a gradient; `NEXT`: from one run of a repeat to the next; `ORDER`: ran right
+# after, if the flow was not recorded or not asked for; `INSIDE`: contains, as in a tree.
 DATA, VIEW, WRITE, BACKWARD = "data", "view", "write", "backward"
 NEXT, ORDER, INSIDE = "next", "order", "inside"
 
@@ -27,10 +27,10 @@ class Node:
     """One box or frame.
 
     `events` are the ids of the events it stands for, one per run; `count` is how many, `exact`
-    False where their sizes differ. `modules` is how many different modules they called,
-    `parameters` what these hold together, `seconds` the time of all runs, `ops` how many ran in
-    one. `inputs` and `outputs` say what the tensors look like (`f32[2,3]`). `stats` has what was
-    counted of its results, `nan` and `inf` of everything inside as well.
+    False if their sizes differ. `modules` is how many different modules they called, `parameters`
+    how many parameters these have together, `seconds` the time of all runs, `ops` how many ran in
+    one. `inputs` and `outputs` are dtype and shape of the tensors (`f32[2,3]`). `stats` has
+    statistics of its results, with `nan` and `inf` of everything inside as well.
     """
 
     id: str
@@ -57,13 +57,13 @@ class Node:
     address: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The node as plain data."""
+        """Return the node as plain data."""
         return _plain(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """What goes from one box to another; `labels` are the looks of the tensors as taken."""
+    """An edge between two boxes; `labels` are dtype and shape of the tensors as taken."""
 
     source: str
     target: str
@@ -72,15 +72,15 @@ class Edge:
     count: int = 1
 
     def to_dict(self) -> dict[str, Any]:
-        """The edge as plain data."""
+        """Return the edge as plain data."""
         return _plain(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A whole graph: nodes in the order in which they ran, a frame before what is in it.
+    """A whole graph: nodes in the order in which they ran, a frame before its children.
 
-    `part` says which part of the run it is, where that holds more: `step 0 of 20, rank 0 of 2`.
+    `part` says which part of a longer run it shows: `step 0 of 20, rank 0 of 2`.
     """
 
     title: str
@@ -90,7 +90,7 @@ class Graph:
 
     @property
     def heading(self) -> str:
-        """The title with the part of the run that is drawn."""
+        """Return the title with the part of the run that is drawn."""
         return f"{self.title}, {self.part}" if self.part else self.title
 
     def __getitem__(self, node: str) -> Node:
@@ -101,16 +101,16 @@ class Graph:
 
     @property
     def tops(self) -> tuple[Node, ...]:
-        """The nodes in no frame."""
+        """Return the nodes that no frame contains."""
         return tuple(node for node in self.nodes if node.parent is None)
 
     @property
     def boxes(self) -> tuple[Node, ...]:
-        """The nodes without others inside."""
+        """Return the nodes without children."""
         return tuple(node for node in self.nodes if not node.children)
 
     def to_dict(self) -> dict[str, Any]:
-        """The graph as plain data, the shape of its JSON."""
+        """Return the graph as plain data, the shape of its JSON."""
         return {
             "schema": SCHEMA,
             "title": self.title,
@@ -124,7 +124,7 @@ class Graph:
 
 
 def nested(nodes: dict[str, Node]) -> tuple[Node, ...]:
-    """Nodes with their children filled in from their parents, a frame before its inside."""
+    """Return nodes with children filled in from their parents, a frame before its children."""
     children: dict[str | None, list[str]] = {}
     for node in nodes.values():
         children.setdefault(node.parent, []).append(node.id)

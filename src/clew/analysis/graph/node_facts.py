@@ -1,4 +1,4 @@
-"""What a node says beside its name: time, parameters, shapes, statistics, source, error."""
+"""Facts of a graph's node: time, parameters, shapes, statistics, source, error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NodeFacts:
         self._files = file_names(self._run)
 
     def filled(self, node: Node, rows: list[int]) -> Node:
-        """The node with its facts; `rows` are its events in all runs, the first one first."""
+        """Return the node with its facts; `rows` are its events in all runs, in order."""
         row = rows[0]
         if node.kind == REPEAT:
             return replace(node, events=self._ids(rows))
@@ -75,7 +75,7 @@ class NodeFacts:
         return counts
 
     def _modules(self, rows: list[int]) -> dict[int, str]:
-        """The modules that some calls called: number and path."""
+        """Return the modules that some calls called: number and path."""
         modules = self._run.columns.modules
         called = [modules[self._structure.subject[row]] for row in rows]
         return {module.number: module.path for module in called}
@@ -101,7 +101,7 @@ class NodeFacts:
         return [v for r in rows for leaf, v in self._run.direct_values(r) if leaf.role == OUT]
 
     def _stats(self, rows: list[int]) -> dict[str, float] | None:
-        """Counts of all results together, extremes over them; NaN and Inf of all inside."""
+        """Return counts and extremes over all results; NaN and Inf of everything inside."""
         kept = self._run.columns.kept
         if not kept:
             return None
@@ -132,7 +132,7 @@ def _mean(numbers: list[float]) -> float:
 
 
 def _bytes(meta: Meta) -> int:
-    """How much memory a tensor's elements take, by its shape."""
+    """Return how much memory a tensor's elements take, by its shape."""
     if meta.shape is None or any(size < 0 for size in meta.shape):
         return 0
     digits = "".join(c for c in meta.dtype.partition("_")[0] if c.isdigit())

@@ -1,4 +1,4 @@
-"""What an op does to memory, from its name and the tensors it took and gave."""
+"""What an op does to memory, judged by its name, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from clew.events.columns import IN, OUT
 from clew.events.op_names import bare_op
 from clew.run.run import Run
 
-# Ops that only hand on what they were given, in memory of its own.
+# Ops that only copy what they were given.
 _COPIES = frozenset(
     {"clone", "_to_copy", "copy", "lift_fresh", "lift", "contiguous", "_unsafe_view"}
 )
@@ -14,7 +14,7 @@ _SEED = "ones_like"
 
 
 def writes(name: str) -> bool:
-    """Whether an op of this name changes one of its arguments.
+    """Return whether an op of this name changes one of its arguments.
 
     >>> writes("aten.relu_.default"), writes("aten.add.out"), writes("aten.__and__.Tensor")
     (True, True, False)
@@ -25,13 +25,13 @@ def writes(name: str) -> bool:
 
 
 def storages(run: Run, row: int, role: str) -> set[int]:
-    """The memory of the tensors an event took or gave."""
+    """Return the memory of the tensors an event took or returned."""
     storage = run.columns.storage
     return {int(storage[v]) for leaf, v in run.leaf_values(row) if leaf.role == role}
 
 
 def is_minor(run: Run, row: int) -> bool:
-    """Whether an op only looks at memory in another way, or copies it."""
+    """Return whether an op only makes a view, or copies."""
     name = run.name(row)
     if bare_op(name) in _COPIES:
         return True
@@ -40,5 +40,5 @@ def is_minor(run: Run, row: int) -> bool:
 
 
 def starts_backward(run: Run, row: int) -> bool:
-    """Whether an op may be the one with which `loss.backward()` begins."""
+    """Return whether an op may be the one with which `loss.backward()` begins."""
     return bare_op(run.name(row)) == _SEED

@@ -1,4 +1,4 @@
-"""Events in the order in which they began and ended, and edges that say only that."""
+"""Events in the order in which they began and ended, and edges for that order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _LATER_PHASES = (BACKWARD, OPTIMIZER)
 
 
 def walk(structure: Structure, tops: list[int]) -> Iterator[tuple[int, bool]]:
-    """Each event of the forward pass as it begins (True), and calls again as they end (False)."""
+    """Yield each event of the forward pass as it begins (True), and calls again as they end
+    (False).
+    """
     phase = structure.run.phase.tolist()
     pending = [(row, True) for row in reversed(tops)]
     while pending:
@@ -28,7 +30,7 @@ def walk(structure: Structure, tops: list[int]) -> Iterator[tuple[int, bool]]:
 
 
 def is_next(source: Runs, target: Runs) -> bool:
-    """Whether two events belong to different runs of one repeat."""
+    """Return whether two events belong to different runs of one repeat."""
     for (repeat, run), (other, other_run) in zip(source, target, strict=False):
         if repeat != other:
             return False
@@ -38,7 +40,7 @@ def is_next(source: Runs, target: Runs) -> bool:
 
 
 def order_edges(structure: Structure, boxes: Boxes) -> list[Edge]:
-    """An edge from each box to the one that ran next."""
+    """Return an edge from each box to the one that ran next."""
     edges: dict[tuple[str, str], Edge] = {}
     last: tuple[str, int] | None = None
     for row, begins in walk(structure, boxes.tops):
@@ -54,5 +56,5 @@ def order_edges(structure: Structure, boxes: Boxes) -> list[Edge]:
 
 
 def containment(nodes: dict[str, Node]) -> list[Edge]:
-    """An edge from each frame to what is directly in it."""
+    """Return an edge from each frame to the nodes directly in it."""
     return [Edge(n.parent, n.id, INSIDE) for n in nodes.values() if n.parent is not None]

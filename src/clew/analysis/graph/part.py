@@ -1,7 +1,7 @@
 """Choose the part of a run that a graph draws: one rank, and one forward pass of one step.
 
-In come a run and what the user asked for, out come the rows to draw and what to say of them. A
-training run drawn whole is thousands of boxes that say the same again and again.
+Input: a run and what the user asked for. Output: the rows to draw and a text that describes them. A
+whole training run would be thousands of boxes with the same content.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from clew.run.run import Run
 
 @dataclass(frozen=True, slots=True)
 class GraphPart:
-    """Rows that no call contains, in order, and what to say of them if there is more."""
+    """Rows that no call contains, in order, and a text for them if the run has more."""
 
     rows: list[int]
     said: str = ""
 
 
 def one_rank(run: Run, rows: list[int] | None = None) -> tuple[Run, list[int] | None, str]:
-    """Give the run of one rank, those of some rows that are its own, and what to say of it.
+    """Return the run of one rank, those of some rows that belong to it, and a text for it.
 
     It is the first rank, or the first that has some of the rows.
     """
@@ -41,7 +41,7 @@ def one_rank(run: Run, rows: list[int] | None = None) -> tuple[Run, list[int] | 
 
 
 def of_step(run: Run, rows: list[int], step: int) -> GraphPart:
-    """Give those of some rows that ran in a step."""
+    """Return those of some rows that ran in a step."""
     found = [row for row in rows if run.step[row] == step]
     if not found:
         there = sorted({int(run.step[row]) for row in rows})
@@ -51,7 +51,7 @@ def of_step(run: Run, rows: list[int], step: int) -> GraphPart:
 
 
 def first_forward(structure: Structure) -> GraphPart:
-    """Give one forward pass of the first step that has one.
+    """Return one forward pass of the first step that has one.
 
     It ends where the backward pass or an optimizer begins; without either it is the whole step.
     """

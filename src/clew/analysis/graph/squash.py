@@ -1,4 +1,4 @@
-"""Calls that the user wants as one box: those of one class, or of one name but for its index."""
+"""Calls that the user wants as one box: those of one class, or of one name except for the index."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _INDEX = re.compile(r"\.?\d+")
 
 
 def bare(name: str) -> str:
-    """A name without its indices.
+    """Return a name without its indices.
 
     >>> bare("layers.0 … 11"), bare("linear1"), bare("0")
     ('layers', 'linear', '0')
@@ -21,7 +21,7 @@ def bare(name: str) -> str:
 
 
 def squash(nodes: dict[str, Node], by: str, everywhere: bool) -> dict[str, str]:
-    """For each node the one it becomes: among the calls in one frame, or among all."""
+    """Return for each node the one it is merged into: within one frame, or everywhere."""
     frames = {node.parent for node in nodes.values()}
     first: dict[object, str] = {}
     becomes: dict[str, str] = {}
@@ -36,7 +36,7 @@ def squash(nodes: dict[str, Node], by: str, everywhere: bool) -> dict[str, str]:
 def merged(
     nodes: dict[str, Node], rows: dict[str, list[int]], becomes: dict[str, str], by: str
 ) -> tuple[dict[str, Node], dict[str, list[int]]]:
-    """The nodes that are left, with the rows of those they swallowed."""
+    """Return the nodes that are left, with the rows of those merged into them."""
     left: dict[str, Node] = {}
     for node in nodes.values():
         name = becomes[node.id]
@@ -53,7 +53,7 @@ def merged(
 
 
 def merged_edges(edges: list[Edge], becomes: dict[str, str]) -> list[Edge]:
-    """Edges between the nodes that are left, those of one kind between two as one."""
+    """Return edges between the nodes that are left, joining those of one kind between two nodes."""
     labels: dict[tuple[str, str, str], dict[str, None]] = {}
     counts: Counter[tuple[str, str, str]] = Counter()
     for edge in edges:

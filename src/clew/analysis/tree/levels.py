@@ -1,8 +1,8 @@
 """Ranks and steps: which events belong to each, and which of them are the same.
 
-In comes a `Run`, out come `RankStep`s: what one rank did in one step. Two are the same when they
-ran the same calls and ops on tensors of the same shapes, in the same order and nesting, forward,
-backward and optimizer alike; constants, such as a learning rate, may differ.
+Input: a `Run`. Output: `RankStep`s: what one rank did in one step. Two are the same when they ran
+the same calls and ops on tensors of the same shapes, in the same order and nesting, in forward,
+backward and optimizer; constants, such as a learning rate, may differ.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from clew.run.run import Run
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankStep:
-    """What one rank did in one step: its events, and what it is compared by, sizes included."""
+    """What one rank did in one step: its events, and the keys to compare it by."""
 
     rank: int
     step: int
@@ -34,7 +34,7 @@ class RankStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Alike:
-    """Ranks, or steps in a row, that did the same; `spans` has the events of one in each row.
+    """Ranks, or consecutive steps, that did the same; each row of `spans` has the events of one.
 
     `exact` is False if sizes of tensors differ between them.
     """
@@ -46,7 +46,7 @@ class Alike:
 
 
 def top_rows(run: Run) -> Ints:
-    """Give for each row the outermost event it ran in, itself if it ran in none."""
+    """Return for each row the outermost event it ran in, itself if it ran in none."""
     top: Ints = np.where(run.parent_row < 0, np.arange(len(run)), run.parent_row)
     while True:
         above = top[top]
@@ -56,10 +56,10 @@ def top_rows(run: Run) -> Ints:
 
 
 def sections(run: Run, top: Ints) -> Ints:
-    """Give for each row whether it belongs to the backward pass, the optimizer or neither.
+    """Return for each row whether it belongs to the backward pass, the optimizer or neither.
 
-    The outermost event decides: what a call runs belongs to the call, also if that is a backward
-    pass. A call is told as a call unless a checkpoint runs it again.
+    The outermost event decides: what a call runs belongs to the call, even if it is a backward
+    pass. A call counts as a call unless a checkpoint recomputes it.
     """
     kind, phase = run.columns.kind[top], run.phase[top]
     is_call = kind == MODULE
@@ -72,15 +72,15 @@ def sections(run: Run, top: Ints) -> Ints:
 def stretches(
     run: Run, structure: Structure, sizeless: Structure | None, top: Ints
 ) -> list[RankStep]:
-    """Give what each rank did in each step, in order; steps in which nothing ran are left out.
+    """Return what each rank did in each step, in order, without steps in which nothing ran.
 
-    With `sizeless`, sizes of tensors make no difference.
+    With `sizeless`, sizes of tensors are ignored.
     """
     c = run.columns
     rows = np.flatnonzero((c.kind == MODULE) | (c.kind == OP) | (c.error >= 0))
     if not len(rows):
         return []
-    # What a call runs is of the step in which the call began.
+    # What a call runs belongs to the step in which the call began.
     step = run.step[top[rows]]
     process = run.process[rows]
     if ((np.diff(process) < 0) | ((np.diff(process) == 0) & (np.diff(step) < 0))).any():
@@ -94,7 +94,7 @@ def stretches(
     position[rows] = np.arange(len(rows)) - np.repeat(bounds, ends - bounds)
     counts, looks = structure.looks(rows)
     loose = None if sizeless is None else sizeless.looks(rows)[1]
-    # One number for all that an event is compared by.
+    # One number for everything by which an event is compared.
     facts = numbered(
         c.kind[rows], c.subject[rows], position[run.parent_row[rows]], run.phase[rows],
         c.error[rows], _threads(run)[rows], run.end[rows] < 0, counts,
@@ -111,7 +111,7 @@ def stretches(
 
 
 def _threads(run: Run) -> Ints:
-    """Give for each row its thread as a number among those of its rank."""
+    """Return for each row its thread as a number among those of its rank."""
     threads: Ints = run.thread.copy()
     for rank in run.ranks:
         mine = run.process == rank
@@ -120,7 +120,7 @@ def _threads(run: Run) -> Ints:
 
 
 def alike_ranks(found: list[RankStep], fold: bool) -> list[Alike]:
-    """Give the ranks, those that did the same in all their steps as one."""
+    """Return the ranks; those that did the same in all their steps are one."""
     groups: dict[Any, list[list[RankStep]]] = {}
     for rank, stretches_of_rank in groupby(found, lambda stretch: stretch.rank):
         mine = list(stretches_of_rank)
@@ -130,7 +130,7 @@ def alike_ranks(found: list[RankStep], fold: bool) -> list[Alike]:
 
 
 def alike_steps(found: list[RankStep], fold: bool) -> list[Alike]:
-    """Give the steps of a rank, those in a row that are the same as one."""
+    """Return the steps of a rank; consecutive equal ones are one."""
     groups: list[list[RankStep]] = []
     for stretch in found:
         if fold and groups and groups[-1][-1].key == stretch.key:

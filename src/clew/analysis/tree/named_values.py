@@ -1,4 +1,4 @@
-"""Named values of the tree: variables, taps and gradients, those that differ in an index as one."""
+"""Named values of the tree: variables, taps, gradients; names that differ in an index are one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DIGITS = re.compile(r"\d+")
 
 
 def named_nodes(run: Run) -> tuple[TreeNode, ...]:
-    """Give a node for each name; `count` is how many values it has, `outputs` their looks."""
+    """Return a node for each name; `count` is how many values it has, `outputs` their shapes."""
     found: dict[int, list[int]] = {}
     for row in sorted(row for kind in (VARIABLE, TAP, GRADIENT) for row in run.rows(kind).tolist()):
         found.setdefault(int(run.columns.subject[row]), []).append(row)
@@ -46,19 +46,19 @@ def _node(run: Run, alike: list[list[int]]) -> TreeNode:
 
 
 def _name(run: Run, row: int) -> str:
-    """Give the address of all values of the name that one has."""
+    """Return the address of all values that share a value's name."""
     stem = int(run.names.stem[row])
     return run.names.stems[stem].removesuffix("#") + run.names.roles[stem]
 
 
 def _looks(run: Run, rows: list[int]) -> tuple[str, ...]:
-    """Give what the values of one name look like, each look once, in order."""
+    """Return dtype and shape of the values of one name, each once, in order."""
     texts = (", ".join(value.look for value in run.values_of(row, OUT).values()) for row in rows)
     return tuple(dict.fromkeys(texts))
 
 
 def _lines(run: Run, rows: list[int]) -> tuple[Source | None, int | None]:
-    """Give the first line of some events and the last, if they are in one file."""
+    """Return the first line of some events and the last, if they are in one file."""
     first = {int(run.derived.source[row]): row for row in reversed(rows)}
     sources = [source for row in first.values() if (source := run.source(row)) is not None]
     if len({source.file for source in sources}) != 1:

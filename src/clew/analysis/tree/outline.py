@@ -1,8 +1,8 @@
-"""The outline of the tree: which lines there are, before anything is said about them.
+"""Outline of the tree: which lines there are, without their texts.
 
-In come the events of a step, out come `Draft`s nested as the nodes will be: module calls, the ops
-that ran between them, repeats, errors. What is folded into a draft is added to its first run's
-`Totals` here, from the outermost fold inwards.
+Input: the events of a step. Output: `Draft`s nested as the nodes will be: module calls, the ops
+that ran between them, repeats, errors. Events folded into a draft are added to the `Totals` of its
+first run here, from the outermost fold inwards.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from clew.events.records import MODULE, OP
 
 @dataclass(slots=True, eq=False)
 class Draft:
-    """A node to be: its events in the first run of everything around it, and what is in it.
+    """A node in the making: its events in the first run of everything that contains it.
 
     `times` is how often such a run ran, `count` of the draft itself included; `within` are the
-    repeats around it, outermost first, its own (`repeat`) included.
+    repeats that contain it, outermost first, including `repeat`, the draft itself if it is one.
     """
 
     kind: str
@@ -32,7 +32,7 @@ class Draft:
     within: tuple[Repeat, ...] = ()
     repeat: Repeat | None = None
     same_as: int | None = None
-    # Of what is not named by its events.
+    # For drafts that are not named by their events.
     name: str = ""
     numbers: tuple[int, ...] = ()
     passes: int = 1
@@ -40,7 +40,7 @@ class Draft:
     children: list[Draft] = field(default_factory=list)
 
 
-# Siblings that are still to be outlined, where they go, and what is around them.
+# Siblings still to be outlined, where they go, and what contains them.
 _Task = tuple[Sequence[Item], list[Draft], int, int, tuple[Repeat, ...]]
 
 
@@ -53,18 +53,18 @@ class Outliner:
         self._kind = folds.structure.kind
         self._error: list[int] = folds.structure.run.columns.error.tolist()
         self._tasks: list[_Task] = []
-        # The first call of each structure at the top, of whatever step and rank.
+        # The first call of each structure at the top, in any step and rank.
         self._shown: dict[int, int] = {}
 
     def outline(self, rows: list[int], times: int, level: int = 0) -> list[Draft]:
-        """Give drafts of some siblings and of all that is inside them.
+        """Return drafts of some siblings and of everything inside them.
 
-        What is inside a call is outlined once; later calls like it, also in the next step or on
-        the next rank, point to the first.
+        The inside of a call is outlined once; later equal calls, also in the next step or on the
+        next rank, point to the first.
         """
         drafts: list[Draft] = []
         self._tasks.append((self._folds.fold(rows), drafts, level, times, ()))
-        # Calls can be nested deeper than Python's own.
+        # Without recursion, as calls can be nested deeper than Python's stack.
         while self._tasks:
             self._siblings(*self._tasks.pop())
         return drafts
@@ -115,10 +115,10 @@ class Outliner:
         return draft
 
     def _open(self, call: Draft, shown: dict[int, int]) -> None:
-        """Let what ran in a call be outlined, or point to an earlier call with the same inside.
+        """Outline what ran in a call, or point to an earlier call with the same inside.
 
-        The ops of a module without modules inside are its own business, unless one failed. A call
-        in which something is not finite is always opened, so that it is seen where.
+        Ops of a module without modules inside are not outlined, unless one failed. A call that has
+        a non-finite value is always opened, to show where it is.
         """
         row = call.rows[0]
         inside = self._folds.inside(row)
@@ -134,7 +134,7 @@ class Outliner:
         self._tasks.append((inside, call.children, call.level + 1, call.times, call.within))
 
     def _is_shown(self, item: Item, level: int) -> bool:
-        """Whether an item is reason enough to show what is inside the call at a level."""
+        """Return whether an item is a reason to show the inside of the call at a level."""
         if isinstance(item, Repeat) or self._kind[item] == MODULE or self._error[item] >= 0:
             return True
         return level == 0 and self._kind[item] == OP

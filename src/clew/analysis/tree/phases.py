@@ -1,7 +1,7 @@
 """The backward pass by part of the model and the optimizer by line, as drafts of the tree.
 
-In come the events of one step that no forward call ran, out come drafts. Passes that are alike are
-told as one, and so are parts of the model whose names differ in an index and whose ops agree.
+Input: the events of one step that no forward call ran. Output: drafts. Equal passes become one, and
+so do parts of the model whose names differ in an index and whose ops agree.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Phases:
         self._totals = totals
         self._outliner = outliner
         self._error: list[int] = self._run.columns.error.tolist()
-        # For each row how many ops that are not of the phase ran before it.
+        # For each row how many ops of other phases ran before it.
         is_op = self._run.columns.kind == OP
         self._others: dict[str, Ints] = {
             BACKWARD: np.cumsum(is_op & (section != BACKWARD_SECTION)),
@@ -43,7 +43,7 @@ class Phases:
         }
 
     def backward(self, tops: list[int], times: int) -> Draft:
-        """Give the backward pass of a step by part of the model."""
+        """Return the backward pass of a step by part of the model."""
         head = self._head(BACKWARD, tops, times, self._part)
         parts: dict[tuple[str, bool], list[int]] = {}
         for row in head.rows:
@@ -62,7 +62,7 @@ class Phases:
         return self._with_failures(head, tops, times)
 
     def optimizer(self, tops: list[int], times: int) -> Draft:
-        """Give the optimizer of a step by line; without children if it is a single one."""
+        """Return the optimizer of a step by line; without children if there is a single line."""
         head = self._head(OPTIMIZER, tops, times, self._line)
         lines: dict[Hashable, list[int]] = {}
         for row in head.rows:
@@ -74,7 +74,7 @@ class Phases:
     def _head(
         self, kind: str, tops: list[int], times: int, place: Callable[[int], Hashable]
     ) -> Draft:
-        """Give the draft of a phase with its events, those of the first pass if all are alike."""
+        """Return the draft of a phase with its events, those of the first pass if all are equal."""
         rows = [
             row
             for top in tops
@@ -100,7 +100,7 @@ class Phases:
         return head
 
     def _part(self, row: int) -> tuple[str, bool]:
-        """Give the part of the model an event is of, and whether a checkpoint runs it again."""
+        """Return the part of the model an event is of, and whether a checkpoint recomputes it."""
         path = self._run.module_path(row)
         name = _OUTSIDE if path is None else part_of(path) or _ROOT
         return name, bool(self._run.phase[row] == RECOMPUTE)
@@ -111,7 +111,7 @@ class Phases:
 
 
 def part_of(path: str) -> str:
-    """Give the part of the model a module is in: up to the first index, else two names deep.
+    """Return the part of the model a module is in: up to the first index, else two names deep.
 
     >>> part_of("encoder.layers.3.norm"), part_of("decoder.head.proj")
     ('encoder.layers.3', 'decoder.head')
@@ -124,7 +124,7 @@ def part_of(path: str) -> str:
 
 
 def listed(names: list[str]) -> str:
-    """Give names that differ in an index as one: a range where it counts by ones.
+    """Write names that differ in an index as one: a range if the indices are consecutive.
 
     >>> listed(["h.0", "h.1", "h.2"]), listed(["h.0", "h.2"]), listed(["h.0", "h.2", "h.3", "h.9"])
     ('h.0 … h.2', 'h.0, h.2', 'h.0, h.2 … h.9')

@@ -1,7 +1,7 @@
 """Time and statistics of events, added up over everything that is folded into them.
 
-In comes a `Run`, out come arrays with a row per event. Folding adds the rows of later runs to
-those of the first: from the outermost fold inwards, a row then has the total over all its likes.
+Input: a `Run`. Output: arrays with a row per event. Folding adds the rows of later runs to those of
+the first, from the outermost fold inwards; a row then has the total over all runs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Totals:
         self._min, self._max = np.full(size, np.nan), np.full(size, np.nan)
         self._count[rows] = finite
         self._mean[rows] = stats["mean"][value]
-        # Large numbers have squares beyond what a float holds: their deviation is then infinite.
+        # Squares of large numbers exceed a float: their standard deviation is then infinite.
         with np.errstate(over="ignore"):
             self._squares[rows] = finite * stats["std"][value] ** 2
         self._min[rows], self._max[rows] = stats["min"][value], stats["max"][value]
@@ -56,7 +56,7 @@ class Totals:
         self._inf: Ints = over_all["inf"].copy()
 
     def fold(self, spans: Ints) -> None:
-        """Add the events of later runs to those of the first; a run in each row of `spans`."""
+        """Add the events of later runs to those of the first; each row of `spans` is a run."""
         first = spans[0]
         self.nanoseconds[first] = self.nanoseconds[spans].sum(axis=0)
         if not self._has_stats:
@@ -81,15 +81,17 @@ class Totals:
         self._count[first] = count
 
     def has_result(self, row: int) -> bool:
-        """Whether statistics of an event's result were taken."""
+        """Return whether statistics of an event's result were recorded."""
         return self._has_stats and bool(self._count[row])
 
     def is_finite(self, rows: list[int]) -> bool:
-        """Whether no result of some events is known to have a NaN or Inf."""
+        """Return whether no result of some events is known to have a NaN or Inf."""
         return not self._has_stats or not ((self._nan[rows] > 0) | (self._inf[rows] > 0)).any()
 
     def stats(self, rows: Iterable[int], result: int | None = None) -> ResultStats | None:
-        """Give counts of NaN and Inf of the results of some events, and numbers of that of one."""
+        """Return counts of NaN and Inf of the results of some events, and statistics of one of
+        them.
+        """
         if not self._has_stats:
             return None
         mine = np.fromiter(rows, dtype=np.int64)
@@ -110,11 +112,11 @@ class Totals:
 
 
 def _times(run: Run, top: Ints, section: Ints) -> Ints:
-    """Give the time of each event, 0 if it has not ended.
+    """Return the time of each event, 0 if it has not ended.
 
-    An op of the backward pass or the optimizer has the time until the next one began, so that what
-    lies between them is part of the whole. Calls that a checkpoint runs again are told by their
-    ops; only if there are none does the outermost call have the time.
+    An op of the backward pass or the optimizer has the time until the next one began, so that the
+    time between them is counted too. Calls that a checkpoint recomputes have no time, their ops do;
+    if there are no ops, the outermost call has the time.
     """
     c = run.columns
     spent: Ints = np.where(run.end >= 0, run.end - run.start, 0)

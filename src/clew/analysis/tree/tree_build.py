@@ -1,6 +1,6 @@
 """The tree of a run, made level by level: ranks, steps, threads, calls.
 
-In comes a `Run`, out comes a frozen `Tree`. Levels of which there is only one have no heading.
+Input: a `Run`. Output: a frozen `Tree`. A level with a single member has no heading.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from clew.run.run import Run
 
 
 def tree_of(folds: Folds) -> Tree:
-    """Give the tree of a run, with the repeats, steps and ranks folded that `folds` says."""
+    """Return the tree of a run, with repeats, steps and ranks folded as `folds` says."""
     run = folds.structure.run
     top = top_rows(run)
     section = sections(run, top)
@@ -44,7 +44,7 @@ def tree_of(folds: Folds) -> Tree:
     def entries(stretch: RankStep, times: int) -> list[Draft]:
         """Outline what ran in one step of a rank: forward by thread, backward, optimizer.
 
-        What ran after the last op of a section stands after the section.
+        Events after the last op of a section come after the section.
         """
         parts: dict[int, list[int]] = {ENTRIES: [], BACKWARD_SECTION: [], OPTIMIZER_SECTION: []}
         for row in stretch.rows[run.parent_row[stretch.rows] < 0].tolist():
@@ -108,7 +108,7 @@ def tree_of(folds: Folds) -> Tree:
 def _under(
     alike: Alike, kind: str, level: int, times: int, inside: list[Draft], headed: bool
 ) -> list[Draft]:
-    """Put a heading over what ran on some ranks or in some steps, if it is wanted."""
+    """Put a heading over what ran on some ranks or in some steps, if there are several."""
     if not headed:
         return inside
     name = numbered(kind, alike.numbers)
@@ -122,7 +122,7 @@ def _under(
 
 
 def _threads(run: Run, section: list[int], found: list[RankStep]) -> dict[int, list[int]]:
-    """Give for each rank the threads of its forward pass, in the order in which they began."""
+    """Return for each rank the threads of its forward pass, in the order in which they began."""
     threads: dict[int, dict[int, None]] = {}
     for stretch in found:
         tops = stretch.rows[run.parent_row[stretch.rows] < 0].tolist()
@@ -132,7 +132,7 @@ def _threads(run: Run, section: list[int], found: list[RankStep]) -> dict[int, l
 
 
 def numbered(noun: str, numbers: tuple[int, ...]) -> str:
-    """Give the numbers of ranks or steps as one name.
+    """Return the numbers of ranks or steps as one name.
 
     >>> numbered("step", (3,)), numbered("rank", (0, 1, 2, 3)), numbered("step", (0, 10, 20, 30))
     ('step 3', 'ranks 0 … 3', 'steps 0, 10 … 30')
@@ -148,7 +148,7 @@ def numbered(noun: str, numbers: tuple[int, ...]) -> str:
 
 
 def _title(run: Run) -> str:
-    """Give the name of the run, else the classes of its outermost modules."""
+    """Return the name of the run, else the classes of its outermost modules."""
     c = run.columns
     tops = (c.kind == MODULE) & (run.parent_row < 0) & (run.phase != RECOMPUTE)
     roots = dict.fromkeys(c.modules[subject].cls for subject in c.subject[tops].tolist())

@@ -1,7 +1,7 @@
-"""What a node of the tree says: names, tensors, counts, time, statistics, source, error.
+"""Facts of the tree's nodes: names, tensors, counts, time, statistics, source, error.
 
-In come `Draft`s, out come `TreeNode`s, made from the innermost outwards so that headings are the
-sums of what is under them.
+Input: `Draft`s. Output: `TreeNode`s, made from the innermost outwards so that headings are the sums
+of what is under them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Facts:
 
     @cached_property
     def parameters(self) -> Parameters:
-        """Numbers of parameters."""
+        """Return numbers of parameters."""
         return Parameters(self._run.columns.modules, self._run.columns.parameters)
 
     def nodes(self, drafts: Sequence[Draft]) -> tuple[TreeNode, ...]:
@@ -69,7 +69,7 @@ class Facts:
         return node
 
     def _placed(self, draft: Draft, children: tuple[TreeNode, ...]) -> TreeNode:
-        """Give what all nodes have: the sums of what is in it, and where it lies."""
+        """Return a node with what all nodes have: sums over its children, and its event."""
         row = draft.rows[0]
         seconds = [child.seconds for child in children if child.seconds is not None]
         return TreeNode(
@@ -95,7 +95,7 @@ class Facts:
         )
 
     def _section_line(self, draft: Draft) -> Source | None:
-        """Give the line that started the backward pass or the optimizer."""
+        """Return the line that started the backward pass or the optimizer."""
         if draft.kind in (tree_model.BACKWARD, tree_model.OPTIMIZER):
             return self._run.running_line(draft.rows[0])
         return None
@@ -138,14 +138,14 @@ class Facts:
         )
 
     def _same_as(self, row: int, first: int) -> str:
-        """Give the rank or step in which a call like another was, its name if that is here."""
+        """Return the rank or step of an equal earlier call, or its name if that is the same."""
         for noun, numbers in (("rank", self._run.process), ("step", self._run.step)):
             if numbers[row] != numbers[first]:
                 return f"{noun} {int(numbers[first])}"
         return self._structure.name(first)
 
     def _name(self, draft: Draft) -> str:
-        """Give a module's name, or the first and last of those it stands for."""
+        """Return a module's name, or the first and last of those the node stands for."""
         row = draft.rows[0]
         if not draft.within:
             return self._structure.name(row)
@@ -153,7 +153,7 @@ class Facts:
         return name_range(self._structure.name(row), self._structure.name(like[-1]), above=1)
 
     def _of_ops(self, node: TreeNode, draft: Draft) -> TreeNode:
-        """Give a node whose events are its own: ops, and calls that are told by their ops."""
+        """Return a node with its ops, and with calls that are counted by their ops."""
         kind, rows = self._structure.kind, draft.rows
         ops = [row for row in rows if kind[row] == OP]
         counts = Counter(map(self._run.name, ops))
@@ -193,7 +193,7 @@ class Facts:
         return tuple((path, v.look if isinstance(v, Value) else repr(v)) for path, v in arguments)
 
     def _lines(self, rows: list[int]) -> tuple[Source | None, int | None]:
-        """Give the first of the lines some ops came from, and the last if that is in its file."""
+        """Return the first of the lines some ops came from, and the last if that is in its file."""
         sources = [source for row in (rows[0], rows[-1]) if (source := self._run.source(row))]
         if len(sources) < 2 or sources[0].file != sources[1].file:
             return (sources[0] if sources else None), None
@@ -213,7 +213,7 @@ class Facts:
         )
 
     def _taken(self, rows: list[int]) -> tuple[tuple[str, str], ...]:
-        """Give what some ops take from outside, parameters aside."""
+        """Return what some ops take from outside, parameters aside."""
         c = self._run.columns
         seen: set[int] = set()
         taken = []
@@ -225,7 +225,7 @@ class Facts:
         return tuple(taken)
 
     def _tensors(self, row: int, role: str) -> tuple[tuple[str, str], ...]:
-        """Give the paths and looks of an event's tensors, of objects that hold some the classes."""
+        """Return paths and looks of an event's tensors; of objects that hold tensors, the class."""
         pairs = [
             (leaf.path, self._look(value))
             for leaf, value in self._run.direct_values(row)

@@ -1,8 +1,8 @@
-"""What the tree is made of: frozen nodes, numbers as numbers.
+"""Data model of the tree: frozen nodes, numbers as numbers.
 
 `ops`, `calls` and `seconds` of a node are totals over everything it stands for: all runs of a
-repeat, all steps and ranks that are folded into one. The ops and calls of the children of a node,
-if it has any, sum to its own (a call counts itself on top of them). Nothing here knows a `Run`.
+repeat, all steps and ranks that are folded into one. The ops and calls of a node's children, if it
+has any, sum to those of the node (a call counts itself in addition). Knows no `Run`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RANK, STEP, THREAD, REPEAT = "rank", "step", "thread", "repeat"
 CALL, OPS, FAILURE = "call", "ops", "failure"
 # The backward pass with the parts of the model it went through, the optimizer with its lines.
 BACKWARD, GROUP, OPTIMIZER, LINE = "backward", "group", "optimizer", "line"
-# Values that have a name; what is left out of a level.
+# Named values; a node for what a level leaves out.
 NAMED, REST = "named", "rest"
 
 # Levels of the headings. Entries of a step are at 0, what runs in a call is one level deeper.
@@ -31,8 +31,8 @@ RANK_LEVEL, STEP_LEVEL = -2, -1
 class ResultStats:
     """Statistics of a result over everything its node stands for.
 
-    Counts of NaN and Inf are those of all results; the rest is of the first result that has
-    statistics, its finite elements: how many they are, their mean, deviation and range.
+    Counts of NaN and Inf are over all results; the rest is of the first result that has statistics,
+    over its finite elements: their number, mean, standard deviation and range.
     """
 
     nan: int
@@ -44,7 +44,7 @@ class ResultStats:
     max: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the fields by name."""
+        """Return the fields by name."""
         return {
             "mean": self.mean, "std": self.std, "min": self.min, "max": self.max,
             "count": self.count, "nan": self.nan, "inf": self.inf,
@@ -56,8 +56,8 @@ class TreeNode:
     """One line of the tree and what is under it.
 
     `count` says how many runs, ranks, steps or groups in a row are folded into the node; all of
-    them have the same ops. Where the node lies in others that are folded, each of those has as
-    many again. Names, tensors, source and event are those of the first.
+    them have the same ops. If the node lies in others that are folded, each run of those has
+    `count` more. Names, tensors, source and event are those of the first.
     """
 
     kind: str
@@ -66,29 +66,29 @@ class TreeNode:
     count: int = 1
     ops: int = 0
     calls: int = 0
-    # None for what has not ended.
+    # None if it has not ended.
     seconds: float | None = None
     children: tuple[TreeNode, ...] = ()
-    # The first event it stands for: its id on its rank, and where that lies.
+    # The first event it stands for: its id on its rank, its rank, step and phase.
     event: int | None = None
     rank: int | None = None
     step: int | None = None
     phase: str | None = None
-    # Of a call.
+    # For a call.
     cls: str = ""
     address: str | None = None
     module: str | None = None
     is_open: bool = False
-    # An earlier sibling with the same inside, which is not shown again, or the step or rank of it.
+    # An earlier sibling with the same inside, which is not shown again, or its step or rank.
     same_as: str | None = None
-    # How many modules are called, with how many parameters; of how many the node itself, which
-    # may lie in others that are folded, says that they are folded.
+    # How many different modules are called, and their parameters. `own_modules` are those that the
+    # node folds itself: it may also lie in other folded nodes.
     modules: int = 0
     parameters: int = 0
     own_modules: int = 0
     # It has no parameters and computes with those of another module.
     shares_parameters: bool = False
-    # Paths and looks of tensors that go in and come out.
+    # Paths of the tensors that go in and come out, with dtype and shape.
     inputs: tuple[tuple[str, str], ...] = ()
     outputs: tuple[tuple[str, str], ...] = ()
     # How often each op ran, in order of first use.
@@ -98,13 +98,13 @@ class TreeNode:
     last_line: int | None = None
     # Sizes of tensors differ between the runs that are folded.
     sizes_vary: bool = False
-    # Of the backward pass and the optimizer: how often they began, if the passes are not alike.
+    # For the backward pass and the optimizer: how often they began, if the passes differ.
     passes: int = 1
     mode: str | None = None
     # The numbers of the ranks or steps of a heading.
     numbers: tuple[int, ...] = ()
     error: str | None = None
-    # Of an op that failed: paths of its arguments and what they look like, constants as Python.
+    # For an op that failed: paths of its arguments with dtype and shape, constants as Python.
     arguments: tuple[tuple[str, str], ...] = ()
     leads_to_failure: bool = False
 
@@ -114,7 +114,7 @@ class TreeNode:
         return plain(f"<TreeNode {self.kind} {self.name}{times}: {counts}>")
 
     def facts(self) -> dict[str, Any]:
-        """Give the fields by name, without the children."""
+        """Return the fields by name, without the children."""
         return {
             "kind": self.kind,
             "name": self.name,
@@ -159,7 +159,7 @@ class TreeNode:
 
 
 def walk(nodes: Sequence[TreeNode]) -> Iterator[TreeNode]:
-    """Give nodes and all that is under them, parents first, in order."""
+    """Yield nodes and all that is under them, parents first, in order."""
     pending = list(reversed(nodes))
     while pending:
         node = pending.pop()
@@ -168,10 +168,9 @@ def walk(nodes: Sequence[TreeNode]) -> Iterator[TreeNode]:
 
 
 def down_to(nodes: Sequence[TreeNode], depth: int | None) -> list[TreeNode]:
-    """Give those of some siblings that a depth leaves: all or none, but for the way to a failure.
+    """Return the siblings that a depth leaves: all or none, except the way to a failure.
 
-    Where that is shown alone, a node beside it stands for the rest, so that sums stay what they
-    are.
+    If only that is shown, a node beside it stands for the rest, so that the sums still hold.
     """
     hidden = [node for node in nodes if depth is not None and node.level > depth]
     failed = [node for node in hidden if node.leads_to_failure]
@@ -182,7 +181,7 @@ def down_to(nodes: Sequence[TreeNode], depth: int | None) -> list[TreeNode]:
 
 
 def rest_of(nodes: Sequence[TreeNode], name: str) -> TreeNode:
-    """Give a node that stands for several siblings."""
+    """Return a node that stands for several siblings."""
     seconds = [node.seconds for node in nodes if node.seconds is not None]
     return TreeNode(
         REST,
@@ -195,7 +194,7 @@ def rest_of(nodes: Sequence[TreeNode], name: str) -> TreeNode:
 
 
 def to_dicts(nodes: Sequence[TreeNode], depth: int | None = None) -> list[dict[str, Any]]:
-    """Give nodes and all that is under them, down to a depth, as plain data."""
+    """Return nodes and all that is under them, down to a depth, as plain data."""
     roots: list[dict[str, Any]] = []
     pending = [(node, roots) for node in reversed(down_to(nodes, depth))]
     while pending:
@@ -227,7 +226,7 @@ class Tree:
     named: tuple[TreeNode, ...]
 
     def to_dict(self, depth: int | None = None) -> dict[str, Any]:
-        """Give the tree as plain data, down to a depth."""
+        """Return the tree as plain data, down to a depth."""
         return {
             "name": self.name,
             "level": self.level,

@@ -1,7 +1,7 @@
-"""What the source calls an op: the expression, its operands, the name its result is given.
+"""The source expression of an op: its text, its operands, the name its result is assigned to.
 
-In come ops as a live trace tells of them, or places in the source; out come the source's words. An
-expression on several lines is read, too, as long as its statement begins and ends with it.
+Input: ops of a live trace, or positions in the source. Output: texts from the source. An expression
+on several lines is read too, if its statement begins and ends with it.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from clew.events.notebook_cells import file_of
 
 _PRODUCTS = ("mm", "bmm", "mv", "dot")
 _VIEWS = ("view", "unsafe_view")
-# The ops that an operator stands for; others that it runs make ready for them.
+# The ops that an operator stands for; other ops that it runs prepare the operands.
 _OPERATORS: dict[type[ast.AST], tuple[str, ...]] = {
     ast.MatMult: _PRODUCTS, ast.Add: ("add",), ast.Sub: ("sub", "rsub"), ast.Mult: ("mul",),
     ast.Div: ("div",), ast.FloorDiv: ("floor_divide",), ast.Mod: ("remainder",),
     ast.Pow: ("pow",), ast.USub: ("neg",), ast.Invert: ("bitwise_not",),
 }  # fmt: skip
-# The same for functions and attributes whose ops have other names than they have themselves.
+# The same for functions and attributes whose ops have a different name.
 _NAMED = {
     "matmul": _PRODUCTS, "reshape": _VIEWS, "flatten": _VIEWS, "chunk": ("split",),
     "contiguous": ("clone",), "T": ("permute",), "mT": ("transpose",),
     **dict.fromkeys(("to", "float", "double", "half", "bfloat16", "long"), ("to_copy",)),
 }  # fmt: skip
-# Of an index that is no tuple: one op, by the kind of the index.
+# An index that is no tuple runs one op, by the kind of the index.
 _INDEXING = ("select", "slice", "index", "unsqueeze", "alias")
-# An expression has few ops before its own; one that is run again and again may have none.
+# An expression has few ops before its main op; one that runs in a loop may never reach it.
 _MOST_ORIGINS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """An expression as the source has it.
+    """An expression as written in the source.
 
     `ops` are the bare names of the ops that it stands for. `operands` are those of an operator,
     `variables` those of them that are no numbers. `target` is what the result is assigned to, None
-    if that is nothing or more than this result.
+    if it is not assigned, or together with other results.
     """
 
     text: str
@@ -55,17 +55,17 @@ class Expression:
     target: str | None
 
     def stands_for(self, op: str) -> bool:
-        """Whether an op is what is written here, and not one that is needed on the way."""
+        """Return whether an op is the one written here, and not one that runs in preparation."""
         return op.strip("_") in self.ops
 
     def names(self, op: str, tensors: Sequence[int]) -> dict[int, str]:
-        """What those arguments of an op are called that are tensors, by their positions.
+        """Return the source names of an op's tensor arguments, by their positions.
 
-        Those that are no operands here, or may be either, are left out.
+        Arguments that are no operands here, or could be either operand, are left out.
         """
         operands = self.operands[::-1] if op == "rsub" else self.operands
         if len(tensors) == 1 and op.strip("_") in ("add", "mul"):
-            # The tensor comes first, on whichever side of the operator it stands.
+            # The tensor is the first argument, on whichever side of the operator it is written.
             operands = self.variables if len(self.variables) == 1 else ()
         return {at: operands[at] for at in tensors if at < len(operands)}
 
@@ -78,9 +78,9 @@ class Operand(NamedTuple):
 
 
 class Words(NamedTuple):
-    """An operator's text, its operands by the op's arguments, and what the op's result is called.
+    """Text of an operator, its operands by the op's arguments, and the name of the op's result.
 
-    An operand is what the source names, which may have another shape than the argument.
+    An operand is the tensor that the source names, whose shape may differ from the argument's.
     """
 
     text: str | None = None
@@ -89,11 +89,11 @@ class Words(NamedTuple):
 
 
 class Wording(threading.local):
-    """The source's words for ops as they run, thread by thread.
+    """Finds the source texts of ops as they run, thread by thread.
 
-    An operator may run ops before and after its own, as `@` does to have three dimensions where
-    there are four. So the operands are those that the arguments of its own op were made of, and
-    the result is that of the op after it.
+    An operator may run ops before and after its main op: `@` reshapes four dimensions to three. So
+    the operands are the tensors that the arguments of the main op were made from, and the result is
+    that of the op after it.
     """
 
     def __init__(self) -> None:
@@ -101,17 +101,17 @@ class Wording(threading.local):
 
     def _begin(self, source: Source | None) -> None:
         self._source = source
-        # By the id of what was made of it on the way; None if it is of no use for names.
+        # By the id of the prepared tensor; None if it is of no use for names.
         self._origins: dict[int, tuple[LiveValue, LiveValue | None]] = {}
         self._unfinished: Any = None
 
     def of(self, event: Happening, op: str) -> Words:
-        """The words for an op with a bare name; none for all that the source does not say."""
+        """Return the texts for an op with a bare name; None for what the source does not show."""
         source = event.source
         if source != self._source:
             self._begin(source)
         found = None if source is None else expression_at(source)
-        # What a call of a library ran is not written there; of an operator it may be: `1 - x`.
+        # Ops that a library call ran are not written there; those of an operator may be: `1 - x`.
         if found is None or not (event.is_direct or found.operands):
             return Words()
         if not found.stands_for(op):
@@ -134,11 +134,11 @@ class Wording(threading.local):
         return self._origins.get(id(value), (value, value))[1]
 
     def _is_last(self, event: Happening, op: str) -> bool:
-        """Take note of an op on the way; whether it is the one after the expression's own."""
+        """Note a preparing op; return whether it is the one after the expression's main op."""
         taken, given = list(values_in(event.inputs)), list(values_in(event.outputs))
         if len(self._origins) > _MOST_ORIGINS:
             self._origins.clear()
-        # Turned around, operands may have changed sides.
+        # In a transposed tensor operands may have changed sides.
         is_plain = len(taken) == 1 and op not in ("transpose", "t")
         for value in given:
             self._origins[id(value)] = value, self._origin(taken[0]) if is_plain else None
@@ -147,12 +147,12 @@ class Wording(threading.local):
 
 @lru_cache(maxsize=4096)
 def expression_at(source: Source) -> Expression | None:
-    """The expression at a place; None where Python does not tell columns, or there is no source."""
+    """Return the expression at a position; None if there is no source or no column numbers."""
     found = linecache.getlines(file_of(source.file))[source.line - 1 : source.end_line]
     if not found or source.end_col == 0:
         return None
     statement, lines = "".join(found).strip(), [line.encode() for line in found]
-    # The end first: columns count from the beginning of a line.
+    # Cut the end first: columns count from the beginning of a line.
     lines[-1] = lines[-1][: source.end_col]
     lines[0] = lines[0][source.col :]
     text = b"".join(lines).decode(errors="replace")

@@ -1,7 +1,7 @@
-"""The picture of a tree of names: a box for each module, alike ones as one box with a count.
+"""Graph of a tree of names: a box for each module, equal ones as one box with a count.
 
-In comes a tree of `Name`s, made from paths or by hand; out comes a `Graph` whose edges lead from
-each module to those in it. Modules are alike if they differ only in a number and hold the same.
+Input: a tree of `Name`s, made from paths or by hand. Output: a `Graph` whose edges lead from each
+module to those in it. Modules are equal if they differ only in a number and hold the same.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from clew.analysis.fold import name_range
 from clew.analysis.graph.graph_model import CALL, INSIDE, Edge, Graph, Node
 from clew.compat.engine.name_tree import Name
 
-# What hooks call the model itself, which has no name.
+# The name that hooks give the model itself, which has no path.
 _ROOT = "root"
 _MODEL = "(root)"
-# How many numbers a box names that do not follow on one another.
+# The most numbers that a box lists if they are not consecutive.
 _MOST_NUMBERS = 3
 
 
@@ -32,7 +32,7 @@ class _Module:
 
     @property
     def family(self) -> str:
-        """What it shares with modules that differ in a number only."""
+        """Return what it shares with modules that differ only in a number."""
         return "" if self.title.partition(".")[0].isdigit() else self.name
 
 
@@ -48,10 +48,10 @@ class _Box:
 def name_graph(
     tree: Name, *, prune: bool = False, fold: bool = True, squash: bool = False
 ) -> Graph:
-    """The graph of a tree.
+    """Return the graph of a tree.
 
     `prune` leaves out names without others below them, if more than one box is left. `fold` makes
-    one box of modules that are alike; `squash` one of all that have the same name.
+    one box of equal modules; `squash` one of all that have the same name.
     """
     boxes = _Boxes(fold).of(_tops(tree))
     if prune and _count(_pruned(boxes)) > 1:
@@ -61,7 +61,7 @@ def name_graph(
 
 
 def _tops(tree: Name) -> list[_Module]:
-    """The modules that no other contains; the model's own line is put around all others."""
+    """Return the modules that no other contains; the model itself contains all if it is listed."""
     around, is_listed = _Module("", _ROOT, _MODEL), False
     if tree.parents or tree.name != _ROOT:  # a part of a tree
         _add(tree, dict.fromkeys(tree.places.values() or [""], around))
@@ -77,7 +77,7 @@ def _tops(tree: Name) -> list[_Module]:
 
 
 def _add(name: Name, around: dict[str, _Module]) -> None:
-    """Put the modules of a name, and all below it, into those around them, given by their paths."""
+    """Put the modules of a name, and all below it, into their containers, given by path."""
     made: dict[str, _Module] = {}
     found = _found(name, around)
     for place, numbers, _ in found:
@@ -93,9 +93,9 @@ def _add(name: Name, around: dict[str, _Module]) -> None:
 
 
 def _found(name: Name, around: Collection[str]) -> list[tuple[str, list[str], str]]:
-    """The modules of a name: their paths, the numbers at the end, the paths of those around them.
+    """Return the modules of a name: their paths, the numbers at the end, paths of containers.
 
-    A tree that was made or changed by hand has what its indices say, in every module around.
+    If a tree was made or changed by hand, its indices are repeated in every container.
     """
     places = [(place, _numbers(place, outer), outer) for place, outer in name.places.items()]
     seen = {number for _, numbers, _ in places for number in numbers}
@@ -114,7 +114,7 @@ def _numbers(place: str, above: str) -> list[str]:
 
 
 def _holder(place: str, places: dict[str, _Module]) -> str | None:
-    """The module of the same name that holds a numbered one, such as a Sequential."""
+    """Return the module of the same name that holds a numbered one, such as a Sequential."""
     above, _, last = place.rpartition(".")
     while last.isdigit() and above:
         if above in places:
@@ -152,7 +152,7 @@ def _pruned(boxes: list[_Box]) -> list[_Box]:
 
 
 def _count(boxes: list[_Box]) -> int:
-    """How many boxes there are beside the model's own."""
+    """Count the boxes besides that of the model itself."""
     return sum((box.modules[0].path != "") + _count(box.inside) for box in boxes)
 
 
@@ -179,7 +179,7 @@ def _drawn(boxes: list[_Box], squash: bool) -> tuple[list[Node], list[Edge]]:
 
 
 def _title(box: _Box) -> str:
-    """The name of one module, or of several with their numbers."""
+    """Return the name of one module, or of several with their numbers."""
     first, last = box.modules[0].title, box.modules[-1].title
     numbers = [module.title.rpartition(".")[2] for module in box.modules]
     if not all(map(str.isdigit, numbers)) or int(numbers[-1]) - int(numbers[0]) < len(numbers):

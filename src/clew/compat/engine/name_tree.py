@@ -1,8 +1,7 @@
-"""The names in a list of calls as a tree: `layers.0.attn` and `layers.1.attn` are one name, twice.
+"""Names in a list of calls as a tree: `layers.0.attn` and `layers.1.attn` are one name, twice.
 
-In come module paths, in the order of the calls; out comes a tree of `Name`s, for whoever wants to
-know what was called and how often without looking at each call. A picture of it is made in
-`name_graph`.
+Input: module paths, in the order of the calls. Output: a tree of `Name`s that shows what was called
+and how often, without each single call. `name_graph` makes a picture of it.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from typing import Any
 class Name:
     """One name in the tree.
 
-    `indices` are the numbers that stood behind it (`layers.0`), `count` says how many modules they
-    tell apart, `first_seen` in which path it is first. `places` are the paths of the modules of
-    this name, each with that of the module around it; a tree made by hand has none.
+    `indices` are the numbers after it (`layers.0`), `count` how many modules they distinguish,
+    `first_seen` the number of the first path that has it. `places` maps the path of each module of
+    this name to the path of its container; a tree made by hand has none.
     """
 
     name: str
@@ -30,7 +29,7 @@ class Name:
     places: dict[str, str] = field(default_factory=dict, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """The tree from here on as plain data; `count` is that of the indices."""
+        """Return the tree from here on as plain data; `count` is the number of indices."""
         return {
             "name": self.name,
             "count": len(self.indices),
@@ -40,7 +39,7 @@ class Name:
 
 
 def name_tree(paths: Iterable[str]) -> Name:
-    """Paths as a tree of names; numbers belong to the name before them.
+    """Return paths as a tree of names; numbers belong to the name before them.
 
     >>> tree = name_tree(["layers.0.attn", "layers.1.attn", "head"])
     >>> [(name, found.count) for name, found in tree.children.items()]
@@ -62,7 +61,7 @@ def name_tree(paths: Iterable[str]) -> Name:
 
 
 def _names(path: str) -> Iterator[list[str]]:
-    """The names in a path, each with the numbers behind it."""
+    """Yield the names in a path, each with the numbers after it."""
     found: list[str] = []
     for part in path.split("."):
         if found and not part.isdigit():
@@ -73,7 +72,7 @@ def _names(path: str) -> Iterator[list[str]]:
 
 
 def without_leaves(tree: Name) -> Name:
-    """The tree without names that have none below them; those at the top stay."""
+    """Return the tree without names that have none below them; those at the top stay."""
     return _copied(tree, None, tree.children)
 
 
