@@ -1,11 +1,11 @@
-"""What could not be seen though it ran: kernels that do in one piece what modules spell out."""
+"""Coverage gaps found by reading a run: fused kernels that replace whole modules."""
 
 from __future__ import annotations
 
 from clew.address import matches_op
 from clew.events.model import Gap
 
-# Kernels that stand for whole modules, whose submodules then never run.
+# Kernels that replace whole modules, whose submodules then never run.
 _FUSED = (
     "aten._transformer_encoder_layer_fwd",
     "aten._native_multi_head_attention",
@@ -14,7 +14,7 @@ _FUSED = (
 
 
 def opaque_kernels(ops: list[str]) -> list[Gap]:
-    """Give a gap for each fused kernel that hid modules."""
+    """Return a gap for each fused kernel that hid modules."""
     return [
         Gap(
             "submodules",

@@ -1,9 +1,9 @@
 """Derive facts of events from their columns: step, call, module, owner, forward op, source line.
 
-In comes a batch of events, as columns, and the `State` left by the batches before it; out comes a
-`Derived`, row by row. Whether a run comes as one batch or as many, the facts are the same, so the
+Input: a batch of events, as columns, and the `State` left by the batches before it. Output: a
+`Derived`, row by row. The facts are the same whether a run comes as one batch or as many, so the
 writer of a live trace, a trace in memory and a reader of older files all use this. A batch knows
-the past alone: what needs the future is no column.
+only earlier events: a fact that depends on later ones is never a column.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from clew.events.records import (
 from clew.run.lookup import Interned, Rows, find
 from clew.run.place_facts import PlaceFacts
 
-# How much of the past is remembered: ops whose autograd graph may be alive (per thread), events
-# that may have made a value, calls that an event still to come may lie in, steps begun.
+# How much of the past is kept: ops whose autograd graph may be alive (per thread), events that may
+# have made a value, calls that a later event may lie in, steps begun.
 _MOST_MAKERS = 1 << 20
 _MOST_EVENTS = 1 << 18
 _MOST_CALLS = 1 << 16
 _MOST_MARKS = 1 << 16
-# Of a run with steps, what a writer remembers: the last steps, and at least so many events.
+# In a run with steps, a writer keeps the last steps, and at least this many events.
 _RECENT_STEPS = 3
 _RECENT_EVENTS = 1 << 12
 
 
 class State:
-    """What the events so far say about events to come; its size does not grow with the run."""
+    """What facts of later events need of earlier ones; its size does not grow with the run."""
 
     def __init__(self) -> None:
         self.places = PlaceFacts()
         self.paths = Interned()
         self.prefixes = Interned()
-        # Events so far by what they are counted as, and the numbers of ops and labels there.
+        # Counters of events by address, and the counter of each op and label.
         self.counts: Ints = np.zeros(0, dtype=np.int64)
         self.counters: dict[Any, int] = {}
         self.op_counter: list[int] = []
         self.label_counter: list[int] = []
-        # Ids of the events that begin a step, or a stretch with a name, and what they begin.
+        # Ids of the events that begin a step or a named prefix block, and what they begin.
         self.steps = Rows(("id", "step"))
         self.stretches = Rows(("id", "prefix"))
         # Module calls that events may lie in, by id.
@@ -68,10 +68,10 @@ class State:
         self.makers: dict[int, Rows] = {}
 
     def forget(self, gone: Ints, still_open: Ints) -> None:
-        """Forget what later events do not ask for, however long the run.
+        """Drop what later events do not need, so that the state stays small in a long run.
 
-        They take none of the values `gone`, and may lie in the calls `still_open`. Of what is older
-        than the last two steps, autograd graphs among it, only the newest is remembered.
+        Later events take none of the values `gone`, and may lie in the calls `still_open`. Of what
+        is older than the last two steps, including autograd graphs, only the newest is kept.
         """
         self.values.keep(~np.isin(self.values["number"], gone))
         if len(self.steps) < _RECENT_STEPS:
@@ -79,7 +79,7 @@ class State:
         since = int(self.steps["id"][-_RECENT_STEPS])
         oldest = min(since, int(still_open.min(initial=since)))
         for marks in (self.steps, self.stretches):
-            # With the one that holds at the beginning.
+            # Including the one that is in effect at the beginning.
             first = int(np.searchsorted(marks["id"], oldest, "right")) - 1
             marks.keep(slice(max(0, first), None))
         calls = self.calls["id"]
@@ -92,9 +92,8 @@ class State:
             table.keep(wanted_rows)
 
 
-# What is known of an op that made an autograd node: the number it read, and the id, place, owner
-# and module path of the forward op that it is or stands for; the call that made the checkpoint
-# around it.
+# Facts of an op that made an autograd node: the number it read; id, place, owner and module path of
+# the forward op that it is or belongs to; the call that made the checkpoint that contains it.
 _MAKER = ("made", "id", "place", "owner", "path", "checkpoint")
 _NO_MAKERS = Rows(_MAKER, 0)
 
@@ -129,7 +128,7 @@ def _learn_values(batch: Columns, state: State) -> None:
 
 
 class _Batch:
-    """One batch in order of the ids of its events, with what is found out about each."""
+    """One batch in order of event ids, with the facts found for each event."""
 
     def __init__(self, c: Columns, state: State) -> None:
         self.c = c
@@ -153,14 +152,14 @@ class _Batch:
         self.makers: Ints = np.flatnonzero(self.is_op & (~in_backward | (self.made > 0)))
         self.owner: Ints = np.full(len(self.id), -1, dtype=np.int64)
         self.path: Ints = np.full(len(self.id), -1, dtype=np.int64)
-        # Of the op that made the node which an op runs: its row here, or what is known of it.
+        # For the op that made the node that an op runs: its row here, or its facts.
         self.maker: Ints = np.full(len(self.id), -1, dtype=np.int64)
         self.known: dict[str, Ints] = {
             name: np.full(len(self.id), -1, dtype=np.int64) for name in _MAKER
         }
 
     def facts(self) -> dict[str, Ints]:
-        """Find everything out."""
+        """Find all facts."""
         self._find_calls()
         self._find_makers()
         self._follow_forward()
@@ -180,7 +179,7 @@ class _Batch:
         }
 
     def _find_calls(self) -> None:
-        """Let a call belong to itself, anything else to the call it ran in."""
+        """Set the owner: a call owns itself, any other event belongs to the call it ran in."""
         c, state = self.c, self.state
         numbers = [state.paths.number(module.path) for module in c.modules]
         paths = np.array(numbers, dtype=np.int64)
@@ -205,7 +204,7 @@ class _Batch:
         self.path[mine] = paths[self.subject[mine]]
 
     def _find_checkpoints_of_calls(self) -> None:
-        """Find for each call the call that made the innermost checkpoint around it."""
+        """Find for each call the call that made the innermost checkpoint that contains it."""
         calls, places = self.state.calls, self.state.places
         above = find(calls["id"], calls["parent"]).tolist()
         depth = places.depth[calls["place"]].tolist()
@@ -218,7 +217,7 @@ class _Batch:
                 found[row] = found[up]
 
     def _checkpoints(self, rows: Ints) -> Ints:
-        """Give the call that made the innermost checkpoint around some ops, -1 if none did."""
+        """Return the call that made the innermost checkpoint of some ops, -1 if none did."""
         if not self.state.places.has_checkpoints:
             return np.full(len(rows), -1, dtype=np.int64)
         calls, places = self.state.calls, self.state.places
@@ -228,22 +227,23 @@ class _Batch:
         depth = np.append(places.depth[calls["place"]], 0)[np.where(inside, call, last)]
         own = places.checkpoint[place] > depth
         around = np.append(calls["checkpoint"], -1)[np.where(inside, call, last)]
-        # Outside any call a checkpoint belongs to whatever the op itself belongs to.
+        # Outside any call a checkpoint belongs to the owner of the op itself.
         return np.where(own, np.where(inside, self.parent[rows], self.owner[rows]), around)
 
     def _find_makers(self) -> None:
-        """Find the op that made each node that runs.
+        """Find the forward op that made each autograd node that runs.
 
-        An op that made node n reads n + 1; the first to read it is the one. Numbers count up per
-        thread; ops of other threads than the first are matched within their own. A node made after
-        its op had run, as for a write to a view, has no reader: it belongs to the op before it.
+        An op that makes node n afterwards reads n + 1 as the next number; the first op to read it
+        is the maker. Numbers count up per thread, so ops of other threads are matched within their
+        thread. A node made after its op had run, as for a write to a view, has no reader: it
+        belongs to the op before it.
         """
         threads = sorted({*self.state.makers, *np.unique(self.thread[self.makers]).tolist()})
         unknown = self._match(threads, self.runs, exact=True)
         self._match(threads, unknown, exact=False)
 
     def _match(self, threads: list[int], unknown: Ints, exact: bool) -> Ints:
-        """Match ops that nodes run with the ops that made those; the ops that were not matched."""
+        """Match ops that nodes run with the ops that made the nodes; return those not matched."""
         for thread in threads:
             at_home = (self.thread[unknown] == thread) | (self.thread[unknown] == 0)
             rows, unknown = unknown[at_home], unknown[~at_home]
@@ -267,7 +267,9 @@ class _Batch:
         return unknown
 
     def _follow_forward(self) -> None:
-        """Let a backward op of a backward op stand for the forward op it belongs to in the end."""
+        """Replace a backward op as the maker of another backward op by the forward op it belongs
+        to.
+        """
         backward = self.phase == BACKWARD
         link = np.where(backward, self.maker, -1)
         while True:
@@ -277,12 +279,14 @@ class _Batch:
             up = link[again]
             for name in _MAKER:
                 self.known[name][again] = self.known[name][up]
-            # One that belongs to itself or to a later one would never end.
+            # A link to itself or to a later op would never end.
             link[again] = np.where(link[up] < up, link[up], -1)
         self.link: Ints = link
 
     def _own_recomputed(self) -> None:
-        """Give ops that a checkpoint recomputes outside any call to the call that made it."""
+        """Set the owner of ops that a checkpoint recomputes outside any call: the call that made
+        it.
+        """
         for row in np.flatnonzero(self.is_op & (self.number >= RECOMPUTED)).tolist():
             maker = int(self.maker[row])
             if maker >= 0:
@@ -300,10 +304,10 @@ class _Batch:
         return int(self.state.calls["path"][at]) if at >= 0 else -1
 
     def _own_backward(self) -> None:
-        """Give backward ops to the module of their forward op, or of what they are a gradient of.
+        """Set the owner of backward ops: the module of the forward op.
 
-        That is for the first gradient of a pass the call that made what it is of, and for one that
-        is accumulated the owner of the parameter, or the module that made the tensor.
+        For the first gradient of a pass it is the call that made the tensor; for an accumulated
+        gradient the owner of the parameter, or the module that made the tensor.
         """
         rows = np.flatnonzero(self.link >= 0)
         forward = self.link[rows]
@@ -332,14 +336,14 @@ class _Batch:
         return int(self.state.values[name][at]) if at >= 0 else -1
 
     def _first_input(self, row: int) -> int:
-        """Give the number of the first tensor an event took, -1 if it took none."""
+        """Return the number of the first tensor an event took, -1 if it took none."""
         at = int(self.order[row])
         leaves = self.c.templates[int(self.c.template[at])].tensors
         taken = [position for position, leaf in enumerate(leaves) if leaf.role == IN]
         return int(self.c.refs[int(self.c.first_ref[at]) + taken[0]]) if taken else -1
 
     def _maker_of(self, row: int, value: int) -> tuple[int, int]:
-        """Give the owner and the path of the event that made a value, if it was before a row."""
+        """Return the owner and the path of the event that made a value, if it was before a row."""
         producer = self._value("producer", value) if value >= 0 else -1
         if not 0 <= producer < int(self.id[row]):
             return -1, -1
@@ -352,7 +356,7 @@ class _Batch:
         return int(self.state.events["owner"][at]), int(self.state.events["path"][at])
 
     def _own_labels(self) -> None:
-        """Give named values to the module their label names."""
+        """Set the module of named values: the one in their label."""
         paths = self.state.paths
         named = np.array(
             [-1 if label.module is None else paths.number(label.module) for label in self.c.labels],
@@ -374,7 +378,7 @@ class _Batch:
         return found
 
     def _latest(self, marks: Rows, name: str, kind: int, begins: Ints) -> Ints:
-        """Give what the last mark of a kind at or before each event begins, -1 before the first."""
+        """Return what the last mark of a kind up to each event begins, -1 before the first."""
         mine = (self.kind == kind) & ~np.isin(self.id, marks["id"])
         marks.append(id=self.id[mine], **{name: begins[mine]})
         marks.keep(np.argsort(marks["id"], kind="stable"))
@@ -385,9 +389,9 @@ class _Batch:
         return result
 
     def _calls_so_far(self) -> Ints:
-        """Give the index of each event among those of the same address.
+        """Return the index of each event among those of the same address.
 
-        Named values that a checkpoint computes again are counted apart, as the calls are.
+        Named values that a checkpoint recomputes are counted separately, as calls are.
         """
         state = self.state
         for name in self.c.ops[len(state.op_counter) :]:
@@ -415,8 +419,10 @@ class _Batch:
         return result
 
     def _source(self) -> Ints:
-        """Give the user's own line of each event: of a backward op that of its forward op, unless
-        code of the user's own ran it."""
+        """Return the line of user code of each event.
+
+        For a backward op it is that of its forward op, unless user code ran the backward op.
+        """
         places = self.state.places
         own = places.backward_line[self.place] if len(self.place) else self.place
         place = np.where(self.known["place"] >= 0, self.known["place"], self.place)
@@ -424,9 +430,9 @@ class _Batch:
         return np.where((self.known["id"] >= 0) & (own >= 0), own, line)
 
     def remember(self) -> None:
-        """Leave in the state what later batches need."""
+        """Store what later batches need in the state."""
         state = self.state
-        # A call that was open comes again with a later batch.
+        # An open call comes again with a later batch.
         new = ~np.isin(self.id, state.events["id"])
         state.events.append(id=self.id[new], owner=self.owner[new], path=self.path[new])
         if (np.diff(state.events["id"]) < 0).any():
@@ -440,7 +446,8 @@ class _Batch:
         for thread in np.unique(self.thread[self.makers]).tolist():
             rows = self.makers[self.thread[self.makers] == thread]
             made = self.made[rows]
-            # Of ops that read one number the first made the node, the last ran before the next.
+            # Of ops that read the same number, the first made the node; the last ran just before
+            # the next.
             ends = np.r_[True, made[1:] != made[:-1]] | np.r_[made[1:] != made[:-1], True]
             rows = rows[ends]
             table = state.makers.setdefault(thread, Rows(_MAKER, _MOST_MAKERS))

@@ -1,6 +1,6 @@
 """Events of a run: a row with a name for each of its facts.
 
-In come a run and a row, out come facts, read from the run's columns when they are asked for.
+Input: a run and a row. Output: facts, read from the run's columns on access.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Event(Shown):
     `id` is unique within a rank, `row` in the whole run. `start` and `duration` are seconds, from
     the beginning of the run. `parent` is the module call it ran in. `arguments` has the constants
     as well as the tensors of `inputs`. `forward` is, for an op of the backward pass, the forward op
-    it belongs to. `source` is the line of the user's own code it came from, `stack` the whole call
-    stack, outermost first.
+    it belongs to. `source` is the line of user code it came from, `stack` the whole call stack,
+    outermost first.
     """
 
     __slots__ = ("_made", "_run", "row")
@@ -67,7 +67,7 @@ class Event(Shown):
 
     @property
     def role(self) -> str | None:
-        """What a named value is of its tensor: `grad`, `update`, `param`; None for all else."""
+        """Return the role of a named value: `grad`, `update`, `param`; None for other events."""
         label = self._run.label(self.row)
         return None if label is None else label.role
 
@@ -113,7 +113,7 @@ class Event(Shown):
 
     @property
     def reconstructed(self) -> bool:
-        """Whether a call went past the hooks, so that its end and its result are inferred."""
+        """Return whether a call ran no hooks, so that its end and its result are inferred."""
         return self._run.is_reconstructed(self.row)
 
     @property
@@ -141,12 +141,12 @@ class Event(Shown):
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """What the module of a call was set to: `eps`, `p`, sizes, `training`."""
+        """Return the settings of the called module: `eps`, `p`, sizes, `training`."""
         return self._run.attributes(self.row)
 
     @property
     def draw(self) -> tuple[str, int] | None:
-        """The generator an op drew random numbers from, and how often it was drawn from before."""
+        """Return the generator an op drew random numbers from, and how often it was used before."""
         columns = self._run.columns
         generator = int(columns.generator[self.row])
         if generator < 0:
@@ -183,7 +183,7 @@ class Event(Shown):
         return plain(f"<Event {self.id} {self.kind} {self.name}{role}{where}{rank}>")
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the event as plain data."""
+        """Return the event as plain data."""
         return {
             "id": self.id,
             "row": self.row,
@@ -209,7 +209,7 @@ class Event(Shown):
 
 
 class Events(Shown, Sequence[Event]):
-    """Events of a run, made as they are asked for."""
+    """Events of a run, made on access."""
 
     def __init__(self, run: Run, rows: Any, what: str) -> None:
         self._run = run
@@ -236,7 +236,7 @@ class Events(Shown, Sequence[Event]):
         return f"<{len(self)} {self._what}>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the events as plain data."""
+        """Return the events as plain data."""
         return {"events": [event.to_dict() for event in self]}
 
 
@@ -249,6 +249,6 @@ class Crash(Data):
     note: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the fields by name."""
+        """Return the fields by name."""
         event = None if self.event is None else self.event.to_dict()
         return {"exception": self.exception, "event": event, "note": self.note}

@@ -1,8 +1,8 @@
 """The event table: every fact of events as columns of plain data.
 
-In come columns with what was derived from them, out come the columns that SQL engines, pandas,
-CSV and Parquet see. Texts that repeat come as codes into a list, so that nothing is written out
-row by row; a number that may be missing is negative where it is, a statistic NaN.
+Input: columns with the facts derived from them. Output: the columns that SQL engines, pandas, CSV
+and Parquet see. Texts that repeat are codes into a list, so that nothing is written row by row. A
+missing number is negative, a missing statistic NaN.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from clew.run.value_stats import StatColumns, over_outputs
 
 @dataclass(frozen=True, slots=True)
 class EventTensors:
-    """The tensors of events, one event's after the other's: whose, which value, whether a result.
+    """Tensors of events, event by event: which event, which value, whether a result.
 
-    `counts` says how many each event has.
+    `counts` has how many tensors each event has.
     """
 
     counts: Ints
@@ -47,7 +47,7 @@ class EventTensors:
 
 
 def event_tensors(c: Columns) -> EventTensors:
-    """Give the tensors of all events."""
+    """Return the tensors of all events."""
     used, at = used_rows(len(c.templates), c.template)
     leaves = [c.templates[number].tensors for number in used]
     sizes = np.array([len(of_one) for of_one in leaves], dtype=np.int64)
@@ -64,7 +64,7 @@ def event_tensors(c: Columns) -> EventTensors:
 
 
 def direct_tensors(c: Columns, tensors: EventTensors) -> EventTensors:
-    """Give the tensors of all events that are no part of an object."""
+    """Return the tensors of all events that are not inside an object."""
     used, at = used_rows(len(c.templates), c.template)
     held = [c.templates[number].held() for number in used]
     direct = [[h is None for leaf, h in pairs if leaf.constant is Tensor] for pairs in held]
@@ -84,9 +84,9 @@ def direct_tensors(c: Columns, tensors: EventTensors) -> EventTensors:
 def event_table(
     c: Columns, derived: Derived, rank: Ints, tensors: EventTensors, ref_meta: Ints
 ) -> dict[str, Any]:
-    """Give the facts of all events but their statistics.
+    """Return the facts of all events except their statistics.
 
-    `ref_meta` says what each of the events' tensors looks like.
+    `ref_meta` has the meta number of each of the events' tensors.
     """
     has_source = derived.source >= 0
     source = np.where(has_source, derived.source, c.place)
@@ -128,9 +128,9 @@ def event_table(
 
 
 def output_stats(c: Columns, stats: StatColumns, tensors: EventTensors, rows: Ints) -> StatColumns:
-    """Give the statistics over all results of each event; of uninitialised memory there are none.
+    """Return statistics over all results of each event; uninitialised results are left out.
 
-    `rows` says for each of the events' tensors which row of `stats` is its own, -1 none.
+    `rows` has for each of the events' tensors its row of `stats`, -1 for none.
     """
     mine = tensors.is_output & (rows >= 0) & ~gives_uninitialised(c)[tensors.event]
     joined: StatColumns = over_outputs(stats, rows[mine], tensors.event[mine], len(c.id))
@@ -138,13 +138,13 @@ def output_stats(c: Columns, stats: StatColumns, tensors: EventTensors, rows: In
 
 
 def gives_uninitialised(c: Columns) -> Any:
-    """Tell for each event whether its results are memory that nobody has written yet."""
+    """Return for each event whether its results are uninitialised memory."""
     ops = np.array([*(bare_op(name) in UNINITIALISED for name in c.ops), False], dtype=bool)
     return ops[np.where(c.kind == OP, c.subject, len(c.ops))]
 
 
 def numbers_of_tables(c: Columns, tensors: EventTensors) -> dict[str, Any]:
-    """Give the columns of the event table that point at rows of other tables."""
+    """Return the columns of the event table that refer to rows of other tables."""
     return {
         "subject": c.subject,
         "place": c.place,
@@ -158,9 +158,9 @@ def numbers_of_tables(c: Columns, tensors: EventTensors) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class EventNames:
-    """What each event is called, and its address: a stem, the call if the stem ends in `#`, a role.
+    """Name and address of each event: a stem, the call if the stem ends in `#`, a role.
 
-    `stem` says for each event which of `stems` and `roles` are its own.
+    `stem` has for each event its index in `stems` and `roles`.
     """
 
     names: Coded
@@ -170,12 +170,12 @@ class EventNames:
     call: Ints
 
     def address(self, row: int) -> str:
-        """Give the address of one event."""
+        """Return the address of one event."""
         head = self.stems[int(self.stem[row])]
         return f"{head}{self.call[row]}{self.roles[self.stem[row]]}" if _is_counted(head) else head
 
     def addresses(self) -> CountedTexts:
-        """Give the addresses of all events."""
+        """Return the addresses of all events."""
         counted = np.array([_is_counted(head) for head in self.stems], dtype=bool)
         numbers = np.where(counted[self.stem], self.call, -1) if len(counted) else self.call
         return CountedTexts(self.stem, self.stems, self.roles, numbers)
@@ -186,7 +186,7 @@ def _is_counted(head: str) -> bool:
 
 
 def event_names(c: Columns, call: Ints) -> EventNames:
-    """Give names and addresses of events."""
+    """Return names and addresses of events."""
     texts: dict[str, int] = {}
     stems: list[str] = []
     roles: list[str] = []
@@ -209,7 +209,7 @@ def event_names(c: Columns, call: Ints) -> EventNames:
 
 
 def _subject_texts(c: Columns, kind: int, subject: int) -> tuple[str, str, str]:
-    """Give the name of events of a subject, and their address before and after the call."""
+    """Return the name of events of a subject, and their address before and after the call."""
     if kind == MODULE:
         module = c.modules[subject]
         return module.cls, f"{written(module.path)}#", ""
@@ -226,7 +226,7 @@ def _subject_texts(c: Columns, kind: int, subject: int) -> tuple[str, str, str]:
 
 
 def ranks(c: Columns, rank: int | Ints) -> Ints:
-    """Give the rank of each event: its process's, unless it was gathered from another."""
+    """Return the rank of each event: that of its process, unless it was gathered from another."""
     found: Ints = np.full(len(c.id), rank) if isinstance(rank, int) else rank.copy()
     mine = np.flatnonzero(c.kind == GATHERED)
     if len(mine):
@@ -237,13 +237,13 @@ def ranks(c: Columns, rank: int | Ints) -> Ints:
 
 
 def thread_names(c: Columns) -> list[str]:
-    """Give the names of all threads, numbers for those without."""
+    """Return the names of all threads, numbers for those without."""
     most = max((place.thread for place in c.places), default=-1)
     return [*c.threads, *(str(number) for number in range(len(c.threads), most + 1))]
 
 
 def _looks(c: Columns, tensors: EventTensors, ref_meta: Ints) -> tuple[CodedLists, CodedLists]:
-    """Give what the tensors an event took, and gave, look like."""
+    """Return dtype and shape of the tensors that each event took, and returned."""
     used, at = used_rows(len(c.metas), ref_meta)
     looks = [_look(c.metas[number]) for number in used]
     codes = at[ref_meta]

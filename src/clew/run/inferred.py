@@ -1,6 +1,6 @@
-"""Results of calls that went past the hooks, as `model.forward(x)` does: inferred from what ran.
+"""Results of calls that ran no hooks, such as `model.forward(x)`, inferred from what ran.
 
-In come a run and the row of such a call, out come the values it must have returned.
+Input: a run and the row of such a call. Output: the values it must have returned.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class InferredResults:
         self._run = run
 
     def of(self, row: int) -> list[int]:
-        """Give the values made inside a call and used outside it, in the order of their use."""
+        """Return the values made inside a call and used outside it, in the order of their use."""
         run, c = self._run, self._run.columns
         inside = run.subtree(row)
         made = [
@@ -48,7 +48,7 @@ class InferredResults:
 
     @cached_property
     def _uses(self) -> dict[int, list[tuple[int, int]]]:
-        """For each value where it is taken, the backward pass aside: rows, and which tensor."""
+        """Return where each value is taken, outside the backward pass: rows, and which tensor."""
         uses: dict[int, list[tuple[int, int]]] = {}
         phase = self._run.phase.tolist()
         for row in range(len(self._run)):

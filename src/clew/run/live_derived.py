@@ -1,6 +1,6 @@
-"""What was derived of a trace that grows in memory: each event once, when it is first read.
+"""Derived facts of a trace that grows in memory: each event once, when it is first read.
 
-In come the columns of everything so far, in order of their ids; out comes what follows from them.
+Input: the columns of everything so far, in order of ids. Output: the derived facts.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from clew.events.columns import (
 from clew.run.derive import State, derive
 from clew.run.lookup import Rows, find
 
-# Events derived at a time: what that takes besides is given back, large pieces of it are not.
+# Events derived at a time, so that temporary arrays stay small and are freed.
 _SLICE = 1 << 14
 
 
-# Ids of events; the others are rows of tables and counts, which half the width holds.
+# Ids of events need 64 bits; the other columns are table rows and counts, which fit in 32.
 _IDS = ("owner", "forward")
 
 
 class _AllValues(Rows):
-    """The values of a trace in memory, which has them all: none need be remembered besides."""
+    """The values of a trace in memory, which has them all, so that none need be stored again."""
 
     def __init__(self, columns: Columns | None) -> None:
         super().__init__(("number", "producer", "name", "meta"))
@@ -44,14 +44,14 @@ class _AllValues(Rows):
             }
 
     def append(self, **columns: Ints) -> None:
-        """Nothing: they are there."""
+        """Do nothing: the values are there."""
 
 
 class LiveDerived:
     """Facts of the events read so far.
 
-    With `forgets`, for a run of which the oldest events fall out, without what those say about
-    events to come.
+    With `forgets`, for a run whose oldest events are dropped, the state of dropped events is
+    dropped too.
     """
 
     def __init__(self, forgets: bool = False) -> None:
@@ -64,7 +64,7 @@ class LiveDerived:
         }
 
     def of(self, columns: Columns) -> Derived:
-        """Derive the facts of all events, of those that were derived before not again."""
+        """Derive the facts of all events; those derived before are reused."""
         known = find(self._ids, columns.id)
         new = np.flatnonzero(known < 0)
         facts = {
@@ -79,12 +79,12 @@ class LiveDerived:
         self._state.values = _AllValues(None)
         if self._forgets:
             self._state.forget(np.zeros(0, dtype=np.int64), columns.id[columns.end < 0])
-        # The facts of a call that is open stay as they are when it ends.
+        # The facts of an open call do not change when it ends.
         self._ids, self._facts = columns.id, facts
         return Derived(**facts, paths=self._state.paths.rows, prefixes=self._state.prefixes.rows)
 
     def _derived(self, columns: Columns, rows: Ints) -> Derived:
-        """Derive the facts of some events; the values new since come with the first of them."""
+        """Derive the facts of some events; values that are new come with the first of them."""
         arrays = {name: getattr(columns, name)[rows] for name in EVENT_COLUMNS}
         arrays |= {
             name: getattr(columns, name)[self._state.value_count :] for name in VALUE_COLUMNS

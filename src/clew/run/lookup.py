@@ -11,7 +11,7 @@ from clew.events.columns import Ints
 
 
 def find(known: Ints, wanted: Ints) -> Ints:
-    """Give the rows of `wanted` in a sorted array, -1 for what is not in it."""
+    """Return the rows of `wanted` in a sorted array, -1 for numbers that are not in it."""
     if not len(known):
         return np.full(len(wanted), -1, dtype=np.int64)
     at = np.searchsorted(known, wanted)
@@ -20,9 +20,9 @@ def find(known: Ints, wanted: Ints) -> Ints:
 
 
 def used_rows(count: int, *numbers: Ints) -> tuple[list[int], Ints]:
-    """Give which of so many rows some numbers are of, in order, and the place of each there.
+    """Return which of so many rows are used, in order, and the index of each number there.
 
-    A number below 0 is of none; its place is -1.
+    A number below 0 uses none; its index is -1.
     """
     used = np.zeros(count, dtype=bool)
     for of_rows in numbers:
@@ -31,7 +31,7 @@ def used_rows(count: int, *numbers: Ints) -> tuple[list[int], Ints]:
 
 
 def numbered(*columns: NDArray[Any]) -> Ints:
-    """Number rows by what they hold: those that are alike in all columns have the same number."""
+    """Number rows by their content: rows equal in all columns have the same number."""
     found = _dense(columns[0])
     for column in columns[1:]:
         more = _dense(column)
@@ -42,7 +42,7 @@ def numbered(*columns: NDArray[Any]) -> Ints:
 
 
 def _dense(numbers: NDArray[Any]) -> Ints:
-    """Give smaller numbers for numbers: from 0 on, none left out, alike where those are alike."""
+    """Replace numbers by consecutive ones from 0 on; equal ones stay equal."""
     if not len(numbers):
         return numbers.astype(np.int64)
     low, high = int(numbers.min()), int(numbers.max())
@@ -59,7 +59,7 @@ def number_lists(counts: Ints, items: Ints) -> Ints:
     """Number lists of numbers, which lie one after the other: equal ones have the same number."""
     sizes = counts
     while len(sizes) and sizes.max() > 1:
-        # Two neighbours at a time become one, so a list of a thousand takes ten turns.
+        # Each turn merges two neighbours into one, so a list of a thousand takes ten turns.
         half = (sizes + 1) // 2
         first = np.cumsum(sizes) - sizes
         left = np.repeat(first - 2 * (np.cumsum(half) - half), half) + 2 * np.arange(half.sum())
@@ -73,7 +73,7 @@ def number_lists(counts: Ints, items: Ints) -> Ints:
 
 
 class Rows:
-    """Rows of columns that grow at the end; of more than `most` the oldest are forgotten."""
+    """Rows of columns that grow at the end; beyond `most`, the oldest are dropped."""
 
     def __init__(self, names: tuple[str, ...], most: int | None = None) -> None:
         self._most = most
@@ -98,7 +98,7 @@ class Rows:
             self._start = max(self._start, self._end - self._most)
 
     def keep(self, rows: Any) -> None:
-        """Forget all rows but some, which come in the order given."""
+        """Drop all rows except some, which are then in the order given."""
         self._columns = {name: self[name][rows] for name in self._columns}
         self._start, self._end = 0, len(next(iter(self._columns.values())))
 
@@ -117,7 +117,7 @@ class Interned:
         self._numbers: dict[str, int] = {}
 
     def number(self, text: str) -> int:
-        """Give the number of a text, a new one for a new text."""
+        """Return the number of a text, a new one for a new text."""
         number = self._numbers.setdefault(text, len(self.rows))
         if number == len(self.rows):
             self.rows.append(text)

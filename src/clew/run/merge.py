@@ -1,9 +1,9 @@
-"""Several ranks as one: their columns one after the other, their tables joined.
+"""Several ranks as one: their columns in sequence, their tables joined.
 
-In come the columns of each rank with what was derived from them, out come columns in which a row
-is a row of the whole run. Numbers that point at events become rows; numbers of values, threads and
-places are moved so that each rank keeps its own; what ranks have in common (ops, modules, shapes)
-is in the tables once, so that ranks can be compared.
+Input: the columns of each rank with their derived facts. Output: columns in which a row is a row of
+the whole run. Ids of events become rows; numbers of values, threads and places are shifted so that
+those of two ranks differ; what ranks have in common (ops, modules, shapes) is in the tables once,
+so that ranks can be compared.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def _time(c: Columns) -> float:
 
 
 def _times(c: Columns, began: float) -> dict[str, Any]:
-    """Give times in nanoseconds since the first rank began, by the time of day."""
-    # A rank that does not say when it began is taken to have begun with the first.
+    """Return times in nanoseconds since the first rank began, by the time of day."""
+    # A rank without a starting time is taken to have begun with the first.
     after = round((_time(c) - began) * 1e9) if _time(c) else 0
     offset = after - int(c.environment.get("clock") or 0)
     return {"start": c.start + offset, "end": np.where(c.end >= 0, c.end + offset, -1)}
@@ -117,7 +117,7 @@ class _Numbered:
         self._numbers: dict[Hashable, int] = {}
 
     def numbers(self, things: list[Any], key: Callable[[Any], Hashable]) -> Ints:
-        """Give the numbers of a rank's things, -1 last for its own -1."""
+        """Return the numbers of a rank's things, with -1 last, for the number -1."""
         found = []
         for thing in things:
             number = self._numbers.setdefault(key(thing), len(self.rows))
@@ -128,7 +128,7 @@ class _Numbered:
 
 
 class _Tables:
-    """The tables of all ranks, and where each rank's rows went."""
+    """Tables of all ranks, and the new number of each rank's rows."""
 
     def __init__(self) -> None:
         self._ops, self._notes, self._labels = _Numbered(), _Numbered(), _Numbered()
@@ -144,7 +144,7 @@ class _Tables:
         self._first_place: list[int] = []
 
     def moved(self, c: Columns) -> Columns:
-        """Give a rank's columns with the numbers that the joined tables have."""
+        """Return a rank's columns with the numbers of the joined tables."""
         metas = self._metas.numbers(c.metas, lambda meta: meta)
         names = self._value_names.numbers(c.value_names, str)
         templates = self._templates.numbers(c.templates, repr)
@@ -212,7 +212,7 @@ class _Tables:
         return numbers
 
     def moved_derived(self, derived: Derived, number: int) -> Derived:
-        """Give what was derived of a rank with the numbers that the joined tables have."""
+        """Return a rank's derived facts with the numbers of the joined tables."""
         paths = self._paths.numbers(derived.paths, str)
         prefixes = self._prefixes.numbers(derived.prefixes, str)
         first = self._first_place[number]
@@ -224,7 +224,7 @@ class _Tables:
         )
 
     def lists(self) -> dict[str, Any]:
-        """Give the joined tables."""
+        """Return the joined tables."""
         return {
             "ops": self._ops.rows, "notes": self._notes.rows, "labels": self._labels.rows,
             "templates": self._templates.rows, "metas": self._metas.rows,
@@ -234,12 +234,12 @@ class _Tables:
         }  # fmt: skip
 
     def texts(self) -> dict[str, Any]:
-        """Give the texts that derived columns point at."""
+        """Return the texts that derived columns point at."""
         return {"paths": self._paths.rows, "prefixes": self._prefixes.rows}
 
 
 class _KeptOfRanks(Mapping[int, Kept]):
-    """What was kept of values of several ranks, by their numbers in the whole run."""
+    """Statistics and data of values of several ranks, by their numbers in the whole run."""
 
     def __init__(self, parts: list[Mapping[int, Kept]], counts: list[int]) -> None:
         self._parts = parts
@@ -265,7 +265,7 @@ class _KeptOfRanks(Mapping[int, Kept]):
         ends = zip(self._parts, self._first, self._first[1:], strict=False)
         for part, first, end in ends:
             for number in part:
-                # A damaged file may have kept data of a value that the rank does not have.
+                # A damaged file may have data for a value that the rank does not have.
                 if 0 <= number < end - first:
                     yield number + first
 
@@ -273,7 +273,7 @@ class _KeptOfRanks(Mapping[int, Kept]):
         return sum(1 for _ in self)
 
     def with_data(self) -> Ints:
-        """Give the values whose data was kept, in order."""
+        """Return the values whose data was kept, in order."""
         found = []
         for part, first, end in zip(self._parts, self._first, self._first[1:], strict=False):
             numbers = np.sort(numbers_with_data(part))

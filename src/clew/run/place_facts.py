@@ -1,7 +1,7 @@
-"""What follows from the position of an event on its call stack.
+"""Facts that follow from the position of an event on its call stack.
 
-In come the places of a trace, each after its caller, as they become known; out come arrays with
-a row per place: phase, thread, the user's own line from there up, and where checkpoints are made.
+Input: the places of a trace, each after its caller, as they become known. Output: arrays with a row
+per place: phase, thread, the line of user code from there up, and where checkpoints are made.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _CHECKPOINT = ("torch/utils/checkpoint.py", "torch\\utils\\checkpoint.py")
 class PlaceFacts:
     """Facts of the places known so far.
 
-    `line` is the innermost line of the user's own code from a place up, else the innermost line at
-    all, else -1. `backward_line` is the innermost line of the user's among those that ran in the
-    backward pass. `depth` counts callers, `checkpoint` is the depth of the innermost place of
-    torch's checkpoint code, -1 without one.
+    `line` is the innermost line of user code from a place up, else the innermost line of any code,
+    else -1. `backward_line` is the innermost line of user code among those that ran in the backward
+    pass. `depth` counts callers, `checkpoint` is the depth of the innermost place of torch's
+    checkpoint code, -1 without one.
     """
 
     def __init__(self) -> None:
@@ -34,11 +34,12 @@ class PlaceFacts:
         self.depth: Ints = np.zeros(0, dtype=np.int64)
         self.checkpoint: Ints = np.zeros(0, dtype=np.int64)
         self.has_checkpoints = False
-        # Of each place: own line, any line, own line in backward, depth, depth of the checkpoint.
+        # For each place: user line, any line, user line in backward, depth, depth of the
+        # checkpoint.
         self._facts: list[tuple[int, int, int, int, int]] = []
 
     def extend(self, places: Sequence[Place]) -> None:
-        """Learn the places that are new; those known before come first."""
+        """Add the places that are new; the list begins with those known before."""
         known = len(self._facts)
         if len(places) == known:
             return

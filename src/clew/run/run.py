@@ -1,7 +1,7 @@
 """A run: all ranks of a trace, one row per event, every fact derived once.
 
-In come the columns of each rank, read when they are first needed; out come arrays with a row per
-event, and the events and values people look at. Whatever shows or exports a fact reads it here.
+Input: the columns of each rank, read at first use. Output: arrays with a row per event, and the
+events and values that users see. Everything that shows or exports a fact reads it here.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ Read = Callable[[], Columns]
 class Run:
     """Every event of a trace with every fact about it, for all ranks.
 
-    Rows are those of rank after rank, of each in the order in which events began. `ranks` maps the
-    number of a rank to its columns, or to a function that reads them. `identity` is what two
-    snapshots of one growing trace share, so that their events are equal.
+    Rows are ordered by rank, and within a rank by when events began. `ranks` maps the number of a
+    rank to its columns, or to a function that reads them. `identity` is shared by two snapshots of
+    one growing trace, so that their events are equal.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class Run:
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks whose events are here."""
+        """Return the ranks whose events are here."""
         return list(self._sources)
 
     @cached_property
     def parts(self) -> list[tuple[Columns, Derived]]:
-        """The columns of each rank as they were recorded, and what was derived from them."""
+        """Return the columns of each rank as recorded, and the facts derived from them."""
         found = []
         for rank, source in self._sources.items():
             columns = source() if callable(source) else source
@@ -78,7 +78,7 @@ class Run:
         return found
 
     def recorded(self) -> list[Columns]:
-        """Give the columns of each rank to be saved; the first also has the gaps of the whole."""
+        """Return the columns of each rank to be saved; the first also has the gaps of the whole."""
         columns = [columns for columns, _ in self.parts]
         if self._gaps:
             columns[0] = replace(columns[0], gaps=[*self._gaps, *columns[0].gaps])
@@ -94,9 +94,10 @@ class Run:
         step: int | Iterable[int] | None = None,
         phase: str | Iterable[str] | None = None,
     ) -> Run:
-        """Give a run of some ranks, steps or phases alone; ClewError for what is not there.
+        """Return a run of some ranks, steps or phases only; raise ClewError for one that is
+        missing.
 
-        Ranks are those that recorded: what rank 0 gathered from rank 1 goes with rank 0. Times
+        Ranks are those that recorded: what rank 0 gathered from rank 1 belongs to rank 0. Times
         count from the beginning of the ranks that are left.
         """
         run = self
@@ -112,7 +113,7 @@ class Run:
         return run
 
     def _where(self, keep: Any) -> Run:
-        """Keep some events; what points at others points nowhere, values all stay."""
+        """Keep some events; references to others become -1, all values stay."""
         kept: dict[int, Columns | Read] = {}
         first = 0
         for rank, (columns, derived) in zip(self.ranks, self.parts, strict=True):
@@ -125,19 +126,19 @@ class Run:
 
     @cached_property
     def _settings(self) -> list[SettingsHistory]:
-        """What modules and optimizers were set to, rank by rank."""
+        """Return the settings of modules and optimizers, rank by rank."""
         return [SettingsHistory(columns.attributes) for columns, _ in self.parts]
 
     @cached_property
     def freed(self) -> Ints:
-        """The id of the op before which the memory of each value was seen to be gone, or -1."""
+        """Return for each value the id of the first op after its memory was freed, or -1."""
         storages, at = np.unique(self.columns.storage, return_inverse=True)
         found = np.full(len(storages), -1, dtype=np.int64)
         np.maximum.at(found, at, self.columns.freed)
         return found[at]
 
     def attributes(self, row: int) -> dict[str, Any]:
-        """Give what the module of a call was set to; nothing for other events."""
+        """Return the settings of a call's module; empty for other events."""
         part = self.ranks.index(int(self.rank[row]))
         columns, settings = self.parts[part][0], self._settings[part]
         event = int(self.columns.id[row])
@@ -151,45 +152,45 @@ class Run:
 
     @property
     def columns(self) -> Columns:
-        """The columns of all ranks; times count in nanoseconds from the beginning of the run."""
+        """Return the columns of all ranks; times are nanoseconds from the beginning of the run."""
         return self._joined.columns
 
     @property
     def derived(self) -> Derived:
-        """What was derived, of all ranks."""
+        """Return the derived facts of all ranks."""
         return self._joined.derived
 
     @property
     def rank(self) -> Ints:
-        """For each row its rank; a gathered value is of the rank it came from."""
+        """Return the rank of each row; a gathered value has the rank it came from."""
         return self._joined.rank
 
     @cached_property
     def process(self) -> Ints:
-        """For each row the rank that recorded it."""
+        """Return for each row the rank that recorded it."""
         sizes = [len(columns.id) for columns, _ in self.parts]
         return np.repeat(np.array(self.ranks, dtype=np.int64), sizes)
 
     @property
     def step(self) -> Ints:
-        """For each row its step."""
+        """Return the step of each row."""
         return self.derived.step
 
     @property
     def call(self) -> Ints:
-        """For each row its index among the events of the same address."""
+        """Return for each row its index among the events of the same address."""
         return self.derived.call
 
     @property
     def start(self) -> Ints:
-        """For each row when it began, in nanoseconds."""
+        """Return when each row began, in nanoseconds."""
         return self.columns.start
 
     @cached_property
     def end(self) -> Ints:
-        """For each row when it ended, -1 if it did not.
+        """Return when each row ended, -1 if it did not.
 
-        For a call past the hooks that is when the last thing in it did.
+        A call that ran no hooks ends with the last event in it.
         """
         end: Ints = self.columns.end.copy()
         reconstructed = np.flatnonzero((end < 0) & self._is_unseen[self.columns.template])
@@ -211,12 +212,12 @@ class Run:
 
     @cached_property
     def phase(self) -> Ints:
-        """For each row its phase."""
+        """Return the phase of each row."""
         return np.asarray(self._places.phase[self.columns.place])
 
     @cached_property
     def thread(self) -> Ints:
-        """For each row its thread; threads of two ranks have different numbers."""
+        """Return the thread of each row; threads of two ranks have different numbers."""
         return np.asarray(self._places.thread[self.columns.place])
 
     @cached_property
@@ -227,12 +228,12 @@ class Run:
 
     @property
     def parent_row(self) -> Ints:
-        """For each row the row of the module call it ran in, -1 for none."""
+        """Return for each row the row of the module call it ran in, -1 for none."""
         return self._joined.parent_row
 
     @property
     def owner_row(self) -> Ints:
-        """For each row the row of the module call it belongs to, -1 outside any.
+        """Return for each row the row of the module call it belongs to, -1 outside any.
 
         A module call belongs to itself, a backward op to the call its forward op ran in.
         """
@@ -240,60 +241,60 @@ class Run:
 
     @property
     def forward_row(self) -> Ints:
-        """For each backward op the row of the forward op whose autograd node it runs, else -1."""
+        """Return for each backward op the row of the forward op whose node it runs, else -1."""
         return self._joined.forward_row
 
     @property
     def producers(self) -> Ints:
-        """For each value the row of the event that made it, -1 for what came from outside."""
+        """Return for each value the row of the event that made it, -1 if it came from outside."""
         return self._joined.producer_row
 
     @cached_property
     def stats(self) -> StatColumns:
-        """Statistics of all values, one row per value."""
+        """Return statistics of all values, one row per value."""
         parts = [stat_columns(columns.kept, len(columns.meta)) for columns, _ in self.parts]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     @cached_property
     def tensors(self) -> EventTensors:
-        """The tensors of all events."""
+        """Return the tensors of all events."""
         return event_tensors(self.columns)
 
     @cached_property
     def direct_tensors(self) -> EventTensors:
-        """The tensors of all events that are no part of an object."""
+        """Return the tensors of all events that are not inside an object."""
         return direct_tensors(self.columns, self.tensors)
 
     @property
     def metas(self) -> list[Any]:
-        """What values look like."""
+        """Return dtype, shape and other facts of values, shared by equal ones."""
         return self.columns.metas
 
     def __len__(self) -> int:
         return len(self.columns.id)
 
     def rows(self, kind: int) -> Ints:
-        """Give the rows of all events of a kind."""
+        """Return the rows of all events of a kind."""
         return np.flatnonzero(self.columns.kind == kind)
 
     @cached_property
     def steps(self) -> list[int]:
-        """The steps in which something was recorded; the mark that begins one is not enough."""
-        # What was gathered is of steps before.
+        """Return the steps in which something was recorded besides the mark that begins one."""
+        # Gathered values belong to earlier steps.
         mine = ~np.isin(self.columns.kind, (STEP, GATHERED))
         steps: list[int] = np.unique(self.step[mine]).tolist()
         return steps
 
     @cached_property
     def children(self) -> dict[int, list[int]]:
-        """The rows directly in each row, in order; of -1, those in none."""
+        """Return the rows directly in each row, in order; under -1, those in no other."""
         found: dict[int, list[int]] = {}
         for row, parent in enumerate(self.parent_row.tolist()):
             found.setdefault(parent, []).append(row)
         return found
 
     def table(self) -> dict[str, Any]:
-        """Give the event table: every fact as a column, as SQL engines see it in the files."""
+        """Return the event table: every fact as a column, as SQL engines see it in the files."""
         c, tensors = self.columns, self.tensors
         return {
             **event_table(c, self.derived, self.rank, tensors, c.meta[tensors.value]),
@@ -304,30 +305,30 @@ class Run:
 
     @property
     def kinds(self) -> dict[str, int]:
-        """How many events there are of each kind."""
+        """Return how many events there are of each kind."""
         kinds, counts = np.unique(self.columns.kind, return_counts=True)
         return {KINDS[k]: n for k, n in zip(kinds.tolist(), counts.tolist(), strict=True)}
 
     @cached_property
     def environments(self) -> dict[int, dict[str, Any]]:
-        """Where and how each rank was recorded."""
+        """Return where and how each rank was recorded."""
         parts = zip(self.ranks, self.parts, strict=True)
         return {rank: columns.environment for rank, (columns, _) in parts}
 
     @property
     def environment(self) -> dict[str, Any]:
-        """Where and how the first rank was recorded."""
+        """Return where and how the first rank was recorded."""
         return next(iter(self.environments.values()))
 
     @property
     def level(self) -> str | None:
-        """What was recorded: `ops`, `modules`, `values` or `variables`."""
+        """Return what was recorded: `ops`, `modules`, `values` or `variables`."""
         level = self.environment.get("level")
         return None if level is None else str(level)
 
     @cached_property
     def modes(self) -> dict[int, str]:
-        """`train` or `eval` for each step in which a model ran; the first rank says."""
+        """Return `train` or `eval` for each step in which a model ran, as the first rank has it."""
         found: dict[int, str] = {}
         for columns, _ in self.parts:
             found = columns.modes | found
@@ -335,7 +336,7 @@ class Run:
 
     @property
     def coverage(self) -> tuple[Gap, ...]:
-        """Everything that was not seen, on whatever rank: the only list of it."""
+        """Return everything that was not seen, on any rank: the only such list."""
         gaps = [gap for columns, _ in self.parts for gap in columns.gaps]
         return tuple(dict.fromkeys([*self._gaps, *gaps, *opaque_kernels(self._ops_that_ran())]))
 
@@ -345,52 +346,52 @@ class Run:
 
     @property
     def crashes(self) -> dict[int, str]:
-        """The exception that ended each rank which one did."""
+        """Return the exception that ended each rank that raised one."""
         texts = ((rank, env.get("crash")) for rank, env in self.environments.items())
         return {rank: str(text) for rank, text in texts if text is not None}
 
     # Facts of one event
 
     def event(self, row: int) -> Event:
-        """Give the event of a row."""
+        """Return the event of a row."""
         return Event(self, row)
 
     def events(self, rows: Any, what: str) -> Events:
-        """Give the events of some rows."""
+        """Return the events of some rows."""
         return Events(self, rows, what)
 
     def label(self, row: int) -> Label | None:
-        """Give what names a variable, tap, gradient, stretch or gathered value; else None."""
+        """Return the label of a variable, tap, gradient, prefix or gathered value; else None."""
         if int(self.columns.kind[row]) not in LABELLED:
             return None
         return self.columns.labels[int(self.columns.subject[row])]
 
     def name(self, row: int) -> str:
-        """Give an op's overload name, a module's class, a note's subject."""
+        """Return an op's overload name, a module's class, a note's subject."""
         names = self.names.names
         return names.texts[int(names.codes[row])]
 
     def address(self, row: int) -> str:
-        """Give the address that names one event of its rank."""
+        """Return the address that names one event of its rank."""
         return self.names.address(row)
 
     @cached_property
     def names(self) -> EventNames:
-        """What each event is called, and the parts of its address."""
+        """Return name and parts of the address of each event."""
         return event_names(self.columns, self.call)
 
     def module_path(self, row: int) -> str | None:
-        """Give the path of the module an event belongs to, None outside any."""
+        """Return the path of the module an event belongs to, None outside any."""
         module = int(self.derived.module[row])
         return self.derived.paths[module] if module >= 0 else None
 
     def prefix(self, row: int) -> str:
-        """Give the name of the stretch of the run that an event lies in."""
+        """Return the name of the `clew.prefix` block that an event lies in."""
         prefix = int(self.derived.prefix[row])
         return self.derived.prefixes[prefix] if prefix >= 0 else ""
 
     def thread_name(self, row: int) -> str:
-        """Give the name of the thread an event ran on."""
+        """Return the name of the thread an event ran on."""
         return self._thread_names[int(self.thread[row])]
 
     @cached_property
@@ -398,22 +399,22 @@ class Run:
         return thread_names(self.columns)
 
     def seconds(self, row: int) -> float | None:
-        """Give how long an event took, None if it has not ended."""
+        """Return how long an event took, None if it has not ended."""
         end = int(self.end[row])
         return (end - int(self.start[row])) / 1e9 if end >= 0 else None
 
     def error(self, row: int) -> str | None:
-        """Give the exception that ended an event, None if none did."""
+        """Return the exception that ended an event, None if none did."""
         error = int(self.columns.error[row])
         return self.columns.errors[error] if error >= 0 else None
 
     def is_reconstructed(self, row: int) -> bool:
-        """Tell whether a call went past the hooks: its end and its result are inferred."""
+        """Return whether a call ran no hooks: its end and its result are inferred."""
         c = self.columns
         return int(c.end[row]) < 0 and bool(self._is_unseen[int(c.template[row])])
 
     def source(self, row: int) -> Source | None:
-        """Give the innermost line of the user's own code that an event came from.
+        """Return the innermost line of user code that an event came from.
 
         For a backward op that no Python code called, that is the line of its forward op.
         """
@@ -421,21 +422,21 @@ class Run:
         return self.source_at(self.columns.places[place]) if place >= 0 else None
 
     def source_place(self, row: int) -> Place | None:
-        """Give the same line as a place of the columns."""
+        """Return the same line as a place of the columns."""
         place = int(self.derived.source[row])
         return self.columns.places[place] if place >= 0 else None
 
     def running_line(self, row: int) -> Source | None:
-        """Give the innermost line of the user's own code that was running as an event began.
+        """Return the innermost line of user code that was running as an event began.
 
-        For a backward op, which has the line of its forward op as its `source`, that is the line
-        that started the backward pass.
+        A backward op has the line of its forward op as its `source`; this is the line that started
+        the backward pass.
         """
         place = int(self._places.line[self.columns.place[row]])
         return self.source_at(self.columns.places[place]) if place >= 0 else None
 
     def stack(self, row: int) -> tuple[Source, ...]:
-        """Give every place on the way to an event, outermost first, torch's own code included."""
+        """Return every place on the stack of an event, outermost first, including code of torch."""
         c = self.columns
         place = int(c.place[row])
         found = []
@@ -446,7 +447,7 @@ class Run:
         return tuple(reversed(found))
 
     def source_at(self, place: Place) -> Source:
-        """Give a place as the user sees it, with its text."""
+        """Return a place as the user sees it, with its text."""
         return Source(
             place.file,
             place.line,
@@ -458,34 +459,34 @@ class Run:
         )
 
     def line_text(self, file: str, line: int) -> str:
-        """Give one source line, empty where the source was not kept."""
+        """Return one source line, empty if the source was not recorded."""
         lines = source_lines(self.columns.sources.get(file, ""))
         return lines[line - 1].strip() if 0 < line <= len(lines) else ""
 
     # Values
 
     def value(self, number: int) -> Value:
-        """Give the value with a number."""
+        """Return the value with a number."""
         return Value(self, number)
 
     def producer_row(self, number: int) -> int:
-        """Give the row of the event that made a value, -1 for what came from outside."""
+        """Return the row of the event that made a value, -1 for what came from outside."""
         return int(self._joined.producer_row[number])
 
     def leaf_values(self, row: int) -> list[tuple[Any, int]]:
-        """Give the tensor leaves of an event with the numbers of their values."""
+        """Return the tensor leaves of an event with the numbers of their values."""
         c = self.columns
         tensors = self._tensors(int(c.template[row]))
         first = int(c.first_ref[row])
         return list(zip(tensors, c.refs[first : first + len(tensors)].tolist(), strict=True))
 
     def direct_values(self, row: int) -> list[tuple[Any, int]]:
-        """Give the tensor leaves of an event that are no part of an object, with their values."""
+        """Return the tensor leaves of an event that are not inside an object, with their values."""
         direct = self._are_direct(int(self.columns.template[row]))
         return list(compress(self.leaf_values(row), direct))
 
     def holders(self, row: int, role: str) -> dict[str, str]:
-        """Give the classes of the outermost objects of an event with tensors in them, by path."""
+        """Return the classes of the outermost objects of an event with tensors in them, by path."""
         template = self.columns.templates[int(self.columns.template[row])]
         found = [holder for leaf, holder in template.held() if leaf.constant is Tensor]
         return {h.path: str(h.constant) for h in found if h is not None and h.role == role}
@@ -513,7 +514,7 @@ class Run:
         return {}
 
     def values_of(self, row: int, role: str) -> Values:
-        """Give the tensors of an event's arguments or result."""
+        """Return the tensors of an event's arguments or result."""
         pairs = self.leaf_values(row)
         found = Values(
             ((leaf.path, self.value(n)) for leaf, n in pairs if leaf.role == role),
@@ -527,7 +528,7 @@ class Run:
         return found
 
     def arguments(self, row: int) -> dict[str, Any]:
-        """Give all arguments of an event in order, tensors and constants."""
+        """Return all arguments of an event in order, tensors and constants."""
         numbers = iter(self.leaf_values(row))
         result: dict[str, Any] = {}
         for leaf in self.columns.templates[int(self.columns.template[row])].leaves:
@@ -541,7 +542,7 @@ class Run:
         return InferredResults(self)
 
     def subtree(self, row: int) -> list[int]:
-        """Give everything inside an event, in order."""
+        """Return everything inside an event, in order."""
         inside: list[int] = []
         pending = [row]
         while pending:
@@ -559,7 +560,7 @@ class Run:
 
 
 def run_of(columns: Columns, identity: object = None) -> Run:
-    """Give the run of a single rank."""
+    """Return the run of a single rank."""
     return Run({columns.rank: columns}, identity=identity)
 
 
@@ -572,11 +573,11 @@ def _listed(what: str, asked: Any, there: Sequence[Any]) -> list[Any]:
             raise ClewError(f"the trace has no {what} {one!r}; it has {listed or 'none'}")
     if not wanted:
         raise ClewError(f"{what}={asked!r} asks for nothing; the trace has {listed or 'none'}")
-    # As they are there: a number of NumPy's may be asked for.
+    # Return the run's own number: the one asked for may be a NumPy integer.
     return [there[there.index(one)] for one in wanted]
 
 
 @lru_cache(maxsize=64)
 def source_lines(text: str) -> list[str]:
-    """Give the lines of a source as Python counts them; a form feed, for one, begins none."""
+    """Return the lines of a source as Python counts them; a form feed begins no line."""
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")

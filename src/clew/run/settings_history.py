@@ -1,4 +1,4 @@
-"""What modules and optimizers were set to, at any moment of a run."""
+"""Settings of modules and optimizers, at any moment of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from clew.events.columns import Attributes
 
 
 class SettingsHistory:
-    """What the modules and optimizers of one rank were set to; grows by what changed."""
+    """Settings of the modules and optimizers of one rank; grows only with changes."""
 
     def __init__(self, noted: Iterable[Attributes]) -> None:
         self._changes: dict[tuple[str, int, int], list[Attributes]] = {}
@@ -20,7 +20,7 @@ class SettingsHistory:
             changes.sort(key=lambda one: one.event)
 
     def of(self, kind: str, number: int, group: int, event: int) -> dict[str, Any]:
-        """Give what something was set to when an event began; nothing before it was seen."""
+        """Return the settings of an object when an event began; empty before it was first seen."""
         changes = self._changes.get((kind, number, group), [])
         found: dict[str, Any] = {}
         for one in changes[: bisect_right(changes, event, key=lambda one: one.event)]:

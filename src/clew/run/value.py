@@ -1,6 +1,6 @@
 """Values of a run: one version of one tensor, with its facts, statistics and data.
 
-In come a run and a number, out come facts, read from the run's columns when they are asked for.
+Input: a run and a number. Output: facts, read from the run's columns on access.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Value(Shown):
-    """One tensor at one moment: what it looked like, where it came from, what was kept of it."""
+    """One tensor at one moment: dtype and shape, producer, statistics and data."""
 
     __slots__ = ("_kept", "_meta", "_run", "number")
 
@@ -49,117 +49,118 @@ class Value(Shown):
 
     @property
     def dtype(self) -> str:
-        """The dtype, as torch writes it without `torch.`."""
+        """Return the dtype, as torch writes it without `torch.`."""
         return self._meta.dtype
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """The sizes, None where the tensor did not tell them."""
+        """Return the sizes, None if the tensor has no plain shape."""
         return self._meta.shape
 
     @property
     def stride(self) -> tuple[int, ...] | None:
-        """The strides in elements, None where there are none."""
+        """Return the strides in elements, None if there are none."""
         return self._meta.stride
 
     @property
     def device(self) -> str:
-        """Where the tensor was, empty for what is no tensor."""
+        """Return the device of the tensor, empty if it is no tensor."""
         return self._meta.device
 
     @property
     def layout(self) -> str:
-        """`strided`, `sparse_coo` and the like."""
+        """Return `strided`, `sparse_coo` and the like."""
         return self._meta.layout
 
     @property
     def cls(self) -> str:
-        """The class of the tensor or of the Python object."""
+        """Return the class of the tensor or of the Python object."""
         return self._meta.cls
 
     @property
     def placements(self) -> str | None:
-        """How a DTensor was spread over its mesh."""
+        """Return how a DTensor was distributed over its mesh."""
         return self._meta.placements
 
     @property
     def local_shape(self) -> tuple[int, ...] | None:
-        """The sizes of this rank's part of a DTensor."""
+        """Return the sizes of this rank's part of a DTensor."""
         return self._meta.local_shape
 
     @property
     def requires_grad(self) -> bool:
-        """Whether autograd followed it."""
+        """Return whether the tensor required a gradient."""
         return bool(self._run.columns.grad[self.number])
 
     @property
     def version(self) -> int:
-        """How often its memory had been written to."""
+        """Return how often its memory had been written to."""
         return int(self._run.columns.version[self.number])
 
     @property
     def storage(self) -> int:
-        """A number that all values on the same memory have."""
+        """Return a number that all values on the same memory share."""
         return int(self._run.columns.storage[self.number])
 
     @property
     def storage_bytes(self) -> int | None:
-        """The bytes of its memory, None where that is not known."""
+        """Return the bytes of its memory, None if not known."""
         size = int(self._run.columns.nbytes[self.number])
         return size if size >= 0 else None
 
     @property
     def freed(self) -> int | None:
-        """The id of the op before which its memory was seen to be gone, None where it was not.
+        """Return the id of the first op that ran after its memory was freed, None if not known.
 
-        Memory that autograd may have held on to is not said to be gone.
+        It is not known where autograd may have kept the memory alive.
         """
         event = int(self._run.freed[self.number])
         return event if event >= 0 else None
 
     @property
     def name(self) -> str | None:
-        """The path of a parameter or buffer, None for other tensors."""
+        """Return the path of a parameter or buffer, None for other tensors."""
         name = int(self._run.columns.value_name[self.number])
         return self._run.columns.value_names[name] if name >= 0 else None
 
     @property
     def stats(self) -> Stats | None:
-        """Statistics of the elements, None where none were taken."""
+        """Return statistics of the elements, None if none were recorded."""
         return None if self._kept is None else stats_of(self._kept)
 
     @property
     def digest(self) -> str | None:
-        """A digest of the elements, None where none was taken."""
+        """Return a digest of the elements, None if none was recorded."""
         kept = self._kept
         return None if kept is None or kept.stats is None else kept.stats.get("digest")
 
     @property
     def fingerprint(self) -> Any:
-        """What `diff` compares values by across code bases, None where it was not taken."""
+        """Return None: fingerprints are not recorded yet."""
         return None
 
     @property
     def producer(self) -> Event | None:
-        """The event that made this value, None for what came from outside."""
+        """Return the event that made this value, None if it came from outside."""
         row = self._run.producer_row(self.number)
         return self._run.event(row) if row >= 0 else None
 
     def array(self) -> np.ndarray[Any, Any]:
-        """Give the data as NumPy, bf16 and fp8 as exact float32, a sparse tensor with its zeros.
+        """Return the data as NumPy: bf16 and fp8 as exact float32, a sparse tensor as a dense
+        array.
 
-        A sparse tensor that would take more than 1 GiB so is a ClewError; `tensor()` has it as it
-        is.
+        A sparse tensor whose dense array would take more than 1 GiB raises ClewError; `tensor()`
+        returns it sparse.
         """
         array: np.ndarray[Any, Any] = self._loaded("array")
         return array
 
     def tensor(self) -> Any:
-        """Give the data as a torch tensor."""
+        """Return the data as a torch tensor."""
         return self._loaded("tensor")
 
     def item(self) -> Any:
-        """Give the data as a Python object: a number, text or None; an array if it is no scalar."""
+        """Return the data as a Python object: a number, text, None, or an array."""
         return self._loaded("object")
 
     def _load(self, form: str) -> Any:
@@ -175,7 +176,7 @@ class Value(Shown):
         return loaded
 
     def __str__(self) -> str:
-        """Write the look, and what was kept of the numbers; a constant as Python writes it."""
+        """Write dtype and shape, and the statistics recorded; a constant as Python writes it."""
         if not is_python(self):
             return f"{self.look} {numbers_text(self.stats, numbers_of(self))}".rstrip()
         try:
@@ -186,7 +187,7 @@ class Value(Shown):
 
     @property
     def look(self) -> str:
-        """`f32[2,3]`, followed by what sets the tensor apart from a plain one."""
+        """Return `f32[2,3]`, followed by what differs from a plain tensor."""
         return tensor_text(self)
 
     def __repr__(self) -> str:
@@ -194,7 +195,7 @@ class Value(Shown):
         return plain(f"<Value {self.look}{name}>")
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the facts as plain data."""
+        """Return the facts as plain data."""
         producer = self.producer
         return {
             "dtype": self.dtype,
@@ -243,7 +244,9 @@ class Values(dict[str, Value]):
 
 
 def numbers_of(value: Value) -> np.ndarray[Any, Any] | None:
-    """Give the numbers that statistics are of: of a sparse tensor those stored; None without."""
+    """Return the numbers that statistics are of: of a sparse tensor those stored; None without
+    data.
+    """
     try:
         data = value._load("numbers")
     except ClewError:
@@ -252,7 +255,7 @@ def numbers_of(value: Value) -> np.ndarray[Any, Any] | None:
 
 
 def stats_of(kept: Kept) -> Stats | None:
-    """Give the statistics among what was kept of a value, None if none were taken."""
+    """Return the statistics recorded of a value, None if there are none."""
     stats = kept.stats
     if stats is None:
         return None
@@ -266,5 +269,5 @@ def stats_of(kept: Kept) -> Stats | None:
 
 
 def _number(taken: float | None) -> float | None:
-    """Give a statistic of the finite elements, None where there are none."""
+    """Return a statistic of the finite elements, None if there are none."""
     return None if taken is None or isnan(taken) else taken

@@ -1,6 +1,7 @@
 """Statistics of values as columns, one row per value.
 
-In comes what was kept of values, out come arrays: numbers that were not taken are NaN, counts -1.
+Input: the statistics and data kept of values. Output: arrays in which missing numbers are NaN,
+missing counts -1.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _IN_ORDER = itemgetter(*_MISSING)
 
 
 def stat_columns(kept: Mapping[int, Kept], count: int) -> StatColumns:
-    """Give the statistics of the first `count` values as columns."""
+    """Return the statistics of the first `count` values as columns."""
     whole = getattr(kept, "stat_columns", None)
     numbers, found = _listed(kept) if whole is None else whole()
     columns: StatColumns = {name: np.full(count, np.nan) for name in NUMBERS}
@@ -44,14 +45,14 @@ def stat_columns(kept: Mapping[int, Kept], count: int) -> StatColumns:
 
 
 def _listed(kept: Mapping[int, Kept]) -> tuple[NDArray[Any], StatColumns]:
-    """Give the values that have statistics, and those as columns."""
+    """Return the values that have statistics, and those as columns."""
     taken = {number: one.stats for number, one in kept.items() if one.stats is not None}
     numbers = np.fromiter(taken, np.int64, len(taken))
     size = len(taken) * len(_MISSING)
     try:
         flat = np.fromiter(chain.from_iterable(map(_IN_ORDER, taken.values())), np.float64, size)
     except (KeyError, TypeError):
-        # What has no elements has no mean.
+        # A tensor without elements has no mean.
         whole = (_MISSING | {n: s for n, s in o.items() if s is not None} for o in taken.values())
         flat = np.fromiter(chain.from_iterable(map(_IN_ORDER, whole)), np.float64, size)
     columns = dict(zip(_MISSING, flat.reshape(len(taken), -1).T, strict=True)) if size else {}
@@ -59,7 +60,7 @@ def _listed(kept: Mapping[int, Kept]) -> tuple[NDArray[Any], StatColumns]:
 
 
 def numbers_with_data(kept: Mapping[int, Kept]) -> NDArray[Any]:
-    """Give the values whose data was kept."""
+    """Return the values whose data was kept."""
     listed = getattr(kept, "with_data", None)
     if listed is not None:
         numbers: NDArray[Any] = listed()
@@ -70,7 +71,7 @@ def numbers_with_data(kept: Mapping[int, Kept]) -> NDArray[Any]:
 def over_outputs(stats: StatColumns, values: NDArray[Any], event: NDArray[Any], count: int) -> Any:
     """Join the statistics of each event's results: extremes and sums over all of them.
 
-    `values` are rows of `stats`, `event` says whose result each is, of `count` events in order.
+    `values` are rows of `stats`; `event` has the event of each result, of `count` events in order.
     """
     known = stats["count"][values] >= 0
     values, event = values[known], event[known]

@@ -1,6 +1,6 @@
-"""Rows of the event table for whoever writes a trace: live, batch by batch, or a whole rank.
+"""Rows of the event table for writers of a trace: live, batch by batch, or a whole rank.
 
-In come columns, out come the columns of `store.schema.EVENTS`, with every derived fact.
+Input: columns. Output: the columns of `store.format.schema.EVENTS`, with every derived fact.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class LiveEventRows:
 
     def __init__(self) -> None:
         self._state = State()
-        # What is known of values that events to come may give back.
+        # Facts of values that later events may refer to.
         self._kept: dict[int, Kept] = {}
 
     def __call__(self, batch: Columns, gone: Ints) -> dict[str, Any]:
-        """Give the rows of a batch; `gone` are the values that later events do not mention."""
+        """Return the rows of a batch; `gone` are the values that later events do not mention."""
         derived = derive(batch, self._state)
         self._kept |= {n: k for n, k in batch.kept.items() if k.stats is not None}
         tensors = event_tensors(batch)
@@ -50,7 +50,7 @@ class LiveEventRows:
 
 
 def event_rows(columns: Columns) -> Iterator[dict[str, Any]]:
-    """Give the rows of a whole rank, a slice at a time."""
+    """Yield the rows of a whole rank, a slice at a time."""
     derived = columns.derived
     assert derived is not None
     stats = stat_columns(columns.kept, len(columns.meta))
