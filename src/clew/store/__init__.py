@@ -1,1 +1,1 @@
-"""Stores keep a trace and hand out its columns. Knows `events`, never torch."""
+"""Stores: write the batches of a trace and read its columns. Knows `events`, never torch."""

@@ -1,7 +1,7 @@
-"""Folders elsewhere, through fsspec: `s3://bucket/run.clew`, `memory://…`, whatever it knows.
+"""Remote folders, through fsspec: `s3://bucket/run.clew`, `memory://…`, whatever it knows.
 
-A file appears whole or not at all; what fails is tried again a few times. Knows nothing of what
-the files hold.
+A file appears whole or not at all; a failed operation is tried again a few times. Knows nothing of
+what the files hold.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from clew.store.storage import numbered_name
 
 _T = TypeVar("_T")
 _WAITS = (0.1, 0.5, 2.0)
-# Where an object appears in one piece when its upload is done, without a move.
+# Protocols where an object appears in one piece when its upload is done, without a move.
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "memory"}
 
 
@@ -42,11 +42,11 @@ class RemoteStorage:
         try:
             self._fs, self._root = fsspec.core.url_to_fs(self.place)
         except (ImportError, ValueError) as refused:
-            # Names the package to install, or the protocols there are.
+            # The message names the package to install, or the protocols there are.
             raise ClewError(f"cannot reach {url}: {refused}") from refused
 
     def numbered(self) -> Iterator[RemoteStorage]:
-        """Give the folders that take its place where it is taken."""
+        """Yield folders to use instead if this one is taken."""
         above, slash, name = self.place.rpartition("/")
         number = 1
         while True:
@@ -54,7 +54,7 @@ class RemoteStorage:
             number += 1
 
     def sizes(self) -> dict[str, int]:
-        """Give every file with its size, nothing if there is no such folder."""
+        """Return every file with its size, nothing if there is no such folder."""
         self._fs.invalidate_cache()
         try:
             found = self._again(lambda: self._fs.find(self._root, detail=True))
@@ -76,7 +76,7 @@ class RemoteStorage:
         return sorted({name.partition("/")[0] for name in self.sizes() if "/" in name})
 
     def links(self) -> list[str]:
-        """Name nothing: there are no links elsewhere."""
+        """Return nothing: there are no links in remote storage."""
         return []
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
@@ -96,7 +96,7 @@ class RemoteStorage:
             self._again(partial(self._fs.rm_file, self._path(name)))
 
     def local(self, folder: str, pattern: re.Pattern[str]) -> Path:
-        """Give a folder with copies of the files of a folder whose names match."""
+        """Return a folder with copies of the files of a folder whose names match."""
         here = self.copies(folder)
         for path in sorted(self.sizes()):
             above, _, name = path.rpartition("/")
@@ -105,7 +105,7 @@ class RemoteStorage:
         return here
 
     def copies(self, folder: str) -> Path:
-        """Give the folder for copies of a folder's files; it goes when nobody has this storage."""
+        """Return a local folder for copies of a folder's files; it is deleted with this storage."""
         if self._copies is None:
             above = tempfile.mkdtemp(prefix="clew-")
             weakref.finalize(self, _remove, above, os.getpid())
@@ -133,9 +133,9 @@ class RemoteStorage:
         return f"{self._root.rstrip('/')}/{name}"
 
     def _again(self, work: Callable[[], _T]) -> _T:
-        """Do something, more than once if it fails for another reason than a missing file.
+        """Do something, and again if it fails for another reason than a missing file.
 
-        File systems have exceptions of their own; whoever calls this sees OSError alone.
+        File systems raise exceptions of various classes; this raises only OSError.
         """
         for wait in (*_WAITS, None):
             try:

@@ -1,6 +1,6 @@
-"""Files read and written without trust: whole reads, whole writes, ordinary files only.
+"""Read and write untrusted files: complete reads, complete writes, ordinary files only.
 
-A link in the place of a file is refused: it may lead out of the trace.
+A symbolic link is refused: it may lead out of the trace.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# Without waiting, so that a pipe in the place of a file cannot hold a reader up.
+# Without waiting, so that a named pipe cannot block the reader.
 _SAFELY = ("O_NONBLOCK", "O_NOFOLLOW", "O_BINARY")
 _READ = os.O_RDONLY | sum(getattr(os, name, 0) for name in _SAFELY)
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[int, int]]:
-    """An ordinary file opened for reading, and its size; OSError for anything else."""
+    """Open an ordinary file for reading, with its size; raise OSError for anything else."""
     try:
         file = os.open(path, _READ)
     except OSError as refused:
@@ -37,7 +37,7 @@ def opened(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def size_of(path: Path) -> int:
-    """The size of an ordinary file; OSError for anything else."""
+    """Return the size of an ordinary file; raise OSError for anything else."""
     facts = os.lstat(path)
     if not stat.S_ISREG(facts.st_mode):
         raise OSError(f"{path.name} is not an ordinary file")
@@ -45,7 +45,7 @@ def size_of(path: Path) -> int:
 
 
 def read_at(file: int, offset: int, size: int) -> bytes:
-    """Bytes from a place in a file, all of them; the caller knows that the file has them."""
+    """Read bytes at an offset, all of them; the caller knows that the file has them."""
     os.lseek(file, offset, os.SEEK_SET)
     pieces = []
     while size > 0:
@@ -58,7 +58,7 @@ def read_at(file: int, offset: int, size: int) -> bytes:
 
 
 def write_all(file: int, data: Any) -> None:
-    """Write bytes, all of them: the system may take fewer at a time."""
+    """Write all bytes: the system may take fewer at a time."""
     view = memoryview(data).cast("B")
     while len(view):
         view = view[os.write(file, view) :]

@@ -1,6 +1,6 @@
-"""Folders of files, here or elsewhere: the one way to reach the files of a trace.
+"""Folders of files, local or remote: the one way to reach the files of a trace.
 
-In comes a path or a URL, out comes a `Storage`; names in it are relative to its folder, with `/`
+Input: a path or a URL. Output: a `Storage`; names in it are relative to its folder, with `/`
 between them. No link inside a folder is followed. Knows nothing of what the files hold.
 """
 
@@ -23,26 +23,26 @@ class Storage(Protocol):
 
     @property
     def place(self) -> Path | str:
-        """The path or URL of the folder."""
+        """Return the path or URL of the folder."""
 
     @property
     def name(self) -> str:
-        """The name of the folder, without what is above it."""
+        """Return the last part of the folder's path."""
 
     def numbered(self) -> Iterator[Storage]:
-        """Give the folders that take its place where it is taken: `run.1.clew`, `run.2.clew`."""
+        """Yield folders to use instead if this one is taken: `run.1.clew`, `run.2.clew`."""
 
     def sizes(self) -> dict[str, int]:
-        """Give every file with its size, nothing if there is no such folder."""
+        """Return every file with its size, nothing if there is no such folder."""
 
     def size(self, name: str) -> int:
-        """Give the size of a file, 0 if it is not there."""
+        """Return the size of a file, 0 if it is not there."""
 
     def folders(self) -> list[str]:
-        """Name the folders right below, those that are links left out."""
+        """Return the names of folders directly below, without links."""
 
     def links(self) -> list[str]:
-        """Name what right below is a link, and so is not followed."""
+        """Return the names of links directly below, which are not followed."""
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Read a file or some bytes of it; FileNotFoundError if it is not there."""
@@ -54,19 +54,19 @@ class Storage(Protocol):
         """Remove files."""
 
     def local(self, folder: str, pattern: re.Pattern[str]) -> Path:
-        """Give a local folder that holds the files of a folder whose names match."""
+        """Return a local folder that holds the files of a folder whose names match."""
 
     def __str__(self) -> str:
-        """The path or URL."""
+        """Return the path or URL."""
 
 
 def is_url(path: object) -> bool:
-    """Tell whether a path names something that fsspec is to reach."""
+    """Return whether a path is a URL for fsspec."""
     return isinstance(path, str) and "://" in path
 
 
 def storage_of(path: str | os.PathLike[str]) -> Storage:
-    """Give the folder that a path or a URL names; it need not be there."""
+    """Return the folder of a path or URL; it need not exist."""
     if isinstance(path, str) and is_url(path):
         from clew.store.remote_storage import RemoteStorage
 
@@ -88,37 +88,37 @@ class LocalStorage:
 
     @property
     def place(self) -> Path:
-        """The path of the folder."""
+        """Return the path of the folder."""
         return self.folder
 
     @property
     def name(self) -> str:
-        """The name of the folder, without what is above it."""
+        """Return the last part of the folder's path."""
         return self.folder.name
 
     def numbered(self) -> Iterator[LocalStorage]:
-        """Give the folders that take its place where it is taken."""
+        """Yield folders to use instead if this one is taken."""
         for path in numbered_paths(self.folder):
             yield LocalStorage(path)
 
     def sizes(self) -> dict[str, int]:
-        """Give every file with its size, nothing if there is no such folder."""
+        """Return every file with its size, nothing if there is no such folder."""
         return dict(_files(self.folder, ""))
 
     def size(self, name: str) -> int:
-        """Give the size of a file, 0 if it is not there."""
+        """Return the size of a file, 0 if it is not there."""
         try:
             return size_of(self.folder / name)
         except OSError:
             return 0
 
     def folders(self) -> list[str]:
-        """Name the folders right below, those that are links left out."""
+        """Return the names of folders directly below, without links."""
         with os.scandir(self.folder) as entries:
             return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
     def links(self) -> list[str]:
-        """Name what right below is a link, and so is not followed."""
+        """Return the names of links directly below, which are not followed."""
         with os.scandir(self.folder) as entries:
             return sorted(entry.name for entry in entries if entry.is_symlink())
 
@@ -147,7 +147,7 @@ class LocalStorage:
             (self.folder / name).unlink()
 
     def local(self, folder: str, pattern: re.Pattern[str]) -> Path:
-        """Give the folder itself."""
+        """Return the folder itself."""
         return self.folder / folder
 
     def __str__(self) -> str:
@@ -155,7 +155,7 @@ class LocalStorage:
 
 
 def numbered_paths(path: Path) -> Iterator[Path]:
-    """Give the paths that take the place of one that is taken: `run.1.clew`, `run.2.clew`."""
+    """Yield paths to use instead of one that is taken: `run.1.clew`, `run.2.clew`."""
     number = 1
     while True:
         yield path.with_name(numbered_name(path.name, number))

@@ -1,1 +1,1 @@
-"""What the bytes of a trace mean: schemas, table rows, shards, payloads. Used by read and write."""
+"""Meaning of the bytes of a trace: schemas, table rows, shards, payloads; for read and write."""

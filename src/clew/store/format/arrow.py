@@ -1,7 +1,7 @@
 """Rows to write as Arrow: lists, NumPy arrays and coded texts become a record batch.
 
-In come columns by name and a schema, out comes a batch. Numbers below 0 are null where the schema
-of the event table says that a number may be missing.
+Input: columns by name and a schema. Output: a batch. Numbers below 0 are null if the schema of the
+event table allows a number to be missing.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from clew.store.format.schema import NULLABLE
 
 
 def as_utf8(text: str) -> str:
-    """Give a text as Arrow can hold it: half a surrogate pair becomes an escape."""
+    """Return a text as Arrow can hold it: half a surrogate pair becomes an escape."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def record_batch(columns: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
-    """Give rows as a record batch of a schema."""
+    """Return rows as a record batch of a schema."""
     arrays = [_array(columns[f.name], f.type, f.name in NULLABLE) for f in schema]
     return pa.record_batch(arrays, schema=schema)
 
 
 def folded_batch(columns: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
-    """Give rows as a record batch whose coded texts stay so: each text is there once.
+    """Return rows as a record batch with dictionary-encoded texts: each text is stored once.
 
-    In Parquet it is the same as the batch of the schema itself, and quicker to write.
+    In Parquet it reads the same as the batch of the plain schema, and is quicker to write.
     """
     arrays = [_array(columns[f.name], f.type, f.name in NULLABLE, folded=True) for f in schema]
     return pa.record_batch(arrays, names=schema.names)
 
 
 def _array(column: Any, kind: pa.DataType, nullable: bool, folded: bool = False) -> pa.Array:
-    """Give a column as Arrow; of numbers those below 0 are null if they may be, NaN always."""
+    """Return a column as Arrow; numbers below 0 are null if that is allowed, NaN always is."""
     coded = _folded if folded else _coded
     if isinstance(column, pa.Array):
         return column if column.type.equals(kind) else column.cast(kind)
@@ -57,32 +57,32 @@ def _array(column: Any, kind: pa.DataType, nullable: bool, folded: bool = False)
 
 
 def listed_array(column: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Give a list as Arrow, text that is no UTF-8 escaped."""
+    """Return a list as Arrow, text that is no UTF-8 escaped."""
     if column.count(None) == len(column):
         return pa.nulls(len(column), kind)
     try:
         return pa.array(column, type=kind)
     except UnicodeEncodeError:
-        # Half a surrogate pair, as file names that are no UTF-8 have.
+        # Half a surrogate pair, as in file names that are not UTF-8.
         return pa.array([None if text is None else as_utf8(text) for text in column], type=kind)
 
 
 def _coded(codes: Ints, texts: Sequence[str], kind: pa.DataType) -> pa.Array:
-    """Give texts by their codes, -1 as null."""
+    """Return texts by their codes, -1 as null."""
     used, at = _used(codes, len(texts))
     return listed_array([texts[code] for code in used], kind).take(at)
 
 
 def _folded(codes: Ints, texts: Sequence[str], kind: pa.DataType) -> pa.Array:
-    """Give the same with each text once: of codes for two that are alike Parquet makes texts."""
+    """Return the same with each text once: equal texts must share a code for Parquet."""
     used, at = _used(codes, len(texts))
     once = listed_array([texts[code] for code in used], kind).dictionary_encode()
     return pa.DictionaryArray.from_arrays(once.indices.take(at), once.dictionary)
 
 
 def _used(codes: Ints, count: int) -> tuple[list[int], pa.Array]:
-    """Give the codes that occur, and for each row which of those it has, null for -1."""
-    # The last stands for -1.
+    """Return the codes that occur, and for each row which of those it has, null for -1."""
+    # The last entry means -1.
     occurs = np.zeros(count + 1, dtype=bool)
     occurs[codes] = True
     at = np.cumsum(occurs[:-1], dtype=np.int32)[codes] - 1 if count else codes.astype(np.int32)

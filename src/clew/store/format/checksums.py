@@ -1,6 +1,6 @@
-"""The checksums that payloads of traces have: the one written today, and those of earlier traces.
+"""Checksums of payloads: the one written today, and those of earlier traces.
 
-A manifest names the algorithm. `rowsum63` was written by version 2 and the first of version 3.
+The manifest names the algorithm. `rowsum63` was written by version 2 and the first of version 3.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Table rows as JSON text and back: names, templates, places and the like.
 
-Every table of a trace on disk is a list of numbered rows, each a line of JSON, so that a reader
-in any language can follow them and no code runs on load. Loading raises ValueError for whatever
-is not such a row.
+Every table of a trace on disk is a list of numbered rows, each a line of JSON, so that a reader in
+any language can parse them and no code runs on load. Loading raises ValueError for anything that is
+not such a row.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from clew.events.model import Gap
 from clew.events.records import LABELLED, MODES, PHASES, STAGES, Label, Unseen
 
 _LARGEST = (1 << 63) - 1
-# Of a line, a column, a rank.
+# The largest line, column or rank.
 _LARGEST_SMALL = (1 << 31) - 1
 _MOST_THREADS = 1 << 16
-# Python reads only so many digits, and views count up the numbers in names.
+# Python parses integers only up to a number of digits, and views count the numbers in names.
 LONGEST_NAME = 4000
 
 
 def dump(row: Any) -> str:
-    """One row as JSON."""
+    """Write one row as JSON."""
     if isinstance(row, Template):
         data: Any = [[leaf.role, leaf.path, _dump_constant(leaf.constant)] for leaf in row.leaves]
     elif isinstance(row, (Meta, Place, ModuleRow, Gap, Label, Attributes)):
@@ -48,18 +48,18 @@ def dump(row: Any) -> str:
 
 
 def to_json(data: Any) -> str:
-    """Compact JSON in which text is readable, and can be written down as UTF-8."""
+    """Write compact JSON with readable text that is valid UTF-8."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
     try:
         text.encode()
     except UnicodeEncodeError:
-        # Half a surrogate pair, as file names that are no UTF-8 have: as an escape.
+        # Half a surrogate pair, as in file names that are not UTF-8, becomes an escape.
         text = json.dumps(data, separators=(",", ":"))
     return text
 
 
 def from_json(text: str) -> Any:
-    """What JSON says; ValueError if it is none, or nested without end."""
+    """Parse JSON; raise ValueError if it is invalid, or nested too deep."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -67,12 +67,12 @@ def from_json(text: str) -> Any:
 
 
 def load_template(data: Any) -> Template:
-    """A template from its row."""
+    """Make a template from its row."""
     return Template(tuple(_leaf(*_listed(item, 3)) for item in _listed(data)))
 
 
 def load_meta(data: Any) -> Meta:
-    """A meta from its row."""
+    """Make a meta from its row."""
     dtype, shape, stride, device, layout, cls, placements, local = _listed(data, 8)
     return Meta(
         _text(dtype), _sizes(shape), _sizes(stride), _text(device), _text(layout), _text(cls),
@@ -81,26 +81,26 @@ def load_meta(data: Any) -> Meta:
 
 
 def load_place(data: Any) -> Place:
-    """A place from its row."""
+    """Make a place from its row."""
     parent, file, function, *numbers = _listed(data, 10)
     line, end_line, col, end_col, library, phase, thread = map(_small, numbers)
     if not 0 <= phase < len(PHASES) or not 0 <= thread < _MOST_THREADS:
         raise ValueError(f"there is no phase {phase} or thread {thread}")
     return Place(
-        # A file has many places, and a function too.
+        # Many places share a file and a function.
         _integer(parent), intern(_text(file)), intern(_text(function)), line, end_line, col,
         end_col, bool(library), phase, thread,
     )  # fmt: skip
 
 
 def load_module(data: Any) -> ModuleRow:
-    """A module's name from its row."""
+    """Make a module row from its data."""
     path, cls, number, wrapper = _listed(data, 4)
     return ModuleRow(_name(path), _name(cls), _integer(number), bool(wrapper))
 
 
 def load_label(data: Any) -> Label:
-    """The name of a variable, tap or gradient from its row."""
+    """Make the label of a variable, tap or gradient from its row."""
     kind, stem, name, *rest, stage, rank = _listed(data, 9)
     if kind not in LABELLED or stage not in (None, *STAGES):
         raise ValueError(f"events of kind {kind!r} and stage {stage!r:.40} have no label")
@@ -112,7 +112,7 @@ def load_label(data: Any) -> Label:
 
 
 def load_attributes(data: Any) -> Attributes:
-    """What something is set to from its row."""
+    """Make the settings of a module or optimizer from their row."""
     kind, number, group, event, values = _listed(data, 5)
     return Attributes(
         _name(kind), _integer(number), _integer(group), _integer(event), load_facts(values)
@@ -120,18 +120,18 @@ def load_attributes(data: Any) -> Attributes:
 
 
 def load_gap(data: Any) -> Gap:
-    """A gap from its row."""
+    """Make a gap from its row."""
     return Gap(*map(_text, _listed(data, 4)))
 
 
 def load_parameter(data: Any) -> tuple[str, int, int]:
-    """A parameter from its row."""
+    """Make a parameter from its row."""
     path, owner, count = _listed(data, 3)
     return _text(path), _integer(owner), _integer(count)
 
 
 def load_mode(data: Any) -> tuple[int, str]:
-    """A step and its mode from their row."""
+    """Make a step and its mode from their row."""
     step, mode = _listed(data, 2)
     if mode not in MODES:
         raise ValueError(f"there is no mode {mode!r:.40}")
@@ -139,23 +139,23 @@ def load_mode(data: Any) -> tuple[int, str]:
 
 
 def load_name(data: Any) -> str:
-    """A name from its row."""
+    """Make a name from its row."""
     return _name(data)
 
 
 def load_text(data: Any) -> str:
-    """Any text from its row."""
+    """Make a text from its row."""
     return _text(data)
 
 
 def load_source(data: Any) -> tuple[str, str]:
-    """A source file, its path and its text, from its row."""
+    """Make a source file, its path and its text, from its row."""
     file, source = _listed(data, 2)
     return _text(file), _text(source)
 
 
 def load_facts(data: Any) -> dict[str, Any]:
-    """A row that is a mapping."""
+    """Check a row that is a mapping."""
     if not isinstance(data, dict):
         raise ValueError(f"it is a {type(data).__name__}, no mapping")
     return data
@@ -174,7 +174,7 @@ def _dump_constant(constant: Any) -> list[Any]:
         return ["float", repr(constant)]
     if isinstance(constant, complex):
         return ["complex", repr(constant.real), repr(constant.imag)]
-    # Python writes out only so many digits in decimal.
+    # Python writes integers in decimal only up to a number of digits.
     if isinstance(constant, int) and abs(constant) > _LARGEST:
         return ["integer", hex(constant)]
     if isinstance(constant, list) and any(abs(item) > _LARGEST for item in constant):

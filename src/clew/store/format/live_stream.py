@@ -1,9 +1,9 @@
 """Live parts: Arrow streams, written and read one message at a time.
 
-In come record batches, out goes a file that any Arrow reader opens while it grows. Each message
-is one `write`, so a kill leaves whole messages and at most a torn one at the end. Reading checks
-every length against the file before Arrow sees a message: a hostile file costs no more memory
-than it has bytes.
+Input: record batches. Output: a file that any Arrow reader opens while it grows. Each message is
+one `write`, so a kill leaves complete messages and at most a torn one at the end. The reader checks
+every length against the file before Arrow sees a message: a hostile file costs no more memory than
+it has bytes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ MOST_ROWS = 1 << 14
 _MESSAGE_BYTES = 16 << 20
 _LARGEST_MESSAGE = 1 << 28
 _LARGEST_METADATA = 1 << 20
-# Of a batch: a few numbers for each column.
+# Metadata of a batch is a few numbers for each column.
 _LONGEST_METADATA = 1 << 14
-# Bytes searched at a time for where a stream goes on, and in all after one message.
+# Bytes searched at a time for the next message, and in all after one message.
 _FIRST_LOOK, _LARGEST_LOOK, _LARGEST_SEARCH = 1 << 12, 1 << 22, 1 << 28
 _CONTINUATION = 0xFFFFFFFF
 _MARK = b"\xff\xff\xff\xff"
@@ -40,7 +40,7 @@ class LiveFile:
         self.path = path
         self.rows = 0
         self.size = 0
-        # Unbuffered: what was written is the kernel's, and outlives the process.
+        # Unbuffered: written bytes are the kernel's, and survive the process.
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         self._append(schema.serialize())
 
@@ -61,21 +61,21 @@ class LiveFile:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file as it is."""
+        """Close the file without finishing the stream."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     @property
     def is_gone(self) -> bool:
-        """Whether somebody has removed the file."""
+        """Return whether the file was removed."""
         return os.fstat(self._file).st_nlink == 0
 
     def _append(self, message: Any) -> None:
         try:
             write_all(self._file, memoryview(message))
         except OSError:
-            # A full disk: whatever was torn off is in nobody's way.
+            # The disk is full: a torn message at the end does no harm.
             os.ftruncate(self._file, self.size)
             raise
         self.size += len(memoryview(message))
@@ -92,7 +92,7 @@ class Message:
 
 
 class Damage(ValueError):
-    """A stretch of a stream that cannot be followed."""
+    """Part of a stream that cannot be read."""
 
 
 class BrokenOff(Damage):
@@ -100,9 +100,9 @@ class BrokenOff(Damage):
 
 
 def messages(file: int, size: int, schemas: Sequence[pa.Schema]) -> Iterator[Message | Damage]:
-    """Give the record batches of a stream in order, with `Damage` in the place of what is lost.
+    """Yield the record batches of a stream in order, with `Damage` instead of lost ones.
 
-    The stream begins with one of the schemas, which every message names.
+    The stream begins with one of the schemas, which every message refers to.
     """
     offset = 0
     schema = None
@@ -132,7 +132,7 @@ def messages(file: int, size: int, schemas: Sequence[pa.Schema]) -> Iterator[Mes
 
 
 def read_batch(file: int, message: Message) -> pa.RecordBatch:
-    """Read one record batch, wholly checked; an exception of Arrow's if it is damaged."""
+    """Read one record batch and check all of it; Arrow raises an exception if it is damaged."""
     data = read_at(file, message.offset, message.size)
     batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), message.schema)
     batch.validate(full=True)
@@ -147,14 +147,14 @@ def _read_schema(file: int, message: Message) -> pa.Schema:
 
 
 def _next(file: int, offset: int, size: int) -> int:
-    """Where the next message after a damaged one begins, `size` if there is none.
+    """Return where the next message after a damaged one begins, `size` if there is none.
 
-    Looks further and further ahead, so that the way there is all that is read.
+    The search reads larger and larger blocks, and stops at the first message.
     """
     room = _FIRST_LOOK
     start = offset + 8
     while start < min(size, offset + _LARGEST_SEARCH):
-        # Messages begin at multiples of 8, so none begins in two looks at once.
+        # Messages begin at multiples of 8, so none begins in two blocks.
         data = read_at(file, start, min(size - start, room))
         at = data.find(_MARK)
         while at >= 0:
@@ -167,7 +167,7 @@ def _next(file: int, offset: int, size: int) -> int:
 
 
 def _is_batch(file: int, offset: int, size: int) -> bool:
-    """Whether a whole record batch begins at a place."""
+    """Return whether a whole record batch begins at an offset."""
     try:
         return _message(file, offset, size, _LONGEST_METADATA)[1] == _RECORD_BATCH
     except Damage:
@@ -177,7 +177,7 @@ def _is_batch(file: int, offset: int, size: int) -> bool:
 def _message(
     file: int, offset: int, size: int, most: int = _LARGEST_METADATA
 ) -> tuple[Message, int | None]:
-    """The message at an offset and its kind, None at the end marker."""
+    """Return the message at an offset and its kind, None at the end marker."""
     if offset + 8 > size:
         raise BrokenOff(f"it breaks off at byte {size}")
     continuation, length = struct.unpack("<Ii", read_at(file, offset, 8))
@@ -195,7 +195,7 @@ def _message(
 
 
 def _facts(metadata: bytes, offset: int) -> tuple[int, int, int]:
-    """The kind, body length and rows that a message's metadata declare."""
+    """Return the kind, body length and number of rows that a message's metadata declare."""
     try:
         root = _read(metadata, "<I", 0)
         kind = _read(metadata, "<B", _field(metadata, root, 1))
@@ -215,7 +215,7 @@ def _facts(metadata: bytes, offset: int) -> tuple[int, int, int]:
 
 
 def _field(data: bytes, table: int, index: int) -> int:
-    """The position of a field of a flatbuffer table, 0 if it is left out."""
+    """Return the position of a field of a flatbuffer table, 0 if it is left out."""
     vtable = table - _read(data, "<i", table)
     slot = 4 + 2 * index
     if slot + 2 > _read(data, "<H", vtable):
@@ -225,7 +225,7 @@ def _field(data: bytes, table: int, index: int) -> int:
 
 
 def _read(data: bytes, form: str, position: int) -> int:
-    """A number at a position; 0, which is what is left out, for the field at position 0."""
+    """Return the number at a position; at position 0, for a field that is left out, 0."""
     if position < 0:
         raise struct.error(position)
     if position == 0 and form != "<I":

@@ -1,4 +1,4 @@
-"""The manifest of a trace: which format it has, which run it is of, how many ranks that had."""
+"""The manifest of a trace: its format version, its run, and how many ranks the run had."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from clew.store.storage import Storage
 MANIFEST = "manifest.json"
 _FORMAT = "clew-trace"
 _LARGEST_MANIFEST = 16 << 20
-# What launchers set for all processes of one job, and for no other.
+# Environment variables that launchers set for all processes of one job, and for no other.
 _JOB = (
     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID", "SLURM_STEP_ID",
     "MASTER_ADDR", "MASTER_PORT",
@@ -44,17 +44,17 @@ def new_manifest(environment: dict[str, Any], world_size: int, turn: int = 1) ->
 
 
 def _job() -> str:
-    """Give what a launcher says to all processes of one job, or the host they are on, hashed."""
+    """Return a hash of the variables a launcher sets for all processes of one job, or the host."""
     said = " ".join(f"{name}={os.environ[name]}" for name in _JOB if name in os.environ)
     digest = blake2b(said.encode(errors="surrogateescape"), digest_size=8).hexdigest()
     return f"launched={digest}" if said else this_host()
 
 
 def same_job(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Tell whether a manifest that is there, `one`, and another are of ranks of one run.
+    """Return whether the manifest `one`, read from a folder, belongs to the same run as another.
 
-    Launchers give jobs that follow each other the same names, so on one host the ranks must have
-    the same parent, or one that still runs.
+    Launchers give successive jobs the same names, so on one host the ranks must also have the same
+    parent process, or the other's parent must still run.
     """
     if any(one.get(name) != other[name] for name in ("job", "world_size", "turn")):
         return False
@@ -79,7 +79,7 @@ class Format:
 
 
 def format_of(manifest: dict[str, Any]) -> Format:
-    """Tell how a trace was written, by its manifest, which was checked."""
+    """Return version and checksum of a trace from its manifest, which was checked."""
     return Format(manifest["version"], manifest["checksum"])
 
 
@@ -104,7 +104,7 @@ def read_manifest(storage: Storage) -> dict[str, Any]:
 
 
 def found_manifest(storage: Storage) -> dict[str, Any] | None:
-    """Read the manifest of a trace of whatever version; None if there is none."""
+    """Read the manifest of a trace of any version; None if there is none."""
     try:
         manifest = _load(storage)
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -127,18 +127,18 @@ def _nothing_there(storage: Storage) -> str:
 
 
 class RunCheck:
-    """Makes sure that a folder holds no other run than it held when it was opened."""
+    """Checks that a folder still holds the run that was opened."""
 
     def __init__(self, storage: Storage, run: object) -> None:
         self._storage = storage
         self._run = run
 
     def renew(self) -> None:
-        """Take the run that is there now for the one that was opened."""
+        """Accept the run that is there now as the one that was opened."""
         self._run = (found_manifest(self._storage) or {}).get("run")
 
     def __call__(self) -> None:
-        """Raise BadTrace if the folder holds another run by now, as far as that can be told."""
+        """Raise BadTrace if the folder holds another run by now; ignore read errors."""
         try:
             found = found_manifest(self._storage)
         except OSError:
@@ -169,7 +169,7 @@ def _check_version(storage: Storage, manifest: dict[str, Any]) -> None:
 
 
 def create_manifest(folder: Path, manifest: dict[str, Any]) -> bool:
-    """Write the manifest in one move, if there is none; tell whether it is the one there."""
+    """Create the manifest atomically, unless there is one; return whether it was created."""
     target = folder / MANIFEST
     aside = folder / f".manifest-{uuid.uuid4().hex}.json"
     try:
@@ -179,7 +179,7 @@ def create_manifest(folder: Path, manifest: dict[str, Any]) -> bool:
         except FileExistsError:
             return False
         except OSError:
-            # A file system without links.
+            # The file system has no links.
             if target.exists():
                 return False
             os.replace(aside, target)

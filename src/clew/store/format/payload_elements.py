@@ -1,8 +1,8 @@
-"""Bytes of one array into NumPy, exactly, without torch; what they claim is checked first.
+"""Bytes of one array into NumPy, exactly, without torch, after checking them.
 
-In comes a payload, out comes an array of its own memory or a view of the bytes. Nothing is
-allocated by a claimed size: the bytes must fill the shape. bf16 and the fp8 kinds, which NumPy
-lacks, become float32: every value they have, float32 has.
+Input: a payload. Output: a new array or a view of the bytes. Nothing is allocated by a claimed
+size: the bytes must fill the shape. bf16 and the fp8 kinds, which NumPy lacks, become float32,
+which represents them exactly.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _NUMPY = {
     "uint16", "uint8", "complex64", "complex128", "bool",
 }  # fmt: skip
 
-# What an array of NumPy's own dtypes is recorded as: no objects, fields or arrays of arrays.
+# Dtypes of NumPy that can be recorded: no objects, records or subarrays.
 _OWN_DTYPE = re.compile(r"[<|][USVMmbiufc]\d{1,9}(\[\d{0,9}[a-zA-Z]{1,7}\])?")
 _HIGHEST_CHARACTER = 0x10FFFF
-# As many as NumPy has since 2.0.
+# The most axes that NumPy has since 2.0.
 _MOST_AXES = 64
 
 # (exponent bits, mantissa bits, bias, has infinities, NaN patterns of the low seven bits)
@@ -38,7 +38,7 @@ _FLOAT8 = {
     "float8_e5m2fnuz": (5, 2, 16, False, set()),
 }
 _POWERS_OF_TWO = "float8_e8m0fnu"
-# Recorded dtypes of which each element becomes one of another size: its bytes, what it becomes.
+# Recorded dtypes whose elements get another size: recorded bytes, NumPy dtype.
 _WIDENED = {
     "bfloat16": (2, np.float32), "complex32": (4, np.complex64), _POWERS_OF_TWO: (1, np.float32),
     **dict.fromkeys(_FLOAT8, (1, np.float32)),
@@ -46,9 +46,9 @@ _WIDENED = {
 
 
 def array_dtype(dtype: str) -> tuple[np.dtype[Any], int]:
-    """Give the dtype that recorded elements have as NumPy, and the bytes of a recorded one.
+    """Return the NumPy dtype of recorded elements, and the bytes of one recorded element.
 
-    ClewError if NumPy has no form of them, ValueError if there is no such dtype.
+    Raises ClewError if NumPy cannot represent them, ValueError if there is no such dtype.
     """
     if dtype in _WIDENED:
         size, widened = _WIDENED[dtype]
@@ -70,7 +70,7 @@ def array_dtype(dtype: str) -> tuple[np.dtype[Any], int]:
 
 
 def element_count(shape: tuple[Any, ...]) -> int:
-    """Give the number of elements in a shape; ValueError if no array has it."""
+    """Return the number of elements in a shape; ValueError if no array has it."""
     if len(shape) > _MOST_AXES or any(type(size) is not int or size < 0 for size in shape):
         raise ValueError("no array has such a shape")
     return prod(shape)
@@ -83,7 +83,7 @@ def check_filled(shape: tuple[Any, ...], itemsize: int, nbytes: int) -> None:
 
 
 def array_of(payload: Payload) -> Array:
-    """Give the elements as an array of its own memory, or a view of the payload's."""
+    """Return the elements as a new array, or as a view of the payload's bytes."""
     dtype, itemsize = array_dtype(payload.dtype)
     raw = np.frombuffer(payload.data, dtype=np.uint8)
     check_filled(payload.shape, itemsize, len(raw))
@@ -107,7 +107,7 @@ def array_of(payload: Payload) -> Array:
 
 @lru_cache
 def _float8_table(dtype: str) -> Array:
-    """Give the numbers that the 256 bytes stand for."""
+    """Return the numbers that the 256 byte values represent."""
     if dtype == _POWERS_OF_TWO:
         powers = np.ldexp(np.ones(256, dtype=np.float64), np.arange(256) - 127)
         powers[255] = np.nan

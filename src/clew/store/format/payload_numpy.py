@@ -1,7 +1,7 @@
 """Payload bytes back into arrays and Python objects, exactly, without torch.
 
-In come bytes of anybody, and what a table says of them; out comes data, or a `BadTrace` that says
-why there is none. What is read takes a few times the memory of the bytes, whatever they claim.
+Input: bytes from an untrusted file, and their description in a table. Output: data, or a `BadTrace`
+with the reason. Reading takes a few times the memory of the bytes, whatever they claim.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ _SHOWN_AXES = 8
 
 
 def decode(payload: Payload | None, form: str) -> Any:
-    """Read a payload, None if there is none; BadTrace if its bytes are not what they should be.
+    """Read a payload, None if there is none; raise BadTrace if its bytes are not as described.
 
-    | form | what comes out |
+    | form | result |
     |---|---|
-    | `"array"` | an array: sparse tensors with their zeros, quantised ones dequantised |
-    | `"tensor"` | a torch tensor as it was |
-    | `"object"` | the Python object it was, an array where it was one |
-    | `"parts"` | the arrays a sparse or quantised tensor is made of, None for any other |
+    | `"array"` | an array: sparse tensors as dense, quantised ones dequantised |
+    | `"tensor"` | the torch tensor |
+    | `"object"` | the Python object, or an array if it was one |
+    | `"parts"` | the arrays of a sparse or quantised tensor, None for any other |
     | `"numbers"` | what statistics are of: of a sparse tensor the stored values, added up |
     """
     if payload is None:
         return None
-    # Read once, whatever is asked of it.
+    # Read the bytes once: `data` may be fetched from a file each time.
     payload = Payload(payload.dtype, payload.shape, payload.data)
     try:
         return _decoded(payload, form)
     except ClewError:
         raise
     except Exception as broken:
-        # Bytes of strangers: they may describe anything.
+        # Bytes from an untrusted file may cause any exception.
         raise _bad(payload, f"{type(broken).__name__}: {str(broken)[:200]}") from broken
 
 
@@ -75,10 +75,10 @@ def _bad(payload: Payload, why: str) -> BadTrace:
 
 
 def described_array(payload: Payload) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
-    """Give dtype and shape of the array that a payload says it holds, without reading its bytes.
+    """Return dtype and shape of the array that a payload declares, without reading its bytes.
 
-    The dtype is None for a value in parts, which is several arrays. ClewError if there is no such
-    array, or if it is not as large as the payload.
+    The dtype is None for a sparse or quantised value, which is several arrays. Raises ClewError if
+    there is no such array, or if its size is not that of the payload.
     """
     shape = tuple(payload.shape)
     try:
@@ -95,7 +95,7 @@ def described_array(payload: Payload) -> tuple[np.dtype[Any] | None, tuple[int, 
 
 
 def to_object(payload: Payload) -> Any:
-    """Give a payload as the Python object it was, an array where it was one."""
+    """Return a payload as the Python object it was, or as an array if it was one."""
     if payload.dtype not in PYTHON:
         array = to_array(payload)
         return array if array.ndim else array.item()
@@ -108,7 +108,7 @@ def to_object(payload: Payload) -> Any:
 
 
 def to_array(payload: Payload) -> Array:
-    """Give a payload as an array that shares nothing with it."""
+    """Return a payload as an array that shares nothing with it."""
     if payload.dtype == PARTS:
         array = whole_array(payload)
     elif payload.dtype in PYTHON:

@@ -1,8 +1,8 @@
 """Values made of several arrays, sparse and quantised ones, into NumPy without torch.
 
-In comes a packed payload, out come its parts as they were recorded, or one array: quantised
-numbers dequantised, a sparse tensor written out with its zeros. The parts take as much memory as
-the payload; what is written out is limited, as a few bytes may claim any shape.
+Input: a packed payload. Output: its parts as recorded, or one array: quantised numbers dequantised,
+a sparse tensor as a dense one. The parts take as much memory as the payload; the size of a dense
+array is limited, as a few bytes may claim any shape.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from clew.errors import ClewError
 from clew.events.records import Payload, unpack
 from clew.store.format.payload_elements import Array, array_of, element_count
 
-# A sparse tensor that takes more bytes with its zeros is not written out.
+# A sparse tensor that would take more bytes as a dense array is refused.
 LARGEST_DENSE = 1 << 30
 
-# What tensors are made of, as NumPy has it: integers, floats and complex numbers up to 64 bits.
+# Dtypes of tensors in NumPy: integers, floats and complex numbers up to 64 bits.
 _TORCH_DTYPES = "?bBhHiIlLqQefdFD"
-# What torch counts elements with.
+# The integer type in which torch counts elements.
 _MOST_ELEMENTS = 1 << 63
 
 _ROWS = ("crow_indices", "col_indices", "values")
@@ -38,10 +38,10 @@ _PER_CHANNEL = {"integers", "scales", "zero_points"}
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A value as it was recorded: its form, such as `sparse_coo` or `quantized`, and its arrays.
+    """A value as recorded: its form, such as `sparse_coo` or `quantized`, and its arrays.
 
-    `dtypes` are those the arrays were recorded with, `facts` what else torch needs to make the
-    tensor again: `scale` and `zero_point`, or `axis`.
+    `dtypes` are the recorded dtypes of the arrays, `facts` what else torch needs to rebuild the
+    tensor: `scale` and `zero_point`, or `axis`.
     """
 
     form: str
@@ -52,7 +52,7 @@ class Parts:
 
 
 def to_parts(payload: Payload) -> Parts:
-    """Read the parts of a packed payload; ValueError if they are not what its head says."""
+    """Read the parts of a packed payload; raise ValueError if they do not match its head."""
     form, facts, packed = unpacked(payload)
     arrays = {name: array_of(part) for name, part in packed.items()}
     if any(array.dtype.char not in _TORCH_DTYPES for array in arrays.values()):
@@ -65,7 +65,7 @@ def to_parts(payload: Payload) -> Parts:
 
 
 def unpacked(payload: Payload) -> tuple[str, dict[str, Any], dict[str, Payload]]:
-    """Give form, facts and parts of a packed payload, those of its form and no others."""
+    """Return form, facts and parts of a packed payload, those of its form and no others."""
     form, said, packed = unpack(payload)
     if element_count(payload.shape) >= _MOST_ELEMENTS:
         raise ValueError("no tensor has so many elements")
@@ -86,7 +86,7 @@ def unpacked(payload: Payload) -> tuple[str, dict[str, Any], dict[str, Payload]]
 
 
 def whole_array(payload: Payload) -> Array:
-    """Give a packed value as one array; ClewError where a sparse one would be too large."""
+    """Return a packed value as one array; raise ClewError if a sparse one would be too large."""
     parts = to_parts(payload)
     if parts.form == QUANTIZED:
         return _dequantized(parts)
@@ -101,7 +101,7 @@ def whole_array(payload: Payload) -> Array:
 
 
 def stored_numbers(payload: Payload) -> Array:
-    """Give the numbers of a packed value that its statistics are of: those stored, each once."""
+    """Return the numbers of a packed value that statistics are of: those stored, each once."""
     parts = to_parts(payload)
     if parts.form == QUANTIZED:
         return _dequantized(parts)
@@ -109,7 +109,7 @@ def stored_numbers(payload: Payload) -> Array:
 
 
 def _added_up(parts: Parts) -> Array:
-    """Give the values of coordinates, in their order, one for each that there is."""
+    """Return the values of coordinates in order, added up where a coordinate repeats."""
     indices, values = parts.arrays["indices"], parts.arrays["values"]
     if not indices.size:
         return values if not len(values) or len(indices) else values.sum(axis=0, keepdims=True)
@@ -162,7 +162,7 @@ def _from_compressed(parts: Parts) -> Array:
 
 
 def _check_compressed(parts: Parts) -> None:
-    """Check one matrix; a batch of them is only handed on, as its parts or to torch."""
+    """Check one matrix; a batch of matrices is only passed on, as parts or to torch."""
     if len(parts.shape) != 2:
         return
     starts, others, values = (parts.arrays[name] for name in SPARSE[parts.form])

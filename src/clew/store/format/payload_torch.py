@@ -15,7 +15,7 @@ from clew.store.format.payload_parts import SPARSE, unpacked
 
 
 def to_tensor(payload: Payload) -> Any:
-    """A payload as a tensor of its own memory."""
+    """Return a payload as a tensor with its own memory."""
     try:
         import torch
     except ImportError as missing:
@@ -24,7 +24,7 @@ def to_tensor(payload: Payload) -> Any:
         return _from_parts(payload, torch)
     dtype = getattr(torch, payload.dtype, None) if payload.dtype != "int" else None
     if not isinstance(dtype, torch.dtype):
-        # "int" is an integer of Python too long for any dtype, written as text.
+        # "int" is a Python integer too long for any dtype, stored as text.
         raise ClewError(f"torch has no dtype {payload.dtype[:50]!r}; Value.item() gives the value")
     check_filled(payload.shape, dtype.itemsize, len(payload.data))
     if not len(payload.data):
@@ -69,6 +69,6 @@ def save_tensors(tensors: Any, target: Path) -> None:
         import torch
     except ImportError as missing:
         raise MissingDependency("the .pt export", "torch", "clew[torch]") from missing
-    # An open file: given a name, torch refuses some, such as `.hidden`.
+    # An open file: torch refuses some file names, such as `.hidden`.
     with open(target, "wb") as file:
         torch.save(tensors, file)

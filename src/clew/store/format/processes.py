@@ -11,12 +11,12 @@ from typing import Any
 
 
 def this_process() -> dict[str, Any]:
-    """Give what tells this process from any other: host, number, and when it began."""
+    """Return facts that identify this process: host, process id, and when it began."""
     return _process(os.getpid())
 
 
 def parent_process() -> dict[str, Any]:
-    """Give what tells the process that started this one from any other."""
+    """Return facts that identify the process that started this one."""
     return _process(os.getppid())
 
 
@@ -26,7 +26,7 @@ def _process(pid: int) -> dict[str, Any]:
 
 @functools.cache
 def this_host() -> str:
-    """Give what tells this host from others, and not what it is called."""
+    """Return a hash that identifies this host without revealing its name."""
     try:
         booted = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
     except OSError:
@@ -35,7 +35,7 @@ def this_host() -> str:
 
 
 def runs_here(process: dict[str, Any]) -> bool:
-    """Whether a process of this host, as `this_process` described it, still runs."""
+    """Return whether a process of this host, as `this_process` described it, still runs."""
     pid = process.get("pid")
     if process.get("host") != this_host() or type(pid) is not int or not 0 < pid < 1 << 31:
         return False
@@ -44,17 +44,17 @@ def runs_here(process: dict[str, Any]) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        pass  # another user's
-    # A number may have been given to another process since.
+        pass  # it belongs to another user
+    # The process id may have been reused since.
     return process.get("began") == _began(pid)
 
 
 def _began(pid: int) -> str | None:
-    """When a process began, in the system's own count, None where it does not tell."""
+    """Return when a process began, in the system's units, None if that is not known."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     fields = text.rpartition(")")[2].split()
-    # A process that has ended and waits to be collected no longer writes.
+    # A zombie process no longer writes.
     return None if not fields or fields[0] in "ZX" else fields[19]

@@ -1,7 +1,7 @@
-"""The Arrow schemas of a trace on disk, and its file names.
+"""Arrow schemas of a trace on disk, and its file names.
 
-The event table says in words (name, module, file, line) what its raw columns say in numbers, with
-every fact that is derived from them, so that any SQL engine can query it alone.
+The event table has texts (name, module, file, line) beside the raw numbers, and every fact that is
+derived from them, so that any SQL engine can query it alone.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ EVENTS = pa.schema(
         ("error", pa.string()),
         ("inputs", pa.list_(pa.string())),
         ("outputs", pa.list_(pa.string())),
-        # over all outputs, null where no statistics were taken
+        # over all outputs, null if no statistics were recorded
         ("min", pa.float64()),
         ("max", pa.float64()),
         ("nan", pa.int64()),
         ("inf", pa.int64()),
         # ids of the forward op of a backward op, and of the module call an event belongs to; the
-        # stretch of the run that `clew.prefix` named, empty for none
+        # name of the `clew.prefix` block, empty for none
         ("forward", pa.int64()),
         ("owner", pa.int64()),
         ("prefix", pa.string()),
@@ -46,7 +46,7 @@ EVENTS = pa.schema(
         ("number", pa.int64()),
         ("template", pa.int64()),
         ("values", pa.list_(pa.int64())),
-        # of an op that drew random numbers: from which, and how often that was drawn from before
+        # for an op that drew random numbers: the generator, and how often it was used before
         ("generator", pa.int64()),
         ("draw", pa.int64()),
     ]
@@ -85,7 +85,7 @@ VALUES = pa.schema(
         ("meta", pa.int64()),
         ("grad", pa.int64()),
         ("value_name", pa.int64()),
-        # bytes of the memory, and the id of the op before which it was seen to be gone
+        # bytes of the memory, and the id of the first op after it was freed
         ("nbytes", pa.int64()),
         ("freed", pa.int64()),
     ]
@@ -93,12 +93,12 @@ VALUES = pa.schema(
 
 TABLES = pa.schema([("table", pa.string()), ("number", pa.int64()), ("row", pa.string())])
 
-# The column that holds data, whose cells are not written as references to repeated ones.
+# The column that holds data; its cells are not dictionary-encoded.
 UNFOLDED = "data"
 
 SCHEMAS = {"events": EVENTS, "values": VALUES, "tables": TABLES}
 
-# Numbers that are null where they are negative.
+# Columns whose negative numbers are written as null.
 NULLABLE = frozenset(
     {"parent", "call", "line", "end", "forward", "owner", "source", "nan", "inf", "generator",
      "draw", "nbytes", "freed"}
@@ -108,15 +108,15 @@ STAT_NAMES = ("min", "max", "mean", "std", "norm", "nan", "inf", "zeros", "count
 
 
 def rank_folder(rank: int) -> str:
-    """The folder of one rank's files."""
+    """Return the folder of one rank's files."""
     return f"rank={rank:05d}"
 
 
 def part_name(table: str, index: int, live: bool) -> str:
-    """The file of one part of a table."""
+    """Return the file of one part of a table."""
     return f"{table}-{index:05d}.{'arrows' if live else 'parquet'}"
 
 
 def footer_name(stem: str) -> str:
-    """The file with a copy of a sealed part's footer, without which its rows cannot be found."""
+    """Return the file with a copy of a sealed part's footer, which is needed to find its rows."""
     return f".{stem}.footer"

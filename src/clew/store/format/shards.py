@@ -1,8 +1,8 @@
-"""Tensor shards: payload bytes appended to files that stock safetensors opens once sealed.
+"""Tensor shards: payload bytes appended to files that the safetensors library opens once sealed.
 
-A live shard is `.shard-00000.open`: room for a header, then bytes as they come. Sealing writes
-the header and renames the file; offsets never change, so values can be read through them at any
-time. dtypes that safetensors lacks are stored as plain bytes; the value's own row knows better.
+A live shard is `.shard-00000.open`: room for a header, then bytes as they come. Sealing writes the
+header and renames the file; offsets never change, so values can be read through them at any time.
+Dtypes that safetensors lacks are stored as plain bytes; the value's row has the dtype.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ _DTYPES = {
 }  # fmt: skip
 
 LENGTH_BYTES = 8
-# Room for the header: small at first, so that a run of five tensors is not a megabyte. How much
-# it is stands in the first bytes of a shard from the start.
+# Room for the header: small at first, so that a run of five tensors does not take a megabyte. Its
+# size is in the first bytes of a shard from the start.
 _FIRST_ROOM = 64 << 10
 _ROOM = 1 << 20
 _LARGEST_SHARD = 256 << 20
 _ALIGNMENT = 8
-# Begins the names of stretches that are no value: fillers between values.
+# Names with this prefix are padding between values.
 PADDING = "__pad"
 
 Entries = dict[str, dict[str, Any]]
 
 
 def shard_name(index: int) -> str:
-    """The name of a sealed shard."""
+    """Return the name of a sealed shard."""
     return f"shard-{index:05d}.safetensors"
 
 
 def open_name(index: int) -> str:
-    """The name of a shard that is being written."""
+    """Return the name of a shard that is being written."""
     return f".shard-{index:05d}.open"
 
 
 def value_name(number: int) -> str:
-    """What the data of a value is called in its shard."""
+    """Return the name of a value's data in its shard."""
     return f"value.{number}"
 
 
 def entry(dtype: str, shape: tuple[int, ...], start: int, end: int) -> dict[str, Any]:
-    """The line of a payload in a header, as plain bytes if safetensors lacks its dtype."""
+    """Return the header entry of a payload, as plain bytes if safetensors lacks its dtype."""
     known = _DTYPES.get(dtype)
     if known is None or prod(shape) * _size(known) != end - start:
         known, shape = "U8", (end - start,)
@@ -81,13 +81,13 @@ class ShardWriter:
 
     @property
     def index(self) -> int:
-        """The number of the next shard, or of the one that is written."""
+        """Return the number of the next shard, or of the one being written."""
         return self._index + (self._file is None)
 
     def append(self, name: str, payload: Payload) -> tuple[int, int]:
-        """Write a payload; the shard and offset it has there."""
+        """Write a payload; return its shard and offset."""
         data = memoryview(payload.data).cast("B")
-        # Twice its line in the header, as a filler may come with it.
+        # Twice its line in the header, as padding may come with it.
         entry_size = 2 * len(name) + 200 + 24 * len(payload.shape)
         if self._file is not None and (
             self._header_size + entry_size > self._room
@@ -116,7 +116,7 @@ class ShardWriter:
         self._room = _FIRST_ROOM
 
     def close(self) -> None:
-        """Let go of the open shard as it is."""
+        """Close the open shard without sealing it."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -137,7 +137,7 @@ class ShardWriter:
         try:
             write_all(self._file, data)
         except OSError:
-            # A full disk: whatever was torn off is in nobody's way.
+            # The disk is full: a torn payload at the end does no harm.
             os.ftruncate(self._file, self._position)
             raise
         start = self._position - LENGTH_BYTES - self._room
@@ -155,30 +155,30 @@ def seal(file: int, room: int, entries: Entries) -> None:
 
 
 class Shards(Protocol):
-    """Where the bytes of values are read from."""
+    """Source of the bytes of values."""
 
     def size(self, shard: int) -> int:
-        """The size of a shard, 0 if there is none."""
+        """Return the size of a shard, 0 if there is none."""
 
     def read(self, shard: int, offset: int, length: int) -> bytes:
-        """Bytes of a shard; OSError where they are not there."""
+        """Return bytes of a shard; raise OSError if they are missing."""
 
 
 class StoredShards:
-    """The shards of one rank, wherever they are."""
+    """The shards of one rank, local or remote."""
 
     def __init__(self, storage: Storage, rank: str) -> None:
-        # Kept: copies that were made of its tables go with it.
+        # A reference, because local copies of its tables are deleted with it.
         self._storage = storage
         self._rank = rank
 
     def size(self, shard: int) -> int:
-        """The size of a sealed or open shard, 0 if there is none."""
+        """Return the size of a sealed or open shard, 0 if there is none."""
         sizes = (self._storage.size(f"{self._rank}/{name}") for name in _names(shard))
         return next(filter(None, sizes), 0)
 
     def read(self, shard: int, offset: int, length: int) -> bytes:
-        """Bytes of a sealed or open shard; OSError where they are not there."""
+        """Return bytes of a sealed or open shard; raise OSError if they are missing."""
         for name in _names(shard):
             path = f"{self._rank}/{name}"
             if 0 <= offset <= offset + length <= self._storage.size(path):
@@ -190,5 +190,5 @@ class StoredShards:
 
 
 def _names(shard: int) -> tuple[str, str, str]:
-    # Sealed once more: it may be sealed while it is looked for.
+    # Try the sealed name once more: it may have been sealed meanwhile.
     return shard_name(shard), open_name(shard), shard_name(shard)

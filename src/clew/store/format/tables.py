@@ -1,7 +1,7 @@
-"""The numbered tables of a trace, listed once: who writes, reads or repairs tables asks here.
+"""The numbered tables of a trace, listed once for writing, reading and repairing.
 
-Each table is a list of rows that columns refer to by number: the names of ops, the places in the
-code, what tensors look like. To add one: a line here, and a field of `Columns`.
+Each table is a list of rows that columns refer to by number: names of ops, places in the code,
+dtypes and shapes of tensors. To add one: a line here, and a field of `Columns`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _LOST = "?"
 class TableKind:
     """How a table's rows are made from JSON, and which field of `Columns` holds them.
 
-    `lost` stands in for a row that is lost; None where such a row is left out, as nothing refers
-    to it by number.
+    `lost` replaces a lost row; None means that such a row is left out, because nothing refers to it
+    by number.
     """
 
     load: Callable[[Any], Any]

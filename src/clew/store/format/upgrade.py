@@ -1,4 +1,4 @@
-"""How a trace of an earlier version is read as one of this version: one `Upgrade` per version.
+"""Read traces of earlier format versions: one `Upgrade` per version.
 
 A version may add columns, which are null in earlier traces, and change rows of tables, which are
 brought up to date one version at a time. To add a version: a line here, `SCHEMA_VERSION`, and the
@@ -19,7 +19,7 @@ from clew.store.format.schema import SCHEMAS
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """What one version changed: columns it added, and how it reads rows of the version before."""
+    """What one version changed: columns it added, and how it converts older rows."""
 
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rows: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
@@ -31,7 +31,7 @@ def _label_with_stage_and_rank(row: Any) -> Any:
 
 UPGRADES = {
     3: Upgrade(rows={"label": _label_with_stage_and_rank}),
-    # What is derived of an event; a reader of earlier traces derives it.
+    # Derived facts of events; for earlier traces the reader derives them.
     4: Upgrade(columns={"events": ("forward", "owner", "prefix", "source")}),
     # Random numbers and memory.
     5: Upgrade(columns={"events": ("generator", "draw"), "values": ("nbytes", "freed")}),
@@ -39,7 +39,7 @@ UPGRADES = {
 
 
 def upgraded_row(table: str, row: Any, version: int) -> Any:
-    """Bring a row of a table, as a trace of some version has it, up to date."""
+    """Convert a row of a table from some version to the current one."""
     for later in range(version + 1, SCHEMA_VERSION + 1):
         change = UPGRADES[later].rows.get(table)
         if change is not None:
@@ -48,12 +48,12 @@ def upgraded_row(table: str, row: Any, version: int) -> Any:
 
 
 def added_columns(table: str) -> set[str]:
-    """Name the columns of a table that some version which can be read does not have."""
+    """Return the columns of a table that some readable version lacks."""
     return {name for change in UPGRADES.values() for name in change.columns.get(table, ())}
 
 
 def known_schemas(table: str) -> list[pa.Schema]:
-    """List the schemas that versions which can be read gave a table, the newest first."""
+    """Return the schemas of a table in all readable versions, the newest first."""
     schemas = [SCHEMAS[table]]
     for version in sorted(UPGRADES, reverse=True):
         added = UPGRADES[version].columns.get(table, ())

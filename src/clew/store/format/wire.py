@@ -1,7 +1,7 @@
-"""A batch as bytes, on its way to another process: a head of JSON, then arrays and data.
+"""A batch as bytes, for another process: a head of JSON, then arrays and data.
 
-Two lengths come first, so that whatever a kill leaves behind is whole up to some message. No
-pickle: nothing runs on the other side.
+Two lengths come first, so that after a kill all messages but the last are complete. No pickle: no
+code runs on the other side.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _LOADERS: dict[str, Callable[[Any], Any]] = {kind.attribute: kind.load for kind 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A batch, and what its sender says besides."""
+    """A batch, and further facts from its sender."""
 
     facts: dict[str, Any]
     batch: Batch
 
 
 def to_bytes(batch: Batch, facts: dict[str, Any]) -> bytes:
-    """Give a message as bytes."""
+    """Return a message as bytes."""
     arrays = [np.ascontiguousarray(batch.columns[name], "<i8") for name in COLUMN_NAMES]
     arrays += [batch.gone.astype("<i8"), batch.freed.astype("<i8").ravel()]
     data = [array.tobytes() for array in arrays]
@@ -59,7 +59,7 @@ def to_bytes(batch: Batch, facts: dict[str, Any]) -> bytes:
 
 
 def read_message(file: BinaryIO) -> Delivery | None:
-    """Read the next message of a file; None, and the file where it was, if there is none yet."""
+    """Read the next message of a file; if there is none yet, return None and stay in place."""
     at = file.tell()
     sizes = file.read(2 * _LENGTH)
     head_size = int.from_bytes(sizes[:_LENGTH], "little")

@@ -1,1 +1,1 @@
-"""Read traces, from strangers too: a folder in, columns out, damage listed."""
+"""Read traces, also untrusted ones: a folder in, columns out, damage listed."""

@@ -1,4 +1,4 @@
-"""Tell whether the files of a trace are still being written, and by whom."""
+"""Find out whether the files of a trace are still being written, and by whom."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from clew.store.format.processes import runs_here, this_host
 from clew.store.read.open_trace import rank_folders
 from clew.store.read.table_parts import read_table
 
-# What was written to less than this long ago by a process nobody can ask may still be written to.
+# A process on another host cannot be asked: files it wrote less than this long ago count as live.
 _QUIET_SECONDS = 60
 
 
 def live_writer(trace: Path) -> str | None:
-    """Say who still writes to a trace, as the end of a sentence about it; None if nobody does."""
+    """Return who still writes to a trace, as the end of a sentence; None if no one does."""
     ranks = rank_folders(trace)
     if not ranks and _is_recent([trace / MANIFEST]):
         return "was begun just now"
@@ -26,7 +26,7 @@ def live_writer(trace: Path) -> str | None:
 
 
 def live_rank_writer(folder: Path) -> str | None:
-    """Say who still writes to the files of a rank; None if nobody does."""
+    """Return who still writes to the files of a rank; None if no one does."""
     files = [folder / name for name in os.listdir(folder)]
     if files and not any(path.name.endswith((".arrows", ".open")) for path in files):
         return None
@@ -41,7 +41,7 @@ def live_rank_writer(folder: Path) -> str | None:
 
 
 def _writer(folder: Path) -> dict[str, Any]:
-    """Give the process that signed a rank's tables last, nothing if none did."""
+    """Return the process that signed a rank's tables last, empty if none did."""
     rows, _ = read_table(folder, "tables", ["table", "row"], [])
     signed = [row["row"] for row in rows.to_pylist() if row["table"] == "writer"]
     try:

@@ -1,8 +1,8 @@
-"""A trace on disk, read: whole or still growing, sealed or left behind by a kill.
+"""Read a trace on disk: complete or still growing, sealed or left by a kill.
 
-In comes a folder, out come the columns of each rank. Only the manifest and the names of the rank
-folders are touched on opening; rows are read when first asked for, payloads one by one. Whatever
-is damaged is left out and said.
+Input: a folder. Output: the columns of each rank. Opening reads only the manifest and the names of
+the rank folders; rows are read at first use, payloads one by one. Damaged parts are left out and
+listed as gaps.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ PART = re.compile(r"(events|values|tables)-\d{5,9}\.(parquet|arrows)")
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a rank's files end: how many events there are, once it was closed, and what of them
-    could not be read."""
+    """How a rank's files end: how many events there are, if it was closed, and what could not be
+    read.
+    """
 
     events: int | None
     damage: list[Gap]
 
 
-# The columns of each rank, read when they are first asked for, and what of the whole is missing.
+# The columns of each rank, read at first use, and gaps of the whole trace.
 Opened: TypeAlias = tuple[dict[int, Callable[[], Columns]], list[Gap]]
 
 
 def open_trace(storage: Storage) -> Opened:
-    """Open a trace: each rank is read when it is first asked for."""
+    """Open a trace: each rank is read at first use."""
     manifest = read_manifest(storage)
     ranks, links = rank_names(storage), _linked(storage)
     if not ranks:
@@ -58,7 +59,7 @@ def open_trace(storage: Storage) -> Opened:
 
 
 def rank_names(storage: Storage) -> dict[int, str]:
-    """Name the folders of a trace's ranks, in order; none if there is no such trace."""
+    """Return the folder names of a trace's ranks, in order; empty if there is no such trace."""
     try:
         found = {name: _RANK.fullmatch(name) for name in storage.folders()}
     except (FileNotFoundError, NotADirectoryError):
@@ -69,12 +70,12 @@ def rank_names(storage: Storage) -> dict[int, str]:
 
 
 def rank_folders(folder: Path) -> dict[int, Path]:
-    """Give the folders of a local trace's ranks, in order."""
+    """Return the folders of a local trace's ranks, in order."""
     return {rank: folder / name for rank, name in rank_names(LocalStorage(folder)).items()}
 
 
 def rank_links(storage: Storage) -> list[str]:
-    """Name the rank folders that are links, which nobody follows."""
+    """Return the rank folders that are links, which are not followed."""
     return [name for name in storage.links() if _RANK.fullmatch(name)]
 
 
@@ -87,9 +88,9 @@ def _linked(storage: Storage) -> list[Gap]:
 
 
 def missing_ranks(manifest: dict[str, Any], there: list[int]) -> list[Gap]:
-    """Give a gap for ranks that the run had and the trace does not."""
+    """Return a gap for ranks that the run had and the trace does not."""
     size = manifest.get("world_size")
-    # A manifest from a stranger may say anything.
+    # A manifest from an untrusted file may hold anything.
     if type(size) is not int or not len(there) < size <= _MOST_RANKS:
         return []
     known = set(there)
@@ -108,7 +109,7 @@ def _read_rank(storage: Storage, name: str, form: Format, alone: bool, check: Ru
     folder = fetch_tables(storage, name)
     check()
     columns, end = read_files(folder, form, StoredShards(storage, name), check)
-    # Nothing of another run came in between.
+    # Check that no other run replaced the folder meanwhile.
     check()
     if alone and not len(columns.id) and end.damage:
         listed = "; ".join(map(str, end.damage[:5]))
@@ -118,7 +119,7 @@ def _read_rank(storage: Storage, name: str, form: Format, alone: bool, check: Ru
 
 
 def fetch_tables(storage: Storage, name: str) -> Path:
-    """Give a local folder with the tables of a rank."""
+    """Return a local folder with the tables of a rank."""
     try:
         return storage.local(name, PART)
     except OSError as failed:
@@ -131,10 +132,10 @@ def read_files(
     shards: Shards | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> tuple[Columns, Ending]:
-    """Read the columns of one rank's files, and what they say about their end.
+    """Read the columns of one rank's files, and how they end.
 
-    Without `form` they are this Clew's own. The data of values is read from `shards`, from the
-    folder itself if there are none; where that fails, `check` may say why.
+    Without `form` they have the current format. The data of values is read from `shards`, or from
+    the folder itself; if that fails, `check` may raise the reason.
     """
     if shards is None:
         shards = StoredShards(LocalStorage(folder.parent), folder.name)
@@ -142,12 +143,12 @@ def read_files(
         columns, events, damage = read_rank(folder, form or Format(), shards, check)
         return columns, Ending(events, damage)
     except Exception as broken:
-        # Bytes of strangers: whatever was not foreseen is the trace's fault, and said as such.
+        # An untrusted file may cause any exception; the message names the trace.
         raise BadTrace(f"{folder} is damaged: {type(broken).__name__}: {broken}") from broken
 
 
 def not_closed(columns: Columns, remedy: str) -> Gap:
-    """Where a rank stopped that was not closed."""
+    """Return a gap for where a rank stopped that was not closed."""
     return Gap(
         "the end of the run",
         f"rank {columns.rank}",
@@ -158,7 +159,7 @@ def not_closed(columns: Columns, remedy: str) -> Gap:
 
 
 def _missing(columns: Columns, end: Ending) -> list[Gap]:
-    """What the end of a rank is short of, if it is."""
+    """Return gaps for what is missing at the end of a rank."""
     if end.events is None:
         return [not_closed(columns, "load it again later, or seal it with `clew recover`")]
     lost = end.events - len(columns.id)

@@ -1,9 +1,9 @@
-"""A guard in front of the Parquet reader: what a file declares, and what it will unfold to.
+"""Guard in front of the Parquet reader: checks what a file declares before Arrow reads it.
 
-Some damage to a footer ends the process instead of raising, and a page may say that it stands for
-any number of rows. So footers and page headers, which are Thrift, are read here first: in comes a
-file, out comes what its row groups and columns are and what of its allowance reading them takes,
-or ValueError if they declare more than the file could honestly hold.
+Some damage to a footer ends the process instead of raising, and a page may declare any number of
+rows. So footers and page headers, which are Thrift, are parsed here first. Input: a file. Output:
+its row groups and columns, and the memory they take of the allowance, or ValueError if they declare
+more than the file could hold.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from clew.store.safe_files import opened, read_at
 
 _LARGEST_PAGE = 256 << 20
 _LARGEST_FOOTER = 64 << 20
-# Items of any list in a footer but that of the row groups: columns, encodings, parts of a path.
-# Arrow makes room for all of them, a thousand bytes each, before it reads the first.
+# The most items of any list in a footer except the row groups: columns, encodings, parts of a path.
+# Arrow allocates a thousand bytes for each before it reads the first.
 _LONGEST_LIST = 256
 _MAGIC = b"PAR1"
 # Headers hold a few numbers, and the least and greatest value of text columns.
@@ -39,7 +39,7 @@ _PATH, _CHUNK_SIZE, _DATA_PAGE, _DICTIONARY_PAGE = 3, 7, 9, 11
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Where a column of a row group lies; whether it is one of lists."""
+    """Where a column of a row group lies, and whether it holds lists."""
 
     column: str
     is_list: bool
@@ -56,7 +56,7 @@ class Group:
 
 
 def read_groups(path: Path) -> list[Group]:
-    """The row groups that the footer of a Parquet file declares; ValueError if they are odd."""
+    """Return the row groups that a Parquet footer declares; raise ValueError if invalid."""
     with opened(path) as (file, size):
         tail = read_at(file, size - 8, 8) if size >= 12 else b""
         length = int.from_bytes(tail[:4], "little")
@@ -97,9 +97,9 @@ def _group(group: dict[int, Any]) -> Group:
 def spend(
     allowance: Allowance, file: int, size: int, table: str, group: Group, columns: set[str]
 ) -> None:
-    """Take from an allowance what reading some columns of a row group will need.
+    """Subtract from an allowance what reading some columns of a row group will take.
 
-    ValueError if that is more than is left.
+    Raises ValueError if that is more than is left.
     """
     items = unfolded = 0
     for chunk in group.chunks:
@@ -119,7 +119,7 @@ def spend(
 
 
 def _pages(file: int, size: int, chunk: Chunk) -> Iterator[tuple[int | None, int, int]]:
-    """Kind, values and unfolded bytes of each page of a column chunk."""
+    """Yield kind, number of values and decoded bytes of each page of a column chunk."""
     start, end = chunk.start, chunk.end
     if not 0 < start <= end <= size:
         raise ValueError("a column lies outside the file")
@@ -151,9 +151,9 @@ def _header(file: int, start: int, end: int) -> tuple[dict[int, Any], int]:
 def _struct(
     data: bytes, at: int, depth: int, endless: int | None = None
 ) -> tuple[dict[int, Any], int]:
-    """A struct of Thrift's compact protocol by its fields.
+    """Return a struct of Thrift's compact protocol by its fields.
 
-    Only the list that is the field `endless` may have any number of items.
+    Only the list in the field `endless` may have any number of items.
     """
     if depth > _DEEPEST:
         raise ValueError("a header is nested too deep")
@@ -177,7 +177,7 @@ def _struct(
 def _value(
     data: bytes, at: int, kind: int, depth: int, most: int | None = _LONGEST_LIST
 ) -> tuple[Any, int]:
-    """A number, a text, a list of at most `most` items or a struct; None for what is skipped."""
+    """Return a number, a text, a list of at most `most` items or a struct; None if skipped."""
     if kind in (4, 5, 6):
         return _integer(data, at)
     if kind == 8:

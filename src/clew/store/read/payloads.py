@@ -1,6 +1,6 @@
-"""What was kept of values, read when it is asked for: statistics at once, data one by one.
+"""Statistics and data of values, read on access: statistics at once, data one by one.
 
-In come the rows of the values table without their data, out come `Kept`s whose payloads read only
+Input: the rows of the values table without their data. Output: `Kept`s whose payloads read only
 their own bytes, and check them.
 """
 
@@ -27,16 +27,16 @@ from clew.store.format.shards import Shards
 from clew.store.read.table_parts import Footer, RowRun, read_group
 
 _COUNTS = ("nan", "inf", "zeros", "count")
-# More elements than any tensor has, few enough that those of a million tensors can be added up.
+# More elements than any tensor has, few enough that sums over a million tensors do not overflow.
 _MOST_ELEMENTS = 1 << 42
 _PLACE = ("data_dtype", "data_shape", "data_of", "shard", "offset", "length", "checksum")
-# Bytes of inline data kept at hand.
+# Bytes of inline data kept in memory.
 _MOST_CACHED = 32 << 20
 KEPT_COLUMNS = [*STAT_NAMES, *_PLACE]
 
 
 class StoredPayload(Payload):
-    """A payload whose bytes are fetched when they are asked for."""
+    """A payload whose bytes are read on access."""
 
     @property
     def data(self) -> Any:
@@ -45,13 +45,13 @@ class StoredPayload(Payload):
 
     @property
     def nbytes(self) -> int:
-        """How many bytes there are, by the table that says where they lie."""
+        """Return how many bytes there are, according to the table."""
         length: int = self[2][1]
         return length
 
 
 class Column:
-    """A column to be asked for one row at a time, without a trip through Arrow for numbers."""
+    """A column read one row at a time, without converting numbers through Arrow."""
 
     def __init__(self, cells: pa.ChunkedArray) -> None:
         whole = cells.combine_chunks()
@@ -66,17 +66,17 @@ class Column:
         return self._cells[row].as_py() if self._numbers is None else self._numbers[row].item()
 
     def take(self, rows: Ints) -> pa.Array:
-        """Give some rows as Arrow."""
+        """Return some rows as Arrow."""
         if self._numbers is None:
             return self._cells.take(pa.array(rows))
         return pa.array(self._numbers[rows], mask=~self.valid[rows])
 
     def limit(self, most: int) -> None:
-        """Bring numbers that are below 0, or above `most`, back to there."""
+        """Clip numbers to the range from 0 to `most`."""
         self._numbers = np.clip(self.numbers(), 0, most)
 
     def numbers(self) -> NDArray[Any]:
-        """All of them, 0 where there is none."""
+        """Return all numbers, 0 where there is none."""
         assert self._numbers is not None
         return self._numbers
 
@@ -87,10 +87,10 @@ def _filled(cells: pa.Array) -> NDArray[Any]:
 
 
 class KeptOnDisk(Mapping[int, Kept]):
-    """What was kept of values, by their rows in the columns.
+    """Statistics and data of values, by their rows in the columns.
 
-    `numbers` are those that the rows of the values table have, and `value_rows` gives for such
-    numbers the rows in the columns.
+    `numbers` are the value numbers in the rows of the values table, and `value_rows` maps them to
+    rows in the columns.
     """
 
     def __init__(
@@ -124,11 +124,11 @@ class KeptOnDisk(Mapping[int, Kept]):
         last = np.append(np.diff(known[order]) != 0, True)[: len(order)]
         self._kept_numbers: Ints = known[order][last]
         self._kept_rows: Ints = kept[order][last]
-        # Rows that hold data themselves, for the values that only point at it.
+        # Rows that hold data themselves, for the values that refer to it.
         elsewhere = self._has("shard", len(rows)) | self._has("data_of", len(rows))
         inline = np.flatnonzero(has_data & ~elsewhere) if "data_of" in self._columns else kept[:0]
         self._inline_rows = dict(zip(numbers[inline].tolist(), inline.tolist(), strict=True))
-        # The stretches of inline data read last, as neighbours are asked for one after the other.
+        # The blocks of inline data read last, as neighbours are often read in sequence.
         self._cached: dict[tuple[str, int], Any] = {}
         self._footers: dict[str, Footer] = {}
 
@@ -163,8 +163,9 @@ class KeptOnDisk(Mapping[int, Kept]):
     def arrays(
         self, wanted: range | None = None
     ) -> tuple[Ints, dict[str, pa.Array], dict[int, Payload]]:
-        """Give the values that something was kept of, in order, and what: their statistics as
-        columns, and the data of those that have some."""
+        """Return the values that have statistics or data, in order; the statistics as columns; the
+        data.
+        """
         first, end = (
             (0, len(self))
             if wanted is None
@@ -179,18 +180,18 @@ class KeptOnDisk(Mapping[int, Kept]):
         return numbers, stats, {number: self._payload(number, row) for number, row in pairs}
 
     def with_data(self) -> Ints:
-        """Give the values that have data, in order."""
+        """Return the values that have data, in order."""
         if "length" not in self._columns:
             return self._kept_numbers[:0]
         return self._kept_numbers[self._columns["length"].valid[self._kept_rows]]
 
     def stat_columns(self) -> tuple[Ints, dict[str, NDArray[Any]]]:
-        """Give the values that have statistics, and those as columns; NaN for what has none."""
+        """Return the values that have statistics, and those as columns; NaN for missing ones."""
         if "count" not in self._columns:
             return np.zeros(0, dtype=np.int64), {}
         taken = self._columns["count"].valid[self._kept_rows]
         numbers, rows = self._kept_numbers[taken], self._kept_rows[taken]
-        # All of them in order need not be gathered.
+        # If all are wanted in order, nothing need be gathered.
         every = len(rows) == self._starts[-1] and np.array_equal(rows, np.arange(len(rows)))
         found = {}
         for name in set(STAT_NAMES) - {"digest"}:
@@ -204,7 +205,7 @@ class KeptOnDisk(Mapping[int, Kept]):
         return numbers, found
 
     def gaps(self) -> list[Gap]:
-        """Data that lies beyond the end of its shard."""
+        """Return gaps for data that lies beyond the end of its shard."""
         if "shard" not in self._columns:
             return []
         in_shard = self._columns["shard"].valid
@@ -241,7 +242,7 @@ class KeptOnDisk(Mapping[int, Kept]):
                 data = self._shards.read(shard, self._field("offset", row), length)
             sound = len(data) == length and self._checksum(data) == self._field("checksum", row)
         except Exception:
-            # Whatever a reader of foreign bytes may raise.
+            # Reading untrusted bytes may raise anything.
             sound = False
         if not sound:
             self._check()
@@ -262,7 +263,7 @@ class KeptOnDisk(Mapping[int, Kept]):
         if column is None:
             start, column = read_group(self._folder, "values", "data", stem, inside, self._footers)
             if start != first:
-                # The part was sealed since its rows were read, with other stretches.
+                # The part was sealed since its rows were read, with other row groups.
                 return bytes(column[inside - start].as_py())
             while sum(c.nbytes for c in self._cached.values()) + column.nbytes > _MOST_CACHED:
                 if not self._cached:

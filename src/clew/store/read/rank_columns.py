@@ -1,8 +1,8 @@
 """The columns of one rank, read from the parts of its tables.
 
-In comes the folder of a rank, out come its `Columns`, how many events its end says there are, and
-what could not be read. Whatever the files hold, every number in the columns points at a row that
-is there, and what the columns unfold to is in proportion to the bytes of the files.
+Input: the folder of a rank. Output: its `Columns`, how many events it declares at its end, and what
+could not be read. Whatever the files hold, every number in the columns refers to an existing row,
+and the size of the columns is in proportion to the bytes of the files.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _DERIVED = ["step", "call", "owner", "forward", "source"]
 _EVENT_COLUMNS = ["kind", *_NUMBERS, "error", "values", *_DERIVED, "module", "prefix"]
 _FACTS = ["value", "version", "storage", "meta", "grad", "producer", "value_name", "nbytes"]
 _TABLE_COLUMNS = ["table", "number", "row"]
-# Readings of a rank that loses its oldest parts meanwhile.
+# How often to read a rank that drops its oldest parts meanwhile.
 _MOST_TRIES = 20
-# Nanoseconds that can be added and subtracted without end.
+# Nanoseconds small enough that sums and differences do not overflow.
 _LATEST = 1 << 61
 
-# Columns of a table by name, taken out one by one so that each is held only once.
+# Columns of a table by name, removed one by one so that each is in memory only once.
 _Held = dict[str, pa.ChunkedArray]
 
 
@@ -61,7 +61,7 @@ def read_rank(
 ) -> tuple[Columns, int | None, list[Gap]]:
     """Read a rank: its columns, how many events it ended with if it did, what is damaged.
 
-    What falls out of a ring meanwhile is not half there: it is read again.
+    If a ring drops parts meanwhile, the rank is read again.
     """
     for _ in range(_MOST_TRIES):
         first = first_part(folder, "events")
@@ -76,7 +76,7 @@ def _read_rank(
 ) -> tuple[Columns, int | None, list[Gap]]:
     gaps: list[Gap] = []
     firsts = {name: first_part(folder, name) for name in SCHEMAS}
-    # Events first: what they point at was written before them, so it is there by now.
+    # Events first: what they refer to was written before them, so it is there by now.
     allowance = Allowance(size_of_parts(folder))
     query = partial(Query, folded=True, allowance=allowance)
     events = _held(read_query(folder, query("events", _EVENT_COLUMNS), gaps)[0])
@@ -114,7 +114,7 @@ def _read_rank(
 
 
 class _Fallen:
-    """What fell out of a ring: so many events, and the parts before some numbers."""
+    """What a ring dropped: the number of events, and the parts before some numbers."""
 
     def __init__(self, facts: dict[str, Any]) -> None:
         self.events = _count(facts.get("events"))
@@ -124,7 +124,7 @@ class _Fallen:
         self.parts = dict(zip(("events", "values"), counts, strict=False))
 
     def gaps(self, where: str) -> list[Gap]:
-        """What is not there of the beginning."""
+        """Return a gap for the dropped beginning."""
         return [fallen_out(self.events, self._last, where)] if self.events else []
 
 
@@ -135,7 +135,7 @@ def _count(fact: Any) -> int:
 def _tables(
     table: pa.Table, version: int, where: str, gaps: list[Gap]
 ) -> dict[str, dict[Any, Any]]:
-    """Give the rows of every table by name and number."""
+    """Return the rows of every table by name and number."""
     rows: dict[str, dict[Any, Any]] = {name: {} for name in TABLES}
     rows |= {"source": {}, "environment": {}, "end": {}, "writer": {}, "fallen": {}}
     damaged = 0
@@ -164,7 +164,7 @@ def _tables(
 
 
 def _environment(facts: dict[str, Any]) -> dict[str, Any]:
-    """The environment with the facts that are counted on being what they should be."""
+    """Return the environment with checked types for the facts that code relies on."""
     checked: dict[str, Any] = {
         "clock": _number(facts.get("clock"), int, _LATEST),
         "time": float(_number(facts.get("time"), float, _LATEST / 1e9)),
@@ -210,19 +210,19 @@ def _events(
 
 
 def _derived(events: _Held, newest: Ints | None, repair: Repair) -> Derived | None:
-    """Give what the writer derived; None if it did not, or if it cannot be believed."""
+    """Return the facts that the writer derived; None if there are none, or they are not valid."""
     if events["prefix"].null_count or not len(events["prefix"]):
         return None
     module, paths = _coded(events.pop("module"))
     prefix, names = _coded(events.pop("prefix"))
     if any(len(name or "") > LONGEST_NAME for name in (*names, *paths)):
         return None
-    # The empty name stands for none.
+    # The empty name means none.
     numbers = np.cumsum([bool(name) for name in names]) - 1
     prefixes = np.where([bool(name) for name in names], numbers, -1)
     arrays = {name: _taken(_ints(events.pop(name)), newest) for name in _DERIVED}
     arrays["source"] = repair.place_rows(arrays["source"])
-    # Arrow's text is UTF-8; a name that is not has its escaped form there.
+    # Arrow's text is UTF-8; a name that is not valid UTF-8 is stored escaped.
     escaped = {as_utf8(module.path): module.path for module in repair.rows["module"]}
     return Derived(
         **arrays,
@@ -234,7 +234,7 @@ def _derived(events: _Held, newest: Ints | None, repair: Repair) -> Derived | No
 
 
 def _newest(ids: Ints, kind: Ints) -> Ints | None:
-    """The rows of each event once, in order, None for all as they are.
+    """Return the newest row of each event, in order; None if all rows are.
 
     A call written while it was open comes again when it ends.
     """
@@ -255,13 +255,13 @@ def _held(table: pa.Table) -> _Held:
 
 
 def _coded(column: pa.ChunkedArray) -> tuple[Ints, list[Any]]:
-    """Give folded text as numbers into a list of texts, whose last, None, is for -1."""
+    """Return dictionary-encoded text as numbers into a list of texts; None, the last, is for -1."""
     whole = column.combine_chunks()
     return _ints(whole.indices), [*whole.dictionary.to_pylist(), None]
 
 
 def _ints(column: Any) -> Ints:
-    """A column as NumPy, -1 where there is nothing."""
+    """Return a column as NumPy, -1 for null."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if column.null_count:

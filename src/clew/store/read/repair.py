@@ -1,8 +1,8 @@
-"""Columns made sound: whatever was read, every number points at a row that is there.
+"""Repair columns: whatever was read, every number refers to an existing row.
 
-In come the arrays and tables of a trace as its files have them, perhaps with holes or nonsense;
-out come arrays that views and analyses can follow without looking out. What had to be replaced is
-told as gaps: an event keeps its place even if its name, its line or its tensors are lost.
+Input: the arrays and tables of a trace as its files have them, perhaps with holes or nonsense.
+Output: arrays that views and analyses can follow without checks. Replaced rows are reported as
+gaps: an event keeps its position even if its name, its line or its tensors are lost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from clew.events.model import Gap
 from clew.events.records import LABELLED, MODULE, NOTE, OP
 from clew.store.format.tables import TABLES
 
-# Calls nested deeper than a program that runs is likely to call.
+# Deeper nesting than a running program is likely to have.
 _DEEPEST = 1 << 14
 _SUBJECTS = {MODULE: "module", OP: "op", NOTE: "note", **dict.fromkeys(LABELLED, "label")}
 
@@ -25,8 +25,8 @@ _SUBJECTS = {MODULE: "module", OP: "op", NOTE: "note", **dict.fromkeys(LABELLED,
 class Repair:
     """Replaces what is lost, and counts it.
 
-    Rows keep their order, not their numbers: a file may number them in any way. What pointed at a
-    number points at the row that has it, or at one that says nothing.
+    Rows keep their order, not their numbers: a file may number them in any way. A reference to a
+    number becomes the row that has it, or an empty row.
     """
 
     def __init__(self, tables: dict[str, dict[int, Any]], where: str) -> None:
@@ -44,7 +44,7 @@ class Repair:
 
     @property
     def gaps(self) -> list[Gap]:
-        """What was lost."""
+        """Return gaps for what was lost."""
         return [
             Gap(f"{count} {what}", self._where, "the files have no row for them, or a damaged one",
                 "the rest is shown")
@@ -53,19 +53,19 @@ class Repair:
         ]  # fmt: skip
 
     def values(self, found: dict[str, Ints], refs: Ints) -> dict[str, Ints]:
-        """Columns of values in order of their numbers, with a row for each that is lost.
+        """Return columns of values in order of their numbers, with a row for each that is lost.
 
-        `refs` are the numbers of those that events have.
+        `refs` are the value numbers that events refer to.
         """
         numbers = found.pop("value")
-        # Of one that was written twice the last row counts.
+        # Of a value that was written twice the last row counts.
         known, last = np.unique(numbers[::-1], return_index=True)
         rows = (len(numbers) - 1 - last)[known >= 0]
         known = known[known >= 0]
         self._values = known if _is_dense(known, refs) else np.union1d(known, refs[refs >= 0])
         count = len(self._values)
         self._lose("values", count - len(known))
-        # The last one stands for any other, and is there only if it is needed.
+        # The last one replaces any lost one, and is added only if needed.
         astray = int((refs < 0).sum())
         self._lose("tensors of events", astray)
         size = count + (astray > 0)
@@ -86,7 +86,7 @@ class Repair:
         return whole
 
     def late(self, numbers: Ints, facts: Ints, size: int) -> Ints:
-        """Give a column of what came to be known of values by their numbers; -1 for nothing."""
+        """Return a column of facts that were recorded later than their values; -1 for none."""
         column = np.full(size, -1, dtype=np.int64)
         there = np.flatnonzero(facts >= 0)
         rows = self.value_rows(numbers[there])
@@ -94,11 +94,11 @@ class Repair:
         return column
 
     def value_rows(self, numbers: Ints) -> Ints:
-        """Give the rows of values by their numbers, -1 for one that there is not."""
+        """Return the rows of values by their numbers, -1 for a value that does not exist."""
         return rows_of(self._values, numbers)
 
     def refs(self, refs: Ints) -> Ints:
-        """Give the rows of the values that events have."""
+        """Return the rows of the values that events refer to."""
         rows = self.value_rows(refs)
         return np.where(rows >= 0, rows, len(self._values)) if (rows < 0).any() else rows
 
@@ -116,7 +116,7 @@ class Repair:
         self._nest(columns)
 
     def place_rows(self, numbers: Ints) -> Ints:
-        """Give the rows of places by their numbers, -1 for one that there is not."""
+        """Return the rows of places by their numbers, -1 for a place that does not exist."""
         return self._rows_of("place", numbers)
 
     def _list(self, table: str, found: dict[int, Any]) -> None:
@@ -132,7 +132,7 @@ class Repair:
         return rows_of(self._numbers[table], numbers)
 
     def _order_places(self) -> None:
-        """Let every place come after its caller."""
+        """Sort places so that each comes after its caller."""
         places: list[Place] = self.rows["place"]
         numbers = self._numbers["place"].tolist()
         rows = {number: row for row, number in enumerate(numbers)}
@@ -144,7 +144,7 @@ class Repair:
                 places[row] = replace(place, parent=rows.get(place.parent, -1))
 
     def _number_threads(self) -> None:
-        """Give every thread that a place names some name, and all of them numbers in a row."""
+        """Return every thread that a place names a name, and number threads consecutively."""
         names = dict(zip(self._numbers["thread"].tolist(), self.rows["thread"], strict=True))
         places: list[Place] = self.rows["place"]
         threads = sorted({*names, *(place.thread for place in places)})
@@ -164,7 +164,7 @@ class Repair:
         ]
 
     def _point(self, columns: dict[str, Ints], column: str, table: str, what: str) -> None:
-        """Turn numbers into rows; what points outside a table gets a row that says nothing."""
+        """Turn numbers into rows; a reference outside a table gets an empty row."""
         rows = self._rows_of(table, columns[column])
         columns[column] = rows
         astray = rows < 0
@@ -175,7 +175,7 @@ class Repair:
                 self._lose(f"{what} of events", int(astray.sum()))
 
     def _point_owners(self, columns: dict[str, Ints]) -> None:
-        """Let an op that accumulates a gradient name the row of the parameter's value."""
+        """Set the parameter's value row for an op that accumulates a gradient."""
         number = columns["number"]
         number[(columns["kind"] != OP) & (number < -1)] = -1
         mine = np.flatnonzero(number < -1)
@@ -193,7 +193,7 @@ class Repair:
         columns["subject"][mine] = rows
 
     def _fit_tensors(self, columns: dict[str, Ints]) -> None:
-        """An event has as many tensors as its arguments say, or its arguments are lost."""
+        """Drop the arguments of events that do not have as many tensors as their template."""
         templates = self.rows["template"]
         if not len(columns["id"]):
             return
@@ -205,7 +205,7 @@ class Repair:
             self._lose("argument lists of events", int(wrong.sum()))
 
     def _nest(self, columns: dict[str, Ints]) -> None:
-        """Every parent is a module call that began before, and nesting has an end."""
+        """Make every parent a module call that began before, so that nesting ends."""
         ids, parent = columns["id"], columns["parent"]
         rows = np.searchsorted(ids, parent)
         rows[rows >= len(ids)] = 0
@@ -230,14 +230,14 @@ class Repair:
 
 
 def _is_dense(numbers: Ints, refs: Ints) -> bool:
-    """Whether numbers count up from 0, and all that is referred to is among them."""
+    """Return whether numbers count up from 0 and include all that is referred to."""
     if len(numbers) and numbers[-1] != len(numbers) - 1:
         return False
     return not len(refs) or int(refs.max()) < len(numbers)
 
 
 def rows_of(known: Ints, wanted: Ints) -> Ints:
-    """Give the rows of numbers in a sorted array, -1 for those that are not in it."""
+    """Return the rows of numbers in a sorted array, -1 for those that are not in it."""
     if not len(known):
         return np.full(len(wanted), -1, dtype=np.int64)
     if known[-1] == len(known) - 1:

@@ -1,8 +1,8 @@
-"""The parts of a table, read: sealed ones from Parquet, the live one from its stream.
+"""Read the parts of a table: sealed ones from Parquet, the live one from its stream.
 
-In come a folder and the columns wanted, out come rows in the order in which they were written,
-with where each stretch of them lies. A part, a row group or a batch that is damaged is left out
-and said; the rest is read.
+Input: a folder and the columns wanted. Output: rows in the order in which they were written, and
+where each run of them lies. A damaged part, row group or batch is left out and reported; the rest
+is read.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from clew.store.safe_files import opened
 
 _TEXT = pa.string()
 _FOLDED = pa.dictionary(pa.int32(), _TEXT)
-# The column whose text is JSON, which takes more as objects than as text.
+# The column whose text is JSON, which takes more memory as objects than as text.
 _JSON = "row"
-# Gaps told one by one; of more, how many there are.
+# The most gaps listed one by one.
 _MOST_TOLD = 20
-# Readings of a table whose parts are sealed while it is read.
+# How often to read a table whose parts are sealed meanwhile.
 _MOST_TRIES = 50
 
 
@@ -48,10 +48,9 @@ class RowRun:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is read of a table: some columns, in how much memory.
+    """What to read of a table: some columns, in how much memory.
 
-    `folded` text stays as numbers into a list of texts. Without an allowance each file has one of
-    its own.
+    If `folded`, text stays dictionary-encoded. Without an allowance each file gets a separate one.
     """
 
     table: str
@@ -61,7 +60,7 @@ class Query:
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of the columns."""
+        """Return the schema of the columns."""
         fields = [SCHEMAS[self.table].field(name) for name in self.columns]
         return pa.schema(
             [f.with_type(_FOLDED) if self.folded and f.type == _TEXT else f for f in fields]
@@ -71,17 +70,17 @@ class Query:
 def read_table(
     folder: Path, table: str, columns: list[str], damage: list[Gap]
 ) -> tuple[pa.Table, list[RowRun]]:
-    """Some columns of a table, and the stretches they are made of."""
+    """Return some columns of a table, and the runs of rows they consist of."""
     return read_query(folder, Query(table, columns), damage)
 
 
 def read_query(folder: Path, query: Query, damage: list[Gap]) -> tuple[pa.Table, list[RowRun]]:
-    """What a query asks for, and the stretches it is made of.
+    """Return the rows of a query, and the runs they consist of.
 
-    Parts that come into being meanwhile are left for another time; where one was sealed, which
-    moves rows of open calls from it to the next, it is read again.
+    Parts that are added meanwhile are ignored. If a part is sealed meanwhile, which moves rows of
+    open calls to the next part, the table is read again.
     """
-    # What is sealed stays as it is, and need not be read again.
+    # Sealed parts do not change, and need not be read again.
     sealed: dict[str, tuple[list[RowRun], list[Gap]]] = {}
     spent: dict[str, int] = {}
     for _ in range(_MOST_TRIES):
@@ -109,7 +108,7 @@ def read_query(folder: Path, query: Query, damage: list[Gap]) -> tuple[pa.Table,
 
 @contextmanager
 def _spent_once(allowance: Allowance | None, stem: str, spent: dict[str, int]) -> Iterator[None]:
-    """Give back what an earlier reading of a part took."""
+    """Yield back what an earlier reading of a part took from the allowance."""
     if allowance is None:
         yield
         return
@@ -120,7 +119,7 @@ def _spent_once(allowance: Allowance | None, stem: str, spent: dict[str, int]) -
 
 
 def size_of_parts(folder: Path) -> int:
-    """The bytes of all parts of all tables; none where the folder is gone."""
+    """Return the bytes of all parts of all tables; 0 if the folder is gone."""
     named = re.compile(rf"({'|'.join(SCHEMAS)})-\d{{5,9}}\.(parquet|arrows)")
     found = [path for path in folder.glob("*") if named.fullmatch(path.name)]
     total = 0
@@ -131,7 +130,7 @@ def size_of_parts(folder: Path) -> int:
 
 
 def parts_of(folder: Path, table: str, damage: list[Gap]) -> dict[str, list[str]]:
-    """The parts of a table by name, each with the kinds of file it has, sealed before live."""
+    """Return the parts of a table by name, each with its kinds of file, sealed before live."""
     pattern = re.compile(rf"({table}-(\d{{5,9}}))\.(parquet|arrows)")
     found: dict[str, list[str]] = {}
     numbers = set()
@@ -149,13 +148,13 @@ def parts_of(folder: Path, table: str, damage: list[Gap]) -> dict[str, list[str]
 
 
 def first_part(folder: Path, table: str) -> int:
-    """The number of the first part of a table that is there."""
+    """Return the number of the first existing part of a table."""
     names = parts_of(folder, table, [])
     return min((int(stem.rpartition("-")[2]) for stem in names), default=0)
 
 
 def missing_parts(folder: Path, table: str, count: int) -> list[Gap]:
-    """What is lost with some parts of a table."""
+    """Return a gap for missing parts of a table."""
     if count <= 0:
         return []
     return [_gap(folder, table, f"{count} of its parts are missing", "the others are shown")]
@@ -164,10 +163,10 @@ def missing_parts(folder: Path, table: str, count: int) -> list[Gap]:
 def read_group(
     folder: Path, table: str, column: str, stem: str, row: int, footers: dict[str, Footer]
 ) -> tuple[int, pa.ChunkedArray]:
-    """One column of the rows around a row of a part, and the first of them.
+    """Return one column of the row group that has a row of a part, and the group's first row.
 
-    `footers` remembers those of sealed parts, which take longer to read than a few rows. Raises
-    whatever Arrow or the system raise if it is not there.
+    `footers` caches those of sealed parts, which take longer to read than a few rows. Raises what
+    Arrow or the system raise if it is missing.
     """
     start = 0
     try:
@@ -191,10 +190,10 @@ def read_group(
 def _part(
     folder: Path, stem: str, kinds: list[str], query: Query, damage: list[Gap]
 ) -> list[RowRun]:
-    """The rows of one part, from whichever of its files gives most."""
+    """Return the rows of one part, from whichever of its files has most."""
     best: list[RowRun] = []
     told: list[Gap] | None = None
-    # A live part that is gone was sealed since it was looked for.
+    # A live part that is gone was sealed since the folder was listed.
     for kind in kinds if "parquet" in kinds else [*kinds, "parquet"]:
         if told == []:
             break
@@ -211,7 +210,7 @@ def _part(
 
 
 def _file(path: Path, query: Query) -> tuple[list[RowRun], list[Gap]]:
-    """What one file of a part has of its rows, and what of them is lost."""
+    """Return the rows of one file of a part, and gaps for what is lost."""
     stretches: list[RowRun] = []
     lost: list[Gap] = []
     read = _sealed_pieces if path.suffix == ".parquet" else _live_pieces
@@ -224,7 +223,7 @@ def _file(path: Path, query: Query) -> tuple[list[RowRun], list[Gap]]:
     except FileNotFoundError:
         raise
     except Exception as broken:
-        # Whatever a reader of foreign bytes may raise.
+        # Reading untrusted bytes may raise anything.
         lost.append(_gap(path.parent, path.stem, _reason(broken), "everything before is shown"))
     return stretches, lost
 
@@ -237,12 +236,12 @@ Piece = tuple[int, "pa.Table | Exception"]
 
 
 def sealed_rows(path: Path, table: str, columns: list[str]) -> Iterator[Piece]:
-    """The row groups of a sealed part, each with its first row, damaged ones as the exception."""
+    """Yield the row groups of a sealed part, each with its first row; an exception if damaged."""
     return _sealed_pieces(path, Query(table, columns))
 
 
 def live_rows(path: Path, table: str, columns: list[str]) -> Iterator[Piece]:
-    """The batches of a live part up to where it breaks off, damaged ones as the exception."""
+    """Yield the batches of a live part up to where it breaks off; an exception if damaged."""
     return _live_pieces(path, Query(table, columns))
 
 
@@ -281,7 +280,7 @@ def _live_pieces(path: Path, query: Query) -> Iterator[Piece]:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """The footer of a sealed part: as Arrow has it, and as it was checked before."""
+    """Footer of a sealed part: as Arrow has it, and as it was checked before."""
 
     metadata: pq.FileMetaData
     groups: list[parquet_guard.Group]
@@ -296,12 +295,12 @@ class SealedPart:
             footer, self.cut_short = _footer(path)
         self.footer = footer
         names = footer.metadata.schema.to_arrow_schema().names
-        # Columns that came with a later version than this part's.
+        # Columns that a later version than this part's added.
         self._unwritten = added_columns(table) - set(names)
         texts = [
             f.name for f in SCHEMAS[table] if f.type == _TEXT and f.name not in self._unwritten
         ]
-        # Text stays folded until its length is known.
+        # Text stays dictionary-encoded until its length is known.
         self.parquet = pq.ParquetFile(
             str(path),
             metadata=footer.metadata,
@@ -314,7 +313,7 @@ class SealedPart:
         self.rows = [group.rows for group in footer.groups]
 
     def read(self, group: int, query: Query) -> pa.Table:
-        """Some columns of a row group; whatever Arrow raises if it is damaged."""
+        """Return some columns of a row group; raise what Arrow raises if it is damaged."""
         written = [name for name in query.columns if name not in self._unwritten]
         allowance = query.allowance or self._allowance
         parquet_guard.spend(
@@ -341,9 +340,9 @@ def _completed(rows: pa.Table, query: Query) -> pa.Table:
 
 @contextmanager
 def sealed(path: Path, table: str, footer: Footer | None = None) -> Iterator[SealedPart]:
-    """A sealed part, with its footer if that is known.
+    """Open a sealed part, with its footer if that is known.
 
-    One that is cut short is opened with the copy of its footer.
+    A part that is cut short is opened with the copy of its footer.
     """
     with opened(path) as (file, size):
         part = SealedPart(path, table, file, size, footer)
@@ -352,7 +351,7 @@ def sealed(path: Path, table: str, footer: Footer | None = None) -> Iterator[Sea
 
 
 def _footer(path: Path) -> tuple[Footer, Exception | None]:
-    """The footer of a part, and why it had to be taken from its copy, if it had to."""
+    """Return the footer of a part, and why it came from its copy, if it did."""
     try:
         return _read_footer(path), None
     except Exception as broken:
@@ -368,26 +367,26 @@ def _read_footer(path: Path) -> Footer:
 
 
 def _items(rows: pa.Table) -> int:
-    """The items of all lists."""
+    """Return the number of items of all lists."""
     lists = (column for column in rows.columns if pa.types.is_list(column.type))
     return sum(len(chunk.values) for column in lists for chunk in column.chunks)
 
 
 def _spend_text(allowance: Allowance, rows: pa.Table) -> None:
-    """Take from an allowance what text needs where every row has its own, and JSON as objects."""
+    """Subtract from an allowance what decoded text takes in every row, and JSON as objects."""
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         if pa.types.is_dictionary(column.type) or column.type == _TEXT:
             length = _summed(column, pc.binary_length)
             if name != _JSON:
                 allowance.spend(length, f"{length} bytes of text")
             else:
-                # Each element of JSON but the first comes after one of these.
+                # Each element of JSON except the first comes after one of these characters.
                 marks = (partial(pc.count_substring, pattern=mark) for mark in ",[{")
                 allowance.json(length, sum(_summed(column, count) for count in marks))
 
 
 def _summed(column: pa.ChunkedArray, measure: Callable[[Any], Any]) -> int:
-    """Sum a measure of texts over all rows, taking each text once."""
+    """Sum a measure of texts over all rows, computing it once per text."""
     total = 0
     for chunk in column.chunks:
         folded = pa.types.is_dictionary(chunk.type)
@@ -398,7 +397,7 @@ def _summed(column: pa.ChunkedArray, measure: Callable[[Any], Any]) -> int:
 
 
 def _shortened(gaps: list[Gap]) -> list[Gap]:
-    """Leave out all but the first of very many gaps, and say how many there are."""
+    """Keep the first of very many gaps, and add one with the number of the others."""
     more = len(gaps) - _MOST_TOLD
     if more <= 0:
         return gaps

@@ -1,9 +1,9 @@
-"""What columns unfold to once every event has its own text: a check of the whole.
+"""Check how large columns become once every event has its text written out.
 
 Names, paths and shapes are in the tables once, and an event has their numbers. An export, a saved
 copy or a page writes them out for each event, so one long name and many events make much of few
-bytes. In come the columns of a rank and the bytes of its files, out comes ValueError if their text
-would be far more than a program's run has.
+bytes. Input: the columns of a rank and the bytes of its files. Output: ValueError if their text
+would be far more than that of a recorded program.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from clew.events.columns import Columns, Ints
 from clew.events.records import LABELLED, MODULE, NOTE, OP
 from clew.store.read.allowance import Allowance
 
-# What one argument of an event takes, as a place in a list and a text.
+# Bytes for one argument of an event, as an item of a list and a text.
 _LEAF = 32
 
 
@@ -36,7 +36,7 @@ def check_unfolded(c: Columns, size: int) -> None:
 
 
 def _total(numbers: Ints, lengths: Iterable[int]) -> int:
-    """Sum the lengths of the texts that numbers stand for; below 0 is none."""
+    """Sum the lengths of the texts that numbers refer to; a number below 0 is none."""
     known = np.fromiter(lengths, dtype=np.float64)
     counts = np.bincount(numbers[numbers >= 0], minlength=len(known))
     return int(known @ counts[: len(known)])

@@ -1,4 +1,4 @@
-"""What other processes have recorded: a folder of files they append to in, messages out."""
+"""Read what other processes have recorded: a folder of files they append to in, messages out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clew.store.write.worker_file import SUFFIX
 
 
 class WorkerFiles:
-    """Reads what workers have written into a folder, from where it stopped the last time."""
+    """Reads what workers have written into a folder, continuing where it stopped the last time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -20,7 +20,7 @@ class WorkerFiles:
         self._read: dict[str, int] = {}
 
     def messages(self) -> Iterator[tuple[str, Delivery]]:
-        """Give all new messages, each with the name of its file."""
+        """Yield all new messages, each with the name of its file."""
         for path in self._files():
             try:
                 with open(path, "rb") as file:
@@ -32,12 +32,12 @@ class WorkerFiles:
                 continue
 
     def remove(self) -> None:
-        """Take the folder away; workers that still run notice."""
+        """Delete the folder; workers that still run notice."""
         if self._is_own():
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _is_own(self) -> bool:
-        """Whether it is this process that reads the folder, and not one it is a fork of."""
+        """Return whether this process reads the folder, and not a fork of it."""
         return os.getpid() == self._process and _is_own(self.folder)
 
     def _files(self) -> list[Path]:
@@ -48,7 +48,7 @@ class WorkerFiles:
 
 
 def _is_own(folder: Path) -> bool:
-    """Whether a folder is there and was made by this user: its place may be guessed by others."""
+    """Return whether a folder exists and belongs to this user: others may guess its path."""
     try:
         found = folder.lstat()
     except OSError:

@@ -1,9 +1,9 @@
 """Claim a folder for a run that is about to be written: `clew.trace(out=...)`.
 
-In come a path or URL, the rank and what to do if the place is taken; out comes a folder for this
-rank alone. The name that was asked for holds the newest run: an earlier one is moved to a name
-with a number, by whoever writes the new manifest. Ranks of one run share a folder without talking
-to each other: the others recognise their job in the manifest.
+Input: a path or URL, the rank, and what to do if the path is taken. Output: a folder for this rank
+alone. The path that was asked for holds the newest run: whoever writes the new manifest moves an
+earlier run to a numbered name. Ranks of one run share a folder without communicating: they
+recognise their job in the manifest.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from clew.store.write.place import (
 _MARKS = (".manifest-", ".moving-")
 # How long to wait for another rank that moves an earlier run away.
 _PATIENCE = 30.0
-# How often this process has claimed a place, by place and rank: ranks that trace twice to one
-# path meet in the first folder with their first trace, in the second with their second.
+# How often this process has claimed a path, by path and rank: ranks that trace twice to one path
+# share the first folder for their first trace, and the second for their second.
 _turns: Counter[tuple[str, int]] = Counter()
 
 
@@ -63,10 +63,10 @@ TRACE = FolderKind("a trace", MANIFEST, _is_trace, _owns, live_writer)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A place for one rank of a run: where the trace is, and the folder to write to.
+    """The place of one rank of a run: where the trace is, and the folder to write to.
 
-    `check` raises if another run has the place by now. `said` tells why it is not the place that
-    was asked for.
+    `check` raises if another run has the place by now. `said` is the reason if it is not the place
+    that was asked for.
     """
 
     storage: Storage
@@ -82,7 +82,7 @@ def claim(
     environment: dict[str, Any],
     world_size: int,
 ) -> Claim:
-    """Claim a folder for one rank of a run: never one that holds another run."""
+    """Claim a folder for one rank of a run, never one that holds another run."""
     exist = checked_exist(exist)
     storage = storage_of(out)
     if isinstance(storage, LocalStorage):
@@ -108,7 +108,7 @@ def _claim_local(place: LocalStorage, rank: int, exist: str, manifest: dict[str,
         try:
             found = _try_local(place, rank, exist, manifest, late)
         except FileNotFoundError:
-            # Another rank moves the folder while it is looked at.
+            # Another rank moves the folder at the same time.
             if late:
                 raise
             continue
@@ -119,7 +119,7 @@ def _claim_local(place: LocalStorage, rank: int, exist: str, manifest: dict[str,
 def _try_local(
     place: LocalStorage, rank: int, exist: str, manifest: dict[str, Any], late: bool
 ) -> Claim | None:
-    """Claim the place, or make it free; None if it is to be tried again."""
+    """Claim the place, or make it free; return None if it is to be tried again."""
     path = place.folder
     for home in _homes(place, manifest):
         found = _take(home, rank, manifest)
@@ -137,7 +137,7 @@ def _try_local(
         raise taken(path)
     why = live_writer(path)
     if _run_of(place) != (there or {}).get("run"):
-        # Another rank has moved it meanwhile: what was looked at is its successor.
+        # Another rank has moved it meanwhile: this folder is its successor.
         return None
     if why is None and late:
         why = "is being moved by a process that does not finish"
@@ -150,7 +150,7 @@ def _try_local(
 
 
 def _homes(place: LocalStorage, manifest: dict[str, Any]) -> list[LocalStorage]:
-    """Give the folders that other ranks of this run have made, the earliest first."""
+    """Return the folders that other ranks of this run have made, the earliest first."""
     if not _may_be_one_of_many(manifest):
         return []
     found = []
@@ -164,7 +164,7 @@ def _homes(place: LocalStorage, manifest: dict[str, Any]) -> list[LocalStorage]:
 
 
 def _settled(found: Claim, place: LocalStorage, manifest: dict[str, Any]) -> Claim | None:
-    """Give up a folder that was made while another rank made one: all meet in the earliest."""
+    """Return up a folder if another rank made an earlier one: all ranks use the earliest."""
     homes = _homes(place, manifest)
     mine = found.folder.parent
     if not homes or homes[0].folder == mine:
@@ -177,7 +177,7 @@ def _settled(found: Claim, place: LocalStorage, manifest: dict[str, Any]) -> Cla
 
 
 def _take(place: LocalStorage, rank: int, manifest: dict[str, Any]) -> Claim | None:
-    """Claim a folder that is nobody's or this run's, unless it has this rank already."""
+    """Claim a folder that is empty or this run's, unless it has this rank already."""
     if found_manifest(place) is None:
         if _is_used(place.folder):
             return None
@@ -195,14 +195,14 @@ def _take(place: LocalStorage, rank: int, manifest: dict[str, Any]) -> Claim | N
 
 
 def _is_ours(there: dict[str, Any], manifest: dict[str, Any]) -> bool:
-    """Tell whether a manifest that is there is this run's: written by it or by another rank."""
+    """Return whether a manifest is this run's: written by this process or by another rank."""
     if there.get("run") == manifest["run"]:
         return True
     return _may_be_one_of_many(manifest) and same_job(there, manifest)
 
 
 def _may_be_one_of_many(manifest: dict[str, Any]) -> bool:
-    """Tell whether this process is a rank among others; some launchers give no number of them."""
+    """Return whether this process is a rank among others; not all launchers say how many."""
     return manifest["world_size"] > 1 or "RANK" in os.environ
 
 
@@ -225,7 +225,7 @@ def _take_number(place: LocalStorage, rank: int, manifest: dict[str, Any], why: 
 def _move_away(place: LocalStorage, exist: str, manifest: dict[str, Any]) -> None:
     """Move an earlier run away, or let another rank do it.
 
-    Who creates the mark in the folder of that very run may move it, and nobody else.
+    Only the process that creates the marker file in the folder of that very run may move it.
     """
     run = _run_of(place)
     mark = place.folder / f".moving-{hashlib.sha256(str(run).encode()).hexdigest()[:16]}"
@@ -235,7 +235,7 @@ def _move_away(place: LocalStorage, exist: str, manifest: dict[str, Any]) -> Non
         time.sleep(0.01)
         return
     if _run_of(place) != run:
-        # It was moved before the mark was made, which is in its successor.
+        # It was moved before the marker was made, which is in its successor.
         mark.unlink(missing_ok=True)
         return
     try:
@@ -255,7 +255,7 @@ def _run_of(place: Storage) -> object:
 
 
 def _claim_remote(place: Storage, rank: int, exist: str, manifest: dict[str, Any]) -> Claim:
-    """Claim a folder elsewhere, where nothing can be moved; what is written goes up from here."""
+    """Claim a remote folder, where nothing can be moved; return a local folder to upload from."""
     mine = f"{rank_folder(rank)}/"
     for candidate in itertools.chain([place], place.numbered()):
         sizes = candidate.sizes()
@@ -277,7 +277,7 @@ def _claim_remote(place: Storage, rank: int, exist: str, manifest: dict[str, Any
             candidate.put(folder / MANIFEST, MANIFEST)
             there = found_manifest(candidate)
             if there is None or not _is_ours(there, manifest):
-                # Somebody else was later, and has it.
+                # Another process claimed it later, and has it.
                 continue
         said = None if candidate is place else f"{place} is taken; this run goes to {candidate}"
         return Claim(

@@ -1,7 +1,7 @@
-"""Identical content once: finds bytes that were stored before, so that they are only pointed at.
+"""Store identical content once: find bytes that were stored before, to refer to them.
 
-In come payloads, out come the bytes they share with an earlier one, or the place where those lie.
-A checksum finds the candidate, a comparison of every byte decides: what differs is never merged.
+Input: payloads. Output: the bytes they share with an earlier one, or where those are stored. A
+checksum finds the candidate, a comparison of every byte decides: different content is never merged.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import numpy as np
 from clew.events.digest import checksum
 from clew.events.records import Payload
 
-# Below this a pointer takes as much room as the bytes.
+# Below this size a reference takes as much room as the bytes.
 _SMALLEST = 64
-# Contents remembered; when there are more, those met first are forgotten, and stored again should
-# they come again.
+# The most contents remembered; beyond that the oldest are dropped, and stored again if they recur.
 _MOST = 1 << 14
 _PIECE = 4 << 20
 
@@ -28,19 +27,19 @@ Key = tuple[str, int, int]
 
 
 def key_of(payload: Payload, data: memoryview) -> Key:
-    """What contents that may be identical have in common."""
+    """Return a key that identical contents share."""
     known = payload.checksum
     return payload.dtype, len(data), checksum(data) if known is None else known
 
 
 class KeptContents:
-    """The contents kept in memory."""
+    """Contents in memory."""
 
     def __init__(self) -> None:
         self._known: dict[Key, Any] = {}
 
     def shared(self, payload: Payload) -> Payload:
-        """The payload, on the bytes of an earlier one with the same content if there is one."""
+        """Return the payload, with the bytes of an earlier one if the content is the same."""
         data = memoryview(payload.data).cast("B")
         if len(data) < _SMALLEST:
             return payload
@@ -55,7 +54,7 @@ class KeptContents:
 
 @dataclass(frozen=True, slots=True)
 class StoredAt:
-    """Where content lies: in a shard, or in the row of a value, which has a digest to compare."""
+    """Where content is stored: in a shard, or in the row of a value, with a digest to compare."""
 
     value: int
     shard: int | None
@@ -64,9 +63,9 @@ class StoredAt:
 
 
 class WrittenContents:
-    """Where the contents written to one rank's files lie.
+    """Where the contents written to one rank's files are stored.
 
-    `read` gives bytes of a shard back; OSError where they are not there any more.
+    `read` reads bytes of a shard; OSError if they are not there any more.
     """
 
     def __init__(self, read: Callable[[int, int, int], bytes]) -> None:
@@ -74,7 +73,7 @@ class WrittenContents:
         self._known: dict[Key, StoredAt] = {}
 
     def find(self, key: Key, data: memoryview) -> StoredAt | None:
-        """Where the same content lies, None if it was not written yet."""
+        """Return where the same content is stored, None if it was not written yet."""
         spot = self._known.get(key)
         if spot is None:
             return None
@@ -85,7 +84,7 @@ class WrittenContents:
         return spot if same else None
 
     def add(self, key: Key, spot: StoredAt) -> None:
-        """Remember where content lies."""
+        """Remember where content is stored."""
         if key[1] >= _SMALLEST and key not in self._known:
             _remember(self._known, key, spot)
 
@@ -108,7 +107,7 @@ def _remember(known: dict[Key, Any], key: Key, content: Any) -> None:
 
 
 def strong_digest(data: Any) -> bytes:
-    """A digest that no two contents share, for those too small to be read back one by one."""
+    """Return a cryptographic digest, for contents too small to be read back and compared."""
     return blake2b(data, digest_size=16).digest()
 
 

@@ -1,8 +1,8 @@
-"""The ring on disk: sealed parts of the oldest events are deleted, so that a kill leaves the ring.
+"""The ring on disk: sealed parts of the oldest events are deleted while the program runs.
 
-What is written falls into stretches: parts of the event and value tables, and shards. Each begins
-with the values of earlier ones that the program can still use, so that it can be read without
-them. Tables stay.
+Files are divided into stretches: parts of the event and value tables, and shards. Each stretch
+begins with the earlier values that the program can still use, so that it can be read without the
+stretches before. Tables stay. So a kill at any time leaves the ring.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class _Stretch:
 
 
 class DiskRing:
-    """Lets the oldest parts of one rank's files fall out.
+    """Drops the oldest parts of one rank's files.
 
-    `remove` deletes files by their names, `on_fallen` is told how many bytes of data fell out.
+    `remove` deletes files by their names; `on_fallen` gets the bytes of data that were dropped.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class DiskRing:
         self._on_fallen = on_fallen
         self._stretches: deque[_Stretch] = deque([_Stretch()])
         self._begins = Ends(0, 0, 0)
-        # Rows of the values that later batches may mention, and of those whose data they share.
+        # Rows of the values that later batches may refer to, and of those whose data they share.
         self._alive = SCHEMAS["values"].empty_table()
         self._shared = pa.array([], pa.int64())
-        # Shards of stretches that fell out, which may be needed all the same.
+        # Shards of dropped stretches that may still be needed.
         self._left: set[int] = set()
 
     def begin(self, batch: Batch) -> None:
-        """Make room for a batch, if it is time to."""
+        """Make room for a batch, if needed."""
         now = self._stretches[-1].events
         ids, kinds = batch.columns["id"], batch.columns["kind"]
         begins_step = len(ids) > 0 and kinds[np.argmin(ids)] == STEP
@@ -70,7 +70,7 @@ class DiskRing:
             self._next_stretch()
 
     def wrote(self, batch: Batch, values: Rows) -> None:
-        """Take note of a batch that was written, and of its rows of values."""
+        """Note a batch that was written, and its rows of values."""
         stretch = self._stretches[-1]
         stretch.events += len(batch.columns["id"]) - batch.open_calls
         payloads = (kept.payload for kept in batch.kept.values())
@@ -82,7 +82,7 @@ class DiskRing:
         self._let_go(batch.gone)
 
     def _let_go(self, gone: Ints) -> None:
-        """Let go of rows of values, but those with data that other values share."""
+        """Drop rows of values, except those with data that other values share."""
         rows = self._alive
         is_gone = pc.is_in(rows["value"], pa.concat_arrays([self._shared, pa.array(gone)]))
         alive = rows.filter(pc.invert(is_gone))
@@ -117,11 +117,11 @@ class DiskRing:
 
 
 def _parts(table: str, begin: int, end: int) -> list[str]:
-    """The sealed files of some parts of a table."""
+    """Return the sealed files of some parts of a table."""
     parts = [part_name(table, index, live=False) for index in range(begin, end)]
     return [name for part in parts for name in (part, footer_name(Path(part).stem))]
 
 
 def _shards(rows: pa.Table) -> set[int]:
-    """The shards that rows of values point at."""
+    """Return the shards that rows of values refer to."""
     return set(pc.unique(rows["shard"].drop_null()).to_pylist())

@@ -17,15 +17,15 @@ from clew.store.write.trace_writer import Rows, TraceFiles
 from clew.store.write.value_rows import kept_rows
 from clew.stream.batch import Batch, Tables
 
-# Gives the rows of the event table of a batch, and the values that later batches do not mention.
+# Returns the event table rows of a batch, and the values that later batches do not refer to.
 EventRows: TypeAlias = Callable[[Columns, Ints], Rows]
 
 
 class DiskSink:
-    """A writer of one rank's part of a trace. Each call may fail with what the disk says.
+    """Writes one rank's part of a trace. Each call may raise what the disk raises.
 
-    With `last` about so many events are there, the newest; `on_fallen` is told how many bytes of
-    data fell out.
+    With `last`, about that many events are kept, the newest; `on_fallen` gets the bytes of data
+    that were dropped.
     """
 
     def __init__(
@@ -63,33 +63,33 @@ class DiskSink:
         self._tables.forget(batch)
 
     def settle(self) -> None:
-        """Make what was written last; in local files it does."""
+        """Make what was written durable; local files already are."""
 
     def seal(self) -> None:
         """Finish every file; more may follow, into new ones."""
         self._files.seal()
 
     def let_go(self) -> None:
-        """Leave every file as it is: readable as far as it was written."""
+        """Close every file as it is: readable as far as it was written."""
         self._files.close()
 
     @property
     def place(self) -> Path | str:
-        """The trace that is written."""
+        """Return the path of the trace."""
         return self.claim.storage.place
 
     def read(self) -> Columns:
-        """Read what was written, as far as it was; BadTrace if another run has its place."""
+        """Read what was written so far; raise BadTrace if another run has its place."""
         self.claim.check()
         columns = read_files(self.folder, check=self.claim.check)[0]
         self.claim.check()
         return columns
 
     def _remove(self, names: list[str]) -> None:
-        """Remove files that fell out."""
+        """Remove files that were dropped from the ring."""
         for name in names:
             (self.folder / name).unlink(missing_ok=True)
 
     def _check_place(self) -> None:
-        """Raise if the folder holds another run by now, which is not to be written into."""
+        """Raise if the folder holds another run by now, which must not be written into."""
         self.claim.check()

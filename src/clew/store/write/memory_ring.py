@@ -1,4 +1,4 @@
-"""The memory store of a ring: the newest events, and what they need of those that fell out."""
+"""The memory store of a ring: the newest events, and what they need of dropped ones."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from clew.stream.ring import fallen_out, first_kept
 
 
 class _Numbers:
-    """The numbers that batches have for rows of which only some are still there."""
+    """Maps the row numbers in batches to rows that are still in memory."""
 
     def __init__(self) -> None:
         self.there: Ints = np.zeros(0, dtype=np.int64)
         self._next = 0
-        # Those that no later batch mentions.
+        # Numbers that no later batch refers to.
         self._gone: Ints = self.there
 
     def add(self, count: int) -> None:
-        """Take rows that are new."""
+        """Add rows that are new."""
         self.there = np.append(self.there, np.arange(self._next, self._next + count))
         self._next += count
 
     def rows(self, numbers: Ints) -> Ints:
-        """Give the rows of numbers that are there."""
+        """Return the rows of numbers that are in memory."""
         return np.searchsorted(self.there, numbers)
 
     def let_go(self, numbers: Any) -> None:
-        """Learn which are not mentioned any more."""
+        """Note which numbers later batches will not refer to."""
         self._gone = np.append(self._gone, numbers).astype(np.int64)
 
     def keep(self, used: Ints) -> Ints:
-        """Let rows fall out that are neither `used` nor mentioned any more; the rows that stay."""
+        """Drop rows that are neither `used` nor referred to any more; return the rows that stay."""
         staying = ~np.isin(self.there, self._gone)
         staying[used] = True
         self.there = self.there[staying]
@@ -50,8 +50,8 @@ class _Numbers:
 class MemoryRing:
     """A writer that keeps about the last events in arrays.
 
-    `derive` is given everything that is there before something falls out, `on_fallen` the bytes of
-    data that did.
+    `derive` gets everything before something is dropped, `on_fallen` the bytes of data that were
+    dropped.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class MemoryRing:
         self._templates = _Numbers()
 
     def extend(self, batch: Batch) -> None:
-        """Take over a batch, and let go of what is too old."""
+        """Take over a batch, and drop what is too old."""
         if self._store.count > self._last:
             self._let_fall()
         columns = dict(batch.columns)
@@ -89,7 +89,7 @@ class MemoryRing:
         self._templates.let_go(batch.gone_templates)
 
     def read(self, rank: int) -> Columns:
-        """Give everything that is there, events in order of their ids, open calls among them."""
+        """Return everything in memory, events in order of their ids, including open calls."""
         columns = self._store.read(rank)
         if self._fallen:
             columns.gaps.append(fallen_out(self._fallen, self._last, ""))
@@ -103,7 +103,7 @@ class MemoryRing:
         self._derive(columns)
         staying = _with_calls_around(columns, count)
         self._fallen += len(columns.id) - int(staying.sum())
-        # Calls that are open come again; of others too it may not be known when they ended.
+        # Open calls come again; of others too the end may not be known.
         staying &= ~np.isin(columns.id, self._store.open_calls)
         first, kept = int(columns.id[count]), columns.kept
         events = {name: getattr(columns, name)[staying] for name in EVENT_COLUMNS}
@@ -128,7 +128,7 @@ class MemoryRing:
 
 
 def _with_calls_around(columns: Columns, count: int) -> NDArray[np.bool_]:
-    """Which events stay if the first `count` fall out: the calls around the others do as well."""
+    """Return which events stay if the first `count` go: also calls that contain others."""
     staying = np.arange(len(columns.id)) >= count
     above = columns.parent[staying]
     while len(above):
@@ -140,7 +140,7 @@ def _with_calls_around(columns: Columns, count: int) -> NDArray[np.bool_]:
 
 
 def _refs(columns: Columns, staying: NDArray[np.bool_]) -> tuple[Ints, Ints]:
-    """Give the values of some events, and where those of each begin."""
+    """Return the values of some events, and where those of each begin."""
     tensors = np.array([len(one.tensors) for one in columns.templates], dtype=np.int64)
     counts = tensors[columns.template[staying]]
     first = np.cumsum(counts) - counts
@@ -149,13 +149,13 @@ def _refs(columns: Columns, staying: NDArray[np.bool_]) -> tuple[Ints, Ints]:
 
 
 def _names_value(numbers: Ints) -> NDArray[np.bool_]:
-    """Whether the number of an op is that of the value a gradient is accumulated for."""
+    """Return whether the number of an op is that of the value a gradient is accumulated for."""
     named: NDArray[np.bool_] = numbers <= -2
     return named
 
 
 def _with_values(numbers: Ints, rows: Callable[[Ints], Ints]) -> Ints:
-    """Give the numbers of events, values in them by their rows."""
+    """Return the numbers of events, with values in them replaced by their rows."""
     named = _names_value(numbers)
     if not named.any():
         return numbers
@@ -165,7 +165,7 @@ def _with_values(numbers: Ints, rows: Callable[[Ints], Ints]) -> Ints:
 
 
 def _since(noted: list[Attributes], first: int) -> list[Attributes]:
-    """What modules and optimizers are set to at an event, as one, and what changes after it."""
+    """Return settings at an event joined into one, and the changes after it."""
     before: dict[tuple[str, int, int], Attributes] = {}
     for one in sorted((one for one in noted if one.event < first), key=lambda one: one.event):
         known = before.get(key := (one.kind, one.number, one.group))

@@ -1,4 +1,4 @@
-"""The memory store: keeps the batches of a trace, joined to columns."""
+"""The memory store: keeps the batches of a trace, joined into columns."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class MemoryStore:
 
     @property
     def count(self) -> int:
-        """How many events are over."""
+        """Return how many events have ended."""
         return sum(map(len, self._columns["id"]))
 
     @property
     def open_calls(self) -> Ints:
-        """The events that come again."""
+        """Return the ids of open calls, which come again."""
         return np.zeros(0, dtype=np.int64) if self._open is None else self._open["id"]
 
     def hold(
@@ -63,7 +63,7 @@ class MemoryStore:
         templates: list[Template],
         attributes: list[Attributes],
     ) -> None:
-        """Hold these instead of what there is, of which the other tables stay."""
+        """Replace columns, kept data, templates and attributes; the other tables stay."""
         self._columns = {name: [column] for name, column in columns.items()}
         self._refs = len(columns["refs"])
         self._open = None
@@ -73,7 +73,7 @@ class MemoryStore:
         self._attributes = attributes
 
     def read(self, rank: int) -> Columns:
-        """Give everything so far, events in order of their ids, open calls among them."""
+        """Return everything so far, events in order of their ids, including open calls."""
         whole = {name: _joined(pieces) for name, pieces in self._columns.items()}
         for values, events in self._freed:
             whole["freed"][values] = events
@@ -86,7 +86,7 @@ class MemoryStore:
         for name in EVENT_COLUMNS:
             columns[name] = columns[name][order]
         if self._open is None:
-            # In order is as good as any: one copy is enough.
+            # If they are in order, one copy is enough.
             whole = columns
         self._columns = {name: [column] for name, column in whole.items()}
         return self._tables.columns(
@@ -100,7 +100,7 @@ class MemoryStore:
 
 
 def _append(pieces: list[Ints], column: Ints) -> None:
-    """Add a piece of a column; small ones become one, as an array of few rows is mostly itself."""
+    """Add a piece of a column; small pieces are joined, as a small array is mostly overhead."""
     while pieces and len(pieces[-1]) <= len(column) < _SMALL:
         column = np.concatenate([pieces.pop(), column])
     pieces.append(column)

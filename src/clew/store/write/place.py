@@ -1,8 +1,8 @@
-"""Give something that was written its name: the one meaning of `exist=`.
+"""Put something that was written at its path: the one meaning of `exist=`.
 
-In come a path or URL, what to do if it is taken, and a function that writes; out comes the place.
-What is written appears whole or not at all. `"replace"` takes the place of a thing of the same
-kind and of nothing else, `"keep"` moves what is there to `run.1.clew`, `"error"` refuses.
+Input: a path or URL, what to do if it exists, and a function that writes. Output: the path. The
+result appears complete or not at all. `"replace"` replaces a file or folder of the same kind and
+nothing else, `"keep"` moves the old one to `run.1.clew`, `"error"` refuses.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _HEAD = 64
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """A kind of file, and how one begins, in small letters."""
+    """A kind of file, and the bytes with which one begins, in lower case."""
 
     what: str
     begins: tuple[bytes, ...]
 
     def is_one(self, path: str, head: bytes) -> bool:
-        """Tell whether a file is of this kind, by its first bytes; an empty one is of any."""
+        """Return whether a file is of this kind, by its first bytes; an empty one is."""
         begins = _GZIP if path.endswith(".gz") else self.begins
         return not head or head.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(begins)
 
 
 @dataclass(frozen=True, slots=True)
 class FolderKind:
-    """A kind of folder; `mark` is the file that is written last, `owns` tells which are its own."""
+    """A kind of folder; `mark` is the file written last, `owns` says which files belong to it."""
 
     what: str
     mark: str
@@ -56,7 +56,7 @@ class FolderKind:
 def place_file(
     target: str | os.PathLike[str], exist: str, kind: FileKind, write: Callable[[Path], _T]
 ) -> tuple[Path | str, _T]:
-    """Write a file; where it is, and what `write` returned."""
+    """Write a file; return its path, and what `write` returned."""
     exist = checked_exist(exist)
     with _said(f"cannot write {target}"):
         if is_url(target):
@@ -76,7 +76,7 @@ def place_file(
 def place_folder(
     target: str | os.PathLike[str], exist: str, kind: FolderKind, write: Callable[[Path], _T]
 ) -> tuple[Path | str, _T]:
-    """Write a folder; where it is, and what `write` returned."""
+    """Write a folder; return its path, and what `write` returned."""
     exist = checked_exist(exist)
     with _said(f"cannot write {kind.what} to {target}"):
         if is_url(target):
@@ -91,7 +91,7 @@ def place_folder(
             if _is_used(path):
                 _take_over(aside, path, kind, keep=exist == "keep")
             else:
-                # Onto an empty folder it may go, onto anything else not.
+                # A rename works onto an empty folder, not onto anything else.
                 os.rename(aside, path)
         return path, result
 
@@ -108,7 +108,7 @@ def _said(what: str) -> Iterator[None]:
 
 
 def _take_over(aside: Path, path: Path, kind: FolderKind, keep: bool) -> None:
-    """Put a finished folder in the place of another, which is kept under a number or removed."""
+    """Replace a folder by a finished one; the old one is kept under a number or removed."""
     old = rename_to_number(path) if keep else rename_to_hidden(path)
     os.rename(aside, path)
     if not keep:
@@ -123,7 +123,7 @@ def rename_to_hidden(path: Path) -> Path:
 
 
 def remove_folder(old: Path, kind: FolderKind, heir: Path) -> None:
-    """Remove a folder but for what is not its kind's own, which goes to another."""
+    """Remove a folder; move files that do not belong to its kind to another folder."""
     for entry in list(old.iterdir()):
         if not kind.owns(entry.name):
             os.rename(entry, heir / entry.name)
@@ -139,36 +139,36 @@ def rename_to_number(path: Path) -> Path:
             os.rename(path, target)
             return target
         except OSError:
-            # Somebody else may have taken it meanwhile.
+            # Another process may have taken it meanwhile.
             if not os.path.lexists(target):
                 raise
     raise AssertionError("numbers do not end")
 
 
 def taken(place: object) -> ClewError:
-    """Give the error for a place that is taken, where that was to be one."""
+    """Return the error for a path that exists, with `exist="error"`."""
     return ClewError(f"{place} exists; choose another place, or say exist='replace' or 'keep'")
 
 
 def is_a_file(path: Path) -> ClewError:
-    """Give the error for a file where a folder is to be."""
+    """Return the error for a file where a folder is to be written."""
     return ClewError(f"{path} is a file; give a folder, such as {path.name}.clew")
 
 
 def not_ours(place: object, what: str) -> ClewError:
-    """Give the error for a place where something else is."""
+    """Return the error for a path where something else is."""
     return ClewError(f"{place} is there and is not {what}, so it is not replaced; choose another")
 
 
 def _is_used(path: Path) -> bool:
-    """Tell whether there is anything at a path, but for an empty folder."""
+    """Return whether there is anything at a path except an empty folder."""
     if path.is_dir():
         return any(path.iterdir())
     return os.path.lexists(path)
 
 
 def _check_file(path: Path, exist: str, kind: FileKind) -> None:
-    """Refuse a path that may not be written."""
+    """Raise if a path may not be written."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -185,7 +185,7 @@ def _check_file(path: Path, exist: str, kind: FileKind) -> None:
 
 
 def _check_folder(path: Path, exist: str, kind: FolderKind) -> str | None:
-    """Refuse a path that may not be written; give who writes there, if the thing goes beside it."""
+    """Raise if a path may not be written; return who writes there, if the result goes beside it."""
     if path.exists() and not path.is_dir():
         raise ClewError(
             f"{path} is a file; give a folder for {kind.what}, such as {path.name}.clew"
@@ -204,7 +204,7 @@ def _check_folder(path: Path, exist: str, kind: FolderKind) -> str | None:
 
 @contextlib.contextmanager
 def _aside(path: Path) -> Iterator[Path]:
-    """Give a hidden path beside another, and remove what is still there in the end."""
+    """Yield a hidden path beside another, and remove what is still there in the end."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{uuid.uuid4().hex}-{path.name}")
     try:
@@ -218,7 +218,7 @@ def _aside(path: Path) -> Iterator[Path]:
 
 
 def _place_new(aside: Path, path: Path, exist: str) -> None:
-    """Give a file its name; what had it goes to a number, or is in the way."""
+    """Return a file its name; the old one is moved to a number, or raises."""
     if _hold(aside, path):
         return
     if exist == "error":
@@ -230,13 +230,13 @@ def _place_new(aside: Path, path: Path, exist: str) -> None:
 
 
 def _hold(path: Path, target: Path) -> bool:
-    """Give a file another name if that is free; tell whether it was."""
+    """Return a file another name if that is free; return whether it was."""
     try:
         os.link(path, target)
     except FileExistsError:
         return False
     except OSError:
-        # A file system without links.
+        # The file system has no links.
         if os.path.lexists(target):
             return False
         shutil.copyfile(path, target)
@@ -244,7 +244,7 @@ def _hold(path: Path, target: Path) -> bool:
 
 
 def _beside(aside: Path, path: Path, why: str) -> Path:
-    """Give a folder the first free name with a number, and say so."""
+    """Return a folder the first free name with a number, and warn."""
     for target in numbered_paths(path):
         try:
             os.rename(aside, target)
@@ -296,7 +296,7 @@ def _upload_folder(
             if there and exist == "keep":
                 continue
             candidate.remove(name for name in there if kind.owns(name.partition("/")[0]))
-            # The mark last: without it nobody takes the folder for one of its kind.
+            # The mark comes last: without it the folder is not recognised as one of its kind.
             names = sorted(LocalStorage(folder).sizes(), key=lambda name: (name == kind.mark, name))
             for name in names:
                 if not name.rpartition("/")[2].startswith("."):

@@ -1,9 +1,9 @@
 """Recovery: seal what a killed process left open, so that other tools can read it.
 
-In comes the folder of a trace, out come lines that say what was done, none if there was nothing
-to do. Live parts become Parquet up to where they are readable, open shards get their header,
-rebuilt from the values table. Nothing readable is removed, damaged files are put aside under
-another name, and doing it twice does nothing the second time.
+Input: the folder of a trace. Output: lines about what was done, none if there was nothing to do.
+Live parts become Parquet up to where they are readable, open shards get their header, rebuilt from
+the values table. Nothing readable is removed, damaged files are kept under another name, and a
+second recovery does nothing.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ from clew.store.storage import LocalStorage, is_url
 from clew.store.write.seal_part import seal_part
 from clew.store.write.seal_shards import seal_shards
 
-# What sealing writes before it moves it to its name.
+# Temporary files that sealing writes before it renames them.
 _ASIDE = re.compile(r"(events|values|tables)-\d{5,9}(\.footer)?\.tmp")
 
 
 def recover(path: str | os.PathLike[str]) -> list[str]:
-    """Seal what a killed run left open in the folder of its trace; what was done, line by line.
+    """Seal what a killed run left open in the folder of its trace; return lines about what was
+    done.
 
     Raises ClewError if the run is still being written.
     """
@@ -109,7 +110,7 @@ def _check_writer(folder: Path) -> None:
 
 
 def _clear_away(folder: Path) -> Iterator[str]:
-    """Remove files that were being written aside; what they were made from is still there."""
+    """Remove unfinished temporary files; the files they were made from are still there."""
     for path in sorted(path for path in folder.iterdir() if _ASIDE.fullmatch(path.name)):
         path.unlink()
         yield f"{path.name}: half-written copy removed"
@@ -133,7 +134,7 @@ def _recover_part(folder: Path, table: str, stem: str, kinds: list[str]) -> Iter
     except OSError:
         raise
     except Exception as broken:
-        # Whatever a reader of foreign bytes may raise.
+        # Reading untrusted bytes may raise anything.
         aside = path.with_name(f"{path.name}.damaged")
         path.rename(aside)
         yield f"{path.name}: cannot be read ({broken}), kept as {aside.name}"
@@ -147,7 +148,7 @@ def _recover_part(folder: Path, table: str, stem: str, kinds: list[str]) -> Iter
 
 
 def _later_events(folder: Path, stem: str, table: str) -> pa.Table | None:
-    """The ids of events in later parts, which have newer rows of calls that were open."""
+    """Return the ids of events in later parts, which have newer rows of open calls."""
     if table != "events":
         return None
     ids, stretches = read_table(folder, table, ["id"], [])
@@ -155,18 +156,18 @@ def _later_events(folder: Path, stem: str, table: str) -> pa.Table | None:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether any tool can open a sealed part."""
+    """Return whether any tool can open a sealed part."""
     try:
         with opened(path):
             pq.read_metadata(str(path))
     except Exception:
-        # Whatever a reader of foreign bytes may raise.
+        # Reading untrusted bytes may raise anything.
         return False
     return True
 
 
 def _write_end(folder: Path, events: int, gap: Gap) -> None:
-    """Close the tables: the gap that says where the run stopped, and how many events there are."""
+    """Close the tables: add a gap for where the run stopped, and the number of events."""
     numbers = [int(stem.rpartition("-")[2]) for stem in parts_of(folder, "tables", [])]
     known, _ = read_table(folder, "tables", ["table", "number"], [])
     gaps = known.filter(pa.compute.equal(known["table"], "gap"))["number"]

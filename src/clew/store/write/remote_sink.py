@@ -1,8 +1,8 @@
-"""A trace written elsewhere: streamed into a local folder, uploaded from there as it is sealed.
+"""A trace written to remote storage: first into a local folder, then uploaded as it is sealed.
 
-Files go up in the order in which they may be read: the manifest, then shards, values, tables and
-last the events that point at them, so that whoever reads meanwhile sees a consistent prefix. What
-is up is removed here. If it cannot be uploaded that is said once, and the rest stays here.
+Files are uploaded in the order in which they may be read: the manifest, then shards, values, tables
+and last the events that refer to them, so that a reader sees a consistent prefix. Uploaded files
+are deleted locally. If an upload fails for good, one warning says so, and the rest stays local.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from clew.store.write.claim import Claim
 from clew.store.write.disk_sink import DiskSink, EventRows
 from clew.stream.batch import Batch
 
-# What a lost machine loses at most, in seconds, of what nobody has flushed.
+# Seconds between uploads: what the loss of the machine costs at most without a flush.
 _UPLOAD_SECONDS = 60.0
 _ORDER = ("shard-*.safetensors", "values-*.parquet", "tables-*.parquet", "events-*.parquet")
 
 
 class RemoteSink(DiskSink):
-    """A sink that writes one rank's part of a trace to a folder elsewhere."""
+    """A sink that writes one rank's part of a trace to a remote folder."""
 
     def __init__(
         self,
@@ -52,27 +52,27 @@ class RemoteSink(DiskSink):
 
     @property
     def place(self) -> Path | str:
-        """The URL of the trace; the local folder if it could not be uploaded."""
+        """Return the URL of the trace; the local folder if it could not be uploaded."""
         return self.folder.parent if self._stranded else self._url
 
     def read(self) -> Columns:
-        """Read what was written, wherever it is."""
+        """Read what was written, local or remote."""
         self.claim.check()
         return _read_partly_local(RemoteStorage(self._url), self.folder, self.claim.check)
 
     def _check_place(self) -> None:
-        """Nothing: the folder here is nobody else's."""
+        """Do nothing: no one else has the local folder."""
 
     def _remove(self, names: list[str]) -> None:
-        """Remove files that fell out, wherever they are; one that stays there does no harm."""
+        """Remove dropped files, local and remote; a remote file that stays does no harm."""
         super()._remove(names)
         for name in filter(_is_uploaded, names):
             with suppress(OSError):
                 self._remote.remove([f"{self.folder.name}/{name}"])
 
     def extend(self, batch: Batch) -> None:
-        """Write a batch, and upload what is finished."""
-        # Gone if an earlier run of this trace was closed.
+        """Write a batch, and upload finished files."""
+        # The folder is gone if an earlier run of this trace was closed.
         self.folder.mkdir(parents=True, exist_ok=True)
         super().extend(batch)
         overdue = time.monotonic() - self._last_upload > _UPLOAD_SECONDS
@@ -80,7 +80,7 @@ class RemoteSink(DiskSink):
             self.settle()
 
     def settle(self) -> None:
-        """Seal what there is and upload it."""
+        """Seal everything and upload it."""
         if not self._stranded:
             self._files.roll()
             self._upload()
@@ -117,16 +117,16 @@ def _is_uploaded(name: str) -> bool:
 
 
 def _sealed(folder: Path) -> list[Path]:
-    """The sealed files of a rank in the order in which they may appear."""
+    """Return the sealed files of a rank in the order in which they may appear."""
     return [path for pattern in _ORDER for path in sorted(folder.glob(pattern))]
 
 
 def _read_partly_local(remote: RemoteStorage, local: Path, check: RunCheck) -> Columns:
-    """Read the columns of a rank that is being uploaded: what is there, and what is still here."""
+    """Read the columns of a rank that is being uploaded: remote files, and those still local."""
     try:
         folder = remote.local(local.name, PART)
     except OSError:
-        # Out of reach: that was said when the upload failed.
+        # The storage cannot be reached: a warning said so when the upload failed.
         folder = remote.copies(local.name)
     for path in local.iterdir() if local.is_dir() else ():
         if PART.fullmatch(path.name) and not (folder / path.name).exists():
@@ -140,25 +140,25 @@ def _copy(path: Path, target: Path) -> None:
     try:
         os.link(path, target)
     except FileNotFoundError:
-        # Sealed meanwhile, and perhaps gone up.
+        # The file was sealed meanwhile, and perhaps uploaded.
         return
     except OSError:
-        # Another file system, or one without links.
+        # It is another file system, or one without links.
         shutil.copyfile(path, target)
 
 
 class _Shards:
-    """The shards of a rank: those that are still here, the others from elsewhere."""
+    """The shards of a rank: local ones first, then remote ones."""
 
     def __init__(self, here: StoredShards, there: StoredShards) -> None:
         self._here = here
         self._there = there
 
     def size(self, shard: int) -> int:
-        """The size of a shard, 0 if there is none."""
+        """Return the size of a shard, 0 if there is none."""
         return self._here.size(shard) or self._there.size(shard)
 
     def read(self, shard: int, offset: int, length: int) -> bytes:
-        """Bytes of a shard; OSError where they are not there."""
+        """Return bytes of a shard; raise OSError if they are missing."""
         holder = self._here if self._here.size(shard) else self._there
         return holder.read(shard, offset, length)

@@ -1,4 +1,4 @@
-"""Write a whole trace into a folder, here or elsewhere, that appears when all of it is written."""
+"""Write a whole trace into a folder, local or remote, that appears when it is complete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clew.store.write.whole_trace import EventRows, write_rank
 def save(
     columns: list[Columns], path: str | os.PathLike[str], exist: str, event_rows: EventRows
 ) -> Path | str:
-    """Write the traces of one or more ranks; the folder, with a number if `path` is taken."""
+    """Write the traces of one or more ranks; return the folder, perhaps with a number."""
     place, _ = place_folder(path, exist, TRACE, partial(_write, columns, event_rows))
     return place
 

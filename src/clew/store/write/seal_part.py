@@ -1,4 +1,4 @@
-"""Sealing a part: a live Arrow stream becomes Parquet, aside and then in one move."""
+"""Seal a part: turn a live Arrow stream into Parquet, in a temporary file that is then renamed."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from clew.store.format.live_stream import BrokenOff
 from clew.store.format.schema import SCHEMAS, UNFOLDED, footer_name
 from clew.store.read.table_parts import Piece, live_rows, sealed_rows
 
-# Rows read together: enough to be quick, few enough that one value's data is little to read and
-# that a file cut short loses little.
+# Rows per group: enough to be quick, few enough that reading one value's data is cheap and that a
+# file cut short loses little.
 _GROUP_ROWS = 1 << 14
 _GROUP_BYTES = 16 << 20
 _GROUP_DATA = 1 << 20
-# Columns in which hardly anything comes twice: as references they would take longer and more room.
+# Columns in which hardly any value repeats: dictionary encoding would take more time and room.
 _UNLIKE = frozenset(
     {"id", "start", "end", "call", "number", "address", "values", "value", "producer", "storage",
      "min", "max", "mean", "std", "norm", "digest", "offset", "checksum", UNFOLDED}
 )  # fmt: skip
-# Columns of events that queries look for; what a group holds of them says whether to read it.
+# Columns of events that queries filter by; their statistics say whether to read a group.
 _QUERIED = (
     "id", "kind", "name", "module", "call", "step", "phase", "rank", "start", "end", "error",
     "min", "max", "nan", "inf",
@@ -37,10 +37,10 @@ _QUERIED = (
 def seal_part(
     path: Path, table: str, moved: pa.RecordBatch | pa.Table | None = None
 ) -> tuple[int, list[Exception]]:
-    """Write a live part, or one that is cut short, as Parquet; how many rows, and what was lost.
+    """Write a live part, or one that is cut short, as Parquet; return its rows and what was lost.
 
-    Of each event only the newest row is taken, and none if a later part has one, among `moved`.
-    A stream that breaks off is sealed up to there. What has damage before its end is kept beside
+    Of each event only the newest row is taken, and none if a later part has one, among `moved`. A
+    stream that breaks off is sealed up to there. A file with damage before its end is kept beside
     the sealed part, under a name that no reader takes for a part.
     """
     target, aside = path.with_suffix(".parquet"), path.with_suffix(".tmp")
@@ -73,37 +73,38 @@ def _keep(path: Path) -> None:
     try:
         os.link(path, aside)
     except OSError:
-        # A file system without links.
+        # The file system has no links.
         os.rename(path, aside)
 
 
 def parquet_options(table: str) -> dict[str, Any]:
-    """How the parts of a table are written."""
+    """Return the options with which the parts of a table are written."""
     paths = {
         f.name: f"{f.name}.list.element" if pa.types.is_list(f.type) else f.name
         for f in SCHEMAS[table]
     }
     return {
-        # Numbers hardly get smaller, and one value's data is then read without its neighbours'.
+        # Numbers hardly compress, and uncompressed data of one value is read without its
+        # neighbours.
         "compression": {p: "none" if p == UNFOLDED else "zstd" for p in paths.values()},
         "compression_level": {path: 1 for path in paths.values() if path != UNFOLDED},
         "use_dictionary": [path for name, path in paths.items() if name not in _UNLIKE],
         "write_page_checksum": True,
-        # The other tables are only ever read whole.
+        # The other tables are always read whole.
         "write_statistics": list(_QUERIED) if table == "events" else False,
         "store_schema": False,
     }
 
 
 def group_rows(rows: pa.Table) -> int:
-    """Give how many rows to read together."""
+    """Return how many rows to read together."""
     data = rows[UNFOLDED].nbytes if UNFOLDED in rows.column_names else 0
     share = min(_GROUP_BYTES / max(rows.nbytes, 1), _GROUP_DATA / max(data, 1))
     return max(min(_GROUP_ROWS, int(len(rows) * share)), 1)
 
 
 def copy_footer(part: Path, target: Path) -> None:
-    """Copy a part's footer: without it nothing in a file that has lost its end can be found."""
+    """Copy a part's footer: without it nothing can be found in a file that has lost its end."""
     pq.read_metadata(part).write_metadata_file(target)
 
 
@@ -136,7 +137,7 @@ def _groups(pieces: Iterator[Piece], damage: list[Exception]) -> Iterator[pa.Tab
 def _newest(
     pieces: Iterator[Piece], ids: Iterator[Piece], moved: pa.RecordBatch | pa.Table | None
 ) -> Iterator[Piece]:
-    """Events without rows of calls that were open when they were written and came again since."""
+    """Yield events without rows of open calls that were written again later."""
     whole = [(start, _ints(piece)) for start, piece in ids if not isinstance(piece, Exception)]
     every = np.concatenate([np.zeros(0, dtype=np.int64), *(numbers for _, numbers in whole)])
     _, last = np.unique(every[::-1], return_index=True)

@@ -1,4 +1,4 @@
-"""Shards without a header, or with more header than data: sealed from the values table."""
+"""Seal shards without a header, or cut short, from the values table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Rows = list[dict[str, Any]]
 
 
 def seal_shards(folder: Path) -> Iterator[str]:
-    """Seal every shard that is open or cut short; what was done, line by line."""
+    """Seal every shard that is open or cut short; yield a line about each."""
     found = {path: _NAME.fullmatch(path.name) for path in sorted(folder.iterdir())}
     unsealed = {
         path: int(match[1] or match[2])
@@ -72,18 +72,18 @@ def _seal(path: Path, index: int, rows: Rows) -> str:
         os.close(file)
     os.replace(path, target)
     found = sum(not name.startswith(PADDING) for name in entries)
-    # Values with the same content lie in the same place.
+    # Values with the same content have the same offset.
     lost = len({row["offset"] for row in rows}) - found
     return f"sealed with {found} values" + (f", {lost} are cut off" if lost > 0 else "")
 
 
 def _room(file: int, size: int) -> int:
-    """The room for the header, as the first bytes tell."""
+    """Return the room for the header, from the first bytes."""
     return int.from_bytes(read_at(file, 0, min(LENGTH_BYTES, size)), "little")
 
 
 def _entries(rows: Rows, first: int, size: int) -> Entries:
-    """The header of a shard: its values in order, and fillers for whatever lies between."""
+    """Return the header of a shard: its values in order, and padding for what lies between."""
     entries: Entries = {}
     position = first
     for row in sorted(rows, key=lambda row: (row["offset"] or 0, row["value"] or 0)):
@@ -102,7 +102,7 @@ def _entries(rows: Rows, first: int, size: int) -> Entries:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a sealed shard holds just what its header says."""
+    """Return whether a sealed shard is as long as its header says."""
     try:
         with opened(path) as (file, size):
             length = _room(file, size)
@@ -112,5 +112,5 @@ def _is_whole(path: Path) -> bool:
             ends = [e["data_offsets"][1] for n, e in header.items() if n != "__metadata__"]
             return bool(LENGTH_BYTES + length + max(ends, default=0) == size)
     except Exception:
-        # Whatever a reader of foreign bytes may raise.
+        # Reading untrusted bytes may raise anything.
         return False

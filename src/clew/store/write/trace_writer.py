@@ -1,7 +1,7 @@
 """Write the parts of a trace into one rank's folder: tables, payloads and values before events.
 
-In come columns and tables, out go live parts that are rolled to Parquet, and tensor shards. In this
-order whatever a kill leaves behind is whole up to some event.
+Input: columns and tables. Output: live parts that are rolled to Parquet, and tensor shards. Because
+of this order, the files that a kill leaves are complete up to some event.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from clew.store.write.dedup import StoredAt, WrittenContents, key_of, strong_dig
 from clew.store.write.seal_part import seal_part
 from clew.store.write.value_rows import KeptRows, row_of, scattered, value_rows
 
-# Tables whose rows are only those that are new.
+# Tables for which a batch has only the new rows.
 _APPENDED = ("attribute", "mode")
 NOTHING_FREED: Ints = np.zeros((2, 0), dtype=np.int64)
 _INLINE = 8 << 10
@@ -49,21 +49,20 @@ class Table(Protocol):
     def __init__(self, folder: Path, table: str) -> None: ...
 
     def write(self, columns: Rows, to_come_again: int = 0) -> None:
-        """Append rows, the last of which newer ones may replace."""
+        """Append rows; newer rows may replace the last `to_come_again`."""
 
     def seal(self) -> None:
         """Finish the part; the next rows begin another."""
 
     def roll(self) -> None:
-        """Finish the part, without the rows that newer ones may replace: the next begins with
-        them."""
+        """Finish the part; the next begins with the rows that newer ones may replace."""
 
     @property
     def index(self) -> int:
-        """The number of the next part, or of the one that is written."""
+        """Return the number of the next part, or of the one being written."""
 
     def close(self) -> None:
-        """Let go of the part as it is."""
+        """Close the part without sealing it."""
 
 
 class LiveTable:
@@ -80,7 +79,7 @@ class LiveTable:
     def write(self, columns: Rows, to_come_again: int = 0) -> None:
         """Append rows; they are in the file when this returns.
 
-        The last ones, `to_come_again`, are of calls that are open: newer ones will replace them.
+        The last `to_come_again` are of open calls: newer ones will replace them.
         """
         schema = SCHEMAS[self._table]
         batch = record_batch(columns, schema)
@@ -94,7 +93,7 @@ class LiveTable:
         moved = self._open_rows
         live = self._end()
         if moved is not None:
-            # First into the next part, so that they are never in none.
+            # Write them into the next part first, so that they are always in one.
             self._append(moved)
         if live is not None:
             seal_part(live.path, self._table, moved=moved)
@@ -123,14 +122,14 @@ class LiveTable:
         return self._live
 
     def close(self) -> None:
-        """Let go of the live part as it is."""
+        """Close the live part without sealing it."""
         if self._live is not None:
             self._live.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The first parts of events and values, and the first shard, that come after a stretch."""
+    """First parts of events and values, and first shard, that come after a stretch."""
 
     events: int
     values: int
@@ -149,19 +148,19 @@ class TraceFiles:
         self._sources: set[str] = set()
         self._environment = ""
         self._values = 0
-        # Those that are there, and those that fell out of a ring.
+        # Events that are there, and events that a ring dropped.
         self._events = self._fallen = 0
 
     def sign(self) -> None:
-        """Say which process writes these files."""
+        """Record which process writes these files."""
         rows = _no_rows()
         _append(rows, "writer", 0, to_json(this_process()))
         self._files["tables"].write(rows)
 
     def write_events(self, rows: Rows, to_come_again: int = 0) -> None:
-        """Append rows of the event table, whose values are there.
+        """Append rows of the event table, whose values are written already.
 
-        The last ones, `to_come_again`, are of calls that are open.
+        The last `to_come_again` are of open calls.
         """
         count = len(rows["id"])
         if count:
@@ -176,14 +175,16 @@ class TraceFiles:
         self.roll()
 
     def roll(self) -> None:
-        """Seal what there is; more may follow, into new files."""
+        """Seal all files; more may follow, into new ones."""
         self._shards.seal()
         for file in self._files.values():
             file.seal()
 
     def next_stretch(self, carried: pa.Table) -> Ends:
-        """Begin parts that can be read without those before them: with some rows of values that
-        were written there. Gives where the stretch before ends."""
+        """Begin parts that can be read without those before: with some rows of earlier values.
+
+        Returns where the stretch before ends.
+        """
         self._shards.seal()
         self._contents = self._no_contents()
         self._files["values"].seal()
@@ -195,7 +196,7 @@ class TraceFiles:
         return Ends(self._files["events"].index, values, self._shards.index)
 
     def let_fall(self, events: int, last: int, ends: Ends) -> None:
-        """Say that so many events more fell out of a ring, with all parts before `ends`."""
+        """Record that more events were dropped from a ring, with all parts before `ends`."""
         self._events -= events
         self._fallen += events
         rows = _no_rows()
@@ -208,13 +209,13 @@ class TraceFiles:
         return WrittenContents(StoredShards(LocalStorage(folder.parent), folder.name).read)
 
     def close(self) -> None:
-        """Let go of every file as it is."""
+        """Close every file without sealing it."""
         self._shards.close()
         for file in self._files.values():
             file.close()
 
     def write_tables(self, columns: Columns) -> None:
-        """Write what the tables have gained."""
+        """Write the new rows of the tables."""
         rows = _no_rows()
         for table, kind in TABLES.items():
             if table in _APPENDED:
@@ -244,10 +245,10 @@ class TraceFiles:
     def write_values(
         self, columns: Columns, taken: slice, kept: KeptRows, freed: Ints = NOTHING_FREED
     ) -> Rows:
-        """Append some rows of the values in `columns`, their payloads before them; the rows.
+        """Append some rows of the values in `columns`, their payloads before them; return the rows.
 
-        What came to be known later than its value was met is a row that adds to the one already
-        written: what was kept, and when its memory was `freed`.
+        Facts that became known later than their value are rows that add to the one already written:
+        statistics, data, and when its memory was `freed`.
         """
         first, count = self._values, len(columns.meta[taken])
         known_later = np.append(kept.numbers, freed[0])
@@ -266,7 +267,7 @@ class TraceFiles:
     def _write_payloads(
         self, payloads: Mapping[int, Payload], numbers: Ints, met: int
     ) -> dict[str, pa.Array]:
-        """Write data; the columns of the values that say where it lies."""
+        """Write data; return the columns of the values that say where it is."""
         if not payloads:
             return {}
         cells: dict[str, list[Any]] = {name: [] for name in _DATA_COLUMNS}
@@ -282,8 +283,8 @@ class TraceFiles:
         }
 
     def _placed(self, number: int, payload: Payload) -> tuple[Any, ...]:
-        """Write the data of a value unless the same was written before; its `_DATA_COLUMNS`."""
-        # Once: it may be read from another trace's file.
+        """Write the data of a value unless it was written before; return its `_DATA_COLUMNS`."""
+        # Read it once: it may come from another trace's file.
         data = memoryview(payload.data).cast("B")
         key = key_of(payload, data)
         spot = self._contents.find(key, data)
@@ -305,7 +306,7 @@ class TraceFiles:
 
 
 def _freed(known: Ints, numbers: Ints, freed: Ints) -> Ints:
-    """The column of ops before which the memory of values was gone."""
+    """Return the column of the first ops after the memory of values was freed."""
     column = np.full(len(numbers), -1)
     column[: len(known)] = known
     column[row_of(numbers, len(known), freed[0])] = freed[1]

@@ -1,7 +1,7 @@
-"""Rows of the values table as columns: what values look like, and what was kept of them.
+"""Rows of the values table as columns: dtypes, shapes and statistics.
 
-In come columns and what was kept, out come Arrow arrays and coded texts, made for all rows at
-once. Where data lies is for whoever writes it to say.
+Input: columns, statistics and data. Output: Arrow arrays and coded texts, made for all rows at
+once. The caller adds where data is stored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STATS = pa.struct([VALUES.field(name) for name in STAT_NAMES])
 
 @dataclass(frozen=True, slots=True)
 class KeptRows:
-    """What was kept of some values: a row of statistics for each, and the data some have."""
+    """Statistics of some values, a row for each, and the data of those that have some."""
 
     numbers: Ints
     stats: dict[str, pa.Array]
@@ -32,7 +32,7 @@ class KeptRows:
 
 
 def kept_rows(kept: Mapping[int, Kept], numbers: range | None = None) -> KeptRows:
-    """Give what was kept of some values, of all of them without `numbers`."""
+    """Return statistics and data of some values, of all of them without `numbers`."""
     if isinstance(kept, KeptOnDisk):
         return KeptRows(*kept.arrays(numbers))
     mine = kept if numbers is None else {n: kept[n] for n in numbers if n in kept}
@@ -45,10 +45,10 @@ def kept_rows(kept: Mapping[int, Kept], numbers: range | None = None) -> KeptRow
 
 
 def value_rows(columns: Columns, taken: slice, numbers: Ints, kept: KeptRows) -> dict[str, Any]:
-    """Give the rows of some values, without their data.
+    """Return the rows of some values, without their data.
 
     `numbers` are those of the rows: first of the values `taken` from `columns`, then of earlier
-    ones that something was kept of since; their rows have no facts.
+    ones with new statistics or data; their rows have no facts.
     """
     facts = {name: getattr(columns, name)[taken] for name in VALUE_COLUMNS}
     met = len(facts["meta"])
@@ -63,7 +63,7 @@ def value_rows(columns: Columns, taken: slice, numbers: Ints, kept: KeptRows) ->
 
 
 def row_of(numbers: Ints, met: int, wanted: Ints) -> Ints:
-    """Give the rows of values: the first `met` have numbers in a row, the others are looked up."""
+    """Return the rows of values: the first `met` have consecutive numbers, others are searched."""
     first = int(numbers[0]) if met else 0
     rows: Ints = wanted - first
     late = np.flatnonzero((rows < 0) | (rows >= met))
@@ -74,7 +74,7 @@ def row_of(numbers: Ints, met: int, wanted: Ints) -> Ints:
 
 
 def scattered(count: int, rows: Ints) -> pa.Array:
-    """Give for each of so many rows which of some things goes there, null for none."""
+    """Return for each of so many rows which item goes there, null for none."""
     at = np.full(count, -1, dtype=np.int64)
     at[rows] = np.arange(len(rows))
     return pa.array(at, mask=at < 0)
@@ -86,7 +86,7 @@ def _with_nulls(column: Ints, count: int) -> pa.Array:
 
 
 def _looks(columns: Columns, meta: Ints) -> dict[str, Any]:
-    """Give what values look like; nothing for the meta -1."""
+    """Return dtype, device and shape of values; null for the meta -1."""
     used, codes = np.unique(meta, return_inverse=True)
     metas = [columns.metas[number] if number >= 0 else None for number in used.tolist()]
 

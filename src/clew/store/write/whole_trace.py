@@ -1,6 +1,6 @@
-"""Write one rank of a trace at once: all it has is known, and nobody reads the folder yet.
+"""Write one rank of a trace at once, when all of it is known and no one reads the folder yet.
 
-So nothing is written to be safe from a kill: each part is Parquet from the beginning.
+A kill need not leave a readable trace, so each part is Parquet from the beginning.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from clew.store.write.seal_part import copy_footer, group_rows, parquet_options
 from clew.store.write.trace_writer import Rows, TraceFiles
 from clew.store.write.value_rows import kept_rows
 
-# Values written together, each of which may have some data in its row; and what is one part.
+# Values written together, each of which may have data in its row; and the rows of one part.
 _SLICE = 1 << 14
 _PART_ROWS = 200_000
 _PART_BYTES = 256 << 20
 
-# Gives the rows of the event table of one rank, a slice at a time.
+# Returns the event table rows of one rank, a slice at a time.
 EventRows: TypeAlias = Callable[[Columns], Iterator[dict[str, Any]]]
 
 
@@ -55,7 +55,7 @@ class SealedTable:
         self._writer: pq.ParquetWriter | None = None
 
     def write(self, columns: Rows, to_come_again: int = 0) -> None:
-        """Append rows; nothing is open any more, so none come again."""
+        """Append rows; no call is open, so none come again."""
         assert not to_come_again
         rows = pa.Table.from_batches([folded_batch(columns, SCHEMAS[self._table])])
         if self._writer is None:
@@ -78,11 +78,11 @@ class SealedTable:
             self._rows = self._bytes = 0
 
     def roll(self) -> None:
-        """Finish the part: nothing is open."""
+        """Finish the part: no call is open."""
         self.seal()
 
     def close(self) -> None:
-        """Let go of the part as it is."""
+        """Close the part without sealing it."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -18,10 +18,10 @@ _KEPT_LINES = 20
 
 
 class WorkerFile:
-    """A writer whose batches can be read by another process as soon as they are written.
+    """A writer whose batches another process can read as soon as they are written.
 
-    `sample` is what this process is at; it goes with every batch. When the folder is gone, nobody
-    reads any more, and `closed` says so.
+    `sample` is the sample this process works on; it goes with every batch. When the folder is gone,
+    no one reads any more, and `closed` is set.
     """
 
     def __init__(self, folder: Path, worker: str) -> None:
@@ -30,23 +30,23 @@ class WorkerFile:
         self.worker = worker
         self._file: int | None = None
         self._tables = Tables()
-        # What batches without events have added to the tables.
+        # New table rows of batches without events.
         self._unsent: dict[str, list[object]] = {}
-        # value -> its meta, for values that may be mentioned again
+        # value -> its meta, for values that later batches may refer to
         self._metas: dict[int, int] = {}
         self._values = 0
         self.sample: str | None = None
-        # What was asked for and met so far, and what of it has been written.
+        # Addresses matched so far, and those already written.
         self.met: Callable[[], Iterable[str]] = tuple
         self._met: set[str] = set()
-        # How many stretches of work are open, one inside the other.
+        # How many nested pieces of work are open.
         self.depth = 0
         self.closed = False
-        # The last events in words, for the note on an exception.
+        # The last events as text, for the note on an exception.
         self.history: list[str] = []
 
     def extend(self, batch: Batch) -> None:
-        """Write a batch down; it can be read when this returns."""
+        """Write a batch; it can be read when this returns."""
         self._tables.extend(batch)
         metas = batch.columns["meta"].tolist()
         self._metas |= enumerate(metas, self._values)
@@ -64,7 +64,7 @@ class WorkerFile:
             self._metas.pop(number, None)
 
     def _remember(self, batch: Batch) -> None:
-        """Keep the last events in words."""
+        """Keep the last events as text."""
         columns, rows = batch.columns, self._tables.rows
         refs = columns["refs"].tolist()
         firsts = [*columns["first_ref"].tolist(), len(refs)]
@@ -88,8 +88,8 @@ class WorkerFile:
             if self._file is None:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
                 self._file = os.open(self._path, flags, 0o600)
-            # A reader that has finished removes the folder; files that nobody can see only fill
-            # the disk.
+            # A reader that has finished removes the folder; unlinked files would only fill the
+            # disk.
             if not os.fstat(self._file).st_nlink:
                 raise FileNotFoundError(str(self._path))
             view = memoryview(data)
@@ -100,7 +100,7 @@ class WorkerFile:
             self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 os.close(self._file)
