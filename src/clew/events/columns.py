@@ -1,6 +1,6 @@
-"""The trace as columns: one array per field, tables for everything that repeats.
+"""A trace as columns: one array per field, tables for everything that repeats.
 
-This is what stores keep and a run is made of; an event costs about a hundred bytes. Rows of events
+Stores keep these, and a run is made of them; an event costs about a hundred bytes. Rows of events
 are in order of `id`, which is the order in which events began. Nothing here knows torch.
 """
 
@@ -18,9 +18,9 @@ from clew.events.model import Gap
 from clew.events.records import Kept, Label
 from clew.plain_text import plain
 
-# Of the trace on disk. It counts up with every change that a reader of the version before would
-# misread or miss; a reader refuses what is newer than itself, and what is older than the oldest
-# version it still reads.
+# Version of the trace on disk. It counts up with every change that a reader of the version before
+# would misread or miss; a reader refuses versions that are newer than itself, or older than the
+# oldest it still reads.
 SCHEMA_VERSION = 5
 OLDEST_VERSION = 2
 
@@ -41,7 +41,7 @@ DERIVED_COLUMNS = ("step", "call", "module", "owner", "forward", "source", "pref
 
 
 def item_size(dtype: str) -> int:
-    """The bytes of an element of a tensor, -1 where the name does not tell."""
+    """Return the bytes of an element of a tensor, -1 if the dtype's name does not say."""
     bits = re.match("[a-z]+([0-9]+)", dtype)
     return max(1, int(bits[1]) // 8) if bits else 1 if dtype == "bool" else -1
 
@@ -51,7 +51,7 @@ class Tensor:
 
 
 class Symbol(str):
-    """A constant that is not a number or text of its own: a dtype, a device, an object's type."""
+    """A constant that is neither number nor text: a dtype, a device, the type of an object."""
 
     __slots__ = ()
 
@@ -63,7 +63,7 @@ class Symbol(str):
 
 
 class ObjectClass(Symbol):
-    """The class of an object; the tensors in it are leaves whose paths begin with its own."""
+    """The class of an object; the paths of tensors in it begin with the object's path."""
 
     __slots__ = ()
 
@@ -79,7 +79,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """The shape of a call: its leaves in order. Events keep only the tensors' numbers."""
+    """Structure of a call: its leaves in order. Events store only the numbers of the tensors."""
 
     leaves: tuple[Leaf, ...]
 
@@ -89,11 +89,11 @@ class Template:
 
     @property
     def direct(self) -> list[Leaf]:
-        """The leaves that are no part of an object."""
+        """Return the leaves that are not inside an object."""
         return [leaf for leaf, holder in self.held() if holder is None]
 
     def held(self) -> list[tuple[Leaf, Leaf | None]]:
-        """Give each leaf with the outermost object that it is part of, None if it is of none."""
+        """Return each leaf with the outermost object that contains it, None if there is none."""
         objects = {
             (leaf.role, leaf.path): leaf
             for leaf in self.leaves
@@ -113,7 +113,7 @@ class Template:
         symbols = [leaf for leaf in mine if isinstance(leaf.constant, Symbol)]
         if not symbols:
             return {}
-        # A symbol that holds something is the class of a record; others are dtypes, devices.
+        # A symbol that contains leaves is the class of a record; others are dtypes, devices.
         above = {path for leaf in mine for path in _above(leaf.path)}
         return {
             leaf.path: str(leaf.constant)
@@ -123,7 +123,7 @@ class Template:
 
 
 def _above(path: str) -> Iterator[str]:
-    """The paths that a path lies in, outermost first: of `a.b.c` the empty one, `a` and `a.b`."""
+    """Yield the paths that contain a path, outermost first: of `a.b` the empty one and `a`."""
     if path:
         yield ""
     at = path.find(".")
@@ -134,7 +134,7 @@ def _above(path: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What a tensor looks like; shared by all that look the same."""
+    """Dtype, shape and other facts of a tensor; equal ones share one row."""
 
     dtype: str
     shape: tuple[int, ...] | None
@@ -147,7 +147,7 @@ class Meta:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of memory that a strided tensor of this look needs, -1 where it is none."""
+        """Return the bytes of memory that a strided tensor like this needs, -1 for others."""
         size = item_size(self.dtype)
         shape, stride = self.shape, self.stride
         if size < 0 or shape is None or stride is None or self.layout != "strided":
@@ -169,7 +169,7 @@ class ModuleRow:
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """What a module, or a group of an optimizer's parameters, is set to from an event on.
+    """Settings of a module, or of a parameter group of an optimizer, from an event on.
 
     `number` is that of the module object, or of the optimizer; `group` that of the group in it.
     `values` are all plain attributes the first time, afterwards those that have changed.
@@ -206,7 +206,7 @@ class Coded:
     texts: Sequence[str]
 
     def listed(self) -> list[str | None]:
-        """Give the texts themselves."""
+        """Return the texts themselves."""
         texts = [*self.texts, None]
         return [texts[code] for code in self.codes.tolist()]
 
@@ -215,7 +215,7 @@ class Coded:
 class CountedTexts:
     """Texts of a head, a number and a tail, such as `op:aten.mm.default#` and 3; -1 is no number.
 
-    `codes` says which of `heads` and `tails` each text has.
+    `codes` has the index of each text in `heads` and `tails`.
     """
 
     codes: Ints
@@ -224,7 +224,7 @@ class CountedTexts:
     numbers: Ints
 
     def listed(self) -> list[str]:
-        """Give the texts themselves."""
+        """Return the texts themselves."""
         pairs = zip(self.codes.tolist(), self.numbers.tolist(), strict=True)
         return [
             f"{self.heads[code]}{number if number >= 0 else ''}{self.tails[code]}"
@@ -234,14 +234,14 @@ class CountedTexts:
 
 @dataclass(frozen=True, slots=True)
 class CodedLists:
-    """Lists of texts, one after the other; `counts` says how long each is."""
+    """Lists of texts in sequence; `counts` has the length of each."""
 
     counts: Ints
     codes: Ints
     texts: Sequence[str]
 
     def listed(self) -> list[list[str]]:
-        """Give the lists themselves."""
+        """Return the lists themselves."""
         texts = [self.texts[code] for code in self.codes.tolist()]
         ends = np.cumsum(self.counts).tolist()
         return [
@@ -251,7 +251,7 @@ class CodedLists:
 
 @dataclass(frozen=True, slots=True)
 class NumberLists:
-    """Lists of numbers, one after the other; `counts` says how long each is."""
+    """Lists of numbers in sequence; `counts` has the length of each."""
 
     counts: Ints
     numbers: Ints
@@ -259,10 +259,10 @@ class NumberLists:
 
 @dataclass(slots=True)
 class Derived:
-    """What follows from the columns of events, row by row; `run.derive` computes it.
+    """Facts derived from the columns of events, row by row; `run.derive` computes them.
 
     `owner` is the id of the module call an event belongs to, `forward` that of the forward op of a
-    backward op, `source` the row in `places` of the user's own line; -1 where there is none.
+    backward op, `source` the row in `places` of the line of user code; -1 if there is none.
     `module` and `prefix` are rows of `paths` and `prefixes`, -1 outside any.
     """
 
@@ -277,7 +277,7 @@ class Derived:
     prefixes: list[str]
 
     def take(self, rows: Any) -> Derived:
-        """Give the facts of some rows."""
+        """Return the facts of some rows."""
         arrays = {name: getattr(self, name)[rows] for name in DERIVED_COLUMNS}
         return Derived(**arrays, paths=self.paths, prefixes=self.prefixes)
 
@@ -286,10 +286,10 @@ class Derived:
 class Columns:
     """One rank of a trace, a part of it, or all ranks as `run.merge` joins them."""
 
-    # events; `number` is the call index of a module and the autograd number of an op, or, where
-    # a gradient is accumulated, -2 minus the number of the parameter's value; of a gathered value
-    # it is the step; `generator` and `draw` say of an op that drew random numbers from which, and
-    # how often anything was drawn from it before
+    # events; `number` is the call index of a module and the autograd number of an op, or, for an op
+    # that accumulates a gradient, -2 minus the number of the parameter's value; for a gathered
+    # value it is the step; `generator` and `draw` are, for an op that drew random numbers, the
+    # generator and how often it was used before
     id: Ints
     kind: Ints
     subject: Ints
@@ -305,8 +305,8 @@ class Columns:
     draw: Ints
     # tensors of the events, in the order of their templates' leaves
     refs: Ints
-    # values; `nbytes` is the size of the memory, `freed` the id of the op before which it was
-    # seen to be gone, -1 where that was not seen
+    # values; `nbytes` is the size of the memory, `freed` the id of the first op after it was freed,
+    # -1 if not known
     version: Ints
     storage: Ints
     meta: Ints
@@ -332,7 +332,7 @@ class Columns:
     # in the order in which they were seen
     attributes: list[Attributes] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
-    # value -> what was kept of it
+    # value -> its statistics and data
     kept: Mapping[int, Kept] = field(default_factory=dict)
     # step -> "train" or "eval", for each step in which a model ran
     modes: dict[int, str] = field(default_factory=dict)
@@ -340,5 +340,5 @@ class Columns:
     gaps: list[Gap] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)
     rank: int = 0
-    # None as long as nobody has derived it
+    # None until it is derived
     derived: Derived | None = None

@@ -1,7 +1,6 @@
-"""A checksum of bytes, faster than memory is read, the same on every machine.
+"""Checksum of bytes, faster than memory is read, the same on every machine.
 
-Used for the digest of a value, the check of a payload, and to see whether something changed. It
-is no defence against somebody who means harm.
+Used for the digest of a value, to check a payload, and to notice changes. It is not cryptographic.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from typing import Any
 
 from xxhash import xxh3_64, xxh3_64_intdigest
 
-# What the algorithm is called in the manifest of a trace; another algorithm needs another name.
+# The name of the algorithm in the manifest of a trace; another algorithm needs another name.
 CHECKSUM = "xxh3"
 
 
 def checksum(data: Any) -> int:
-    """The 64-bit XXH3 of anything that has bytes, halved: columns hold signed numbers."""
+    """Return the 64-bit XXH3 of bytes without its last bit, as columns hold signed numbers."""
     return xxh3_64_intdigest(data) >> 1
 
 

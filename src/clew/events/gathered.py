@@ -1,4 +1,4 @@
-"""Values of one address as the callbacks of a gather, and of the end, are given them."""
+"""Values of one address as the callbacks of a gather, and of the end, get them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 
 class Gathered(list[Any]):
-    """The values of an address that have data, and where each is from.
+    """The values of an address that have data, and where each came from.
 
-    `steps` are their steps; `ordinals` are 1 for the first step of the kind that
-    `Callbacks(only=...)` names, of all steps without it, and so on. A rank is None for a value that
-    was made of several ranks'. A callback that returns a `Gathered` says which ordinals its values
-    have: a number each, or an array of them.
+    `steps` are their steps; `ordinals` number the steps from 1, among those of the kind that
+    `Callbacks(only=...)` names, or among all. A rank is None for a value made from several ranks. A
+    callback that returns a `Gathered` sets the ordinals of its values: a number each, or an array
+    of them.
     """
 
     def __init__(

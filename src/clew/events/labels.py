@@ -1,6 +1,6 @@
-"""Which labels an address names, and which are counted as one: rules that several places share.
+"""Rules that several rooms share: which labels an address names, which are counted together.
 
-In come an `Address` and a `Label`, out comes yes or no, or what a label is counted as.
+Input: an `Address` and a `Label`. Output: yes or no, or the key by which a label is counted.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ OP_STEM = "op:"
 
 
 def counted_as(number: int, label: Label) -> Any:
-    """What the events of a label are counted among: all that would have the same address.
+    """Return the key by which events of a label are counted: equal for equal addresses.
 
-    `number` is the label's own, for labels whose events are not found by their address.
+    `number` is the label's number, for labels whose events are not found by address.
     """
     if label.stage is not None or label.kind not in (VARIABLE, TAP, GRADIENT):
         return number
@@ -25,21 +25,21 @@ def counted_as(number: int, label: Label) -> Any:
 
 
 def is_named(address: Address, label: Label) -> bool:
-    """Whether an address names a variable, tap or gradient; its call index aside."""
+    """Return whether an address names a variable, tap or gradient, ignoring its call index."""
     if label.stage is not None or label.role != address.role:
         return False
     return _names_stem(address, label)
 
 
 def is_made_of(address: Address, label: Label) -> bool:
-    """Whether an address names what callbacks or a gather have made of its values."""
+    """Return whether an address names results that callbacks or a gather made from its values."""
     return (
         label.stage is not None and label.role == role_of(address) and _names_stem(address, label)
     )
 
 
 def role_of(address: Address) -> str | None:
-    """The side of a call that an address names, with the path inside; None for the whole result.
+    """Return the side of a call that an address names, with the path; None for the whole result.
 
     >>> from clew.address import parse
     >>> role_of(parse("fc:in.mask")), role_of(parse("fc:out"))
@@ -64,5 +64,5 @@ def _names_stem(address: Address, label: Label) -> bool:
 
 
 def _matches(matcher: Callable[[str], bool], stem: str) -> bool:
-    """Whether a pattern names a stem; a function stands for what it returns."""
+    """Return whether a pattern matches a stem; a function's name matches its return value."""
     return matcher(stem) or (stem.endswith(".return") and matcher(stem.removesuffix(".return")))

@@ -1,7 +1,7 @@
-"""What is happening now: the events of a running trace, told as they begin and end.
+"""Live events: what a running trace passes to a listener as events begin and end.
 
-`clew.trace(live=listener)` calls these on the program's own thread, so a listener should be quick.
-A `Happening` holds no tensor; its values have facts, not data.
+`clew.trace(live=listener)` calls the listener on the program's thread, so it should be quick. A
+`Happening` holds no tensor; its values have facts, not data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LONGEST = 40
 
 @dataclass(frozen=True, slots=True)
 class LiveValue:
-    """What a tensor or array looks like; its `str` is `f32[2,3]`."""
+    """Dtype, shape and other facts of a tensor or array; its `str` is `f32[2,3]`."""
 
     dtype: str
     shape: tuple[int, ...] | None
@@ -35,7 +35,7 @@ class LiveValue:
 
     @property
     def sizes(self) -> str:
-        """The shape without brackets, `2, 3`."""
+        """Return the shape without brackets, `2, 3`."""
         return "?" if self.shape is None else ", ".join(map(str, self.shape))
 
 
@@ -43,15 +43,15 @@ class LiveValue:
 class Happening:
     """A module call, op, note or named value, at its beginning or its end.
 
-    `path` is that of the module that is called, or that it ran in; None outside any. `depth` is the
-    number of module calls around it. `inputs` and `outputs` are nested lists and
-    dicts of `LiveValue`s and constants, as in the call; `keywords` are the arguments by name. Of an
-    op that writes to arguments it does not return, `outputs` is a dict: results by their number, a
-    single one under `""`, and the arguments by name.
-    `seconds` is None at the beginning. `is_direct` tells whether a line of the program itself ran
-    it, not a library that such a line called. `stack` gives the program's lines that led here,
-    outermost first, without torch's own; `module` the module that is called, None for all else.
-    `caller` is the function that ran an op: the program's, or the forward of torch's own module.
+    `path` is that of the module that is called, or in which it ran; None outside any. `depth` is
+    the number of module calls that contain it. `inputs` and `outputs` are nested lists and dicts of
+    `LiveValue`s and constants, as in the call; `keywords` are the arguments by name. If an op
+    writes to arguments it does not return, `outputs` is a dict: results by their number, a single
+    one under `""`, and the arguments by name. `seconds` is None at the beginning. `is_direct` says
+    whether a line of the program itself ran it, not a library that such a line called. `stack`
+    returns the program's lines that led here, outermost first, without those of torch; `module` the
+    module that is called, None for other events. `caller` is the function that ran an op: the
+    program's, or the forward of a module of torch.
     """
 
     kind: str
@@ -70,19 +70,19 @@ class Happening:
 
     @property
     def source(self) -> Source | None:
-        """The innermost line of the program's own code."""
+        """Return the innermost line of the program's code."""
         stack = self.stack()
         return stack[-1] if stack else None
 
 
 class Listener(Protocol):
-    """Who wants to hear; what it raises ends the telling, not the program."""
+    """Object that gets live events; an exception it raises ends its calls, not the program."""
 
     def begins(self, event: Happening) -> None:
-        """A module call begins."""
+        """Handle the beginning of a module call."""
 
     def ends(self, event: Happening) -> None:
-        """A module call, op, note or named value is over."""
+        """Handle the end of a module call or op, or a note or named value."""
 
 
 def in_words(
@@ -91,7 +91,7 @@ def in_words(
     brackets: str = "[]",
     tensors: type | tuple[type, ...] = LiveValue,
 ) -> str:
-    """Arguments or a result in words, of tensors the given ones: `[f32[2,3], {mask: None}]`."""
+    """Write arguments or a result, tensors with a given function: `[f32[2,3], {mask: None}]`."""
     if isinstance(described, tensors):
         return tensor(described)
     if isinstance(described, (list, tuple)):
@@ -105,7 +105,7 @@ def in_words(
 
 
 def values_in(described: Any) -> Iterator[LiveValue]:
-    """The tensors among arguments or in a result, however deep."""
+    """Yield the tensors in arguments or a result, at any depth."""
     if isinstance(described, LiveValue):
         yield described
     elif isinstance(described, (list, dict)):
@@ -114,7 +114,7 @@ def values_in(described: Any) -> Iterator[LiveValue]:
 
 
 def text_of(result: Any) -> str:
-    """A result in words, `f32[2,3]` or `[f32[2,3], None]`; nothing for none at all."""
+    """Write a result, `f32[2,3]` or `[f32[2,3], None]`; empty if there is none."""
     return "" if result is None else plain(_words(result))
 
 
@@ -131,7 +131,7 @@ def _words(described: Any) -> str:
 
 
 def _named_words(described: dict[str, Any], words: dict[str, str]) -> str:
-    """What a dict holds in words, or an object, whose class is under the empty name."""
+    """Write the content of a dict, or of an object, whose class is under the empty name."""
     if not isinstance(described.get(""), Opaque | RecordClass):
         return f"{{{', '.join(f'{key}: {text}' for key, text in words.items())}}}"
     held = ", ".join(f"{key}={text}" for key, text in words.items() if key)
@@ -139,6 +139,6 @@ def _named_words(described: dict[str, Any], words: dict[str, str]) -> str:
 
 
 def arguments_text(event: Happening) -> str:
-    """All arguments of a call in words."""
+    """Write all arguments of a call."""
     named = [f"{name}={_words(value)}" for name, value in event.keywords.items()]
     return plain(", ".join([*map(_words, event.inputs), *named]))

@@ -1,4 +1,4 @@
-"""Small facts that every room knows: a source line, statistics, a gap in the coverage."""
+"""Small types that every room knows: a source line, statistics, a gap in the coverage."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any, cast
 from clew.events.notebook_port import Shown
 from clew.plain_text import plain
 
-# The version of what `--json` prints and of the JSON of a graph: a key that goes, or that means
-# something else, makes a new one.
+# Version of what `--json` prints and of the JSON of a graph: it changes when a key is removed or
+# changes its meaning.
 SCHEMA = 1
 
 
 class Data(Shown):
-    """Fields, also as plain data."""
+    """Base of dataclasses that convert to plain data."""
 
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields by name."""
+        """Return the fields by name."""
         return {field.name: getattr(self, field.name) for field in fields(cast(Any, self))}
 
 
 @dataclass(frozen=True, slots=True)
 class Source(Data):
-    """A place in the user's code. Columns count from 0; 0 to 0 where Python does not tell."""
+    """A line in the user's code. Columns count from 0; both are 0 if Python does not know them."""
 
     file: str
     line: int

@@ -1,6 +1,6 @@
-"""The port between things people look at and the room that knows how notebooks show them.
+"""Connects types that notebooks show with `views.notebook`, which knows how to show them.
 
-`views.notebook` says for each type how; the types themselves only ask.
+`views.notebook` registers a function for each type; the types themselves only call `bundle`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ _SHOWN: dict[type, Callable[[Any], Bundle]] = {}
 
 
 def shows(kind: type, how: Callable[[Any], Bundle]) -> None:
-    """Say how things of a type are shown."""
+    """Register how objects of a type are shown."""
     _SHOWN[kind] = how
 
 
 def bundle(thing: object) -> Bundle:
-    """A thing in the forms a notebook chooses from."""
+    """Return an object in the forms from which a notebook chooses."""
     how = _SHOWN.get(type(thing))
     return {"text/plain": repr(thing)} if how is None else how(thing)
 
 
 class Shown:
-    """Something that notebooks show."""
+    """Base of objects that notebooks show."""
 
     __slots__ = ()
 

@@ -1,15 +1,15 @@
-"""What an op's name says: its bare form, and whether its result is memory nobody has written."""
+"""Facts from an op's name: its bare form, and whether its result is uninitialised memory."""
 
 from __future__ import annotations
 
-# Ops whose result is whatever lay in memory before: its numbers say nothing.
+# Ops whose result is uninitialised memory: its numbers mean nothing.
 UNINITIALISED = frozenset(
     {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
 )
 
 
 def bare_op(name: str) -> str:
-    """Give an op without namespace and overload.
+    """Return an op without namespace and overload.
 
     >>> bare_op("aten.add_.Tensor"), bare_op("compiled")
     ('add_', 'compiled')

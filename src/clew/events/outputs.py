@@ -1,4 +1,4 @@
-"""What HDF5 files can be, and the word for those who ask a running trace for one."""
+"""Options of HDF5 files, and the error for a running trace that is to write one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ SUFFIXES = (".h5", ".hdf5")
 
 @dataclass(frozen=True, slots=True)
 class Hdf5:
-    """How an HDF5 file is to be written; a folder is exported to one with `Trace.export`.
+    """How to write an HDF5 file; a folder is exported to one with `Trace.export`.
 
-    `compression` is None, `"gzip"` or `"lzf"`, `shuffle` sorts bytes before it. `dtypes` says what
-    to store instead of what was recorded: one floating-point dtype for all floating-point data,
-    or recorded dtype → stored dtype.
+    `compression` is None, `"gzip"` or `"lzf"`, `shuffle` reorders bytes so that they compress
+    better. `dtypes` says which dtype to store: one floating-point dtype for all floating-point
+    data, or recorded dtype → stored dtype.
 
     >>> Hdf5("run.h5", compression="gzip", dtypes={"float64": "float32"}).compression
     'gzip'
@@ -42,7 +42,7 @@ def check_compression(compression: str | None, known: Sequence[str | None]) -> N
 
 
 def check_out(out: object) -> None:
-    """Refuse an HDF5 file as the place of a running trace, and say how to get one."""
+    """Refuse an HDF5 file as `out=` of a running trace, with an error that says how to get one."""
     path = out.path if isinstance(out, Hdf5) else out
     if isinstance(path, (str, os.PathLike)):
         name = os.fspath(path)

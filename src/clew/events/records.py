@@ -1,4 +1,4 @@
-"""Words that observers, stores and readers share: kinds, phases, labels, what is kept."""
+"""Constants and types that observers, stores and readers share: kinds, phases, labels, payloads."""
 
 from __future__ import annotations
 
@@ -15,39 +15,41 @@ LABELLED = (VARIABLE, TAP, GRADIENT, PREFIX, GATHERED)
 PHASES = ("forward", "backward", "recompute", "optimizer", "data")
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, DATA = range(5)
 
-# The autograd number of a backward op is two: of the node that runs, and of the one it made.
+# A backward op has two autograd numbers in one: of the node that runs, and of the one it made.
 _NODE_BITS = 31
 NODE_RUN = (1 << _NODE_BITS) - 1
-# That of an op which no node runs.
+# The number of an op that no node runs.
 NO_NODE = -1
 
 
 def backward_number(run: int, made: int) -> int:
-    """Both numbers as one, as far as there is room; 0 for a node that was not made."""
+    """Return both numbers in one, if there is room; 0 for a node that was not made."""
     return run | made << _NODE_BITS if max(run, made) <= NODE_RUN else run & NODE_RUN
 
 
-# Set in the number of a recomputed op outside any call, which is two as well.
+# Set in the number of a recomputed op outside any call, which also holds two.
 RECOMPUTED = 1 << 62
 
 
 def recompute_number(run: int, made: int) -> int:
-    """As `backward_number`, for a recomputed op; only what it made where both have no room."""
+    """Return `backward_number` for a recomputed op; only the made node if there is no room for
+    both.
+    """
     return RECOMPUTED | run | made << _NODE_BITS if max(run, made) <= NODE_RUN else made
 
 
 def node_made(number: Any) -> Any:
-    """What the op's number would be in forward: that of the node it made, plus one."""
+    """Return the number the op would have in forward: that of the node it made, plus one."""
     return (number & ~RECOMPUTED) >> _NODE_BITS
 
 
-# Where a value of a series comes from, if not straight from the program: what a callback kept of
-# an input or output of a call, a copy from another rank, what callbacks made of the values of
-# several steps or ranks, and of the whole run.
+# Where a value of a series comes from, if not straight from the program: the result of a callback
+# on an input or output of a call, a copy from another rank, the result of callbacks on values of
+# several steps or ranks, or on those of the whole run.
 STAGES = ("saved", "copied", "gathered", "end")
 SAVED, COPIED, REDUCED, ENDED = STAGES
 
-# What a step is, by the `training` of the model that runs in it.
+# Modes of a step, by the `training` flag of the model that runs in it.
 MODES = ("train", "eval")
 TRAIN, EVAL = MODES
 
@@ -65,17 +67,17 @@ class RecordClass(str):
 
 
 class Unseen:
-    """The OUT of a call of `forward` that went past the hooks: its result has to be inferred."""
+    """The result of a `forward` called directly, past the hooks: it has to be inferred."""
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """The subject of an event that is one named value: a variable, a tap, a gradient.
+    """Subject of an event that is one named value: a variable, a tap, a gradient.
 
     `stem` is its address without call and role. `module` is the path of the module it belongs to,
-    None where the call it happens in says so. `file` and `package` say whose variable it is when
-    the stem begins with a file. `stage` is one of STAGES or None, `rank` the rank a gathered value
-    is of, None if it is made of the values of several.
+    None if that is the call in which it happens. `file` and `package` say whose variable it is when
+    the stem begins with a file. `stage` is one of STAGES or None, `rank` the rank of a gathered
+    value, None if it was made from values of several.
     """
 
     kind: int
@@ -89,12 +91,12 @@ class Label:
     rank: int | None = None
 
     def address(self, call: int) -> str:
-        """The address of the label's n-th event."""
+        """Return the address of the label's n-th event."""
         return f"{self.stem}#{call}" + (f":{self.role}" if self.role else "")
 
 
 class Payload(NamedTuple):
-    """A tensor's elements in row-major order, as bytes; their checksum where it is known."""
+    """Elements of a tensor in row-major order, as bytes, and their checksum if known."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -103,7 +105,7 @@ class Payload(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """How many bytes there are."""
+        """Return how many bytes there are."""
         return memoryview(self.data).nbytes
 
 
@@ -113,9 +115,9 @@ PARTS = "parts"
 def pack(
     form: str, shape: tuple[int, ...], facts: dict[str, Any], parts: dict[str, Payload]
 ) -> Payload:
-    """A tensor made of several arrays (sparse, quantised) as one payload.
+    """Pack a tensor made of several arrays (sparse, quantised) into one payload.
 
-    The bytes are the length of a JSON head, the head, then the parts one after the other.
+    The bytes are the length of a JSON head, the head, then the parts in sequence.
     """
     data = {name: bytes(part.data) for name, part in parts.items()}
     listed = [[name, p.dtype, p.shape, len(data[name])] for name, p in parts.items()]
@@ -124,9 +126,9 @@ def pack(
 
 
 def unpack(payload: Payload) -> tuple[str, dict[str, Any], dict[str, Payload]]:
-    """The form, facts and parts of a packed payload; ValueError if it is not one.
+    """Return the form, facts and parts of a packed payload; raise ValueError if it is not one.
 
-    The parts lie in the payload one after the other, all of it and nothing twice; they are views.
+    The parts fill the payload exactly, without overlap; they are views.
     """
     data = memoryview(payload.data).cast("B")
     position = 8 + int.from_bytes(data[:8], "little")
@@ -143,7 +145,7 @@ def unpack(payload: Payload) -> tuple[str, dict[str, Any], dict[str, Payload]]:
 
 
 class KeepLevel(IntEnum):
-    """How much is kept of a value, each level with what those below it have."""
+    """How much is kept of a value; each level includes those below it."""
 
     META = 0
     STATS = 1
@@ -151,7 +153,7 @@ class KeepLevel(IntEnum):
 
 
 class Kept(NamedTuple):
-    """What was kept of a value beyond its facts."""
+    """Statistics and data kept of a value."""
 
     stats: dict[str, Any] | None
     payload: Payload | None

@@ -1,6 +1,6 @@
-"""Statistics of numbers: what `values="stats"` tells of a tensor, computed with NumPy.
+"""Statistics of numbers, computed with NumPy: what `values="stats"` records of a tensor.
 
-In come arrays, out go plain dicts of the fields of `Stats`.
+Input: arrays. Output: plain dicts of the fields of `Stats`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from clew.events.digest import checksum
 
-# Elements looked at together: few enough to stay in the processor's cache for every look.
+# Elements per block: few enough to stay in the processor's cache for every pass over them.
 _BLOCK = 1 << 17
 _ROW = 1 << 10
 
@@ -22,12 +22,12 @@ NUMERIC_KINDS = "biufc"
 
 Numbers: TypeAlias = NDArray[Any]
 Statistics: TypeAlias = dict[str, float | int | str]
-# Is given numbers piece by piece.
+# A function that gets numbers piece by piece.
 Look: TypeAlias = Callable[[Numbers], None] | None
 
 
 class Sums(NamedTuple):
-    """What one pass over numbers finds."""
+    """Results of one pass over numbers."""
 
     low: float
     high: float
@@ -37,7 +37,7 @@ class Sums(NamedTuple):
 
 
 def array_statistics(array: Numbers) -> Statistics | None:
-    """Statistics of a numeric array, None for any other."""
+    """Return statistics of a numeric array, None for any other."""
     if array.dtype.kind not in NUMERIC_KINDS or array.dtype.itemsize > 16:
         return None
     flat = np.ascontiguousarray(array).reshape(-1)
@@ -54,11 +54,11 @@ def array_statistics(array: Numbers) -> Statistics | None:
 
 @np.errstate(all="ignore")
 def moments(numbers: Numbers, in_pairs: bool, look: Look = None, fill: Look = None) -> Statistics:
-    """What the numbers come to; `look` is shown them piece by piece, while they are in the cache.
+    """Return statistics of numbers; `look` gets them piece by piece, while they are in the cache.
 
-    With `in_pairs` they are the parts of complex numbers. `fill` puts the numbers there first,
-    piece by piece too. Min and max are of what is finite; where there is Inf, and no NaN, `lowest`
-    and `highest` are of all.
+    With `in_pairs` they are the parts of complex numbers. `fill` first writes the numbers, also
+    piece by piece. Min and max are of the finite numbers; if there is Inf, and no NaN, `lowest` and
+    `highest` are of all.
     """
     sums = _sums(numbers, look, fill)
     zeros = sums.zeros
@@ -87,14 +87,14 @@ def moments(numbers: Numbers, in_pairs: bool, look: Look = None, fill: Look = No
 
 
 def _variance(numbers: Numbers, mean: float) -> float:
-    """The variance from the deviations themselves, where it is a difference of large numbers."""
+    """Return the variance from deviations, where the difference of large sums is inexact."""
     apart = numbers.astype(np.float64) - mean
     _, deviation = _mean_and_norm(apart, _sums(apart))
     return deviation * deviation / len(numbers)
 
 
 def extremes(numbers: Numbers) -> Statistics:
-    """The smallest, the largest and the mean of flat floats alone, with counts of NaN and Inf."""
+    """Return min, max and mean of flat floats, with counts of NaN and Inf."""
     ones, large = _ONES[numbers.dtype.char], _LARGE[numbers.dtype.char]
     low, high, total = inf, -inf, 0.0
     for at in range(0, len(numbers), _BLOCK):
@@ -130,18 +130,18 @@ def _sums(numbers: Numbers, look: Look = None, fill: Look = None) -> Sums:
 
 
 def _ends(block: Numbers) -> tuple[float, float]:
-    """The smallest and the largest; NaN if there is one.
+    """Return the smallest and the largest; NaN if there is one.
 
-    Their places are found with less of NumPy's code than they themselves, and between two ops of
-    the program all code is fetched into the cache anew.
+    argmin and argmax run less code of NumPy than min and max, and between two ops of the program
+    that code has to be loaded into the cache again.
     """
     return block.item(block.argmin()), block.item(block.argmax())
 
 
 def _total(block: Numbers, ones: Numbers) -> float:
-    """The sum, as a product with ones, which BLAS takes several times as fast.
+    """Return the sum as a product with ones, which BLAS computes several times as fast.
 
-    In rows, so that few ones are read beside the numbers.
+    It works in rows, so that few ones are read besides the numbers.
     """
     rows = len(block) // _ROW
     if not rows:
@@ -154,14 +154,14 @@ def _total(block: Numbers, ones: Numbers) -> float:
 
 
 _ONES = {np.dtype(kind).char: np.ones(_BLOCK, dtype=kind) for kind in (np.float32, np.float64)}
-# So many numbers up to here that they fill any memory come to a sum that is finite.
+# Numbers up to here have a finite sum, even if they fill all memory.
 _LARGE = {np.dtype(np.float32).char: 1e30, np.dtype(np.float64).char: 1e290}
 
 
 def _mean_and_norm(numbers: Numbers, sums: Sums) -> tuple[float, float]:
     if isfinite(sums.squares) and isfinite(sums.total):
         return sums.total / len(numbers), sums.squares**0.5
-    # Too large for the element type's own arithmetic.
+    # Too large for arithmetic in the element type.
     scale = float(np.abs(numbers).max())
     wide = numbers.astype(np.float64) / scale
     return float(wide.mean()) * scale, float(np.linalg.norm(wide)) * scale

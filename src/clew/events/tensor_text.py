@@ -1,6 +1,6 @@
-"""How a tensor reads in one line: `f32[2,3]`, with its numbers where they are known.
+"""A tensor in one line: `f32[2,3]`, with its statistics if they are known.
 
-In come facts, statistics and data, out comes text. Every view names tensors this way.
+Input: facts, statistics and data. Output: text. Every view writes tensors this way.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ _PYTHON = frozenset({"bool", "int", "float", "complex", "str", "bytes", "NoneTyp
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = ".:-=+*#@"
 _BINS = 10
-# Enough to see where the numbers lie; more would be slow to print.
+# Enough elements for a histogram; more would be slow to print.
 _SAMPLE = 1 << 17
 
 
 def short_dtype(dtype: str) -> str:
-    """`float32` as `f32`, `float8_e4m3fn` as `f8e4m3fn`; what has no short form as it is.
+    """Write `float32` as `f32`, `float8_e4m3fn` as `f8e4m3fn`; a dtype without a short form in
+    full.
 
     >>> short_dtype("bfloat16"), short_dtype("float8_e5m2"), short_dtype("quint8")
     ('bf16', 'f8e5m2', 'quint8')
@@ -40,10 +41,10 @@ def short_dtype(dtype: str) -> str:
 
 
 def tensor_text(meta: Any) -> str:
-    """A tensor as `f32[2,3]`, an array as `np.f32[2,3]`, followed by what sets it apart.
+    """Write a tensor as `f32[2,3]`, an array as `np.f32[2,3]`, and what differs from a plain one.
 
-    Anything else is told by its type. `meta` has the facts of a tensor as its attributes: a `Meta`
-    of the columns, or a `Value`.
+    Anything else is written as its type. `meta` has the facts of a tensor as its attributes: a
+    `Meta` of the columns, or a `Value`.
     """
     if meta.shape is None:
         shape = "?"
@@ -65,12 +66,12 @@ def tensor_text(meta: Any) -> str:
 
 
 def is_python(meta: Any) -> bool:
-    """Whether a value is neither tensor nor array: a number, text, any object."""
+    """Return whether a value is neither tensor nor array: a number, text, any object."""
     return meta.cls in _PYTHON or meta.dtype == "object"
 
 
 def numbers_text(stats: Stats | None, array: Any) -> str:
-    """What is known of a tensor's numbers: a small histogram, range, mean, what is not finite.
+    """Write a tensor's numbers: a small histogram, range, mean, and counts of NaN and Inf.
 
     >>> from clew.events.model import Stats
     >>> numbers_text(Stats(-1.0, 2.0, 0.5, 1.0, 3.0, nan=2, inf=0, zeros=0, count=9), None)
@@ -97,7 +98,7 @@ def numbers_text(stats: Stats | None, array: Any) -> str:
 
 
 def stats_of(array: Any) -> Stats:
-    """Statistics of data that was kept without any."""
+    """Compute statistics of data that was kept without any."""
     import numpy as np
 
     from clew.events.model import Stats
@@ -119,7 +120,7 @@ def stats_of(array: Any) -> Stats:
 
 
 def _bars(array: Any) -> str:
-    """A histogram of ten bars."""
+    """Draw a histogram of ten bars."""
     import numpy as np
 
     flat = array.reshape(-1)[:: max(1, array.size // _SAMPLE)]
@@ -133,7 +134,7 @@ def _bars(array: Any) -> str:
 
 
 def takes(symbols: str, stream: TextIO | None = None) -> bool:
-    """Whether a stream, by default standard output, where text mostly goes, can show symbols."""
+    """Return whether a stream, by default standard output, can show symbols."""
     stream = sys.stdout if stream is None else stream
     try:
         symbols.encode(getattr(stream, "encoding", None) or "utf-8")

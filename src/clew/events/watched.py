@@ -1,7 +1,7 @@
-"""What a watch tells: calls, and variables as they change. Data on its way from capture to a view.
+"""Events of a watch: calls, and variables as they change. Data between capture and a view.
 
-In come no live values: a `Seen` holds facts and short texts, never an array or an object. Tuples,
-as they are made for every line of text.
+It contains no live values: a `Seen` holds facts and short texts, never an array or an object. These
+are tuples, because one is made for every line of text.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ TENSOR, ARRAY, OTHER = "tensor", "array", "other"
 
 
 class Seen(NamedTuple):
-    """What a value looked like at one moment.
+    """Summary of a value at one moment.
 
-    `kind` is TENSOR, ARRAY or OTHER, `cls` its class. `text` is the value itself where it is
-    short. `items` are the leaves of a container by their paths, `length` is how many things it
-    holds itself. `memory` tells objects and versions of one object apart.
+    `kind` is TENSOR, ARRAY or OTHER, `cls` its class. `text` is the value itself if it is short.
+    `items` are the leaves of a container by their paths, `length` is how many items the container
+    itself has. `memory` distinguishes objects, and versions of one object.
     """
 
     kind: str
@@ -39,11 +39,11 @@ class Seen(NamedTuple):
 
 
 class WatchedCall(NamedTuple):
-    """One call of a function that is watched; `number` tells calls apart, in order.
+    """One call of a watched function; `number` identifies it, in order.
 
-    `chain` says who called it, nearest first, for calls that no other watched call made.
-    `begun` is False for a block that was entered in the middle of its function. `decorated` says
-    that it is the watched function itself. `worker` names another thread or process.
+    `chain` lists its callers, nearest first, if no other watched call made it. `begun` is False for
+    a block that was entered in the middle of its function. `decorated` says that it is the
+    decorated function itself. `worker` names another thread or process.
     """
 
     number: int
@@ -59,11 +59,11 @@ class WatchedCall(NamedTuple):
 
 
 class Happening(NamedTuple):
-    """One thing that a watch saw.
+    """One event that a watch saw.
 
-    `name` is a variable, `alias` the name its value has in the calling function. `changes` says
-    what differs between `before` and `after`, the most telling first. `source` is the text of the
-    line, of lines and changes, `seconds` how long a call took.
+    `name` is a variable, `alias` the name its value has in the calling function. `changes` lists
+    what differs between `before` and `after`, the most important first. `source` is the text of the
+    line, for lines and changes; `seconds` is how long a call took.
     """
 
     what: What
