@@ -1,1 +1,1 @@
-"""The one thing that passes from those who observe to those who keep: batches of plain integers."""
+"""The seam between observers and stores: batches of plain integers."""

@@ -1,8 +1,9 @@
-"""A batch: what was observed in a while, as arrays of integers and rows of the tables they mean.
+"""A batch: what was observed in a while, as arrays of integers and rows of the tables they refer
+to.
 
-Whoever can make one can take part: the observers of this process, a DataLoader's worker, another
-rank, a native recorder. Whoever keeps a trace takes nothing else. No live object of the program is
-in it: arrays, texts, numbers, bytes.
+Anything that can make one can add to a trace: the observers of this process, a DataLoader worker,
+another rank, a native recorder. Stores take nothing else. A batch holds no live object of the
+program: only arrays, texts, numbers, bytes.
 """
 
 from __future__ import annotations
@@ -31,13 +32,12 @@ def _nothing() -> Ints:
 class Batch:
     """What was observed since the batch before.
 
-    `columns` has one array for each of COLUMN_NAMES. Values are numbered from batch to batch, and
-    `first_ref` counts within this one. The last `open_calls` events are calls that are not over:
-    they come again. `tables` holds the rows that each of TABLES has gained, `kept` what was kept
-    of values beyond their facts, `gone` the values and `gone_templates` the rows of that table
-    that no later batch mentions, `freed` in two
-    rows the values whose memory was seen to be gone, and the ops before which. `attributes`,
-    `modes` and `sources` are added to those known, `environment` takes the place of the one before.
+    `columns` has one array for each of COLUMN_NAMES. Values are numbered across batches, and
+    `first_ref` counts within this one. The last `open_calls` events are calls that have not ended:
+    they come again. `tables` holds the new rows of each of TABLES, `kept` statistics and data of
+    values, `gone` the values and `gone_templates` the template rows that no later batch refers to.
+    `freed` has two rows: values whose memory was freed, and the first op after that. `attributes`,
+    `modes` and `sources` are added to those known; `environment` replaces the one before.
     """
 
     columns: dict[str, Ints]
@@ -54,24 +54,24 @@ class Batch:
 
 
 class Observer(Protocol):
-    """Whoever sees something of a running program, while it is switched on."""
+    """Anything that observes a running program, between `start` and `stop`."""
 
     def start(self) -> None:
-        """Look on from here."""
+        """Begin to observe."""
 
     def stop(self) -> None:
-        """Look on no more, and leave nothing behind in the program."""
+        """Stop observing, and leave nothing behind in the program."""
 
 
 class Writer(Protocol):
-    """Whoever keeps what was observed."""
+    """Anything that stores what was observed."""
 
     def extend(self, batch: Batch) -> None:
         """Take over a batch."""
 
 
 class NumberedRows(Sequence[Any]):
-    """Rows of a table by their numbers, of which those that are not used any more are let go."""
+    """Rows of a table by their numbers; rows that are not used any more can be dropped."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -89,15 +89,16 @@ class NumberedRows(Sequence[Any]):
         return self
 
     def forget(self, numbers: list[int]) -> None:
-        """Let go of some rows."""
+        """Drop some rows."""
         for number in numbers:
             self._held.pop(number, None)
 
 
 class Tables:
-    """What the integers of all batches so far mean.
+    """The tables that the integers of all batches so far refer to.
 
-    With `forgets`, for whoever writes rows as they come, without what no later batch mentions.
+    With `forgets`, for a writer that writes rows as they come, rows that no later batch refers to
+    are dropped.
     """
 
     def __init__(self, forgets: bool = False) -> None:
@@ -108,14 +109,14 @@ class Tables:
         self.environment: dict[str, Any] = {}
 
     def extend(self, batch: Batch) -> None:
-        """Learn what a batch adds."""
+        """Add the new rows of a batch."""
         for name, rows in batch.tables.items():
             self.rows[name] += rows
         self.sources |= batch.sources
         self.environment = batch.environment
 
     def forget(self, batch: Batch) -> None:
-        """Let go of what no batch after this one mentions."""
+        """Drop rows that no later batch refers to."""
         self.rows["templates"].forget(batch.gone_templates)
 
     def columns(
@@ -126,7 +127,7 @@ class Tables:
         modes: dict[int, str],
         rank: int,
     ) -> Columns:
-        """Give arrays together with what they mean."""
+        """Return arrays together with the tables they refer to."""
         given: dict[str, Any] = {**arrays, **self.rows, "gaps": list(self.rows["gaps"])}
         return Columns(
             **given,
@@ -140,7 +141,7 @@ class Tables:
 
 
 def without_open_calls(batch: Batch) -> tuple[dict[str, Ints], dict[str, Ints]]:
-    """Give the columns of what is over, and those of the events of open calls."""
+    """Return the columns of ended events, and those of open calls."""
     columns, count = batch.columns, len(batch.columns["id"]) - batch.open_calls
     first = columns["first_ref"]
     refs = int(first[count]) if batch.open_calls else len(columns["refs"])

@@ -1,4 +1,4 @@
-"""What kind of step each was: a train or an eval step."""
+"""Modes of steps: train or eval."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Modes(Mapping[int, str]):
         return self._count
 
     def after(self, step: int) -> dict[int, str]:
-        """The modes of later steps than one."""
+        """Return the modes of the steps after one."""
         later = enumerate(self._modes[step + 1 :], step + 1)
         return {number: self._NAMES[mode] for number, mode in later if mode}
 
     def settle(self, step: int, mode: str) -> None:
-        """Say what kind of step one is that nobody has told of."""
+        """Set the mode of a step that has none yet."""
         self._modes.extend(bytes(max(0, step + 1 - len(self._modes))))
         self._modes[step] = self._NAMES.index(mode)
         self._count += 1

@@ -1,7 +1,7 @@
-"""Raw records: how observers in this process note what they see, until a batch is made of it.
+"""Raw records: how observers in this process note events, until a batch is made of them.
 
-They append to two flat lists, because that is the hot path and a container per event would keep
-the garbage collector busy: `events`, EVENT_FIELDS items per event in the order in which events
+Observers append to two flat lists, because that is the hot path and a container per event would
+keep the garbage collector busy: `events`, EVENT_FIELDS items per event in the order in which events
 end, and `values`, VALUE_FIELDS items per tensor version. The `encoder` turns them into batches of
 plain integers (`clew.stream`). Records hold facts about tensors, never tensors, frames or modules.
 """
@@ -18,13 +18,12 @@ if TYPE_CHECKING:
     from clew.record.foreign import Foreign
 
 # Fields of an event. SUBJECT is the op, the `ModuleName` of a module, a `Note`, a `Step` or a
-# `Label`. NODE is a
-# `StackNode`; PARENT the id of the enclosing module call or -1. NUMBER is the call index of a
-# module, for an op its autograd number (see `observe.dispatch`), and for a value that was
-# gathered the step it is of. ARGS, KWARGS and OUT are the
-# arguments and result as lists, dicts, constants and tokens. ERROR is None or the text of the
-# exception. SEEN is, for an op, how many tensors were seen to be gone since the last batch, alone
-# or with the generator it drew from and how often that was drawn from before; else None.
+# `Label`. NODE is a `StackNode`; PARENT the id of the enclosing module call or -1. NUMBER is the
+# call index of a module, for an op its autograd number (see `observe.dispatch`), and for a gathered
+# value its step. ARGS, KWARGS and OUT are the arguments and result as lists, dicts, constants and
+# tokens. ERROR is None or the text of the exception. SEEN is, for an op, how many tensors were
+# found to be freed since the last batch, alone or with the generator it drew from and how often
+# that was used before; else None.
 ID, SUBJECT, NODE, PARENT, START, END, NUMBER, ARGS, KWARGS, OUT, ERROR, SEEN = range(12)
 EVENT_FIELDS = 12
 
@@ -33,25 +32,24 @@ OPEN = -1
 
 # Fields of a value: one tensor at one version. TOKEN is the object that stands for it in ARGS,
 # KWARGS and OUT: its shape, a tuple made for this value alone and compared by identity. STORAGE is
-# None for memory of its own, the token of the value whose memory it shares, or a number that all
-# tensors on the same memory have. VERSION is the tensor's version counter; with a token for
-# STORAGE it is None for a view, which has whatever version the memory has, and the new version
-# after a write, WRITTEN where torch keeps no count (inference tensors). EXTRA is None for a plain
-# strided tensor. GRAD is requires_grad. PRODUCER is the id of the event that made it, -1 where
-# that was not seen, SAME if it is the value whose memory it has but for GRAD. NAME is the path of
-# a parameter or buffer, else None. REFERENCE is the id of what is told to be gone when the tensor
-# is, None if nothing is.
+# None for new memory, the token of the value whose memory it shares, or a number that all tensors
+# on the same memory have. VERSION is the tensor's version counter; with a token for STORAGE it is
+# None for a view, which has the version of the memory, and the new version after a write, WRITTEN
+# if torch keeps no count (inference tensors). EXTRA is None for a plain strided tensor. GRAD is
+# requires_grad. PRODUCER is the id of the event that made it, -1 if that was not seen, SAME if it
+# equals the value whose memory it has except for GRAD. NAME is the path of a parameter or buffer,
+# else None. REFERENCE is the id that is reported when the tensor is freed, None if none is.
 TOKEN, VERSION, STORAGE, STRIDE, DTYPE, DEVICE, EXTRA, GRAD, PRODUCER, NAME, REFERENCE = range(11)
 VALUE_FIELDS = 11
 WRITTEN = -1
 SAME = -2
 
-# Described arguments have lists and dicts for containers, so a tuple is always a token.
+# Described arguments use lists and dicts for containers, so a tuple is always a token.
 Token: TypeAlias = tuple[Any, ...]
 
 
 def tokens_in(described: Any) -> Iterator[Token]:
-    """The tokens in a described value."""
+    """Yield the tokens in a described value."""
     if isinstance(described, tuple):
         yield described
     elif isinstance(described, list):
@@ -62,7 +60,7 @@ def tokens_in(described: Any) -> Iterator[Token]:
 
 
 class Extra(NamedTuple):
-    """What sets a tensor apart from a plain strided one."""
+    """What makes a tensor differ from a plain strided one."""
 
     layout: str
     cls: str
@@ -71,35 +69,35 @@ class Extra(NamedTuple):
 
 
 class UnknownShape(tuple[int, ...]):
-    """The token of a tensor that does not tell its shape."""
+    """Token of a tensor that has no plain shape."""
 
     __slots__ = ()
 
 
 class Note(str):
-    """The subject of an event that is not a call: `error`, `fault`."""
+    """Subject of an event that is not a call: `error`, `fault`."""
 
     __slots__ = ()
 
 
 class Step(int):
-    """The subject of a step event: the number of the step that begins."""
+    """Subject of a step event: the number of the step that begins."""
 
     __slots__ = ()
 
 
 class Shape(tuple[int, ...]):
-    """The token of a value that is no tensor: equal to its shape, identical only to itself."""
+    """Token of a value that is no tensor: equal to its shape, identical only to itself."""
 
     __slots__ = ()
 
 
-# What was kept of a value, or a function that gives it when the records are stored.
+# Statistics and data of a value, or a function that returns them when the records are stored.
 Made: TypeAlias = Kept | Callable[[], Kept]
 
 
 def once(make: Callable[[], Kept]) -> Callable[[], Kept]:
-    """Give what a function gives, which is called the first time somebody asks."""
+    """Return a function that calls `make` once and returns its result each time."""
     made: list[Kept] = []
 
     def get() -> Kept:
@@ -112,27 +110,27 @@ def once(make: Callable[[], Kept]) -> Callable[[], Kept]:
 
 @dataclass(slots=True)
 class Records:
-    """What was recorded since the last time, as it was recorded."""
+    """What was recorded since the last time, in raw form."""
 
     events: list[Any]
     values: list[Any]
     # (token, `Made` of its value)
     kept: list[Any] = field(default_factory=list)
-    # Tokens that later batches may mention again.
+    # Tokens that later batches may refer to again.
     surviving: list[Any] = field(default_factory=list)
-    # Whether other threads may be about to mention values of these records.
+    # Whether other threads may be about to refer to values of these records.
     is_shared: bool = False
     # Records of the calls that are open now; each comes again, complete, when its call ends.
     open_calls: list[Any] = field(default_factory=list)
-    # References of tensors that are gone, in the order in which they went.
+    # References of tensors that were freed, in order.
     gone: list[Any] = field(default_factory=list)
-    # Bytes of memory that was met from outside, by its number.
+    # Bytes of memory from outside, by its number.
     sizes: dict[int, int] = field(default_factory=dict)
-    # What modules and optimizers are set to.
+    # Settings of modules and optimizers.
     attributes: list[Any] = field(default_factory=list)
     # What other processes recorded.
     foreign: list[Foreign] = field(default_factory=list)
-    # About how many bytes it will be.
+    # About how many bytes the batch will have.
     size: int = 0
 
 

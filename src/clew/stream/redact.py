@@ -1,6 +1,6 @@
-"""Take out of a batch every text the program made: `redact=True`.
+"""Remove from a batch every text that the program made: `redact=True`.
 
-What stays is what a trace is read by: names of modules, parameters, variables, taps and functions,
+What one needs to read the trace stays: names of modules, parameters, variables, taps and functions,
 the last part of each file's path, classes of exceptions, shapes and numbers.
 """
 
@@ -16,13 +16,13 @@ from clew.events.records import Kept, Label
 from clew.stream.batch import Batch
 
 REDACTED = "(redacted)"
-# Whatever looks like a path of several parts, in a sentence.
+# Anything that looks like a path of several parts, in a sentence.
 _PATH = re.compile(r"(?:[A-Za-z]:)?(?:[\\/][^\s\\/:'\"]+)+[\\/]?")
 _TEXT_DTYPES = ("str", "bytes", "numpy:<U", "numpy:|S", "numpy:>U")
 
 
 def redacted(batch: Batch) -> Batch:
-    """Give a batch without the program's texts."""
+    """Return a batch without the program's texts."""
     tables = dict(batch.tables)
     tables["places"] = [_place(place) for place in tables["places"]]
     tables["labels"] = [_label(label) for label in tables["labels"]]
@@ -42,12 +42,12 @@ def redacted(batch: Batch) -> Batch:
 
 
 def error_class(text: str) -> str:
-    """Give the class of an exception from its text, which begins with it."""
+    """Return the class of an exception from its text, which begins with it."""
     return re.match(r"[\w.]*", text)[0] or REDACTED  # type: ignore[index]
 
 
 def last_part(path: str) -> str:
-    """Give the name of a file without where it is."""
+    """Return the last part of a path."""
     return re.split(r"[\\/]", path)[-1]
 
 
@@ -80,7 +80,7 @@ def _kept(kept: Kept) -> Kept:
 
 
 def redacted_gap(gap: Gap) -> Gap:
-    """Give a gap without paths, names of threads and what an exception said."""
+    """Return a gap without paths, names of threads and texts of exceptions."""
     texts: list[Any] = [gap.what, gap.where, gap.why, gap.remedy]
     what, where, why, remedy = (_PATH.sub(lambda m: last_part(m[0]), text) for text in texts)
     where = f"thread {REDACTED}" if where.startswith("thread ") else where

@@ -1,7 +1,7 @@
 """The ring: of a long run only about the last events are kept.
 
-Whole steps fall out, the oldest first. Within a step that has more events than are to be kept,
-those that came first do.
+Whole steps are dropped, the oldest first. If a single step has more events than are to be kept, its
+first ones are dropped.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from clew.events.columns import Ints
 from clew.events.model import Gap
 from clew.events.records import STEP
 
-# How much of what is to be kept may gather on top of it, before something falls out.
+# How far the ring may grow beyond its size before events are dropped.
 _SHARE = 4
 
 
 def ring_piece(last: float) -> float:
-    """How many events are handed over, or fall out, together."""
+    """Return how many events are handed over, or dropped, together."""
     return max(1.0, last / _SHARE)
 
 
 def first_kept(ids: Ints, kinds: Ints, last: int) -> int:
-    """Give how many of some events, in order of their ids, fall out now."""
+    """Return how many of some events, in order of their ids, are dropped now."""
     surplus = len(ids) - last
     if surplus < ring_piece(last):
         return 0
@@ -34,7 +34,7 @@ def first_kept(ids: Ints, kinds: Ints, last: int) -> int:
 
 
 def fallen_out(events: int, last: int, where: str) -> Gap:
-    """What the reader of a ring does not see."""
+    """Return the gap for the events that a ring has dropped."""
     return Gap(
         f"the first {events} events",
         where,
