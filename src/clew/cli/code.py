@@ -8,7 +8,8 @@ from typing import Any
 from clew.cli.output import emit, within
 from clew.cli.reading import add_command, add_rank, open_trace, positive
 
-# Of what `--json` prints. It counts up when a reader of the version before would misread it.
+# Version of what `--json` prints. It counts up when a reader of the version before would misread
+# it.
 
 
 def add_parser(commands: Any) -> None:
@@ -28,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     code = open_trace(args).code(args.address, succinct=not args.all)
 
     def text() -> str:
-        # Here, so that other commands start without NumPy.
+        # Imported here, so that other commands start without NumPy.
         from clew.views.text.style import style_for
 
         lines = code.text(style_for(shell=True)).splitlines()

@@ -11,7 +11,7 @@ from clew.cli.writing import add_exist
 from clew.errors import ClewError
 from clew.views.export.formats import FORMATS
 
-# Passed on when given; what a format does not know, it refuses.
+# Passed on when given; a format refuses options that it does not have.
 _OPTIONS = ("addresses", "compression", "depth", "dtype", "labels", "ragged", "shuffle")
 _PROBLEMS = 10
 
@@ -27,7 +27,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("format", metavar="FORMAT", choices=FORMATS, help=", ".join(FORMATS))
     parser.add_argument("out", metavar="OUT", help="the file (for zarr the folder) to write")
     add_exist(parser)
-    # What --exist=replace was called before it was the default.
+    # The earlier name of --exist=replace.
     parser.add_argument("--replace", action="store_const", const="replace", dest="exist",
                         help=argparse.SUPPRESS)  # fmt: skip
     add = parser.add_argument_group("hdf5, zarr and pt").add_argument
@@ -49,7 +49,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the file, and say what is in it."""
+    """Write the file, and print what is in it."""
     options = {name: getattr(args, name) for name in _OPTIONS if getattr(args, name) is not None}
     if "dtype" in options:
         options["dtype"] = _dtypes(options["dtype"])
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _dtypes(given: list[str]) -> str | dict[str, str]:
-    """`--dtype float32` as it is, `--dtype int64=int32 --dtype bool=uint8` as a dict."""
+    """Return `--dtype float32` as a text, `--dtype int64=int32 --dtype bool=uint8` as a dict."""
     if len(given) == 1 and "=" not in given[0]:
         return given[0]
     pairs = [text.partition("=") for text in given]

@@ -85,7 +85,7 @@ def _view(args: argparse.Namespace, options: dict[str, Any]) -> GraphView:
 
 
 def _calls_view(args: argparse.Namespace, options: dict[str, Any]) -> GraphView:
-    """The graph of a list of calls, which says nothing of data: they are linked by order."""
+    """Return the graph of a list of calls, which has no data: they are linked by order."""
     from clew.analysis.graph import read_calls
     from clew.views.graph.view import graph_view
 

@@ -27,7 +27,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the page, and say where it is."""
+    """Write the page, and print its path."""
     trace = open_trace(args)
     out = args.out or _beside(args.trace)
     options = {} if args.events is None else {"events": args.events}
@@ -37,6 +37,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _beside(trace: str) -> str:
-    """Give the name of the page: beside a trace that is here, here for one that is elsewhere."""
+    """Return the path of the page: beside a local trace, in the current folder for a remote one."""
     path = Path(trace.rstrip("/").rpartition("/")[2] if is_url(trace) else trace)
     return str(path.with_suffix(".html"))

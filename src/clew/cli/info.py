@@ -1,4 +1,4 @@
-"""`clew info`: what to know first about a trace, then what it is: environment, ranks, counts."""
+"""`clew info`: findings of a trace first, then its environment, ranks and counts."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _facts(path: str, trace: Trace) -> dict[str, Any]:
 
 
 def _rank_facts(trace: Trace) -> dict[str, Any]:
-    """Give what one rank holds."""
+    """Return what one rank holds."""
     return {
         "rank": trace.ranks[0],
         "events": len(trace),
@@ -80,7 +80,7 @@ def _rank_facts(trace: Trace) -> dict[str, Any]:
 
 
 def _contents(path: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """The manifest of a trace, and the sizes of its files."""
+    """Return the manifest of a trace, and the sizes of its files."""
     from clew.store.format.manifest import read_manifest
     from clew.store.storage import storage_of
 
@@ -89,7 +89,7 @@ def _contents(path: str) -> tuple[dict[str, Any], dict[str, int]]:
 
 
 def _modes(modes: dict[str, int]) -> str:
-    """How many steps are of which mode, where they are of both."""
+    """Write how many steps have each mode, if there are both."""
     return f" ({', '.join(f'{n} {mode}' for mode, n in modes.items())})" if len(modes) > 1 else ""
 
 
@@ -179,7 +179,7 @@ def _rank_line(rank: dict[str, Any]) -> str:
 def _ranks(facts: dict[str, Any]) -> str:
     there = [rank["rank"] for rank in facts["ranks"]]
     world = facts["world_size"]
-    # A manifest from a stranger may say anything.
+    # A manifest from an untrusted file may hold anything.
     known = isinstance(world, int) and world <= _MOST_RANKS
     missing = sorted(set(range(world)) - set(there)) if known else []
     absent = f"; {_spans(missing)} of {world} are not here" if missing else ""
@@ -191,7 +191,7 @@ def _steps(steps: list[int]) -> str:
 
 
 def _spans(numbers: list[int]) -> str:
-    """`0-3, 7` for 0, 1, 2, 3, 7."""
+    """Write `0-3, 7` for 0, 1, 2, 3, 7."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and number == spans[-1][1] + 1:

@@ -26,14 +26,14 @@ _FINE, _BROKEN, _INTERRUPTED = 0, 2, 130
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose complaints quote what was typed, which may be the name of any file."""
+    """A parser whose error messages escape what was typed, which may be the name of any file."""
 
     def error(self, message: str) -> NoReturn:
         super().error(plain(message))
 
 
 def parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
-    """The command line: all of it, or that of some commands."""
+    """Make the parser of the command line, for all or some commands."""
     top = _Parser(
         prog="clew",
         description="Read a recorded trace: what flowed through a PyTorch program.",
@@ -47,7 +47,7 @@ def parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code."""
+    """Run one command; return its exit code."""
     # A name that the terminal's encoding lacks must not end the command.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = int(args.run(args))
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read this, `head` say, has had enough. Python would complain again at exit.
+        # The reader of the output, `head` say, has closed it. Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FINE
     except KeyboardInterrupt:
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         complain(one_line(broken))
         return _BROKEN
     except Exception:
-        # A fault of Clew's own. Python would exit with 1, which means that something was found.
+        # A bug in Clew. Python would exit with 1, which means that something was found.
         sys.stderr.write(plain_lines(traceback.format_exc()))
         return _BROKEN
     return code

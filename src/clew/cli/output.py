@@ -1,4 +1,4 @@
-"""What every command prints: text for people, or the same as strict JSON with `--json`."""
+"""Output of every command: text for people, or the same as strict JSON with `--json`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from clew.views.strict_json import as_json
 def emit(
     args: argparse.Namespace, data: Callable[[], dict[str, Any]], text: Callable[[], str]
 ) -> None:
-    """Print the data with `--json`, else the text; only the one that is wanted is made.
+    """Print the data with `--json`, else the text; only the one that is printed is made.
 
-    The first key of the data is the version of its schema, which every command shares. Of control
-    codes in the text, only those of a view's own colours reach the terminal.
+    The first key of the data is the version of its schema, which all commands share. Control codes
+    in the text are escaped, except those of a view's colours.
     """
     shown = as_json({"schema": SCHEMA, **data()}, indent=2) if args.json else _guarded(text())
     sys.stdout.write(shown.rstrip("\n") + "\n")
@@ -39,7 +39,7 @@ def complain(text: str) -> None:
 
 
 def within(lines: list[str], rows: int | None, how: str) -> list[str]:
-    """At most so many lines; the last says how many were left out and how to see them."""
+    """Return at most so many lines; the last says how many were left out and how to see them."""
     if rows is None or len(lines) <= rows:
         return lines
     kept = max(rows - 1, 0)
@@ -47,7 +47,7 @@ def within(lines: list[str], rows: int | None, how: str) -> list[str]:
 
 
 def one_line(error: BaseException) -> str:
-    """An error as a single line."""
+    """Write an error as a single line."""
     if isinstance(error, AddressSyntaxError):
         text = f"cannot read the address {error.text!r}: {error.what}; {error.instead}"
     else:

@@ -1,4 +1,4 @@
-"""What the reading commands share: the TRACE argument, `--rank`, `--json`, and opening it."""
+"""Shared by the reading commands: the TRACE argument, `--rank`, `--json`, and opening the trace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def add_command(
     commands: Any, name: str, run: Callable[[argparse.Namespace], int], what: str, more: str = ""
 ) -> argparse.ArgumentParser:
-    """A command with the trace to read and `--json`."""
+    """Add a command with the trace to read and `--json`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=what, description=f"{what[0].upper()}{what[1:]}. {more}".rstrip()
     )
@@ -28,12 +28,12 @@ def add_command(
 
 
 def add_rank(parser: argparse.ArgumentParser) -> None:
-    """`--rank`, for commands that can look at one rank alone."""
+    """Add `--rank`, for commands that can read one rank only."""
     parser.add_argument("--rank", type=int, metavar="N", help="look at this rank only")
 
 
 def positive(text: str) -> int:
-    """A count of rows, a depth: 1 or more."""
+    """Parse a count of rows or a depth: 1 or more."""
     number = int(text) if text.isdecimal() else 0
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 up")
@@ -41,7 +41,7 @@ def positive(text: str) -> int:
 
 
 def open_trace(args: argparse.Namespace) -> Trace:
-    """The trace the command was given, one rank of it if `--rank` says so; never an empty one."""
+    """Open the trace the command was given, or one rank with `--rank`; raise if it is empty."""
     trace = clew.load(args.trace)
     rank = getattr(args, "rank", None)
     if rank is not None:

@@ -17,7 +17,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Seal, and say what was done."""
+    """Seal, and print what was done."""
     from clew.store.write.recover import recover
 
     done = recover(args.trace)

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _values(selection: Selection) -> list[tuple[Event, str, Value]]:
-    """The values an address names, each with its event and its own address."""
+    """Return the values an address names, each with its event and its full address."""
     from clew.analysis.selection import address_of
 
     return [
@@ -148,9 +148,9 @@ def _as_dict(event: Event, address: str, value: Value, elements: int) -> dict[st
 
 
 def _plain(array: Any) -> Any:
-    """An array as nested lists; complex numbers, which JSON lacks, as pairs."""
+    """Return an array as nested lists; complex numbers, which JSON lacks, as pairs."""
     if not array.size:
-        # Without the nesting: no elements can have a shape of any size.
+        # Without the nesting: an array without elements can have a shape of any size.
         return []
     if array.dtype.kind == "c":
         return [_plain(array.real), _plain(array.imag)] if array.ndim == 0 else [

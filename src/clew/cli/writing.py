@@ -1,4 +1,4 @@
-"""What the commands that write a file share: `--exist`."""
+"""Shared by the commands that write a file: `--exist`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from clew.request.exist import EXIST
 
 
 def add_exist(parser: argparse.ArgumentParser) -> None:
-    """`--exist`, for commands that write something."""
+    """Add `--exist`, for commands that write something."""
     what = (
         "if there is one: replace it, if it is of the same kind (the default), "
         "keep it under a name with a number, or stop with an error"
