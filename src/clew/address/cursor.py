@@ -16,7 +16,7 @@ from clew.errors import AddressSyntaxError
 
 _CALL = re.compile(r"#([0-9]+)(?=:|\Z)")
 
-# Brackets that read as a class but, to whoever writes them, mean something else.
+# Brackets that parse as a class, but that people write with another meaning.
 _MISREAD_CLASSES = (
     (
         r".*[.:/].*",
@@ -50,7 +50,7 @@ class Cursor:
         self.pos = pos
         # In a bare pattern ':', '#' and '@' are letters: there is no call, no role and no rank.
         self.in_address = in_address
-        # Where the segment that was read last has its '#' and its first '@'.
+        # Where the segment read last has its '#' and its first '@'.
         self.hash_at: int | None = None
         self.rank_at: int | None = None
 
@@ -64,7 +64,7 @@ class Cursor:
         return self.pos >= len(self.text)
 
     def at_tail(self) -> bool:
-        """Tell whether the call index or the role begins here."""
+        """Return whether the call index or the role begins here."""
         if not self.in_address:
             return False
         return self.at(":") or _CALL.match(self.text, self.pos) is not None
@@ -91,7 +91,7 @@ class Cursor:
         return tuple(found)
 
     def refuse_rank(self) -> None:
-        """Refuse an '@' here or in the segment before: a rank at the very end is read already."""
+        """Refuse an '@' here or in the segment before: a rank at the very end was read already."""
         at = self.pos if self.rank_at is None and self.at("@") else self.rank_at
         if at is not None:
             self.fail(*rank_fault(self.text, at))
@@ -135,12 +135,14 @@ class Cursor:
         return found
 
     def character_class(self, opens_segment: bool) -> None:
-        """Read `[...]` as one character of a glob; refuse what was hardly meant so."""
+        """Read `[...]` as one character of a glob; refuse brackets that were probably meant
+        otherwise.
+        """
         start = self.pos
         if self.text.startswith(("'", '"'), start + 1):
             self.fail("the quoted key does not end", start, "write it as ['key']")
         first = start + 2 if self.text.startswith("!", start + 1) else start + 1
-        # As in glob, a ']' in first place is a member of the class.
+        # As in glob, a ']' in first position is a member of the class.
         end = self.text.find("]", first + 1)
         if end < 0:
             self.fail("'[' is empty or never closed", start, "write [0], ['key'] or [0-3]")
@@ -156,7 +158,7 @@ class Cursor:
         self.pos = end + 1
 
     def number(self, digits: str) -> int:
-        # Python itself refuses to read numbers of some thousand digits.
+        # Python refuses to parse numbers of some thousand digits.
         if len(digits) > 18:
             self.fail("the number is too large", self.pos, "write a number below 10**18")
         return int(digits)

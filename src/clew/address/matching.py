@@ -1,4 +1,4 @@
-"""Whether a name matches a pattern: dotted names, op names and files.
+"""Match names against patterns: dotted names, op names and files.
 
 In: patterns and names as text. Out: yes or no, or a test for use on many names.
 """
@@ -22,12 +22,12 @@ _NAME_TOKEN = re.compile(rf"(?:{SUBSCRIPT.pattern})(?=[.\[]|\Z)|\.|[^.\[]+|\[", 
 
 
 def has_wildcard(pattern: str) -> bool:
-    """Tell whether a pattern, or one segment of an address, can match more than one name."""
+    """Return whether a pattern, or one segment of an address, can match more than one name."""
     return not isinstance(pattern, Key) and any(map(_is_glob, split(pattern)))
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Tell whether a dotted name matches a dotted pattern.
+    """Return whether a dotted name matches a dotted pattern.
 
     `*` and `?` stay within one segment, `**` as a segment is any number of segments, also none.
 
@@ -49,7 +49,7 @@ def compile_pattern(pattern: str) -> Callable[[str], bool]:
 
 
 def segment_matches(segment: Segment, name: Segment) -> bool:
-    """Tell whether one segment of an address names this attribute, key or index."""
+    """Return whether one segment of an address matches this attribute, key or index."""
     if isinstance(segment, str) and _is_glob(segment):
         compiled = _compile_segment(segment)
         return compiled.fullmatch(_subject([Key(name)])) is not None
@@ -57,7 +57,7 @@ def segment_matches(segment: Segment, name: Segment) -> bool:
 
 
 def matches_field(field: Sequence[Segment], path: str) -> bool:
-    """Tell whether a path inside arguments or a result is, or lies inside, what a field names.
+    """Return whether a path inside arguments or a result is, or lies inside, a field.
 
     >>> [matches_field(("states",), path) for path in ("states", "states.0", "state")]
     [True, True, False]
@@ -69,7 +69,7 @@ def matches_field(field: Sequence[Segment], path: str) -> bool:
 
 
 def matches_op(pattern: str, name: str) -> bool:
-    """Tell whether a pattern names an op: in full, without its overload, or by bare name.
+    """Return whether a pattern matches an op: in full, without its overload, or by bare name.
 
     >>> [matches_op(p, "aten._softmax.default") for p in ("aten._softmax*", "_softmax", "aten")]
     [True, True, False]
@@ -82,13 +82,13 @@ def matches_op(pattern: str, name: str) -> bool:
 
 
 def matches_file(pattern: str, file: str) -> bool:
-    """Tell whether a file pattern names a file; a relative pattern matches from the end.
+    """Return whether a file pattern matches a file; a relative pattern matches from the end.
 
     >>> matches_file("models/*.py", "/home/me/models/vit.py")
     True
     """
     if file == pattern:
-        return True  # a notebook cell, `In[2]`, has brackets that stand for themselves
+        return True  # a notebook cell, `In[2]`, has literal brackets
     subject = file.replace(".", "\0").replace("/", ".") + "."
     return compile_file(pattern).fullmatch(subject) is not None
 
@@ -134,8 +134,8 @@ def _name_segments(name: str) -> list[str]:
 def _regex(segments: Sequence[Segment]) -> str:
     """Write segments as a regular expression that needs no exponential backtracking.
 
-    What stands between two `**` has a fixed number of segments, so its first place is as good
-    as any: once found there, it is not tried again (see `_atomic`).
+    The segments between two `**` have a fixed number, so their first position is as good as any:
+    once found there, no other is tried (see `_atomic`).
     """
     groups = itertools.count()
     blocks = [""]
@@ -194,7 +194,7 @@ def _compile_segment(segment: str) -> re.Pattern[str]:
 
 @functools.lru_cache(maxsize=256)
 def compile_file(pattern: str) -> re.Pattern[str]:
-    """The expression that a file, written as `matches_file` does, must match."""
+    """Return the expression that a file, written as `matches_file` does, must match."""
     cursor = Cursor(pattern)
     while (bracket := pattern.find("[", cursor.pos)) >= 0:
         cursor.pos = bracket

@@ -1,6 +1,6 @@
-"""Take an address apart: `parse` gives an `Address`, the data every other room works with.
+"""Parse an address: `parse` returns an `Address`, the data every other room works with.
 
-Where a module path ends and a method or variable begins is for the resolver, which knows the
+Where a module path ends and a method or variable begins is decided by the resolver, which knows the
 names that exist.
 """
 
@@ -115,7 +115,7 @@ def _finish(cursor: Cursor, kind: str, path: str, segments: tuple[Segment, ...])
 
 
 def _names(cursor: Cursor) -> tuple[Segment, ...]:
-    """Read segments; what Python writes between a function and one inside it is no name."""
+    """Read segments; the `<locals>` that Python writes between nested functions is skipped."""
     segments = cursor.segments()
     return tuple(part for part in segments if part != "<locals>" or isinstance(part, Key))
 
@@ -164,7 +164,7 @@ def _check_file(text: str, file: str, offset: int) -> None:
 
 
 def _names_function(text: str, colon: int) -> bool:
-    """Tell whether the colon separates a file or module from a function in it."""
+    """Return whether the colon separates a file or module from a function in it."""
     where, word = text[:colon], word_at(text, colon + 1)
     if word in ROLES or "'" in where or '"' in where:
         return False

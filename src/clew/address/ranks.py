@@ -29,7 +29,7 @@ def split_rank(text: str) -> tuple[str, int | None]:
 
 
 def with_rank(address: str, rank: int) -> str:
-    """Write an address so that it names one rank, in place of the rank it may name already.
+    """Write an address with one rank, replacing the rank it may have.
 
     >>> with_rank("fc#2:grad", 1), with_rank("#0@0", 1), with_rank("", 1)
     ('fc#2:grad@1', '#0@1', '@1')
@@ -40,7 +40,7 @@ def with_rank(address: str, rank: int) -> str:
 
 
 def rank_fault(text: str, at: int) -> tuple[str, int, str]:
-    """Say what is wrong with the '@' at a position, where, and what to write instead."""
+    """Return what is wrong with the '@' at a position, where, and what to write instead."""
     found = _WORD.match(text, at + 1)
     word = found[0] if found else ""
     after = text[at + 1 + len(word) :]

@@ -1,4 +1,4 @@
-"""The words after a colon: which value of a call is meant, and what people write instead.
+"""Words after a colon: which value of a call an address names, and common mistakes.
 
 In: a word. Out: yes or no, or the advice that an error gives.
 """
@@ -10,7 +10,7 @@ import re
 
 ROLES = ("in", "out", "grad", "grad_in", "param", "buffer", "update", "state")
 
-# What people write first; each must lead to the right word, not to a function of that name.
+# Words that people write first; each must lead to the right role, not to a function of that name.
 MISTAKEN_ROLES = {
     "arg": "in", "args": "in", "input": "in", "inputs": "in",
     "output": "out", "outputs": "out", "result": "out",
@@ -24,19 +24,19 @@ _WORD = re.compile(r"[^.\[:#@]*")
 
 
 def word_at(text: str, pos: int) -> str:
-    """The word that begins at a position, up to what could follow a role."""
+    """Return the word that begins at a position, up to what could follow a role."""
     found = _WORD.match(text, pos)
     return found[0] if found else ""
 
 
 def nearest_role(word: str) -> str | None:
-    """The role that a word was probably meant to be, None if it is like none."""
+    """Return the role that a word was probably meant to be, None if it is like none."""
     close = difflib.get_close_matches(word[:40].lower(), ROLES, 1, cutoff=0.75)
     return MISTAKEN_ROLES.get(word.lower()) or (close[0] if close else None)
 
 
 def role_advice(word: str) -> str:
-    """What to write instead of a word that is no role."""
+    """Return what to write instead of a word that is no role."""
     role = nearest_role(word)
     advice = f"write ':{role}'" if role else "the roles are :" + " :".join(ROLES)
     return f"{advice}; a local of a function is file.py:function.variable"

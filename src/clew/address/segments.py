@@ -1,4 +1,4 @@
-"""What an address is made of: names, indices and quoted keys, read from text and written back.
+"""Parts of an address: names, indices and quoted keys, read from text and written back.
 
 Knows nothing of whole addresses, roles or patterns.
 """
@@ -15,21 +15,21 @@ Segment: TypeAlias = str | int
 _QUOTED = r"\['(?P<single>[^'\\]*(?:\\.[^'\\]*)*)'\]|\[\"(?P<double>[^\"\\]*(?:\\.[^\"\\]*)*)\"\]"
 SUBSCRIPT = re.compile(rf"\[(?P<index>0|[1-9][0-9]*)\]|{_QUOTED}", re.DOTALL)
 QUOTED_KEY = re.compile(_QUOTED, re.DOTALL)
-# What has a meaning of its own in an address; `#` has one only at its end.
+# Characters with a meaning in an address; `#` has one only at the end.
 _SIGN = re.compile(r"[:@\[\]*?'\"]|^\s|\s$")
 _PLAIN_KEY = re.compile(r"[^.\[\]*?'\"#:@\s]+")
 
 
 class Key(str):
-    """A quoted segment: taken letter by letter, never as a pattern."""
+    """A quoted segment: taken literally, never as a pattern."""
 
     __slots__ = ()
 
 
 def join(segments: Iterable[Segment]) -> str:
-    """Write segments as one dotted name; a `Key` is quoted where it needs to be.
+    """Write segments as one dotted name; a `Key` is quoted if it needs to be.
 
-    Indices become plain segments, as `matches` treats `cache[0]` and `cache.0` alike.
+    Indices become plain segments, because `matches` treats `cache[0]` and `cache.0` the same.
 
     >>> join(["cache", Key("a.b"), 0])
     "cache['a.b'].0"
@@ -46,7 +46,7 @@ def join(segments: Iterable[Segment]) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def written(name: str) -> str:
-    """Write a dotted name so that it reads back as itself: segments with signs in them quoted.
+    """Write a dotted name so that it parses as itself: segments with special characters are quoted.
 
     >>> written("convs.paper:cites.lin")
     "convs['paper:cites'].lin"
@@ -57,12 +57,12 @@ def written(name: str) -> str:
 
 
 def unquoted(subscript: re.Match[str]) -> Key:
-    """The key that a match of `SUBSCRIPT` or `QUOTED_KEY` holds, its escapes resolved."""
+    """Return the key that a match of `SUBSCRIPT` or `QUOTED_KEY` holds, its escapes resolved."""
     quoted = subscript["double"] if subscript["single"] is None else subscript["single"]
     return Key(re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL))
 
 
 def class_ranges(members: str) -> list[tuple[str, str]]:
-    """List what a class holds as ranges; a '-' in first or last place stands for itself."""
+    """Return the members of a class as ranges; a '-' in first or last position is literal."""
     found = re.findall(r"(.)-(.)|(.)", members, re.DOTALL)
     return [(low or one, high or one) for low, high, one in found]

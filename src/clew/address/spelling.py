@@ -19,8 +19,8 @@ _SPELLING = 3
 def nearest(name: str, candidates: Iterable[str], n: int = 5) -> list[str]:
     """Return the `n` names closest to `name`, best first: what the user most likely meant.
 
-    First the name itself, then the name in another case, then names that end with it (a
-    forgotten prefix), then similar spelling. Ties are settled by the names alone.
+    First the name itself, then the name in another case, then names that end with it (a forgotten
+    prefix), then similar spelling. Ties are broken by the names alone.
 
     >>> nearest("layers.0", ["encoder.layers.0", "encoder.layers.1", "head"], n=2)
     ['encoder.layers.0', 'encoder.layers.1']
@@ -59,7 +59,7 @@ def _closeness_to(wanted: str) -> Callable[[str], tuple[float, ...]]:
 
     def likeness(text: str) -> float:
         matcher.set_seq1(text[-_LONGEST_COMPARED:])
-        # Letters found in one stretch say more than the same letters scattered.
+        # Letters found in sequence count more than the same letters scattered.
         return matcher.ratio() - 0.01 * len(matcher.get_matching_blocks())
 
     def closeness(candidate: str) -> tuple[float, ...]:
