@@ -29,7 +29,7 @@ _log = logging.getLogger("clew")
 
 
 class ClewError(Exception):
-    """Catch anything Clew raises on purpose."""
+    """Base of all exceptions that Clew raises on purpose."""
 
     def __str__(self) -> str:
         # A message may quote names of a trace and of its files.
@@ -37,7 +37,7 @@ class ClewError(Exception):
 
 
 class AddressSyntaxError(ClewError, ValueError):
-    """Say what in an address cannot be read, where, and what to write instead."""
+    """An address that cannot be parsed: what is wrong, where, and what to write instead."""
 
     def __init__(self, what: str, text: str, position: int, instead: str) -> None:
         # All four go into `args`, so the exception survives pickling from a worker process.
@@ -54,7 +54,7 @@ class AddressSyntaxError(ClewError, ValueError):
 
 
 class NoMatch(ClewError, LookupError):
-    """Say that an address names nothing, and which names come nearest."""
+    """An address that names nothing; the message lists the nearest names."""
 
     def __init__(
         self, address: str, nearest: Sequence[str] = (), among: str = "the recorded names"
@@ -72,11 +72,11 @@ class NoMatch(ClewError, LookupError):
 
 
 class TraceStateError(ClewError, RuntimeError):
-    """Report a trace started, stopped or stepped at the wrong time."""
+    """A trace was started, stopped or stepped at the wrong time."""
 
 
 class MissingDependency(ClewError, ImportError):
-    """Name the package a feature needs and the command that installs it."""
+    """An optional package is missing; the message has the command that installs it."""
 
     def __init__(self, feature: str, package: str, install: str) -> None:
         super().__init__(feature, package, install)
@@ -92,11 +92,11 @@ class MissingDependency(ClewError, ImportError):
 
 
 class BadTrace(ClewError):
-    """Say which file is not, or not wholly, a trace."""
+    """A file that is not, or not wholly, a trace."""
 
 
 class NotRecorded(ClewError, LookupError):
-    """Report data that was not kept; the message says how to record it."""
+    """Data that was not recorded; the message says how to record it."""
 
 
 def _excerpt(text: str, position: int) -> tuple[str, int]:
@@ -109,7 +109,7 @@ def _excerpt(text: str, position: int) -> tuple[str, int]:
 
 
 def _printable(line: str) -> str:
-    """Keep line breaks and control codes of an address out of the message."""
+    """Escape line breaks and control codes of an address for a message."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
 
 
@@ -118,7 +118,7 @@ class ClewWarning(UserWarning):
 
 
 def warn(message: str) -> None:
-    """Give one warning, at the user's line; log it where warnings are errors."""
+    """Return one warning, at the user's line; log it instead if warnings are errors."""
     level, frame = 1, sys._getframe(0)
     torch = sys.modules.get("torch")
     skipped = (

@@ -1,4 +1,4 @@
-"""Names that a package offers, imported from where they live when they are first asked for."""
+"""Names that a package offers, imported from their modules at first use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def lazy_names(package: dict[str, Any], homes: dict[str, str]) -> Callable[[str], Any]:
-    """Give the `__getattr__` of a package, whose globals these are; `homes` are modules by name."""
+    """Return the `__getattr__` of a package with these globals; `homes` maps names to modules."""
 
     def found(name: str) -> Any:
         home = homes.get(name)

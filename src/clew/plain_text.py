@@ -1,25 +1,25 @@
-r"""Text of a traced program as text that any place can show.
+r"""Escape text of a traced program, so that it can be shown anywhere.
 
 Names, messages and source lines of a program may hold anything: codes that move a cursor, set a
-window's title, reverse the direction of reading or show nothing at all. In comes such a text, out
-comes one in which each of these characters stands as its escape, `\x1b`, and all others as they
-are. Facts (`event.name`, `to_dict()`, files of data) stay what the program said; whatever makes
-words of them for people calls this. Must not know: anything else of Clew.
+window's title, reverse the direction of reading or show nothing at all. Input: such a text. Output:
+the same text with each of these characters as its escape, `\x1b`. Data (`event.name`, `to_dict()`,
+data files) keeps the program's text; everything that shows it to people calls this. Must not know:
+anything else of Clew.
 """
 
 from __future__ import annotations
 
 import unicodedata
 
-# Control codes; what cannot be seen but changes what can: marks of direction, joiners, tags; halves
-# of characters; separators of lines and paragraphs.
+# Control codes; invisible characters that change how others are shown: marks of direction, joiners,
+# tags; surrogates; separators of lines and paragraphs.
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-# The last two of each plane are no characters, and the first such pair is not allowed in XML.
+# The last two of each plane are not characters, and the first such pair is not allowed in XML.
 _NONCHARACTER = 0xFFFE
 
 
 class _Escapes(dict[int, int | str]):
-    """What `str.translate` puts for each character, looked up once."""
+    """Maps each character to its escape for `str.translate`, computed once."""
 
     def __missing__(self, code: int) -> int | str:
         unseen = unicodedata.category(chr(code)) in _UNSEEN
@@ -42,7 +42,7 @@ _ESCAPES = _Escapes()
 
 
 def plain(text: str) -> str:
-    r"""Give a text in one line, every character of which can be seen.
+    r"""Return a text in one line, with characters that cannot be seen escaped.
 
     >>> print(plain("fc\x1b[31m\r\n"), plain("Größe × 中文 🧵"))
     fc\x1b[31m\r\n Größe × 中文 🧵
@@ -52,7 +52,7 @@ def plain(text: str) -> str:
 
 
 def plain_lines(text: str) -> str:
-    r"""Give a text whose lines stay lines, every other character of which can be seen.
+    r"""Return a text with its line breaks, and other characters that cannot be seen escaped.
 
     >>> print(plain_lines("one\x07\r\ntwo"))
     one\x07
@@ -66,7 +66,7 @@ def plain_lines(text: str) -> str:
 
 
 def first_line(text: str) -> str:
-    r"""Give the first line of a text, as the view of a single line shows a message.
+    r"""Return the first line of a text, as the view of a single line shows a message.
 
     >>> print(first_line("ValueError: no\x1b\r\nmore"))
     ValueError: no\x1b
@@ -75,7 +75,7 @@ def first_line(text: str) -> str:
 
 
 def plain_code(line: str) -> str:
-    r"""Give a line of source code; space of any kind, as tabs in it, becomes a space.
+    r"""Return a line of source code; white space of any kind, such as tabs, becomes a space.
 
     >>> print(plain_code("x = 1\t# \x1b[2J"))
     x = 1 # \x1b[2J

@@ -1,7 +1,7 @@
-"""Exceptions of the program: their text, notes on them, and who already has an event of them.
+"""Exceptions of the program: their text, notes on them, and which recordings have noted them.
 
-An exception passes many calls on its way up; each recording has it where it met it first. One
-that a signal handler raises may come up anywhere, also in the middle of Clew's own code.
+An exception passes many calls on its way up; each recording notes it where it met it first. One
+that a signal handler raises may occur anywhere, also in the middle of Clew's code.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ _MARK = "_clew_recorded"
 
 
 def mark(error: BaseException, owner: object) -> None:
-    """Remember on the exception itself that an event of `owner` has it; it may pass many calls."""
+    """Note on the exception itself that an event of `owner` has it, as it may pass many calls."""
     with contextlib.suppress(Exception):
         setattr(error, _MARK, [*_owners(error), owner])
 
 
 def is_marked(error: BaseException, owner: object) -> bool:
-    """Whether an event of `owner` already has this exception."""
+    """Return whether an event of `owner` already has this exception."""
     return owner in _owners(error)
 
 
 def unmark(error: BaseException, owner: object) -> None:
-    """Leave nothing of `owner` on an exception that goes back to the program."""
+    """Remove the note of `owner` from an exception that goes back to the program."""
     others = [other for other in _owners(error) if other is not owner]
     if others:
         setattr(error, _MARK, others)
@@ -52,7 +52,7 @@ def add_note(error: BaseException, note: str) -> None:
 
 
 def error_text(exception: BaseException) -> str:
-    """`Type: message`, whatever the exception's own `__str__` does."""
+    """Return `Type: message`; only the type if the exception's `__str__` raises."""
     try:
         return f"{type(exception).__name__}: {exception}"
     except Exception:
@@ -60,7 +60,7 @@ def error_text(exception: BaseException) -> str:
 
 
 def pass_on(error: BaseException) -> None:
-    """Raise what is not Clew's to handle: an exception that a signal handler has raised."""
+    """Raise an exception again that a signal handler of the program raised."""
     traceback = error.__traceback__
     inner = None if traceback is None else traceback.tb_next
     if inner is None:  # raised right there: no handler ran
@@ -73,7 +73,7 @@ def pass_on(error: BaseException) -> None:
 
 
 def _handlers() -> set[CodeType]:
-    """The code of the program's signal handlers."""
+    """Return the code of the program's signal handlers."""
     found = set()
     for number in signal.valid_signals():
         handler: Any = signal.getsignal(number)

@@ -1,6 +1,6 @@
 """The public `Trace`: one object over run, analyses and views.
 
-It holds no logic of its own; each method asks the room that knows. Must not know capture.
+It holds no logic; each method calls the room that does the work. Must not know capture.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Trace:
-    """What happened in a program, ready to be asked."""
+    """A recorded run of a program: events, values and ways to show them."""
 
     def __init__(self, run: Run | None = None, storage: Storage | None = None) -> None:
         self._fixed = run
@@ -47,7 +47,7 @@ class Trace:
         self._storage = storage
 
     def _current_run(self) -> Run:
-        """Give everything recorded so far, of all ranks."""
+        """Return everything recorded so far, of all ranks."""
         assert self._fixed is not None
         return self._fixed
 
@@ -57,16 +57,17 @@ class Trace:
         step: int | Iterable[int] | None = None,
         phase: str | Iterable[str] | None = None,
     ) -> Trace:
-        """Give the trace of some ranks, steps or phases alone.
+        """Return the trace of some ranks, steps or phases only.
 
-        `phase` is `"forward"`, `"backward"`, `"recompute"`, `"optimizer"` or `"data"`; each may be
-        one or several. What is not there is a ClewError that lists what is.
+        `phase` is `"forward"`, `"backward"`, `"recompute"`, `"optimizer"` or `"data"`; each
+        argument takes one or several. One that is not in the trace raises a ClewError that lists
+        those that are.
         """
         return Trace(self._current_run().only(rank, step, phase))
 
     @property
     def events(self) -> Events:
-        """Every event, rank by rank, in the order in which they began."""
+        """Return every event, rank by rank, in the order in which they began."""
         run = self._current_run()
         return run.events(np.arange(len(run)), "events")
 
@@ -76,47 +77,48 @@ class Trace:
 
     @property
     def modules(self) -> Events:
-        """Every module call."""
+        """Return every module call."""
         return self._events(MODULE, "module calls")
 
     @property
     def ops(self) -> Events:
-        """Every operation."""
+        """Return every operation."""
         return self._events(OP, "ops")
 
     @property
     def variables(self) -> Events:
-        """Every recorded binding of a variable."""
+        """Return every recorded value of a variable."""
         return self._events(VARIABLE, "variables")
 
     @property
     def steps(self) -> list[int]:
-        """The numbers of the steps in which something was recorded, in order."""
+        """Return the numbers of the steps in which something was recorded, in order."""
         return self._current_run().steps
 
     @property
     def modes(self) -> dict[int, str]:
-        """`"train"` or `"eval"` for each step in which a model ran, by its `training`."""
+        """Return `"train"` or `"eval"` for each step in which a model ran, by `training`."""
         return dict(self._current_run().modes)
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks whose events are here."""
+        """Return the ranks whose events are here."""
         return self._current_run().ranks
 
     @property
     def env(self) -> dict[str, Any]:
-        """Where and how the trace was recorded."""
+        """Return where and how the trace was recorded."""
         return dict(self._current_run().environment)
 
     @property
     def coverage(self) -> Sequence[Gap]:
-        """Everything that was not seen, with the remedy."""
+        """Return everything that could not be recorded, each with the remedy."""
         return self._current_run().coverage
 
     @property
     def findings(self) -> list[Finding]:
-        """What to read first, the worst first: crash, NaN and Inf, ranks that differ, coverage.
+        """Return what to read first, the worst first: crash, NaN and Inf, different ranks,
+        coverage.
 
         Each has `severity` (`"error"`, `"warning"`, `"info"`), `kind`, `text`, `event`, `count`:
 
@@ -126,9 +128,9 @@ class Trace:
         return findings(self._current_run())
 
     def nonfinite(self) -> list[NonFinite]:
-        """Where NaN and Inf come from, first first, as far as values were taken.
+        """Return where NaN and Inf come from, in order, as far as statistics were recorded.
 
-        Each has `event`, `value`, `kind`, `inputs` and a `hint` at what to look at. `kind` is
+        Each has `event`, `value`, `kind`, `inputs` and a `hint` at the reason. `kind` is
         `"produced"`, `"input"`, `"parameter"`, `"constant"`, or `"absorbed"` for what reaches no
         module's output, loss or gradient, such as the -inf of a mask; those come last:
 
@@ -141,20 +143,20 @@ class Trace:
 
     @property
     def crash(self) -> Crash | None:
-        """The exception that ended the recorded block, None if it ended well."""
+        """Return the exception that ended the recorded block, None if there was none."""
         return first_crash(self._current_run())
 
     def __getitem__(self, address: str) -> Selection:
-        """Give the events that an address names: `t["encoder.layers.0"]`, `t["fc:in"]`.
+        """Return the events that an address names: `t["encoder.layers.0"]`, `t["fc:in"]`.
 
         The address language is that of `capture=`: `layers.*` for several, `layers.0#2` for the
         third call, `fc.weight:grad`, `op:aten.mm*`, `line:model.py:57`, and `@1` at the end for
-        rank 1 alone. What matches nothing raises with the nearest names that exist.
+        rank 1 alone. An address that matches nothing raises with the nearest names that exist.
         """
         return analysis.select(self._current_run(), address)
 
     def _ipython_key_completions_(self) -> list[str]:
-        """Give the addresses that IPython offers after `t["`."""
+        """Return the addresses that IPython offers after `t["`."""
         return analysis.names(self._current_run())
 
     def find(self, pattern: str) -> Selection:
@@ -162,22 +164,22 @@ class Trace:
         return analysis.find(self._current_run(), pattern)
 
     def series(self, address: str, *, mode: str | None = None) -> Series:
-        """The values of an address over the run, with their steps and ranks.
+        """Return the values of an address over the run, with their steps and ranks.
 
-        `mode` is `"train"` or `"eval"` for the values of such steps alone.
+        `mode`, `"train"` or `"eval"`, selects the values of such steps.
         """
         return analysis.series_of(self._current_run(), address, mode)
 
     def tree(
         self, depth: int | None = None, fold: bool = True, rows: int | None = None
     ) -> TreeView:
-        """Modules and their source, repeated layers folded; `str()` of it is the text."""
+        """Return the tree of module calls, repeated layers folded; its `str()` is the text."""
         return views.tree_view(self._current_run(), depth=depth, fold=fold, rows=rows)
 
     def code(
         self, address: str | None = None, *, succinct: bool = True, color: bool | None = None
     ) -> CodeView:
-        """Every source line with the ops it ran and the named values; `str()` of it is the text."""
+        """Return source lines with the ops they ran and the named values; `str()` is the text."""
         run = self._current_run()
         rows = None if address is None else [event.row for event in analysis.select(run, address)]
         return views.code_view(run, rows, succinct=succinct, color=color)
@@ -199,9 +201,9 @@ class Trace:
         show: Sequence[str] = ("params", "time"),
         theme: str = "auto",
     ) -> GraphView:
-        """What flowed from module to module, to be drawn: `t.graph(depth=2).svg("g.svg")`.
+        """Return the graph of how tensors flow between modules: `t.graph(depth=2).svg("g.svg")`.
 
-        All of the run, or the calls that an address names.
+        It shows one forward pass, or the calls that an address names.
         """
         run = self._current_run()
         rows = None if address is None else [event.row for event in analysis.select(run, address)]
@@ -212,11 +214,11 @@ class Trace:
         )  # fmt: skip
 
     def table(self) -> TableView:
-        """One row per event; `str()` of it is the text."""
+        """Return a table with one row per event; its `str()` is the text."""
         return views.table_view(self._current_run())
 
     def to_pandas(self) -> Any:
-        """The table as a pandas DataFrame."""
+        """Return the table as a pandas DataFrame."""
         try:
             import pandas
         except ImportError as missing:
@@ -224,11 +226,11 @@ class Trace:
         return pandas.DataFrame(self.table().columns())
 
     def save(self, path: str | os.PathLike[str], *, exist: str = "replace") -> Path | str:
-        """Write the trace into a folder; where it is.
+        """Write the trace into a folder; return its path.
 
         If a trace is there, `exist="replace"` replaces it, `"keep"` moves it to `run.1.clew`,
-        `"error"` raises. A URL such as `s3://bucket/run.clew` is reached through fsspec; nothing
-        is moved there, and with `"keep"` the new one gets the number.
+        `"error"` raises. A URL such as `s3://bucket/run.clew` is reached through fsspec; nothing is
+        moved there, and with `"keep"` the new one gets the number.
         """
         from clew.run.writing import event_rows
         from clew.store.write.save import save
@@ -238,7 +240,7 @@ class Trace:
         return place
 
     def _saved(self, place: Path | str) -> None:
-        """Go on reading from what was saved, if that is where this trace was."""
+        """Continue reading from the saved folder, if this trace was loaded from there."""
         if self._storage is not None and str(place) in (
             str(self._storage), os.path.abspath(str(self._storage))
         ):  # fmt: skip
@@ -265,15 +267,15 @@ class Trace:
     ) -> Report:
         """Write the trace and a viewer for it into one HTML file, which needs no network.
 
-        Past `events` events the middle is left out, and the page says so. `redact` leaves out
-        source text, full paths and facts about the machine. If there is a page, `exist="replace"`
-        replaces it, `"keep"` moves it to `run.1.html`, `"error"` raises.
+        If there are more than `events` events the middle is left out, and the page says so.
+        `redact` leaves out source text, full paths and facts about the machine. If the file exists,
+        `exist="replace"` replaces it, `"keep"` moves it to `run.1.html`, `"error"` raises.
         """
         side = self._side(title or str(self.env.get("name") or Path(path).stem))
         return views.write_report(side, path, events=events, redact=redact, exist=exist)
 
     def to_dict(self) -> dict[str, Any]:
-        """The trace as plain data."""
+        """Return the trace as plain data."""
         return {
             "environment": self.env,
             "findings": [finding.to_dict() for finding in self.findings],
@@ -307,7 +309,7 @@ class Trace:
 
 
 def load(path: str | os.PathLike[str]) -> Trace:
-    """Open a saved trace, whole, still growing or left behind by a kill; every rank of it.
+    """Open a saved trace with all its ranks: complete, still growing or left by a kill.
 
     A URL such as `s3://bucket/run.clew` is reached through fsspec.
     """
