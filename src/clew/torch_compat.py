@@ -1,9 +1,7 @@
 """Wrap torch's private functions and its differences between versions.
 
-Each entry names the versions it was seen on and its fallback; without a note, 2.6 to 2.13. Except
-for `store.format.payload_torch`, other modules call no private function of torch's modules. They
-use private attributes and methods of its objects (`OpOverload._op`, `Tensor._version`,
-`Node._sequence_nr`), in the hot path where a wrapper would be too slow.
+`tests/unit/test_private_torch.py` finds private names elsewhere, and lists the few that stay where
+they are for each op, or where torch need not be there. Seen on 2.6 to 2.13.
 """
 
 from __future__ import annotations
@@ -21,11 +19,14 @@ import torch
 import torch.nn.modules.module as nn_module
 from torch._C import _len_torch_dispatch_stack
 from torch._functorch import pyfunctorch
+from torch._ops import HigherOrderOperator as HigherOrderOperator
 from torch._ops import OpOverload
 from torch.autograd.graph import _engine_run_backward
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import (
-    TorchDispatchMode,
+    TorchDispatchMode as TorchDispatchMode,
+)
+from torch.utils._python_dispatch import (
     _disable_current_modes,
     _pop_mode,
     _push_mode,
@@ -116,6 +117,12 @@ next_autograd_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node
 
 
+def autograd_number(node: Any) -> int:
+    """Return the number of an autograd node."""
+    number: int = node._sequence_nr()
+    return number
+
+
 def is_recomputing() -> bool:
     """Return whether a checkpoint recomputes, in a backward pass, what it has not kept."""
     if current_autograd_node() is None:
@@ -186,6 +193,21 @@ def counting_writes(op: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def direct_call(func: Any) -> Callable[..., Any]:
+    """Return what runs an op with one Python call less: an overload's only forwards to `_op`."""
+    return func._op if type(func) is OpOverload else func
+
+
+def schema_of(func: Any) -> Any:
+    """Return the schema of an op, None for one that has none, as those given functions to run."""
+    return getattr(func, "_schema", None)
+
+
+def can_decompose(func: OpOverload) -> bool:
+    """Return whether an op may run as other ops."""
+    return bool(func._can_decompose())
+
+
 def is_composite(func: Any) -> bool:
     """Return whether an op only runs other ops, and has no kernel itself.
 
@@ -220,13 +242,19 @@ def tensors_for_numbers(func: Any, args: tuple[Any, ...], error: BaseException) 
     ]
 
 
+def shard_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return what a DTensor has in this process, None for any other tensor."""
+    return getattr(tensor, "_local_tensor", None)
+
+
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """Return the part of a tensor in this process: the shard of a DTensor, else the tensor itself.
 
     Waits for a collective that may still run, but not through its wrapper, which then still
     believes that it has to wait. Seen on 2.6 to 2.13.
     """
-    local: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
+    shard = shard_of(tensor)
+    local = tensor if shard is None else shard
     if type(local).__name__ == "AsyncCollectiveTensor":
         wrapper: Any = local
         local = torch.ops._c10d_functional.wait_tensor(wrapper.elem)
@@ -255,6 +283,30 @@ def own_store(name: str) -> tuple[Any, float]:
 is_transformed: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 # Whether a tensor stands for zeros without memory for them, as autograd makes them.
 is_zero_tensor: Callable[[torch.Tensor], bool] = torch.Tensor._is_zerotensor
+# Whether autograd knows a tensor as a view.
+is_view: Callable[[torch.Tensor], bool] = torch.Tensor._is_view
+
+
+def sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the indices and values of a COO tensor as they are; a place may come twice."""
+    return tensor._indices(), tensor._values()
+
+
+def quantized(integers: torch.Tensor, scale: float, zero_point: int) -> torch.Tensor:
+    """Return the quantised tensor that some integers are, with one scale."""
+    return torch._make_per_tensor_quantized_tensor(integers, scale, zero_point)
+
+
+def quantized_by_channel(
+    integers: torch.Tensor, scales: torch.Tensor, zero_points: torch.Tensor, axis: int
+) -> torch.Tensor:
+    """Return the quantised tensor that some integers are, with a scale per channel."""
+    return torch._make_per_channel_quantized_tensor(integers, scales, zero_points, axis)
+
+
+def generator_key(generator: Any) -> int:
+    """Return the address of a generator, of which Python has another object each time."""
+    return int(generator._cdata)
 
 
 def cpu_copy(tensor: torch.Tensor) -> torch.Tensor:
@@ -362,8 +414,24 @@ def compiled_graph_class(load: bool) -> Any:
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
-    """Return whether calls of a module go through `torch.compile`."""
-    return "_orig_mod" in module._modules or module._compiled_call_impl is not None
+    """Whether calls of a module go through `torch.compile`."""
+    return "_orig_mod" in module._modules or is_compiled_in_place(module)
+
+
+def is_compiled_in_place(module: torch.nn.Module) -> bool:
+    """Whether `module.compile()` was called."""
+    return module._compiled_call_impl is not None
+
+
+def compiled_inside(module: torch.nn.Module) -> torch.nn.Module | None:
+    """Return the module that `torch.compile` made this one of, None for any other."""
+    # A scripted module has dictionaries of its own kind, with little more than `items`.
+    return dict(module._modules.items()).get("_orig_mod")
+
+
+def is_dynamo_loaded() -> bool:
+    """Whether anything may have been compiled in this process."""
+    return "torch._dynamo" in sys.modules
 
 
 def is_dynamo_graph(module: torch.nn.Module) -> bool:
@@ -413,7 +481,12 @@ def around_compiling(
     return undo
 
 
-# Hooks of all modules, by number, and the numbers of those that run also after an exception.
+def forward_hooks(module: torch.nn.Module) -> dict[int, Any]:
+    """Return a module's own forward hooks, by number; replicas of it have the same dictionary."""
+    return module._forward_hooks
+
+
+# Hooks of all modules, by number, and the numbers of those that errors do not keep from running.
 GLOBAL_HOOKS: tuple[dict[int, Any], ...] = (
     nn_module._global_forward_pre_hooks,
     nn_module._global_forward_hooks,
@@ -463,8 +536,11 @@ def on_export(listener: Callable[[bool], None]) -> Callable[[], None]:
     return end
 
 
-# Whether `torch.jit.trace` follows the calling code: sizes are tensors then, and what is done with
-# them goes into its graph, unless its state is set aside.
+# The modules of torch's built-in functions begin so.
+BUILTIN_MODULES = "torch._C._"
+
+# Whether `torch.jit.trace` follows the code that asks: sizes are tensors then, and what is done
+# with them goes into its graph, unless its state is put aside.
 is_jit_tracing: Callable[[], bool] = torch._C._is_tracing
 jit_state: Callable[[], Any] = torch._C._get_tracing_state
 set_jit_state: Callable[[Any], None] = torch._C._set_tracing_state  # type: ignore[attr-defined]

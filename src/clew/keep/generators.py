@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-# Arguments that decide whether an op draws random numbers at all.
+from clew.torch_compat import generator_key
+
+# Arguments that say whether an op draws at all.
 _SWITCHES = ("train", "training")
 _CHANCES = ("dropout_p", "p", "dropout")
 
@@ -52,7 +54,7 @@ class Generators:
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        self._numbers: dict[Any, int] = {}
+        self._numbers: dict[str | int, int] = {}
         self._counts: list[int] = []
 
     def draw(
@@ -69,14 +71,15 @@ class Generators:
         return number, self._counts[number] - 1
 
     def _number(self, generator: Any, args: tuple[Any, ...], given: dict[str, Any]) -> int:
-        key, name = str(_device(args, given)), ""
+        name = str(_device(args, given))
+        key: str | int = name
         if generator is not None:
-            # torch makes a new Python object for it each time; the C++ object stays the same.
-            key, name = generator._cdata, f"{generator.device} {len(self.names)}"
+            # Python's object for it is another each time; what it stands for is not.
+            key, name = generator_key(generator), f"{generator.device} {len(self.names)}"
         number: int | None = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self.names)
-            self.names.append(name or key)
+            self.names.append(name)
             self._counts.append(0)
         return number
 

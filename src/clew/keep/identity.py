@@ -20,7 +20,7 @@ from clew.keep import nesting
 from clew.keep.generators import Generators
 from clew.program_errors import pass_on
 from clew.stream.records import SAME, WRITTEN, Extra, UnknownShape
-from clew.torch_compat import function_mode_count, unobserved
+from clew.torch_compat import function_mode_count, is_view, shard_of, unobserved
 
 if TYPE_CHECKING:
     from clew.record.module_registry import ModuleTable
@@ -125,8 +125,8 @@ class TensorTable:
         known = self._versions.get(id(tensor))
         if known is not None and known[0] is token:
             return known[1]
-        # Made by an op: a view has the version that its memory had then, which is not recorded.
-        return now if tensor._is_view() else 0
+        # Straight from an op: a view has the version its memory had then, which nobody wrote down.
+        return now if is_view(tensor) else 0
 
     def _adopt(self, tensor: Tensor, producer: int) -> Token:
         """Make a token for a tensor that no recorded op made. Flat: runs for every parameter."""
@@ -341,8 +341,8 @@ def version_of(tensor: Tensor) -> int | None:
 
 
 def odd_facts(tensor: Any) -> tuple[Any, ...]:
-    """Read the facts of subclasses, sparse, nested, quantised, wrapped tensors, each guarded."""
-    local = _try(lambda: tensor._local_tensor, None)
+    """Facts of subclasses, sparse, nested, quantised, wrapped tensors: each one guarded."""
+    local = _try(lambda: shard_of(tensor), None)
     dims = _try(lambda: [_dim(d) for d in tensor.shape], None)
     return (
         # An object that no other value has: Python would share one empty plain tuple.

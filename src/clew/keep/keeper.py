@@ -387,8 +387,8 @@ def look_at(tensor: Tensor) -> Look:
 
 
 def _look_at_memory(tensor: Tensor) -> Look:
-    version = None if tensor.is_inference() else tensor._version
     facts = (tuple(tensor.shape), tensor.dtype, "cpu", tensor.stride(), tensor.requires_grad)
+    version = version_of(tensor)
     memory = (id(tensor), version, tensor.data_ptr())
     size = tensor.nbytes
     if size > _FEW_BYTES and version is not None and tensor.untyped_storage().resizable():

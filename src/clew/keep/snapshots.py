@@ -17,7 +17,7 @@ from torch import Tensor
 from clew.events.records import Payload, pack
 from clew.events.statistics import Numbers, Statistics
 from clew.keep.statistics import memory_of, statistics_of_bytes
-from clew.torch_compat import has_memory, is_transformed, is_zero_tensor, local_part
+from clew.torch_compat import has_memory, is_transformed, is_zero_tensor, local_part, sparse_parts
 
 # Compressed sparse layouts, with the names of their two index parts.
 COMPRESSED = {
@@ -137,7 +137,7 @@ def elements_of(tensor: Tensor) -> Tensor | None:
     if type(local) not in (Tensor, torch.nn.Parameter):
         return None
     if local.layout is torch.sparse_coo:
-        local = (local if local.is_coalesced() else local.coalesce())._values()
+        local = sparse_parts(local if local.is_coalesced() else local.coalesce())[1]
     elif local.layout in COMPRESSED:
         local = local.values()
     elif local.is_quantized:
@@ -157,8 +157,9 @@ def parts_of(tensor: Tensor, elements: Tensor) -> Payload | None:
     parts: dict[str, Tensor]
     facts: dict[str, Any] = {}
     if local.layout is torch.sparse_coo:
-        # Not coalesced: the payload keeps the tensor as it is, only statistics sum duplicates.
-        parts = {"indices": local._indices(), "values": local._values().resolve_conj()}
+        # As they are: added up only where one looks at the numbers.
+        indices, values = sparse_parts(local)
+        parts = {"indices": indices, "values": values.resolve_conj()}
     elif local.layout in COMPRESSED:
         rows, columns = COMPRESSED[local.layout]
         parts = {rows: getattr(local, rows)(), columns: getattr(local, columns)(),

@@ -27,11 +27,15 @@ from clew.torch_compat import (
     GLOBAL_HOOKS,
     WRAPPED_CALL,
     around_compiling,
+    autograd_number,
     compiled_graph_class,
     compiled_graph_count,
+    compiled_inside,
     current_autograd_node,
     is_compiled,
+    is_compiled_in_place,
     is_dynamo_graph,
+    is_dynamo_loaded,
     is_scripted,
     next_autograd_number,
 )
@@ -72,7 +76,7 @@ class CompiledSource:
         """Prepare for the code that is compiled already; `on_wrapper` handles later wrappers."""
         if self._how == "opaque":
             self._recorder.modules.on_wrapper = self._on_wrapper
-        if "torch._dynamo" not in sys.modules:
+        if not is_dynamo_loaded():
             return  # nothing is compiled yet
         modules = [name.entry.ref() for name in self._recorder.modules.names]
         compiled = any(module is not None and is_compiled(module) for module in modules)
@@ -123,8 +127,7 @@ class CompiledSource:
         table = self._recorder.modules
         called = [(name, name.entry.ref()) for name in table.names if name.entry.calls]
         live = [(name.path, module) for name, module in called if module is not None]
-        # The dictionaries of a scripted module have little more than `items`.
-        inner = [(path, dict(module._modules.items()).get("_orig_mod")) for path, module in live]
+        inner = [(path, compiled_inside(module)) for path, module in live]
         paths = [path for path, m in inner if m is not None and not table.entries[id(m)].calls]
         for path in paths or [path for path, module in live if is_dynamo_graph(module)]:
             self._on_gap(_region(path, "it ran compiled, without the modules inside it"))
@@ -255,7 +258,7 @@ def _begin(
         number = next_autograd_number()
         if node.phase == BACKWARD:
             running = current_autograd_node()
-            number = -1 if running is None else running._sequence_nr()
+            number = -1 if running is None else autograd_number(running)
         return next(recorder.buffer.ids), node, parent, number, tokens
     except Exception as fault:
         recorder.gaps.fault(fault, "a compiled region")
@@ -267,7 +270,7 @@ def _compiled_in_place(lane: Lane, frame: FrameType, parent: int) -> DirectCall 
     top, walker = lane.stack[-1], frame
     while id(walker) != top[FRAME] and walker.f_back is not None:
         module = first_argument(walker) if walker.f_code is WRAPPED_CALL else None
-        if module is not None and module._compiled_call_impl is not None:
+        if module is not None and is_compiled_in_place(module):
             call = lane.direct_call(walker)
             if call is not None:
                 return call

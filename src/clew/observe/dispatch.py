@@ -23,8 +23,6 @@ from typing import Any
 from weakref import ref
 
 from torch import Tensor, is_grad_enabled, strided
-from torch._ops import HigherOrderOperator, OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from clew.callbacks.apply import Named
 from clew.events.model import Gap
@@ -38,14 +36,19 @@ from clew.record.recorder import Recorder
 from clew.record.thread_state import FRAME, ID, NAME, NODE, Lane
 from clew.stream.records import tokens_in
 from clew.torch_compat import (
+    HigherOrderOperator,
+    TorchDispatchMode,
+    can_decompose,
     counting_writes,
     current_autograd_node,
+    direct_call,
     function_mode_count,
     hide_from_dynamo,
     is_jit_tracing,
     next_autograd_number,
     push_mode,
     remove_mode,
+    schema_of,
     tensors_for_numbers,
     unobserved,
 )
@@ -388,15 +391,14 @@ class OpFacts:
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
-        self.func = func  # kept alive, so that no other op gets its id
-        # An overload's `__call__` only forwards to `_op`.
-        self.call: Callable[..., Any] = func._op if type(func) is OpOverload else func
-        # Whether its arguments include functions to run, as those of `torch.cond`.
+        self.func = func  # kept alive, so that its id stays its own
+        self.call = direct_call(func)
+        # One that is given functions to run, as `torch.cond` is.
         self.higher_order = isinstance(func, HigherOrderOperator)
         # Whether it is a mark for the profiler, not a computation.
         self.annotation = getattr(func, "namespace", "") == "profiler"
-        schema: Any = getattr(func, "_schema", None)
-        # Whether its result requires no grad although it is a view of a tensor that does.
+        schema = schema_of(func)
+        # Whether a view of a tensor with a gradient has none.
         self.detaches = getattr(schema, "name", "") == "aten::detach"
         # Arguments the op writes to, by name, with their positions.
         self.writes: dict[str, int] = {}
@@ -421,7 +423,7 @@ class OpFacts:
             and not self.writes
             and (len(self.bases) == 1 or not any(b is not None for b in self.bases))
             and all(str(value.type) == "Tensor" for value in schema.returns)
-            and not func._can_decompose()
+            and not can_decompose(func)
             and self.watch is None
         )
         self.base = self.bases[0] if self.plain else None

@@ -18,6 +18,7 @@ from torch import Tensor
 from clew.events.model import Gap
 from clew.observe.variables.user_code import is_library
 from clew.record.recorder import Recorder
+from clew.torch_compat import BUILTIN_MODULES
 
 # A new thread is profiled for so many calls and returns, then left alone.
 _LOOKS = 5000
@@ -112,7 +113,7 @@ def _is_torch(function: Any) -> bool:
     if isinstance(getattr(function, "__self__", None), Tensor):
         return True
     module = str(getattr(function, "__module__", ""))
-    return (module == "torch" and function.__self__ is None) or module.startswith("torch._C._")
+    return (module == "torch" and function.__self__ is None) or module.startswith(BUILTIN_MODULES)
 
 
 def _is_program_s(thread: threading.Thread) -> bool:

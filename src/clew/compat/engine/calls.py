@@ -19,7 +19,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from clew.frame_locals import first_argument
 from clew.observe.compiled import silence_extra_call
-from clew.torch_compat import WRAPPED_CALL
+from clew.torch_compat import WRAPPED_CALL, forward_hooks
 
 _Names: TypeAlias = "WeakKeyDictionary[nn.Module, list[str]]"
 numbers = itertools.count()
@@ -138,7 +138,7 @@ class KnownModules:
             finalize(module, self.paths.pop, id(module), None).atexit = False
         self.paths[id(module)] = path
         self._names[module] = names
-        self._originals[id(module._forward_hooks)] = module
+        self._originals[id(forward_hooks(module))] = module
         (self._shared.add if len(names[module]) > 1 else self._shared.discard)(id(module))
 
     def modules(self) -> list[nn.Module]:
@@ -154,7 +154,7 @@ class KnownModules:
             return None
         original: nn.Module | None = module
         if module not in self._names:
-            original = self._originals.get(id(module._forward_hooks))
+            original = self._originals.get(id(forward_hooks(module)))
         if original is None or id(original) not in self.paths:
             return None
         return _name_of(original, self._names[original]) or self._root

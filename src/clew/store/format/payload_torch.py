@@ -50,17 +50,15 @@ def _from_parts(payload: Payload, torch: Any) -> Any:
     integers = parts["integers"]
     if tuple(integers.shape) != tuple(payload.shape):
         raise ValueError("its integers do not fill its shape")
+    from clew.torch_compat import quantized, quantized_by_channel  # it loads torch
+
     if "scale" in facts:
-        return torch._make_per_tensor_quantized_tensor(
-            integers, facts["scale"], facts["zero_point"]
-        )
+        return quantized(integers, facts["scale"], facts["zero_point"])
     axis = facts["axis"]
     channels = (integers.shape[axis],)
     if parts["scales"].shape != channels or parts["zero_points"].shape != channels:
         raise ValueError("its scales do not fit its channels")
-    return torch._make_per_channel_quantized_tensor(
-        integers, parts["scales"], parts["zero_points"], axis
-    )
+    return quantized_by_channel(integers, parts["scales"], parts["zero_points"], axis)
 
 
 def save_tensors(tensors: Any, target: Path) -> None:
