@@ -24,7 +24,7 @@ from clew.request.limits import Limits
 from clew.run.live_derived import LiveDerived
 from clew.run.run import Run, run_of
 from clew.session.batching import Deferred, Direct, Unkept
-from clew.session.surroundings import module_rows, rank_and_size, source_text, surroundings
+from clew.session.environment import Environment, module_rows, rank_and_size, source_text
 from clew.store.read.worker_files import WorkerFiles
 from clew.store.write.memory_sink import MemoryStore
 from clew.store.write.worker_file import WorkerFile
@@ -51,7 +51,7 @@ class WatchTrace(Trace):
         from clew.record.recorder import Recorder
 
         self._process = os.getpid()
-        self._clock, self._time = time.perf_counter_ns(), time.time()
+        self._environment = Environment()
         self.gaps = Gaps("watch", "a value", warns=True)
         self._knows_torch = False
         self._crash: str | None = None
@@ -120,7 +120,7 @@ class WatchTrace(Trace):
         from clew.record.encoder import Surroundings
 
         environment = {
-            **surroundings("watch", self._clock, self._time),
+            **self._environment.facts("watch"),
             "level": "variables",
             "values": "stats",
             "crash": self._crash,

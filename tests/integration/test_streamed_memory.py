@@ -15,7 +15,7 @@ from torch import nn
 import clew
 from clew.keep import value_records
 from clew.run import derive
-from clew.session import session
+from clew.session import trace_store
 
 # Of all that is remembered of the past; what grows past this grows for ever.
 MOST_BYTES = 40_000
@@ -47,7 +47,7 @@ def test_memory_does_not_grow_with_steps(
     settings: dict[str, Any], steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Small, so that few steps reach them.
-    monkeypatch.setattr(session, "_TEMPLATES", 64)
+    monkeypatch.setattr(trace_store, "_TEMPLATES", 64)
     monkeypatch.setattr(derive, "_RECENT_EVENTS", 64)
     monkeypatch.setattr(value_records, "_MANY", 16)
     model = Net()
@@ -87,7 +87,7 @@ def test_rows_let_go_of_and_used_again_are_read_as_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Arguments that come again long after are those of each event."""
-    monkeypatch.setattr(session, "_TEMPLATES", 4)
+    monkeypatch.setattr(trace_store, "_TEMPLATES", 4)
     factors = [float(n % 7) for n in range(40)]
     with clew.trace(out=tmp_path / "run.clew") as t:
         for factor in factors:

@@ -12,7 +12,6 @@ __all__ = [
     "Tracer",
     "active_trace",
     "begin_worker",
-    "surroundings",
     "trace",
     "unrecorded",
 ]

@@ -10,20 +10,27 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from clew.address import Address, compile_pattern
+from clew.callbacks.apply import Named
+from clew.callbacks.gather import Gather
+from clew.keep.keeper import Keeper
+from clew.observe.dataloader import LoaderSource, WorkerPlan
+from clew.observe.gradients import GradSource
+from clew.observe.tap_source import TapSource
 from clew.record.gaps import Gaps
+from clew.record.recorder import Recorder
+from clew.record.steps import Steps
 from clew.request.interest import interest_of
 from clew.request.request import Request
+from clew.session.rank_mail import SampleMail
 from clew.session.workers import begin_worker
+from clew.store.format.payload_numpy import decode
 from clew.store.read.worker_files import WorkerFiles
 from clew.stream.batch import Observer
+from clew.torch_compat import is_compiling, keep_from_dynamo
 
 if TYPE_CHECKING:
-    from clew.callbacks.gather import Gather
-    from clew.observe.gradients import GradSource
     from clew.observe.variables.captured import VariableSource
     from clew.observe.variables.watched import WatchSource
-    from clew.record.recorder import Recorder
-    from clew.record.steps import Steps
 
 
 class Assembly:
@@ -38,14 +45,6 @@ class Assembly:
         training: Callable[[], bool | None],
         gaps: Gaps,
     ) -> None:
-        from clew.callbacks.apply import Named
-        from clew.keep.keeper import Keeper
-        from clew.observe.dataloader import LoaderSource, WorkerPlan
-        from clew.observe.gradients import GradSource
-        from clew.observe.tap_source import TapSource
-        from clew.observe.variables.captured import VariableSource
-        from clew.torch_compat import is_compiling
-
         self._recorder = recorder
         # Without a model it shows only as it runs what is a module and what a variable.
         self.interest = interest = interest_of(
@@ -67,6 +66,9 @@ class Assembly:
         variables = [address for address in ledger.addresses if self._may_be_variable(address)]
         self.variables: VariableSource | None = None
         if variables:
+            # Which takes long to load, and most traces have no use for.
+            from clew.observe.variables.captured import VariableSource
+
             self.variables = VariableSource(
                 recorder, variables, self.named, ledger, gaps.add, is_compiling
             )
@@ -79,10 +81,6 @@ class Assembly:
         self.workers = LoaderSource(recorder, plan, begin_worker, WorkerFiles, gaps.add)
 
     def _gather(self, every: int | None, steps: Steps, gaps: Gaps) -> Gather:
-        from clew.callbacks.gather import Gather
-        from clew.session.rank_mail import SampleMail
-        from clew.store.format.payload_numpy import decode
-
         named = self.named
         gather = Gather(
             self._recorder, every, steps, named.callbacks_of, decode, SampleMail(), gaps.add,
@@ -131,21 +129,20 @@ class Assembly:
 
 
 def _watch_source(recorder: Recorder, request: Request, gaps: Gaps) -> WatchSource:
-    """Follows variables by name; told with the rest of what is live."""
+    """Follow variables by name, told with the rest of what is live."""
+    # They take long to load, and most traces have no use for them.
     from clew.keep import glances  # noqa: F401 - which is known once it is loaded
     from clew.observe.variables.frames import monitoring, tracing
     from clew.observe.variables.selector import Wishes
     from clew.observe.variables.user_code import Scope
     from clew.observe.variables.watched import WatchSource
     from clew.observe.variables.watched_variables import Wants
-    from clew.torch_compat import keep_from_dynamo
+    from clew.watch_output import output_for
 
     keep_from_dynamo((monitoring, tracing))
     wants = Wants(Wishes(request.watch), "full" if request.values == "full" else "stats")
     tell = None
     if request.live:
-        from clew.watch_output import output_for
-
         output = output_for(None, 3, False)
         tell = None if output is None else output.tell
     return WatchSource(recorder, wants, Scope(), tell, gaps.tell, everywhere=True)

@@ -23,13 +23,13 @@ from clew.request.limits import Limits, Schedule
 from clew.request.request import Request, models_of, request_of
 from clew.run.run import Run
 from clew.session.decorating import inside
-from clew.session.session import Session
 from clew.traces import Trace
 
 if TYPE_CHECKING:
     from torch import nn
 
     from clew.record.recorder import Recorder
+    from clew.session.session import Session
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -225,6 +225,9 @@ class Tracer(Trace):
             self._depth += 1
             return
         if self._session is None:
+            # `clew.watch` loads this file where there is no torch.
+            from clew.session.session import Session
+
             self._session = Session(self._models, self._request)
             # From here on weak references and names are enough.
             self._models = {}
@@ -248,7 +251,7 @@ class Tracer(Trace):
 
     def _saved(self, place: Path | str) -> None:
         if self._session is not None and str(place) == str(self.path):
-            self._session.rewritten()
+            self._session.store.rewritten()
 
     def _current_run(self) -> Run:
         if self._session is None:

@@ -136,8 +136,6 @@ class Unmatched:
 
     def _without_match(self, texts: set[str]) -> Iterator[Gap]:
         """Say which addresses nothing matches, each with the nearest names of what ran."""
-        from clew.observe.variables.frames.functions import missing
-
         self._ledger.came.update(self._recorder.met_by_workers)
         modules = self._recorder.modules
         unmatched = [a for a in self._ledger.unmatched() if a.text in texts]
@@ -145,6 +143,8 @@ class Unmatched:
         owned = [path for path, _ in modules.tensors()] if unmatched else []
         for address in unmatched:
             if address.kind == "function" and address.role is None:
+                from clew.observe.variables.frames.functions import missing  # loaded by now
+
                 why = str(missing(address.path, address.segments))
                 instead = "import the module first, or name a function that exists"
                 yield Gap(_TO_CAPTURE, address.text, why, instead)

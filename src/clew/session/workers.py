@@ -11,7 +11,7 @@ from clew.request.interest import Interest
 from clew.request.ledger import Ledger
 from clew.request.limits import Limits
 from clew.session.batching import Direct
-from clew.session.surroundings import source_text
+from clew.session.environment import source_text
 from clew.store.write.worker_file import WorkerFile
 
 if TYPE_CHECKING:

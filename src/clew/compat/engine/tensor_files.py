@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from clew.request.callbacks import norm
-from clew.session.surroundings import rank_and_size
+from clew.session.environment import rank_and_size
 from clew.store.format.payload_torch import save_tensors
 
 # Characters that cannot be in a file name here, and `%`, so that the coding is unambiguous.

@@ -12,7 +12,7 @@ from torch import nn
 from clew.compat.engine.growing_hdf5 import GrowingHdf5
 from clew.compat.tensortrace.tracer import ModelTracer, TracedModel
 from clew.compat.tensortrace.variable import GlobalVariableResult
-from clew.session.surroundings import rank_and_size
+from clew.session.environment import rank_and_size
 
 
 class Saved(tuple[Any, Any]):

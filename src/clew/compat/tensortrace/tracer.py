@@ -11,7 +11,7 @@ from clew.compat.engine.collecting import Collecting, GlobalVariableResult, Loca
 from clew.compat.tensortrace.variable import Variable
 from clew.errors import ClewError
 from clew.request.callbacks import stack, stack_padded
-from clew.session.surroundings import rank_and_size
+from clew.session.environment import rank_and_size
 
 
 def stack_tensors(name: str, results: Any, *lists: Any) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from clew.compat.engine.tensor_files import own_parts
-from clew.session.surroundings import rank_and_size
+from clew.session.environment import rank_and_size
 from clew.store.format.payload_torch import save_tensors
 from clew.watch_output import print_lines, safe_name
 

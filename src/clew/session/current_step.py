@@ -1,0 +1,63 @@
+"""The step that runs: its number, and whether it is a train or an eval step."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from clew.record.module_registry import ModuleName
+from clew.record.recorder import Recorder
+from clew.record.steps import Steps
+from clew.record.thread_state import START, Lane
+
+
+class CurrentStep:
+    """Begins steps, and says of each what kind it is: by the models given, or by what runs."""
+
+    def __init__(self, recorder: Recorder, models: dict[str, tuple[str, list[ModuleName]]]) -> None:
+        self.steps = Steps()
+        self._recorder = recorder
+        self._models = models
+        self._began = 0
+        # Threads with a call open that began before the step.
+        self._straddling: set[int] = set()
+
+    @property
+    def number(self) -> int:
+        """Which step it is."""
+        return self.steps.number
+
+    def begin(self) -> int:
+        """Begin the next step; return its number."""
+        number = self.steps.begin()
+        self._began = self._recorder.clock()
+        self._recorder.buffer.turn[0] += 1
+        lane = self._recorder.lane()
+        if lane.outermost is not None:  # a wrapper, say, whose model has ended the step
+            self._straddling.add(lane.ident)
+        return number
+
+    def root(self) -> nn.Module | None:
+        """Return the model whose names are used, which says what kind of step one is."""
+        _, names = next(iter(self._models.values()), ("", []))
+        return names[0].entry.ref() if names else None
+
+    def training(self) -> bool | None:
+        """Whether this is a train step, as far as that can be told while a model runs."""
+        if self.steps.is_settled:
+            return None
+        lane = self._recorder.lane()
+        running = lane.outermost
+        root = self.root()
+        root = running if root is None else root
+        began_here = lane.stack[-1][START] >= self._began
+        if root is not None and running is not None and began_here:
+            self.steps.settle(root.training)
+        return None if root is None else root.training
+
+    def on_idle(self, lane: Lane, module: nn.Module) -> None:
+        """Say what kind of step this is: the outermost module call of a thread is over."""
+        if lane.ident in self._straddling:
+            self._straddling.discard(lane.ident)
+        elif not self.steps.is_settled:
+            root = self.root()
+            self.steps.settle((module if root is None else root).training)

@@ -1,0 +1,68 @@
+"""What a recording knows besides its records: machine, ranks, modules, sources."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import platform
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from clew.events.columns import ModuleRow
+from clew.events.notebook_cells import file_of
+
+if TYPE_CHECKING:
+    from clew.record.recorder import Recorder
+
+
+class Environment:
+    """Where and when a recording is made."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = rank_and_size()
+        self._clock = time.perf_counter_ns()
+        self._began = time.time()
+
+    def find_rank(self) -> None:
+        """Ask for the rank again: torch.distributed may have come up, and may be gone later."""
+        self.rank, self.size = rank_and_size((self.rank, self.size))
+
+    def facts(self, name: str | None) -> dict[str, Any]:
+        """Return what a trace tells about where it was made."""
+        from clew import __version__
+
+        torch = sys.modules.get("torch")
+        return {
+            "clew": __version__,
+            "python": platform.python_version(),
+            "torch": getattr(torch, "__version__", None),
+            "platform": platform.platform(),
+            "name": name,
+            "time": self._began,
+            "clock": self._clock,
+        }
+
+
+def module_rows(recorder: Recorder) -> list[ModuleRow]:
+    """Return the modules a recording has met, by name."""
+    return [
+        ModuleRow(n.path, n.cls, n.entry.number, n.entry.wrapper)
+        for n in list(recorder.modules.names)
+    ]
+
+
+def rank_and_size(known: tuple[int, int] | None = None) -> tuple[int, int]:
+    """Return this process among those of a distributed program; `known` if nothing tells now."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    if known is not None:
+        return known
+    rank, size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    return int(rank) if rank.isdigit() else 0, int(size) if size.isdigit() else 1
+
+
+def source_text(file: str) -> str | None:
+    """Return the text of a source file, None if there is none."""
+    return "".join(linecache.getlines(file_of(file))) or None

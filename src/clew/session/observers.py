@@ -1,0 +1,193 @@
+"""The observers of one recording: started and stopped, and taken away for a while.
+
+They are away in steps that the schedule leaves out, while a program is exported, and for good once
+there are as many events as there may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from torch import nn
+
+from clew.events.model import Gap
+from clew.observe.automatic_steps import AutomaticSteps
+from clew.observe.compiled import CompiledSource
+from clew.observe.modules import ModuleSource
+from clew.observe.optimizers import OptimizerSource
+from clew.observe.other_threads import ThreadSource
+from clew.record.gaps import Gaps
+from clew.record.recorder import Recorder
+from clew.record.thread_state import Lane
+from clew.request.request import Request
+from clew.session.assembly import Assembly
+from clew.session.op_modes import OpModes
+from clew.stream.batch import Observer
+from clew.torch_compat import on_export, on_swap
+
+_EXPORTED = Gap(
+    "what runs while a program is exported",
+    "",
+    "what records it would become part of the program, or keep it from being made",
+    "run the model itself inside the block, or what was exported",
+)
+
+
+class Observers:
+    """Starts and stops everything that observes the program; `automatic` finds its steps.
+
+    `on_idle` is called when the outermost module call of a thread is over.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        recorder: Recorder,
+        assembly: Assembly,
+        automatic: AutomaticSteps,
+        modes: OpModes,
+        on_idle: Callable[[Lane, nn.Module], None],
+    ) -> None:
+        self._request = request
+        self._recorder = recorder
+        self._assembly = assembly
+        self._automatic = automatic
+        self._modes = modes
+        self._on_idle = on_idle
+        self._observers: list[Observer] = []
+        self._undo: list[Callable[[], object]] = []
+        # Whether they run, and whether they ever did.
+        self._running = False
+        self.has_run = False
+        # Whether the schedule leaves this step out.
+        self.is_paused = False
+        # The thread that exports a program now, which is not recorded.
+        self._exports_on: Lane | None = None
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether they are there, though perhaps not in this step."""
+        return bool(self._undo)
+
+    def install(self, lane: Lane, step: int) -> None:
+        """Begin to observe the program, on the running thread, in a step."""
+        recorder, assembly, sees_ops = self._recorder, self._assembly, self._request.level == "ops"
+        modules = ModuleSource(
+            recorder, sees_ops, self._modes.on_thread, self._on_idle, self._on_outermost,
+            assembly.grads, assembly.called,
+        )  # fmt: skip
+        compiled = CompiledSource(
+            recorder, self._request.compiled, recorder.gaps.add, assembly.variables is not None
+        )
+        self._observers = [OptimizerSource(recorder), *assembly.observers(modules)]
+        if sees_ops:
+            self._observers.append(ThreadSource(recorder, recorder.gaps.add))
+        # From the last to the first.
+        self._undo = [
+            on_swap(recorder.values.tensors.forget), compiled.stop, self._stop,
+            self._automatic.stop, on_export(self._exporting),
+        ]  # fmt: skip
+        compiled.start()
+        self._automatic.start(modules.enter)
+        self.is_paused = self.is_left_out(step)
+        if self.is_paused:
+            self._automatic.skip(True)
+        else:
+            self._start()
+            self._modes.push(lane)
+
+    def uninstall(self) -> None:
+        """Take away all that was installed, whatever becomes of each."""
+        undo, self._undo = self._undo, []
+        run_all(
+            guarded(self._recorder.gaps, action, "the end of the trace")
+            for action in reversed(undo)
+        )
+
+    def is_left_out(self, step: int) -> bool:
+        """Whether the schedule leaves a step out."""
+        schedule = self._request.schedule
+        return schedule is not None and not schedule(step)
+
+    def follow_schedule(self, step: int) -> None:
+        """Go away in steps that are not recorded, and come back."""
+        pause = self.is_left_out(step)
+        if pause == self.is_paused:
+            return
+        self.is_paused = pause
+        self._automatic.skip(pause)
+        lane = self._recorder.lane()
+        if pause:
+            self._stop()
+            self._modes.pop(lane)
+        else:
+            self._start()
+            self._modes.push(lane)
+
+    def halt(self) -> None:
+        """Go away: the most events there may be are there."""
+        self._modes.retire()
+        guarded(self._recorder.gaps, self._stop, "the end of the events")()
+        self._automatic.skip(True)
+        self._recorder.gaps.add(
+            Gap(
+                "events",
+                "",
+                f"the limit of {self._request.limits.events} events was reached",
+                "raise it with clew.trace(limits=Limits(events=...))",
+            )
+        )
+
+    def _start(self) -> None:
+        self._running = self.has_run = True
+        for observer in self._observers:
+            observer.start()
+
+    def _stop(self) -> None:
+        if self._running:
+            self._running = False
+            run_all(observer.stop for observer in reversed(self._observers))
+
+    def _exporting(self, begins: bool) -> None:
+        """Record nothing while a program is exported: what looks on would become part of it."""
+        self._automatic.exporting(begins)
+        lane = self._recorder.lane()
+        if begins and self._running and not lane.mute:
+            self._exports_on = lane
+            self._recorder.gaps.add(_EXPORTED)
+            lane.mute = True
+            for observer in filter(self._assembly.is_inside, self._observers):
+                guarded(self._recorder.gaps, observer.stop, "what is exported")()
+        elif not begins and self._exports_on is not None:
+            self._exports_on.mute = self._recorder.halted
+            self._exports_on = None
+            for observer in filter(self._assembly.is_inside, self._observers):
+                guarded(self._recorder.gaps, observer.start, "what comes after an export")()
+
+    def _on_outermost(self, module: nn.Module) -> bool:
+        """A module call begins outside any other; whether it is recorded, now that it has."""
+        self._automatic.forward(module)
+        return not self.is_paused and not self._recorder.halted
+
+
+def guarded(gaps: Gaps, action: Callable[[], object], where: str) -> Callable[[], None]:
+    """Return an action that the program does not know of and must not hear of if it fails."""
+
+    def run() -> None:
+        try:
+            action()
+        except Exception as fault:
+            gaps.fault(fault, where)
+
+    return run
+
+
+def run_all(actions: Iterable[Callable[[], object]]) -> None:
+    """Do one thing after the other; an exception ends one, not those after it."""
+    pending: Iterator[Callable[[], object]] = iter(actions)
+    for action in pending:
+        try:
+            action()
+        except BaseException:
+            run_all(pending)
+            raise

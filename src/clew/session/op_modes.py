@@ -1,0 +1,84 @@
+"""The dispatch modes of one recording: one for each thread whose ops are recorded."""
+
+from __future__ import annotations
+
+import threading
+
+from clew.callbacks.apply import Named
+from clew.events.model import Gap
+from clew.observe.dispatch import OpMode
+from clew.observe.other_threads import ops_not_recorded
+from clew.record.recorder import Recorder
+from clew.record.thread_state import Lane
+
+
+class OpModes:
+    """Puts a mode on each thread that is followed, and takes it away again.
+
+    Without `sees_ops` threads are followed for their module calls alone. `named` is told of ops.
+    """
+
+    def __init__(self, recorder: Recorder, sees_ops: bool, named: Named | None) -> None:
+        self._recorder = recorder
+        self._sees_ops = sees_ops
+        self._named = named
+        self._modes: dict[int, OpMode] = {}
+        # The thread that the recording was started on, whose ops are recorded everywhere.
+        self._main = 0
+
+    def begin(self, lane: Lane) -> None:
+        """Take the running thread for that of the recording."""
+        self._main = lane.ident
+
+    def push(self, lane: Lane) -> None:
+        """Follow the running thread."""
+        lane.followed = True
+        if self._sees_ops:
+            mode = self._modes[lane.ident] = OpMode(self._recorder, lane, self._named)
+            mode.start()
+
+    def pop(self, lane: Lane) -> None:
+        """Follow a thread no more."""
+        lane.followed = False
+        mode = self._modes.pop(lane.ident, None)
+        if mode is not None and not mode.stop():
+            self._recorder.gaps.add(_stopped_elsewhere(lane.name))
+
+    def pop_all(self) -> None:
+        """Follow no thread any more."""
+        for lane in self._recorder.lanes:
+            self.pop(lane)
+
+    def on_thread(self, lane: Lane) -> None:
+        """Follow a thread, as a module runs on it: see its ops too."""
+        if lane.ident not in self._modes:
+            self.push(lane)
+
+    def on_idle(self, lane: Lane) -> None:
+        """Leave no mode behind on another thread, whose outermost module call is over."""
+        if lane.ident != self._main:
+            self.pop(lane)
+            if self._sees_ops:
+                self._recorder.gaps.add(ops_not_recorded(lane.name))
+
+    def retire(self) -> None:
+        """Let the ops of every thread pass."""
+        for mode in list(self._modes.values()):
+            mode.retire()
+
+    def abandon(self) -> None:
+        """Take the mode off the one thread that a forked process has."""
+        mode = self._modes.pop(threading.get_ident(), None)
+        if mode is not None:
+            mode.stop()
+
+
+def _stopped_elsewhere(thread: str) -> Gap:
+    """Say what is left on a thread when another one stops the trace."""
+    return Gap(
+        f"the end of the trace on {thread}",
+        "",
+        "it was stopped on another thread: a dispatch mode stays there, which records nothing "
+        "and is gone after the next op or with the next trace of that thread",
+        "stop the trace on the thread that started it, once the others are done",
+    )
