@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clew import analysis, views
+from clew import analysis, store, views
 from clew.analysis.crash import first_crash
 from clew.analysis.findings import findings
 from clew.analysis.nonfinite import nonfinite
@@ -232,10 +232,10 @@ class Trace:
         `"error"` raises. A URL such as `s3://bucket/run.clew` is reached through fsspec; nothing is
         moved there, and with `"keep"` the new one gets the number.
         """
+        # Here, as only saving needs it.
         from clew.run.writing import event_rows
-        from clew.store.write.save import save
 
-        place = save(self._current_run().recorded(), path, exist, event_rows)
+        place = store.save(self._current_run().recorded(), path, exist, event_rows)
         self._saved(place)
         return place
 
@@ -313,7 +313,5 @@ def load(path: str | os.PathLike[str]) -> Trace:
 
     A URL such as `s3://bucket/run.clew` is reached through fsspec.
     """
-    from clew.store.read.open_trace import open_trace
-
     storage = storage_of(path)
-    return Trace(Run(*open_trace(storage)), storage)
+    return Trace(Run(*store.open_trace(storage)), storage)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from clew import views
 from clew.cli.output import emit, within
 from clew.cli.reading import add_command, add_rank, open_trace, positive
-
-# Version of what `--json` prints. It counts up when a reader of the version before would misread
-# it.
 
 
 def add_parser(commands: Any) -> None:
@@ -29,10 +27,7 @@ def run(args: argparse.Namespace) -> int:
     code = open_trace(args).code(args.address, succinct=not args.all)
 
     def text() -> str:
-        # Imported here, so that other commands start without NumPy.
-        from clew.views.text.style import style_for
-
-        lines = code.text(style_for(shell=True)).splitlines()
+        lines = code.text(views.style_for(shell=True)).splitlines()
         return "\n".join(within(lines, args.rows, f"--rows {len(lines)}"))
 
     emit(args, code.to_dict, text)

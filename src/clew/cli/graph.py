@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clew import analysis, views
 from clew.cli.output import emit
 from clew.cli.reading import add_command, add_rank, open_trace, positive
 from clew.cli.writing import add_exist
@@ -85,10 +86,7 @@ def _view(args: argparse.Namespace, options: dict[str, Any]) -> GraphView:
 
 
 def _calls_view(args: argparse.Namespace, options: dict[str, Any]) -> GraphView:
-    """Return the graph of a list of calls, which has no data: they are linked by order."""
-    from clew.analysis.graph import read_calls
-    from clew.views.graph.view import graph_view
-
+    """The graph of a list of calls, which says nothing of data: they are linked by order."""
     if args.address is not None:
         raise ClewError(f"{args.trace} is a list of calls, in which no address can be looked up")
     try:
@@ -96,4 +94,4 @@ def _calls_view(args: argparse.Namespace, options: dict[str, Any]) -> GraphView:
     except UnicodeDecodeError as broken:
         raise ClewError(f"{args.trace} is neither a trace nor a list of calls: {broken}") from None
     options.setdefault("edges", "calls")
-    return graph_view(read_calls(lines, Path(args.trace).name), **options)
+    return views.graph_view(analysis.read_calls(lines, Path(args.trace).name), **options)

@@ -8,9 +8,11 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import clew
+from clew import store, views
 from clew.cli.output import emit, within
 from clew.cli.reading import add_command, positive
 from clew.plain_text import plain
+from clew.store.storage import storage_of
 
 if TYPE_CHECKING:
     from clew.run.event import Event
@@ -35,10 +37,8 @@ def run(args: argparse.Namespace) -> int:
     facts = _facts(args.trace, clew.load(args.trace))
 
     def text() -> str:
-        from clew.views.text.style import style_for
-
         lines = list(map(plain, _lines(facts)))
-        return style_for().finish("\n".join(within(lines, args.rows, f"--rows {len(lines)}")))
+        return views.style_for().finish("\n".join(within(lines, args.rows, f"--rows {len(lines)}")))
 
     emit(args, lambda: facts, text)
     return 0
@@ -80,12 +80,9 @@ def _rank_facts(trace: Trace) -> dict[str, Any]:
 
 
 def _contents(path: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """Return the manifest of a trace, and the sizes of its files."""
-    from clew.store.format.manifest import read_manifest
-    from clew.store.storage import storage_of
-
+    """The manifest of a trace, and the sizes of its files."""
     storage = storage_of(path)
-    return read_manifest(storage), storage.sizes()
+    return store.read_manifest(storage), storage.sizes()
 
 
 def _modes(modes: dict[str, int]) -> str:
@@ -113,8 +110,7 @@ def _place(event: Event) -> str | None:
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:
-    from clew.views.text.style import bytes_text, counted
-
+    counted = views.counted
     env = facts["environment"]
     kinds = ", ".join(counted(n, _NOUNS.get(kind, kind)) for kind, n in facts["kinds"].items())
     lines = [
@@ -125,7 +121,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         f"ranks     {_ranks(facts)}",
         f"steps     {_steps(facts['steps'])}" + _modes(facts["modes"]),
         f"events    {facts['events']:,}" + (f": {kinds}" if kinds else ""),
-        f"on disk   {bytes_text(facts['bytes'])} in {counted(facts['files'], 'file')}",
+        f"on disk   {views.bytes_text(facts['bytes'])} in {counted(facts['files'], 'file')}",
     ]
     if facts["unsealed"]:
         open_files = counted(len(facts["unsealed"]), "file")
@@ -145,11 +141,9 @@ def _lines(facts: dict[str, Any]) -> list[str]:
 
 
 def _finding_lines(findings: list[dict[str, Any]]) -> list[str]:
-    from clew.views.text.finding_lines import signed
-
     if not findings:
         return ["findings  none: no crash, no NaN or Inf, nothing missed"]
-    lines = [signed(found["severity"], found["text"]) for found in findings]
+    lines = [views.signed(found["severity"], found["text"]) for found in findings]
     return [f"findings  {len(lines)}", *(f"  {line}" for line in lines)]
 
 

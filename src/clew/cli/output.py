@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from clew import views
 from clew.errors import AddressSyntaxError
 from clew.events.model import SCHEMA
 from clew.plain_text import plain, plain_lines
@@ -28,9 +29,7 @@ def emit(
 def _guarded(text: str) -> str:
     if "\x1b" not in text:
         return plain_lines(text)
-    from clew.views.text.style import guarded, style_for  # which needs NumPy
-
-    return guarded(text, style_for().color)
+    return views.guarded(text, views.style_for().color)
 
 
 def complain(text: str) -> None:

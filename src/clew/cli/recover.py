@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from clew import store
 from clew.cli.output import emit
 from clew.cli.reading import add_command
 from clew.plain_text import plain
@@ -17,10 +18,8 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Seal, and print what was done."""
-    from clew.store.write.recover import recover
-
-    done = recover(args.trace)
+    """Seal, and say what was done."""
+    done = store.recover(args.trace)
     emit(
         args,
         lambda: {"path": args.trace, "done": done},

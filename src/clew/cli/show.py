@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from clew import views
 from clew.cli.output import emit
 from clew.cli.reading import add_command, add_rank, open_trace, positive
 
@@ -21,8 +22,6 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the tree."""
-    from clew.views.text.style import style_for  # which needs NumPy; `clew --help` does not
-
     tree = open_trace(args).tree(depth=args.depth, fold=not args.no_fold, rows=args.rows)
-    emit(args, tree.to_dict, lambda: tree.text(style_for(shell=True)))
+    emit(args, tree.to_dict, lambda: tree.text(views.style_for(shell=True)))
     return 0

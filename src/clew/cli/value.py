@@ -6,6 +6,7 @@ import argparse
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from clew import analysis
 from clew.address import with_rank
 from clew.cli.output import emit
 from clew.cli.reading import add_command, add_rank, open_trace, positive
@@ -60,11 +61,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _values(selection: Selection) -> list[tuple[Event, str, Value]]:
-    """Return the values an address names, each with its event and its full address."""
-    from clew.analysis.selection import address_of
-
+    """The values an address names, each with its event and its own address."""
     return [
-        (event, address_of(event, selection.role, path, with_call=True), value)
+        (event, analysis.address_of(event, selection.role, path, with_call=True), value)
         for event in selection
         for path, value in selection.items_of(event)
     ]
@@ -117,7 +116,7 @@ def _one(event: Event, address: str, value: Value, elements: int) -> list[str]:
 
 
 def _data_lines(value: Value, elements: int) -> list[str]:
-    import numpy as np
+    import numpy as np  # here, as `clew --help` starts without
 
     try:
         array = value.array()

@@ -6,12 +6,12 @@ Input: facts, statistics and data. Output: text. Every view writes tensors this 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
+import numpy as np
+
+from clew.events.model import Stats
 from clew.plain_text import plain
-
-if TYPE_CHECKING:
-    from clew.events.model import Stats
 
 _SHORT_DTYPES = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16",
@@ -98,11 +98,7 @@ def numbers_text(stats: Stats | None, array: Any) -> str:
 
 
 def stats_of(array: Any) -> Stats:
-    """Compute statistics of data that was kept without any."""
-    import numpy as np
-
-    from clew.events.model import Stats
-
+    """Statistics of data that was kept without any."""
     real = np.abs(array) if array.dtype.kind == "c" else array.astype(np.float64)
     finite = real[np.isfinite(real)]
     known = finite.size > 0
@@ -120,9 +116,7 @@ def stats_of(array: Any) -> Stats:
 
 
 def _bars(array: Any) -> str:
-    """Draw a histogram of ten bars."""
-    import numpy as np
-
+    """A histogram of ten bars."""
     flat = array.reshape(-1)[:: max(1, array.size // _SAMPLE)]
     flat = np.abs(flat) if flat.dtype.kind == "c" else flat.astype(np.float64)
     flat = flat[np.isfinite(flat)]

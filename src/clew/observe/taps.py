@@ -72,7 +72,8 @@ def tap(
 
 
 def _tap_compiled(name: str, value: Any, module: Any, reduce: Any) -> None:
-    """Record a tap in compiled code: Dynamo traces this, and runs the import as it does."""
+    """What Dynamo traces instead: it knows tensors."""
+    # Here, as Dynamo runs it while it traces; programs that compile nothing do without it.
     from clew.observe import compiled_ops
 
     if callable(reduce):

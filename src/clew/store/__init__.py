@@ -1,1 +1,33 @@
-"""Stores: write the batches of a trace and read its columns. Knows `events`, never torch."""
+"""Stores keep a trace and hand out its columns. Knows `events`, never torch.
+
+What `Trace` and the commands ask for is listed here, and imported when it is: it loads Arrow.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clew.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from clew.store.format.manifest import read_manifest
+    from clew.store.read.open_trace import open_trace
+    from clew.store.write.recover import recover
+    from clew.store.write.save import save
+
+__all__ = [
+    "open_trace",
+    "read_manifest",
+    "recover",
+    "save",
+]
+
+__getattr__ = lazy_names(
+    globals(),
+    {
+        "open_trace": "clew.store.read.open_trace",
+        "read_manifest": "clew.store.format.manifest",
+        "recover": "clew.store.write.recover",
+        "save": "clew.store.write.save",
+    },
+)

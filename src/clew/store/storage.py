@@ -68,6 +68,7 @@ def is_url(path: object) -> bool:
 def storage_of(path: str | os.PathLike[str]) -> Storage:
     """Return the folder of a path or URL; it need not exist."""
     if isinstance(path, str) and is_url(path):
+        # Here, as it needs this module.
         from clew.store.remote_storage import RemoteStorage
 
         return RemoteStorage(path)

@@ -1,6 +1,7 @@
 """Views: show a `Run` and analysis results as text, pictures, files. Never torch, never capture.
 
-The names that `Trace` uses are listed here, and imported at first use: a tree needs no graph.
+What `Trace` and the commands show is listed here, and imported when it is first shown: a tree needs
+no graph, `clew --help` no NumPy.
 """
 
 from __future__ import annotations
@@ -15,15 +16,21 @@ if TYPE_CHECKING:
     from clew.views.html.report import Side, write_report
     from clew.views.notebook import trace_bundle
     from clew.views.text.code import code_view
-    from clew.views.text.style import Style
+    from clew.views.text.finding_lines import signed
+    from clew.views.text.style import Style, bytes_text, counted, guarded, style_for
     from clew.views.text.table_view import table_view
     from clew.views.text.tree import tree_view
 
 __all__ = [
     "Side",
     "Style",
+    "bytes_text",
     "code_view",
+    "counted",
     "graph_view",
+    "guarded",
+    "signed",
+    "style_for",
     "table_view",
     "trace_bundle",
     "tree_view",
@@ -36,8 +43,13 @@ __getattr__ = lazy_names(
     {
         "Side": "clew.views.html.report",
         "Style": "clew.views.text.style",
+        "bytes_text": "clew.views.text.style",
         "code_view": "clew.views.text.code",
+        "counted": "clew.views.text.style",
         "graph_view": "clew.views.graph.view",
+        "guarded": "clew.views.text.style",
+        "signed": "clew.views.text.finding_lines",
+        "style_for": "clew.views.text.style",
         "table_view": "clew.views.text.table_view",
         "trace_bundle": "clew.views.notebook",
         "tree_view": "clew.views.text.tree",

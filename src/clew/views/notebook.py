@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from clew.analysis.findings import Finding
 from clew.analysis.listing import HEAD, ROWS
 from clew.analysis.selection import Selection
@@ -148,9 +150,7 @@ def value_bundle(value: Value) -> Bundle:
 
 
 def _histogram(array: Any) -> str:
-    """Draw bars as SVG, which every notebook shows without trusting anything."""
-    import numpy as np
-
+    """Bars as SVG, which every notebook shows without trusting anything."""
     real = np.abs(array) if array.dtype.kind == "c" else array.astype(np.float64)
     finite = real[np.isfinite(real)]
     if finite.size < 2 or not 0 < finite.max() - finite.min() < np.inf:

@@ -74,7 +74,8 @@ def _weakly(ended: MethodType, end: Callable[[], None]) -> Callable[[str], None]
 
 
 def tell_compiled(values: list[Any], number: int, path: str) -> None:
-    """Tell a listener as compiled code runs: what Dynamo traces; it runs this import as it does."""
+    """Tell a listener as compiled code runs: what Dynamo traces."""
+    # Here, as Dynamo runs it while it traces; programs that compile nothing do without it.
     from clew.compat.engine import compiled_calls
 
     compiled_calls.called(values, number, path)

@@ -20,6 +20,7 @@ from clew.store.format.payload_elements import (
     element_count,
 )
 from clew.store.format.payload_parts import stored_numbers, to_parts, whole_array
+from clew.store.format.payload_torch import to_tensor
 
 # Python objects that are no arrays.
 PYTHON = frozenset({"str", "bytes", "int", "none"})
@@ -55,8 +56,6 @@ def decode(payload: Payload | None, form: str) -> Any:
 
 def _decoded(payload: Payload, form: str) -> Any:
     if form == "tensor":
-        from clew.store.format.payload_torch import to_tensor
-
         return to_tensor(payload)
     if form == "parts":
         return to_parts(payload) if payload.dtype == PARTS else None

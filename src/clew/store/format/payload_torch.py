@@ -50,7 +50,8 @@ def _from_parts(payload: Payload, torch: Any) -> Any:
     integers = parts["integers"]
     if tuple(integers.shape) != tuple(payload.shape):
         raise ValueError("its integers do not fill its shape")
-    from clew.torch_compat import quantized, quantized_by_channel  # it loads torch
+    # Here, as it loads torch.
+    from clew.torch_compat import quantized, quantized_by_channel
 
     if "scale" in facts:
         return quantized(integers, facts["scale"], facts["zero_point"])
