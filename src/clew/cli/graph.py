@@ -86,7 +86,7 @@ def _view(args: argparse.Namespace, options: dict[str, Any]) -> GraphView:
 
 
 def _calls_view(args: argparse.Namespace, options: dict[str, Any]) -> GraphView:
-    """The graph of a list of calls, which says nothing of data: they are linked by order."""
+    """Return the graph of a list of calls, which has no data: they are linked by order."""
     if args.address is not None:
         raise ClewError(f"{args.trace} is a list of calls, in which no address can be looked up")
     try:

@@ -80,7 +80,7 @@ def _rank_facts(trace: Trace) -> dict[str, Any]:
 
 
 def _contents(path: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """The manifest of a trace, and the sizes of its files."""
+    """Return the manifest of a trace, and the sizes of its files."""
     storage = storage_of(path)
     return store.read_manifest(storage), storage.sizes()
 

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _values(selection: Selection) -> list[tuple[Event, str, Value]]:
-    """The values an address names, each with its event and its own address."""
+    """Return the values an address names, each with its event and its own address."""
     return [
         (event, analysis.address_of(event, selection.role, path, with_call=True), value)
         for event in selection

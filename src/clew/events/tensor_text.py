@@ -116,7 +116,7 @@ def stats_of(array: Any) -> Stats:
 
 
 def _bars(array: Any) -> str:
-    """A histogram of ten bars."""
+    """Return a histogram of ten bars."""
     flat = array.reshape(-1)[:: max(1, array.size // _SAMPLE)]
     flat = np.abs(flat) if flat.dtype.kind == "c" else flat.astype(np.float64)
     flat = flat[np.isfinite(flat)]

@@ -72,7 +72,7 @@ def tap(
 
 
 def _tap_compiled(name: str, value: Any, module: Any, reduce: Any) -> None:
-    """What Dynamo traces instead: it knows tensors."""
+    """Run where Dynamo traces: it knows tensors."""
     # Here, as Dynamo runs it while it traces; programs that compile nothing do without it.
     from clew.observe import compiled_ops
 
