@@ -12,7 +12,7 @@ import itertools
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -50,6 +50,59 @@ class Mail(Protocol):
 Round: TypeAlias = dict[int, list[Any]]
 
 
+class Inbox:
+    """What rank 0 has, round by round: its own lists and those that the other ranks sent."""
+
+    def __init__(self, others: Iterable[int] = ()) -> None:
+        # Rounds of rank 0 that wait for other ranks.
+        self._mine: deque[tuple[Hashable, list[Any]]] = deque()
+        self._others: dict[int, deque[tuple[Hashable, list[Any]]]] = {r: deque() for r in others}
+        # How many messages of each rank were read, and the steps of ranks that have ended.
+        self.read = dict.fromkeys(self._others, 0)
+        self.ended: dict[int, int] = {}
+
+    def add_own(self, key: Hashable, items: list[Any]) -> None:
+        """Add a list of rank 0 itself."""
+        self._mine.append((key, items))
+
+    def add(self, rank: int, message: Message) -> None:
+        """Add a message of another rank."""
+        key, items, steps = message
+        self.read[rank] += 1
+        if steps is None:
+            self._others[rank].append((key, items))
+        else:
+            self.ended[rank] = steps
+
+    def missing(self) -> list[int]:
+        """Return the ranks that have not ended."""
+        return [rank for rank in self._others if rank not in self.ended]
+
+    def complete(self, to_the_end: bool = False) -> list[Round]:
+        """Return the rounds that all other ranks have reached or passed; at the end, all rounds."""
+        rounds: list[Round] = []
+        while self._mine and (to_the_end or all(map(self._has_come, self._others))):
+            key, items = self._mine.popleft()
+            rounds.append({0: items} | self._of_others(key))
+        if to_the_end:
+            left = dict.fromkeys(key for sent in self._others.values() for key, _ in sent)
+            rounds += [self._of_others(key) for key in left]
+        return rounds
+
+    def _has_come(self, rank: int) -> bool:
+        """Return whether a rank has reached any of the rounds that wait, or has ended."""
+        waiting = {key for key, _ in self._mine}
+        return rank in self.ended or any(key in waiting for key, _ in self._others[rank])
+
+    def _of_others(self, key: Hashable) -> Round:
+        """Return what other ranks sent under a key, and before it under keys only they have."""
+        found: Round = {}
+        for rank, sent in self._others.items():
+            count = next((n for n, (of, _) in enumerate(sent, 1) if of == key), 0)
+            found[rank] = [item for _ in range(count) for item in sent.popleft()[1]]
+        return found
+
+
 class Ranks:
     """All ranks of the program, or this process alone where there is one.
 
@@ -72,12 +125,8 @@ class Ranks:
         self.is_apart = False
         self._posted = 0
         self._pulse = 0.0
-        # On rank 0: its rounds that wait for other ranks, the lists that other ranks sent, how many
-        # messages of each rank were read, and the steps of ranks that have ended.
-        self._mine: deque[tuple[Hashable, list[Any]]] = deque()
-        self._mail: dict[int, deque[tuple[Hashable, list[Any]]]] = {}
-        self._taken: dict[int, int] = {}
-        self._ended: dict[int, int] = {}
+        # On rank 0: what has come, and how many signs of life were heard.
+        self._inbox = Inbox()
         self._heard = 0
 
     def begin(self) -> None:
@@ -103,11 +152,11 @@ class Ranks:
         if self.rank:
             self._post((key, items, None))
             return []
-        self._mine.append((key, items))
+        self._inbox.add_own(key, items)
         if self._store is not None:
             with self._on_failure():
                 self._look()
-        return self._complete()
+        return self._inbox.complete()
 
     def end(self, steps: int = 0, wait: bool = True) -> tuple[list[Round], dict[int, int]]:
         """Stop sending; on rank 0, return the remaining rounds and the steps of each rank.
@@ -120,8 +169,8 @@ class Ranks:
         elif self._store is not None:
             with self._on_failure():
                 self._await(wait)
-        rounds = self._complete(to_the_end=True)
-        made = {self.rank: steps, **self._ended}
+        rounds = self._inbox.complete(to_the_end=True)
+        made = {self.rank: steps, **self._inbox.ended}
         self._start_anew()
         self._times += 1
         return rounds, made
@@ -139,9 +188,7 @@ class Ranks:
             self._name = self._name or f"clew/{next(_traces)}"
             with self._on_failure():
                 self._store, self._timeout = own_store(f"{self._name}/{self._times}")
-                others = range(1, self.size)
-                self._mail = {rank: deque() for rank in others}
-                self._taken = dict.fromkeys(others, 0)
+                self._inbox = Inbox(range(1, self.size))
 
     def _post(self, message: Message) -> None:
         if self._store is None:
@@ -163,14 +210,10 @@ class Ranks:
         if heard == self._heard:
             return False
         self._heard = heard
-        for rank, mail in self._mail.items():
-            while self._store.check([f"{rank}/{self._taken[rank]}"]):
-                key, items, steps = self._fetched(f"{rank}/{self._taken[rank]}")
-                self._taken[rank] += 1
-                if steps is None:
-                    mail.append((key, items))
-                else:
-                    self._ended[rank] = steps
+        read = self._inbox.read
+        for rank in read:
+            while self._store.check([f"{rank}/{read[rank]}"]):
+                self._inbox.add(rank, self._fetched(f"{rank}/{read[rank]}"))
         return True
 
     def _fetched(self, head: str) -> Message:
@@ -182,36 +225,12 @@ class Ranks:
         with unobserved(), torch.no_grad(), without_modes():
             return self._written.load(data)
 
-    def _complete(self, to_the_end: bool = False) -> list[Round]:
-        """Return the rounds that all other ranks have reached or passed; at the end, all rounds."""
-        rounds: list[Round] = []
-        while self._mine and (to_the_end or all(map(self._has_come, self._mail))):
-            key, items = self._mine.popleft()
-            rounds.append({0: items} | self._of_others(key))
-        if to_the_end:
-            left = dict.fromkeys(key for mail in self._mail.values() for key, _ in mail)
-            rounds += [self._of_others(key) for key in left]
-        return rounds
-
-    def _has_come(self, rank: int) -> bool:
-        """Return whether a rank has reached any of the rounds that wait, or has ended."""
-        waiting = {key for key, _ in self._mine}
-        return rank in self._ended or any(key in waiting for key, _ in self._mail[rank])
-
-    def _of_others(self, key: Hashable) -> Round:
-        """Return what other ranks sent under a key, and before it under keys only they have."""
-        found: Round = {}
-        for rank, mail in self._mail.items():
-            count = next((n for n, (of, _) in enumerate(mail, 1) if of == key), 0)
-            found[rank] = [item for _ in range(count) for item in mail.popleft()[1]]
-        return found
-
     def _await(self, wait: bool) -> None:
         """Read messages until all other ranks have ended, or give no sign of life."""
         last = time.monotonic()
         while True:
             is_alive = self._look()
-            missing = [rank for rank in self._mail if rank not in self._ended]
+            missing = self._inbox.missing()
             if not missing:
                 return
             if not wait:
