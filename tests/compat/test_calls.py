@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clew.compat.engine.calls import Hooks, KnownModules, is_wanted, listen
+from clew.compat.engine.calls import CallHooks, KnownModules, is_wanted, listen
 
 
 class Pair(nn.Module):
@@ -131,7 +131,7 @@ def test_hooks_are_removed_one_by_one_and_all_together() -> None:
 
     model, ear = nn.Sequential(nn.ReLU(), nn.Tanh()), Ear()
     everything = KnownModules("root").add(model)
-    hooks = Hooks(root="root")
+    hooks = CallHooks(root="root")
     hooks.hear(model, everything[1:2], ear.hear)
     hooks.hear(model, everything, ear.hear)
     assert len(hooks) == 3

@@ -13,7 +13,7 @@ from clew.events.records import MODULE, NOTE, OP, STEP, Kept, Opaque, Payload, U
 from clew.record.encoder import Encoder, Surroundings
 from clew.store.write.memory_sink import MemoryStore
 from clew.stream import records as raw
-from clew.stream.records import EVENT_FIELDS, OPEN, VALUE_FIELDS, Note, Step
+from clew.stream.records import EVENT_FIELDS, OPEN, VALUE_FIELDS, Note, StepMark
 
 NOWHERE = {"site": None, "code": None, "phase": 0, "thread": 0}
 ROOT = SimpleNamespace(index=0, parent=None, **NOWHERE)
@@ -318,10 +318,10 @@ def test_open_calls_are_shown_and_come_again_when_they_end(records: Records) -> 
 
 def test_events_come_in_the_order_in_which_they_began(records: Records) -> None:
     records.event(0, ADD)
-    records.event(2, Step(1))
+    records.event(2, StepMark(1))
     records.event(3, ADD, parent=1)
     records.event(1, SimpleNamespace(index=0))  # began before the step, ended after it
-    records.event(4, Step(2))
+    records.event(4, StepMark(2))
     records.event(5, ADD)
     columns = stored(records.batch())
     assert columns.id.tolist() == [0, 1, 2, 3, 4, 5]

@@ -40,7 +40,7 @@ class Structure:
         self.kids = Nesting(run.parent_row)
         self._numbers: dict[Any, int] = {}
         looks = np.array([self._number(_look(meta, sizes)) for meta in c.metas], dtype=np.int64)
-        self._templates = [_Shape(t) for t in c.templates]
+        self._templates = [_TemplateForms(t) for t in c.templates]
         # The content of a cache differs from layer to layer, so it does not make calls different.
         self._counts, self._values = run.direct_tensors.counts, run.direct_tensors.value
         self._first: Ints = np.concatenate([[0], np.cumsum(self._counts)])
@@ -225,7 +225,7 @@ def _first_of_each(numbers: Ints) -> tuple[Ints, Ints]:
     return numbers, first
 
 
-class _Shape:
+class _TemplateForms:
     """One template in the forms in which it is compared."""
 
     __slots__ = ("exact", "indices", "loose", "tensor_paths")

@@ -14,8 +14,15 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, OUT, VALUE_COLUMNS, Meta, Template
-from clew.events.columns import Leaf as TemplateLeaf
+from clew.events.columns import (
+    COLUMN_NAMES,
+    EVENT_COLUMNS,
+    OUT,
+    VALUE_COLUMNS,
+    Leaf,
+    Meta,
+    Template,
+)
 from clew.events.columns import Tensor as TensorMark
 from clew.events.records import GATHERED, PARTS, SAVED, Kept, Label, Payload
 from clew.keep import python_values
@@ -40,7 +47,7 @@ Restore: TypeAlias = Callable[[Payload, str], Any]
 _PLAIN = Extra("strided", "Tensor", None, None)
 
 
-class Leaf(NamedTuple):
+class SampleLeaf(NamedTuple):
     """One tensor, array or number inside a value: its facts, and its data if there is some."""
 
     path: str
@@ -73,7 +80,7 @@ class Sample:
     step: int
     ordinal: Any
     rank: int | None
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[SampleLeaf, ...]
 
     @property
     def key(self) -> Label:
@@ -131,8 +138,7 @@ def batch_of(samples: list[Sample]) -> Batch:
         for name in EVENT_COLUMNS:
             columns[name].append(event[name])
     written = [
-        Template(tuple(TemplateLeaf(OUT, path, TensorMark) for path in paths))
-        for paths in templates
+        Template(tuple(Leaf(OUT, path, TensorMark) for path in paths)) for paths in templates
     ]
     tables: dict[str, list[Any]] = {
         "labels": list(labels),
@@ -156,32 +162,32 @@ def samples_of(batch: Batch, ordinals: list[Any]) -> list[Sample]:
             extra = Extra(meta.layout, meta.cls, meta.placements, meta.local_shape)
             payload = batch.kept[value].payload if value in batch.kept else None
             leaves.append(
-                Leaf(path, meta.shape, meta.stride, meta.dtype, meta.device, extra, payload)
+                SampleLeaf(path, meta.shape, meta.stride, meta.dtype, meta.device, extra, payload)
             )
         label = batch.tables["labels"][columns["subject"][row]]
         found.append(Sample(label, columns["number"][row], ordinals[row], None, tuple(leaves)))
     return found
 
 
-def leaves_of(value: Any) -> tuple[Leaf, ...]:
+def leaves_of(value: Any) -> tuple[SampleLeaf, ...]:
     """Copy everything in a value, as it is now."""
     described = describe(value, _tensor, 0, _plain)
-    if isinstance(described, Leaf):
+    if isinstance(described, SampleLeaf):
         return (described,)
     return tuple(leaf._replace(path=path) for path, leaf in _walk(described, ""))
 
 
-def _tensor(tensor: Any) -> Leaf:
+def _tensor(tensor: Any) -> SampleLeaf:
     with unobserved(), without_modes():
         dtype = str(tensor.dtype).removeprefix("torch.")
         if is_plain(tensor):
             shape = tuple(tensor.shape)
             data = Payload(dtype, shape, bytes_of(tensor.detach()))
-            return Leaf("", shape, tensor.stride(), dtype, "cpu", _PLAIN, data)
+            return SampleLeaf("", shape, tensor.stride(), dtype, "cpu", _PLAIN, data)
         with torch.no_grad():
             shape, stride, device, extra = odd_facts(tensor)
             known = None if -1 in shape else tuple(shape)
-            return Leaf("", known, stride, dtype, str(device or ""), extra, _payload(tensor))
+            return SampleLeaf("", known, stride, dtype, str(device or ""), extra, _payload(tensor))
 
 
 def _payload(tensor: Any) -> Payload | None:
@@ -193,13 +199,15 @@ def _payload(tensor: Any) -> Payload | None:
     return snapshot(elements).payload(tuple(elements.shape)) if whole is None else whole
 
 
-def _plain(value: Any) -> Leaf:
+def _plain(value: Any) -> SampleLeaf:
     shape, stride, dtype, device, extra = python_values.facts_of(value)
-    return Leaf("", tuple(shape), stride, dtype, device, extra, python_values.payload_of(value))
+    return SampleLeaf(
+        "", tuple(shape), stride, dtype, device, extra, python_values.payload_of(value)
+    )
 
 
-def _walk(described: Any, path: str) -> Iterator[tuple[str, Leaf]]:
-    if isinstance(described, Leaf):
+def _walk(described: Any, path: str) -> Iterator[tuple[str, SampleLeaf]]:
+    if isinstance(described, SampleLeaf):
         yield path, described
     elif isinstance(described, (list, dict)):
         items = described.items() if isinstance(described, dict) else enumerate(described)
@@ -207,7 +215,7 @@ def _walk(described: Any, path: str) -> Iterator[tuple[str, Leaf]]:
             yield from _walk(item, f"{path}.{key}" if path else str(key))
 
 
-def _restored(leaf: Leaf, restore: Restore) -> Any:
+def _restored(leaf: SampleLeaf, restore: Restore) -> Any:
     payload = leaf.payload
     if payload is None:
         return None

@@ -94,7 +94,7 @@ class Tracer:
         self._modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._model: Callable[[], nn.Module | None] = lambda: None
         self._thread = 0
-        self._here = _Here()
+        self._here = _ModelCall()
 
     @property
     def _is_active(self) -> bool:
@@ -107,7 +107,7 @@ class Tracer:
             return
         _print(_RULE, f"{Color.BOLD}● TRACING {self.name} STARTED{Color.END}", _RULE)
         self._model, self._modules = weakref.ref(model), weakref.WeakSet(model.modules())
-        self._thread, self._here = threading.get_ident(), _Here()
+        self._thread, self._here = threading.get_ident(), _ModelCall()
         self._tracer = _trace(model, live=self, out=False).start()
 
     def stop(self) -> None:
@@ -163,7 +163,7 @@ class Tracer:
                 here.depth = None
 
 
-class _Here(threading.local):
+class _ModelCall(threading.local):
     """The depth of the model's call in this thread, None outside any, and the path it has there."""
 
     depth: int | None = None

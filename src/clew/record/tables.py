@@ -20,7 +20,7 @@ from clew.events.records import MODULE, NOTE, OP, STEP, Label, Opaque, Unseen
 from clew.record.numbering import Numbering, RecentNumbering
 from clew.record.stacks import StackNode, place_of
 from clew.stream.batch import TABLES
-from clew.stream.records import Extra, Note, Step, UnknownShape
+from clew.stream.records import Extra, Note, StepMark, UnknownShape
 
 # Constants that are stored as they are; of anything else its text is stored.
 PLAIN_TYPES = (type(None), bool, int, float, complex, str)
@@ -57,7 +57,7 @@ class RecordTables:
             return known
         if type(subject) is Label:
             return subject, subject.kind, self.labels.number(subject, lambda: subject)
-        if type(subject) is Step:
+        if type(subject) is StepMark:
             return subject, STEP, int(subject)
         if type(subject) is Note:
             return subject, NOTE, self.notes.number(subject, lambda: str(subject))

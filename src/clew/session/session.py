@@ -38,7 +38,7 @@ from clew.session.observers import Observers, guarded, run_all
 from clew.session.op_modes import OpModes
 from clew.session.trace_store import TraceStore
 from clew.session.unmatched import Unmatched
-from clew.stream.records import Step
+from clew.stream.records import StepMark
 from clew.stream.ring import ring_piece
 from clew.torch_compat import compiled_graph_count
 
@@ -211,7 +211,7 @@ class Session:
         if not self._observers.is_left_out(number):
             # Handed over with what is in the step, so that both fall out of a ring together; and
             # before the observers come back, which look at what is there.
-            self.recorder.mark(Step(number), hand_over)
+            self.recorder.mark(StepMark(number), hand_over)
         self._observers.follow_schedule(number)
         return number
 

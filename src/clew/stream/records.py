@@ -17,7 +17,7 @@ from clew.events.records import Kept
 if TYPE_CHECKING:
     from clew.record.foreign import Foreign
 
-# Fields of an event. SUBJECT is the op, the `ModuleName` of a module, a `Note`, a `Step` or a
+# Fields of an event. SUBJECT is the op, the `ModuleName` of a module, a `Note`, a `StepMark` or a
 # `Label`. NODE is a `StackNode`; PARENT the id of the enclosing module call or -1. NUMBER is the
 # call index of a module, for an op its autograd number (see `observe.dispatch`), and for a gathered
 # value its step. ARGS, KWARGS and OUT are the arguments and result as lists, dicts, constants and
@@ -80,7 +80,7 @@ class Note(str):
     __slots__ = ()
 
 
-class Step(int):
+class StepMark(int):
     """Subject of a step event: the number of the step that begins."""
 
     __slots__ = ()

@@ -33,7 +33,7 @@ Runs = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class BoxOptions:
     """What to show: how deep, which ops, which calls to leave out."""
 
     depth: int | None = None
@@ -66,7 +66,7 @@ class Boxes:
 class BoxMaker:
     """Turns siblings into nodes, frame by frame."""
 
-    def __init__(self, folds: Folds, wanted: Wanted) -> None:
+    def __init__(self, folds: Folds, wanted: BoxOptions) -> None:
         self._folds = folds
         self._structure = folds.structure
         self._run = folds.structure.run

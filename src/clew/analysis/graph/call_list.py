@@ -22,9 +22,9 @@ _ROOT = "root"
 
 
 @dataclass(slots=True)
-class _Call:
+class _ListedCall:
     path: str
-    inside: list[_Call] = field(default_factory=list)
+    inside: list[_ListedCall] = field(default_factory=list)
     listed: bool = False
 
 
@@ -70,10 +70,10 @@ def _container(path: str) -> str | None:
     return ".".join(names)
 
 
-def _nest(paths: list[str], begins_first: bool) -> list[_Call]:
+def _nest(paths: list[str], begins_first: bool) -> list[_ListedCall]:
     """Return the calls as a forest, in order."""
     # Read backwards, a list by end has containers first, so the same code reads both orders.
-    root = _Call("", listed="" in paths)
+    root = _ListedCall("", listed="" in paths)
     open_calls = [root]
     for path in paths if begins_first else reversed(paths):
         if path == "":
@@ -81,10 +81,10 @@ def _nest(paths: list[str], begins_first: bool) -> list[_Call]:
         while not _is_inside(path, open_calls[-1]):
             open_calls.pop()
         for above in _missing(path, open_calls[-1].path):
-            call = _Call(above)
+            call = _ListedCall(above)
             open_calls[-1].inside.append(call)
             open_calls.append(call)
-        call = _Call(path, listed=True)
+        call = _ListedCall(path, listed=True)
         open_calls[-1].inside.append(call)
         open_calls.append(call)
     if not begins_first:
@@ -92,7 +92,7 @@ def _nest(paths: list[str], begins_first: bool) -> list[_Call]:
     return [root] if root.listed else root.inside
 
 
-def _is_inside(path: str, call: _Call) -> bool:
+def _is_inside(path: str, call: _ListedCall) -> bool:
     return call.path == "" or path.startswith(call.path + ".")
 
 
@@ -106,7 +106,7 @@ def _missing(path: str, above: str) -> list[str]:
     return found[::-1]
 
 
-def _turn(call: _Call) -> None:
+def _turn(call: _ListedCall) -> None:
     pending = [call]
     while pending:
         turned = pending.pop()
@@ -114,7 +114,7 @@ def _turn(call: _Call) -> None:
         pending += turned.inside
 
 
-def _as_run(calls: list[_Call], title: str) -> Run:
+def _as_run(calls: list[_ListedCall], title: str) -> Run:
     rows: list[tuple[str, int]] = []
     pending = [(call, -1) for call in reversed(calls)]
     while pending:

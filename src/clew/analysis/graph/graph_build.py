@@ -6,7 +6,15 @@ from dataclasses import dataclass, replace
 
 from clew.analysis.fold import Folds
 from clew.analysis.graph.backward_edges import gradient_edges
-from clew.analysis.graph.boxes import ALL_OPS, BETWEEN, NO_OPS, Boxes, BoxMaker, Wanted, top_rows
+from clew.analysis.graph.boxes import (
+    ALL_OPS,
+    BETWEEN,
+    NO_OPS,
+    Boxes,
+    BoxMaker,
+    BoxOptions,
+    top_rows,
+)
 from clew.analysis.graph.data_edges import DataEdges
 from clew.analysis.graph.graph_model import INPUT, REPEAT, Edge, Graph, Node, nested
 from clew.analysis.graph.node_facts import NodeFacts
@@ -119,7 +127,7 @@ def count_boxes(folds: Folds, options: Options, roots: list[int] | None) -> tupl
 
 def _boxes(folds: Folds, options: Options, part: GraphPart) -> Boxes:
     ops = options.ops or (BETWEEN if options.edges == FLOW else NO_OPS)
-    maker = BoxMaker(folds, Wanted(options.depth, ops, options.prune))
+    maker = BoxMaker(folds, BoxOptions(options.depth, ops, options.prune))
     maker.add(part.rows)
     return maker.boxes
 

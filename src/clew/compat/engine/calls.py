@@ -172,7 +172,7 @@ class Hook:
         self._known.paths.pop(id(self._module()), None)
 
 
-class Hooks(list[Hook]):
+class CallHooks(list[Hook]):
     """A hook for each module whose calls are heard."""
 
     def __init__(self, root: str = "") -> None:

@@ -43,7 +43,7 @@ class Passes:
         self._model = model
         self._on_end = on_end
         self._installed = ExitStack()
-        self._here = _Here()
+        self._here = _ThreadPasses()
         self._counts = {"train": 0, "eval": 0}
         self._counting = threading.Lock()
 
@@ -60,7 +60,7 @@ class Passes:
         return mode in (None, self._mode()) and self.number(mode) % every == 0
 
     def __enter__(self) -> Passes:
-        self._here = _Here()
+        self._here = _ThreadPasses()
         self._installed.callback(silence_extra_call())
         enter = self._installed.enter_context
         enter(register_module_forward_pre_hook(self._begins))
@@ -162,7 +162,7 @@ class _Forward(Silent):
             self._passes.end()
 
 
-class _Here(threading.local):
+class _ThreadPasses(threading.local):
     """How many calls of the model are open in a thread, and which pass they belong to."""
 
     def __init__(self) -> None:

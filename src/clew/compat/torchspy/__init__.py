@@ -67,7 +67,7 @@ class CallTracer(BaseDebugger):
     def __init__(self, output_dir: str | Path, enabled: bool = True) -> None:
         super().__init__(output_dir, enabled)
         self.call_trace: list[str] = []
-        self.hooks = calls.Hooks(root="root")
+        self.hooks = calls.CallHooks(root="root")
 
     def register_hooks(self, model: nn.Module, *which: Any, **named: Any) -> None:
         """Record calls of some modules of a model from here on; which, `register_modules` says."""
