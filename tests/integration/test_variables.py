@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import dataclasses
 import functools
@@ -723,17 +724,60 @@ def test_a_function_inside_another_goes_by_its_qualified_name_too() -> None:
     assert t.coverage == ()
 
 
-def test_all_functions_are_looked_for_in_one_go_and_none_twice(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def _counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Any]:
+    """The arguments with which a function of `gc` is called from now on."""
+    calls: list[Any] = []
+    original = getattr(gc, name)
+    monkeypatch.setattr(gc, name, lambda *args: calls.append(args) or original(*args))
+    return calls
+
+
+def test_functions_of_a_file_are_looked_for_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """To look at everything that exists takes tens of milliseconds."""
-    searches = []
-    find_all = gc.get_objects
-    monkeypatch.setattr(gc, "get_objects", lambda: searches.append(1) or find_all())
+    searches = _counted(monkeypatch, "get_referrers")
     asked = [f"{HERE}:made.doubled.y", f"{HERE}:nowhere.y", "no_file.py:f.x", "no_module:f.x"]
     trace = clew.trace(capture=asked).start()
-    assert len(searches) == 1
+    assert len([args for args in searches if globals() in args]) == 1
     made()(torch.ones(2))
     trace.stop()
     assert len(trace[asked[0]]) == 1
     assert [gap.where for gap in trace.coverage] == asked[1:]
+
+
+def test_a_function_that_does_not_exist_is_not_searched_for_at_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searches = [_counted(monkeypatch, "get_objects"), _counted(monkeypatch, "get_referrers")]
+    with clew.trace(capture=["no_file.py:f.x", "no_module:f.x"]) as t:
+        assert searches == [[], []]
+        torch.ones(2)
+    assert [gap.where for gap in t.coverage] == ["no_file.py:f.x", "no_module:f.x"]
+
+
+def test_a_second_trace_searches_and_rewrites_nothing_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def record() -> int:
+        with clew.trace(capture=[f"{HERE}:scale.result"]) as t:
+            scale(torch.ones(2))
+        return len(t[f"{HERE}:scale.result"])
+
+    first = record()
+    searches = [_counted(monkeypatch, "get_objects"), _counted(monkeypatch, "get_referrers")]
+    monkeypatch.setattr(ast, "parse", None)
+    assert record() == first > 0
+    assert searches == [[], []]
+
+
+def test_a_function_that_is_defined_anew_is_found_by_the_next_trace() -> None:
+    address = f"{HERE}:defined_anew.y"
+    for factor in (2, 3):
+        _define_anew(factor)
+        with clew.trace(capture=[address], values="full") as t:
+            globals()["defined_anew"](torch.ones(1))
+        assert [e.outputs[""].array().item() for e in t[address]] == [factor]
+
+
+def _define_anew(factor: int) -> None:
+    text = f"def defined_anew(x):\n    y = x * {factor}\n    return y\n"
+    exec(compile(text, __file__, "exec"), globals())

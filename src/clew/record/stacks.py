@@ -12,6 +12,7 @@ import functools
 import itertools
 import linecache
 import os
+from collections.abc import Iterable, Sequence
 from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeAlias
 
@@ -24,6 +25,7 @@ from clew.machinery import MACHINERY
 
 # File, function, line, last line, column, last column.
 Position: TypeAlias = tuple[str, str, int, int, int, int]
+_Span: TypeAlias = tuple[int | None, int | None, int | None, int | None]
 
 
 class StackNode:
@@ -88,7 +90,7 @@ class StackTree:
             file = shown_file(code.co_filename)
             if file != code.co_filename:
                 # Read it now: the same cell run again has the same file and another number.
-                node.site = (file, *_site_in_file(code, lasti))
+                node.site = (file, *_site_in_file(code, lasti, _positions(code))[1:])
             if MACHINERY.is_compiled(code) or code.co_filename.startswith(MACHINERY.generated):
                 self._made.append(code)
         return node
@@ -133,17 +135,31 @@ class StackTree:
             base = self.child(base, code, lasti)
         return base
 
-    def let_go(self, codes: list[CodeType]) -> None:
-        """Drop references to some code objects; their nodes keep file, function and line."""
+    def let_go(self, codes: list[CodeType], since: int = 0) -> None:
+        """Drop references to some code objects; their nodes keep file, function and line.
+
+        The first of these nodes comes at `since` or later.
+        """
         gone = set(map(id, codes))
-        for node in self.nodes:
-            if id(node.code) in gone:
-                node.site = node.site or _site(node)
+        above: dict[int, StackNode] = {}
+        positions: dict[int, Sequence[_Span]] = {}
+        for node in self.nodes[since:]:
+            code = node.code
+            if code is not None and id(code) in gone:
+                if node.site is None:
+                    if id(code) not in positions:
+                        positions[id(code)] = list(_positions(code))
+                    node.site = _site_in_file(code, node.lasti, positions[id(code)])
                 node.code = None
+                # Only nodes above have ways down to it.
+                parent = node.parent
+                while parent is not None and parent.index not in above:
+                    above[parent.index] = parent
+                    parent = parent.parent
+        for node in above.values():
             # A list, as other threads may add to the dict.
             kids = list(node.kids.items())
-            if any(not gone.isdisjoint(key[::2]) for key, _ in kids):
-                node.kids = {key: kid for key, kid in kids if gone.isdisjoint(key[::2])}
+            node.kids = {key: kid for key, kid in kids if gone.isdisjoint(key[::2])}
 
     def let_go_of_made(self) -> None:
         """Drop code that a compiler made: its graphs live as long as the code does."""
@@ -237,21 +253,26 @@ _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 
 def _site(node: StackNode) -> Position | None:
     code = node.code
-    return None if code is None else (code.co_filename, *_site_in_file(code, node.lasti))
+    return None if code is None else _site_in_file(code, node.lasti, _positions(code))
 
 
-def _site_in_file(code: CodeType, lasti: int) -> tuple[str, int, int, int, int]:
-    return getattr(code, "co_qualname", code.co_name), *_position(code, lasti)
+def _site_in_file(code: CodeType, lasti: int, positions: Iterable[_Span]) -> Position:
+    name = getattr(code, "co_qualname", code.co_name)
+    return code.co_filename, name, *_position(code, lasti, positions)
 
 
-def _position(code: CodeType, lasti: int) -> tuple[int, int, int, int]:
+def _positions(code: CodeType) -> Iterable[_Span]:
+    """Return line, last line, column and last column of each instruction, where Python has them."""
+    return code.co_positions() if hasattr(code, "co_positions") else ()
+
+
+def _position(code: CodeType, lasti: int, positions: Iterable[_Span]) -> tuple[int, int, int, int]:
     """Return line, last line, column and last column of an instruction."""
-    if hasattr(code, "co_positions"):
-        found = next(itertools.islice(code.co_positions(), lasti // 2, None), None)
-        if found is not None and found[0] is not None:
-            line, end_line, col, end_col = found
-            return line, end_line or line, col or 0, end_col or 0
-    for start, end, line in code.co_lines():
-        if start <= lasti < end and line is not None:
-            return line, line, 0, 0
+    found = next(itertools.islice(positions, lasti // 2, None), None)
+    line, end_line, col, end_col = found or (None, None, None, None)
+    if line is not None:
+        return line, end_line or line, col or 0, end_col or 0
+    for start, end, begun in code.co_lines():
+        if start <= lasti < end and begun is not None:
+            return begun, begun, 0, 0
     return code.co_firstlineno, code.co_firstlineno, 0, 0

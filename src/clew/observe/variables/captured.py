@@ -21,9 +21,9 @@ from clew.events.records import VARIABLE, Label
 from clew.keep.changes import Look, look, not_all_seen
 from clew.machinery import MACHINERY
 from clew.observe.variables.frames import Installed, Site, Target, hooks, instrument
+from clew.observe.variables.frames.existing import Functions
 from clew.observe.variables.frames.functions import (
     Found,
-    Functions,
     methods,
     resolve,
     self_name,
@@ -63,15 +63,17 @@ class VariableSource:
         self._is_compiling = is_compiling
         self._plans: dict[tuple[int, str], Plan] = {}
         self._running = False
+        # How many places were known when it started: none of them lies in followed code.
+        self._places_before = 0
         self._ledger = ledger
 
     def start(self) -> None:
         """Follow the functions that exist by now, and those of modules as they are met."""
-        self._running = True
-        named = [address for address in self._addresses if address.kind == "function"]
-        functions = Functions() if named else None
-        for address in named:
-            self._follow_function(address, functions)
+        self._places_before = len(STACKS.nodes)
+        functions = Functions()
+        for address in self._addresses:
+            if address.kind == "function":
+                self._follow_function(address, functions)
         del functions
         modules = self._recorder.modules
         modules.on_module = self._met
@@ -79,6 +81,7 @@ class VariableSource:
             module = entry.ref()
             for path in entry.paths if module is not None else ():
                 self._met(path, module)
+        self._running = True
         for plan in self._plans.values():
             plan.install()
 
@@ -86,10 +89,12 @@ class VariableSource:
         """Give the functions their own code back."""
         self._running = False
         self._recorder.modules.on_module = None
+        codes: list[CodeType] = []
         for plan in self._plans.values():
             plan.uninstall()
-            STACKS.let_go(plan.codes)
+            codes += plan.codes
             plan.codes = []
+        STACKS.let_go(codes, since=self._places_before)
 
     @property
     def owners(self) -> set[str]:
@@ -110,7 +115,7 @@ class VariableSource:
                             found += [f"{stem}.{v}" for v in variables(match.function)]
         return found
 
-    def _follow_function(self, address: Address, functions: Functions | None) -> None:
+    def _follow_function(self, address: Address, functions: Functions) -> None:
         found = resolve(address.path, address.segments, functions)
         found = [match for match in found if not match.rest or _has_variable(match)]
         for match in found:

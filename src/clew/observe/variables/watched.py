@@ -23,6 +23,7 @@ from clew.machinery import MACHINERY, OURS
 from clew.observe.variables.frames import FollowingCalls, Site, follow_calls
 from clew.observe.variables.frames.bytecode import bound_names
 from clew.observe.variables.frames.functions import unwrap
+from clew.observe.variables.frames.running import Answer
 from clew.observe.variables.open_calls import BETWEEN, OpenCall, chain_of, name_of, user_frame
 from clew.observe.variables.selector import RETURN, TOP_LEVEL, Function, parts_of
 from clew.observe.variables.user_code import Scope, is_library
@@ -47,7 +48,7 @@ class WatchSource:
     ) -> None:
         self.recorder = recorder
         self._wants = wants
-        self._variables = WatchedVariables(recorder, wants, tell)
+        self._variables = WatchedVariables(recorder, wants, tell, self._ask_again)
         self._scope = scope
         self.gap = on_gap
         # Whether calls count that nothing watched has made.
@@ -125,16 +126,20 @@ class WatchSource:
         """Whether a variable of this name may be followed, whatever it holds."""
         return self._wants.names.everything or self._wants.names.may_be(name)
 
-    def _worthwhile(self, code: CodeType, frame: FrameType) -> bool | None:
+    def _worthwhile(self, code: CodeType, frame: FrameType) -> Answer:
         """Whether a function has a watched variable, by its names or by what it is given."""
         known = self._concerned.get(id(code))
         if known is None:
             known = self._concerned[id(code)] = (code, self._wants.names.concern(code))
         if known[1]:
-            return True
+            return "yes"
         if self._wants.decorated:
-            return None
+            return "never"
         return self._variables.is_given(frame)
+
+    def _ask_again(self) -> None:
+        if self._following is not None:
+            self._following.ask_again()
 
     def stop(self) -> None:
         """Follow nothing any more, and say what was asked for and never seen."""

@@ -24,6 +24,7 @@ from clew.keep.seen import differences, holds_arrays, is_array
 from clew.machinery import MACHINERY
 from clew.observe.variables.frames import Site
 from clew.observe.variables.frames.paths import follow
+from clew.observe.variables.frames.running import Answer
 from clew.observe.variables.open_calls import OpenCall
 from clew.observe.variables.selector import RETURN, Wishes, join_names
 from clew.observe.variables.told_once import ToldOnce
@@ -54,10 +55,17 @@ class WatchedVariables:
     """The variables of a watch: what is recorded and told of them."""
 
     def __init__(
-        self, recorder: Recorder, wants: Wants, tell: Callable[[Happening], None] | None
+        self,
+        recorder: Recorder,
+        wants: Wants,
+        tell: Callable[[Happening], None] | None,
+        ask_again: Callable[[], None] = lambda: None,
     ) -> None:
         self.recorder = recorder
         self.tell = tell
+        # Asks again about calls, after some were put off while no watched variable held an object.
+        self._ask_again = ask_again
+        self._put_off = False
         self._wants = wants
         self._describer = Describer(recorder.values, wants.values, shown=wants.decorated)
         # How many watched variables hold an object, by its id, and names that some call has for
@@ -81,13 +89,15 @@ class WatchedVariables:
         for name in list(call.held):
             self._let_go(call, name)
 
-    def is_given(self, frame: FrameType) -> bool:
+    def is_given(self, frame: FrameType) -> Answer:
         """Whether a call that begins is given an object that a watched variable holds."""
         if not self._objects:
-            return False
+            self._put_off = True
+            return "later"
         code, given = frame.f_code, locals_of(frame)
         count = code.co_argcount + code.co_kwonlyargcount
-        return any(id(given.get(name)) in self._objects for name in code.co_varnames[:count])
+        is_given = any(id(given.get(name)) in self._objects for name in code.co_varnames[:count])
+        return "yes" if is_given else "no"
 
     def look_around(self, call: OpenCall, frame: FrameType) -> None:
         """The variables as a block finds them, as far as they are asked for."""
@@ -210,6 +220,9 @@ class WatchedVariables:
             if _is_followed(value):
                 call.held[name] = id(value)
                 self._objects[id(value)] += 1
+                if self._put_off:
+                    self._put_off = False
+                    self._ask_again()
 
     def _let_go(self, call: OpenCall, name: str) -> None:
         """Forget the object that a variable held, whose id another may get."""

@@ -7,38 +7,73 @@ a node of the source, that tell the probe. Must not know: when to tell what.
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from clew.observe.variables.frames.hooks import Hooks
 from clew.observe.variables.frames.linetable import NOWHERE
 from clew.observe.variables.frames.sites import Kind, Site, Target
 
 
+class SiteTable:
+    """The sites that the code made for one use calls, by the numbers it has for them."""
+
+    __slots__ = ("_indices", "groups", "sites")
+
+    def __init__(self) -> None:
+        self.sites: list[Site] = []
+        self.groups: list[tuple[Site, ...]] = []
+        self._indices: dict[object, int] = {}
+
+    def index(self, site: Site) -> int:
+        """The number of a site."""
+        key = (
+            id(site.code), site.kind, site.name, site.line, site.col, site.end_line, site.end_col,
+        )  # fmt: skip
+        found = self._indices.get(key)
+        if found is None:
+            found = self._indices[key] = len(self.sites)
+            self.sites.append(site)
+        return found
+
+    def group(self, sites: list[Site]) -> int:
+        """The number of several sites together."""
+        self.groups.append(tuple(sites))
+        return len(self.groups) - 1
+
+
 class Use:
-    """One probe's interest in one function, or in a function defined inside it."""
+    """One probe's interest in one function, or in a function defined inside it.
 
-    __slots__ = ("_wanted", "hooks", "inner", "lines", "polls", "returns", "target")
+    `name` stands for the hooks in the code that is made, until it is put in place.
+    """
 
-    def __init__(self, hooks: Hooks, target: Target) -> None:
-        self.hooks = hooks
-        self.target = target
+    __slots__ = (
+        "inner", "lines", "may_compile", "name", "polls", "returns", "table", "wanted",
+        "wants_by_name",
+    )  # fmt: skip
+
+    def __init__(self, target: Target, name: str, may_compile: bool) -> None:
+        self.name = name
+        self.may_compile = may_compile
         self.returns = target.returns
         self.lines = target.lines
         self.polls = target.polls
         self.inner = tuple(target.inner.split(".")) if target.inner else ()
-        self._wanted: dict[str, bool] = {}
+        self.wanted = target.wanted
+        self.wants_by_name: dict[str, bool] = {}
+        self.table = SiteTable()
 
     def wants(self, name: str) -> bool:
         """Tell whether the probe follows this name; asked once per name."""
-        answer = self._wanted.get(name)
+        answer = self.wants_by_name.get(name)
         if answer is None:
-            answer = self._wanted[name] = bool(self.target.wanted(name))
+            answer = self.wants_by_name[name] = bool(self.wanted(name))
         return answer
 
     def inside(self) -> Use:
         """The same interest, seen from the function or class named first in `inner`."""
-        found = Use(self.hooks, self.target)
+        found = copy.copy(self)
         found.inner = self.inner[1:]
         return found
 
@@ -52,18 +87,18 @@ def value(name: str | None) -> ast.expr:
 
 
 def of_hooks(use: Use, attribute: str) -> ast.expr:
-    return ast.Attribute(load(use.hooks.name), attribute, ast.Load())
+    return ast.Attribute(load(use.name), attribute, ast.Load())
 
 
 def site(use: Use, at: Site) -> ast.expr:
     """Look the site up by number, as a site cannot be written down."""
-    index = ast.Constant(use.hooks.index(at))
+    index = ast.Constant(use.table.index(at))
     return ast.Subscript(of_hooks(use, "sites"), index, ast.Load())
 
 
 def sites(use: Use, of: list[Site]) -> ast.expr:
     """Look several sites up at once."""
-    index = ast.Constant(use.hooks.group(of))
+    index = ast.Constant(use.table.group(of))
     return ast.Subscript(of_hooks(use, "groups"), index, ast.Load())
 
 

@@ -11,6 +11,7 @@ import functools
 import gc
 import sys
 import types
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType
@@ -18,14 +19,13 @@ from typing import Any
 
 from clew.address import (
     Segment,
-    compile_pattern,
     has_wildcard,
     join,
-    matches_file,
     nearest,
     segment_matches,
 )
 from clew.errors import NoMatch
+from clew.observe.variables.frames.existing import Functions
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,41 +43,6 @@ class Found:
     gets_owner: bool = False
 
 
-class Functions:
-    """All functions that exist now, by their files and modules.
-
-    To be asked about several addresses and let go of: to find them takes tens of milliseconds.
-    """
-
-    def __init__(self) -> None:
-        self._all = [found for found in gc.get_objects() if type(found) is FunctionType]
-
-    def of(self, where: str | None) -> list[FunctionType]:
-        """Give those of a file or module, by a pattern for its name; all if there is none."""
-        if where is None:
-            return self._all
-        if where.endswith(".py") or "/" in where:
-            files = [name for name in self._by_file if matches_file(where, name)]
-            return [function for name in files for function in self._by_file[name]]
-        is_meant = compile_pattern(where)
-        modules = [name for name in self._by_module if is_meant(name)]
-        return [function for name in modules for function in self._by_module[name]]
-
-    @functools.cached_property
-    def _by_file(self) -> dict[str, list[FunctionType]]:
-        found: dict[str, list[FunctionType]] = {}
-        for function in self._all:
-            found.setdefault(function.__code__.co_filename, []).append(function)
-        return found
-
-    @functools.cached_property
-    def _by_module(self) -> dict[str, list[FunctionType]]:
-        found: dict[str, list[FunctionType]] = {}
-        for function in self._all:
-            found.setdefault(str(function.__globals__.get("__name__", "")), []).append(function)
-        return found
-
-
 def resolve(
     where: str | None, segments: Sequence[Segment], functions: Functions | None = None
 ) -> list[Found]:
@@ -86,9 +51,19 @@ def resolve(
     All functions that exist are looked at, so decorators, aliases and re-definitions hide nothing.
     Of two ways to read the segments the one with the longer function name is taken.
     """
-    here = (functions or Functions()).of(where)
+    functions = functions or Functions()
+    if where is None:
+        return _named(functions.everywhere(), segments)
+    found = _named(functions.of(where), segments)
+    if any(match.inner or "<locals>" in match.function.__qualname__ for match in found):
+        # Others of them may have been made since.
+        found = _named(functions.of(where, fresh=True), segments)
+    return found
+
+
+def _named(functions: list[FunctionType], segments: Sequence[Segment]) -> list[Found]:
     found: list[tuple[int, Found]] = []
-    for function in here:
+    for function in functions:
         for path, inner in _definitions(function):
             for taken in _match(path, segments):
                 rest = tuple(segments[taken:])
@@ -139,24 +114,32 @@ def self_name(code: CodeType, qualname: str = "") -> str | None:
     return code.co_varnames[0]
 
 
+# Weak, as code that was rewritten must not outlive its use.
+_globals: weakref.WeakKeyDictionary[CodeType, list[str]] = weakref.WeakKeyDictionary()
+
+
 def _global_names(code: CodeType) -> list[str]:
     """The global names of a function; its names have those of attributes among them."""
-    wanted = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "STORE_NAME"}
-    found = (step.argval for step in dis.get_instructions(code) if step.opname in wanted)
-    return list(dict.fromkeys(found))
+    known = _globals.get(code)
+    if known is None:
+        wanted = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "STORE_NAME"}
+        found = (step.argval for step in dis.get_instructions(code) if step.opname in wanted)
+        known = _globals[code] = list(dict.fromkeys(found))
+    return known
 
 
 def missing(where: str | None, segments: Sequence[Segment]) -> NoMatch:
     """Say that no function, or no variable of it, has this name, with the nearest that exist."""
     written, functions = join(segments), Functions()
-    here = functions.of(where)
     if where is None:
-        return NoMatch(written, _nearest_functions(here, segments), "the functions that exist")
+        close = _nearest_functions(functions.everywhere(), segments)
+        return NoMatch(written, close, "the functions that exist")
+    here = functions.of(where) or functions.at_all(where)
     text = f"{where}:{written}"
     if not here:
         files = [name for name in _places() if name]
         return NoMatch(text, nearest(where, files), "the files and modules that are loaded")
-    found = resolve(where, segments, functions)
+    found = _named(here, segments)
     if found and found[0].rest:
         names = [n for match in found for n in variables(match.function, match.inner)]
         function = join(segments[: len(segments) - len(found[0].rest)])

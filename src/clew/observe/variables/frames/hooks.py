@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import CodeType
 from typing import Any
@@ -27,24 +27,24 @@ class Hooks:
     """What the code calls. Its attributes are the probe's own methods: one call, not two."""
 
     __slots__ = (
-        "__weakref__", "_counts", "_indices", "_refs", "_salvaged", "any_error", "bound",
-        "compiling", "deleted", "entered", "groups", "left", "line", "may_compile", "name",
-        "polled", "probe", "returned", "sites", "unbound",
+        "__weakref__", "_salvaged", "any_error", "bound", "compiling", "deleted", "entered",
+        "groups", "left", "line", "name", "polled", "probe", "returned", "sites", "unbound",
     )  # fmt: skip
 
-    def __init__(self, probe: Probe, compiling: Callable[[], bool] | None = None) -> None:
+    def __init__(
+        self,
+        probe: Probe,
+        compiling: Callable[[], bool] | None = None,
+        sites: Sequence[Site] = (),
+        groups: Sequence[tuple[Site, ...]] = (),
+    ) -> None:
         self.name = f"__clew_{next(_numbers)}__"
         self.compiling = compiling or _never
-        self.may_compile = compiling is not None
         self.any_error = BaseException
         self.unbound = NameError
-        self.sites: list[Site] = []
-        self.groups: list[tuple[Site, ...]] = []
-        self._indices: dict[object, int] = {}
+        self.sites = sites
+        self.groups = groups
         self._salvaged: dict[tuple[int, int], Site] = {}
-        # By identity: references to equal code objects are equal.
-        self._refs: dict[int, weakref.ref[CodeType]] = {}
-        self._counts: dict[int, int] = {}
         self._listen(probe)
 
     def _listen(self, probe: Probe) -> None:
@@ -64,28 +64,6 @@ class Hooks:
     def __reduce__(self) -> tuple[Callable[[Probe], Hooks], tuple[Probe]]:
         # A function pickled by value takes its globals along; elsewhere nobody listens.
         return Hooks, (SILENT,)
-
-    def index(self, site: Site) -> int:
-        """The place of a site in the table the code looks it up in."""
-        key = (
-            id(site.code),
-            site.kind,
-            site.name,
-            site.line,
-            site.col,
-            site.end_line,
-            site.end_col,
-        )
-        found = self._indices.get(key)
-        if found is None:
-            found = self._indices[key] = len(self.sites)
-            self.sites.append(site)
-        return found
-
-    def group(self, sites: list[Site]) -> int:
-        """The place of several sites in the table of groups."""
-        self.groups.append(tuple(sites))
-        return len(self.groups) - 1
 
     def polling(self, sites: tuple[Site, ...], owner: object, *values: object) -> None:
         for site, value in zip(sites, values, strict=True):
@@ -132,25 +110,29 @@ class Hooks:
             self._salvaged[key] = at
         self.polled(at, value, owner)
 
-    # The global name stays for as long as some code object needs it.
 
-    def inject(self, namespace: dict[str, Any], code: CodeType) -> None:
-        """Give `code` the name it calls; take it away when no code that needs it is left."""
-        for part in code_tree(code):
-            if self.name in part.co_names:
-                self._keep(namespace, part)
+# References to the code that needs hooks, by their identity: those to equal code are equal.
+_needing: dict[int, weakref.ref[CodeType]] = {}
 
-    def _keep(self, namespace: dict[str, Any], code: CodeType) -> None:
-        def gone(ref: weakref.ref[CodeType]) -> None:
-            self._refs.pop(id(ref), None)
-            self._counts[id(namespace)] -= 1
-            if not self._counts[id(namespace)] and namespace.get(self.name) is self:
-                del namespace[self.name]
 
-        ref = weakref.ref(code, gone)
-        self._refs[id(ref)] = ref
-        self._counts[id(namespace)] = self._counts.get(id(namespace), 0) + 1
-        namespace[self.name] = self
+def inject(hooks: Hooks, namespace: dict[str, Any], code: CodeType) -> None:
+    """Give `code` the name it calls; take it away when no code that needs it is left."""
+    parts = [part for part in code_tree(code) if hooks.name in part.co_names]
+    if not parts:
+        return
+    namespace[hooks.name] = hooks
+    left = len(parts)
+
+    def gone(ref: weakref.ref[CodeType]) -> None:
+        nonlocal left
+        _needing.pop(id(ref), None)
+        left -= 1
+        if not left and namespace.get(hooks.name) is hooks:
+            del namespace[hooks.name]
+
+    for part in parts:
+        ref = weakref.ref(part, gone)
+        _needing[id(ref)] = ref
 
 
 def code_tree(code: CodeType) -> Iterator[CodeType]:

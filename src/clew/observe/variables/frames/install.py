@@ -10,14 +10,14 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from types import CodeType, FunctionType, TracebackType
 
-from clew.observe.variables.frames.emit import Use
 from clew.observe.variables.frames.functions import inner_codes
-from clew.observe.variables.frames.hooks import Hooks, code_tree
-from clew.observe.variables.frames.linetable import is_fragile
+from clew.observe.variables.frames.hooks import Hooks, code_tree, inject
 from clew.observe.variables.frames.monitoring import Busy
-from clew.observe.variables.frames.rewrite import BARE, GUARDED, UNGUARDED, rewrite
+from clew.observe.variables.frames.rewrite import BARE, GUARDED, UNGUARDED
+from clew.observe.variables.frames.rewritten import rewritten
 from clew.observe.variables.frames.running import (
     Following,
     follow_code,
@@ -35,6 +35,25 @@ _PARTIAL = {
 }
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Use:
+    """One probe that follows something in a function.
+
+    It is told through the `hooks` of each code that the function has got while it is followed:
+    calls go on with the code they began with.
+    """
+
+    target: Target
+    probe: Probe
+    compiling: Callable[[], bool] | None
+    hooks: list[Hooks] = field(default_factory=list)
+
+    def end(self) -> None:
+        """Tell the probe nothing any more."""
+        for hooks in self.hooks:
+            hooks.silence()
+
+
 class _State:
     """One function while anybody follows it."""
 
@@ -45,7 +64,7 @@ class _State:
         self.definition = found
         self.original = function.__code__
         self.ours: CodeType | None = None
-        self.uses: list[Use] = []
+        self.uses: list[_Use] = []
         self.care = GUARDED
 
     def apply(self) -> None:
@@ -63,16 +82,17 @@ class _State:
             _restore_inner(before, self.original)
 
     def _code(self, function: FunctionType) -> CodeType:
-        may_compile = any(use.hooks.may_compile for use in self.uses)
-        for care in (GUARDED, UNGUARDED, BARE):
-            node = self.definition.parse()
-            rewrite(node, self.original, self.definition.qualname, self.uses, care)
-            code = self.definition.compile(node)
-            if not (may_compile and is_fragile(code)):
-                break
-        self.care = care
-        for hooks in {id(use.hooks): use.hooks for use in self.uses}.values():
-            hooks.inject(function.__globals__, code)
+        targets = [(use.target, use.compiling is not None) for use in self.uses]
+        found = rewritten(self.definition, self.original, targets)
+        self.care = found.care
+        called = [
+            Hooks(use.probe, use.compiling, table.sites, table.groups)
+            for use, table in zip(self.uses, found.tables, strict=True)
+        ]
+        code = found.code_calling([hooks.name for hooks in called])
+        for use, hooks in zip(self.uses, called, strict=True):
+            use.hooks.append(hooks)
+            inject(hooks, function.__globals__, code)
         return code
 
 
@@ -108,10 +128,13 @@ class Installed:
     those of which not everything is told, `unseen` those not followed at all; with the reasons.
     """
 
-    def __init__(self, hooks: Hooks, only_source: bool = False) -> None:
-        self._hooks = hooks
+    def __init__(
+        self, probe: Probe, compiling: Callable[[], bool] | None = None, only_source: bool = False
+    ) -> None:
+        self._probe = probe
+        self._compiling = compiling
         self._only_source = only_source
-        self._uses: list[tuple[_State, Use]] = []
+        self._uses: list[tuple[_State, _Use]] = []
         self._followed: list[Following] = []
         self.fallbacks: list[tuple[FunctionType, str]] = []
         self.unseen: list[tuple[FunctionType, str]] = []
@@ -123,6 +146,7 @@ class Installed:
             uses, self._uses = self._uses, []
             for state, use in uses:
                 state.uses.remove(use)
+                use.end()
             for state in {id(state): state for state, _ in uses}.values():
                 state.apply()
                 function = state.function()
@@ -131,7 +155,6 @@ class Installed:
             followed, self._followed = self._followed, []
             for following in followed:
                 following.stop()
-            self._hooks.silence()
 
     def __enter__(self) -> Installed:
         return self
@@ -156,7 +179,7 @@ class Installed:
                 else:
                     self._follow_without_source(target, str(reason), codes)
                 continue
-            use = Use(self._hooks, target)
+            use = _Use(target, self._probe, self._compiling)
             state.uses.append(use)
             self._uses.append((state, use))
             touched[id(state)] = state
@@ -176,7 +199,7 @@ class Installed:
             codes.add(id(code))
             try:
                 following = follow_code(
-                    code, target.wanted, self._hooks.probe,
+                    code, target.wanted, self._probe,
                     returns=target.returns, lines=target.lines, polls=target.polls,
                 )  # fmt: skip
             except Busy as busy:
@@ -191,11 +214,11 @@ class Installed:
             if not any(frame.f_code is code for code in running):
                 continue
             for found, use in self._uses:
-                if found is state and not use.inner:
-                    target = use.target
+                target = use.target
+                if found is state and not target.inner:
                     self._followed.append(
                         follow_frame(
-                            frame, target.wanted, self._hooks.probe,
+                            frame, target.wanted, self._probe,
                             lines=target.lines, polls=target.polls, origin=state.original,
                         )
                     )  # fmt: skip
@@ -249,7 +272,7 @@ def instrument(
     cannot be found are not followed.
     """
     with _lock:
-        installed = Installed(Hooks(probe, compiling), only_source)
+        installed = Installed(probe, compiling, only_source)
         try:
             installed._add(targets)
         except BaseException:

@@ -74,6 +74,13 @@ def remove_caller(asked: Callable[[CodeType, FrameType], bool]) -> None:
         _stop_if_idle()
 
 
+def ask_again() -> None:
+    """Ask again about calls of code that nobody wanted to hear of."""
+    with _lock:
+        if _tool is not None:
+            _monitoring.restart_events()
+
+
 def _start() -> int:
     global _tool
     if _tool is not None:

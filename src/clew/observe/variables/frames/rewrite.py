@@ -47,7 +47,7 @@ def rewrite(
     names = {name for part in body for name in stored_names(part) | deleted_names(part)}
     bare = Statements(node, code, qualname, own, guards=False)
     followed = Statements(node, code, qualname, own, guards=care == GUARDED)
-    compiled = [use for use in own if use.hooks.may_compile]
+    compiled = [use for use in own if use.may_compile]
     if care == BARE:
         body = bare.block(body, at)
     elif compiled:

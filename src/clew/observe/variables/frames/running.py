@@ -10,12 +10,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType, TracebackType
+from typing import Literal, TypeAlias
 
 from clew.observe.variables.frames import monitoring, tracing
 from clew.observe.variables.frames.functions import unwrap
 from clew.observe.variables.frames.hooks import SILENT
 from clew.observe.variables.frames.sites import Probe
 from clew.observe.variables.frames.stepping import BUDGET, Params, Watch
+
+# Whether a call is worth following: this one and all to come, not this one, none, or none as yet.
+Answer: TypeAlias = Literal["yes", "no", "never", "later"]
 
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
@@ -154,7 +158,7 @@ class FollowingCalls(Following):
         probe: Probe,
         budget: int,
         lines: bool,
-        worthwhile: Callable[[CodeType, FrameType], bool | None] | None = None,
+        worthwhile: Callable[[CodeType, FrameType], Answer] | None = None,
         inside: bool = True,
         params: Params = "wanted",
     ) -> None:
@@ -189,7 +193,10 @@ class FollowingCalls(Following):
         """A call begins: watch its code if it is in scope. Tell whether to be asked again."""
         known = self._known.get(id(code))
         if known is None:
-            known = self._ask(code, frame)
+            answer = self._answer(code, frame)
+            if answer == "later":
+                return False
+            known = self._ask(code, answer)
             if known is None:
                 return True
             self._known[id(code)] = known
@@ -197,20 +204,26 @@ class FollowingCalls(Following):
                 self._add(known[1])
         return known[1] is not None and not known[1].is_over()
 
-    def _ask(self, code: CodeType, frame: FrameType) -> tuple[CodeType, _Callee | None] | None:
+    def _answer(self, code: CodeType, frame: FrameType) -> Answer:
+        if not self._in_scope(code):
+            return "never"
+        return "yes" if self._worthwhile is None else self._worthwhile(code, frame)
+
+    def _ask(self, code: CodeType, answer: Answer) -> tuple[CodeType, _Callee | None] | None:
         """What becomes of code that is called; None if that is not known yet."""
-        worthwhile: bool | None = None
-        if self._in_scope(code):
-            worthwhile = True if self._worthwhile is None else self._worthwhile(code, frame)
-        if worthwhile:
+        if answer == "yes":
             return code, self._watch(code)
-        if worthwhile is None:
+        if answer == "never":
             known = self._never[id(code)] = (code, None)
             return known
         _, count = self._idle.get(id(code), (code, 0))
         self._idle[id(code)] = (code, count + 1)
         # Called so often in vain, it is given up.
         return None if count < self.budget else (code, None)
+
+    def ask_again(self) -> None:
+        """Ask again about code of which the answer was "later"."""
+        _driver.ask_again()
 
     def _watch(self, code: CodeType, kind: type[_Callee] | None = None) -> _Callee:
         watch = self._made.get(id(code))
@@ -340,7 +353,7 @@ def follow_calls(
     *,
     lines: bool = False,
     budget: int = BUDGET,
-    worthwhile: Callable[[CodeType, FrameType], bool | None] | None = None,
+    worthwhile: Callable[[CodeType, FrameType], Answer] | None = None,
     inside: bool = True,
     params: Params = "wanted",
 ) -> FollowingCalls:
@@ -348,9 +361,10 @@ def follow_calls(
 
     From a frame, follow it to `stop`, and whatever is called meanwhile. What runs more often than
     `budget` times at one place is not told there any more; `spent` lists those places. Where only
-    some functions are of interest, `worthwhile` is asked at each call until it says yes, or None
-    for never; after a yes all calls of that code are followed. Without `inside`, only the calls of
-    the function `root` are told: neither what it does, nor what it calls. For `params` see `Watch`.
+    some functions are of interest, `worthwhile` is asked at each call; after a "yes" all calls of
+    that code are followed, and after a "later" none is asked about until `ask_again`. Without
+    `inside`, only the calls of the function `root` are told: neither what it does, nor what it
+    calls. For `params` see `Watch`.
     """
     following = FollowingCalls(in_scope, wanted, probe, budget, lines, worthwhile, inside, params)
     following.start(root, probe)

@@ -22,6 +22,7 @@ _watches: dict[int, list[Watch]] = {}
 _callers: list[Callable[[CodeType, FrameType], bool]] = []
 # Code that nobody wants to hear of again, held so that no other code gets its id.
 _dull: dict[int, CodeType] = {}
+_last_dull: CodeType | None = None
 _RETURN = dis.opmap.get("RETURN_VALUE")
 _YIELD = dis.opmap.get("YIELD_VALUE")
 _YIELD_FROM = dis.opmap.get("YIELD_FROM", -1)
@@ -35,7 +36,7 @@ class _Tracer:
         self.before = sys.gettrace()
         self.before_threads = getattr(threading, "_trace_hook", None)
         # The very object that is set: a bound method is made anew at each access.
-        self.function = self._called
+        self.function = self._called if self.before is not None else self._called_first()
         self.thread = threading.get_ident()
         self.active = True
 
@@ -49,9 +50,26 @@ class _Tracer:
             sys.settrace(self.before)
         threading.settrace(self.before_threads)
 
+    def _called_first(self) -> Callable[[FrameType, str, object], Any]:
+        """The trace function where there was none before; it runs at each call of the program."""
+        dull, choose = _dull, self._choose
+
+        def called(frame: FrameType, event: str, arg: object) -> Any:
+            global _last_dull
+            code = frame.f_code
+            # Most calls are of the function that was called last.
+            if code is _last_dull:
+                return None
+            if id(code) in dull:
+                _last_dull = code
+                if id(code) in dull:
+                    return None
+                _last_dull = None  # another thread has begun to watch it meanwhile
+            return choose(frame, event, arg, None)
+
+        return called
+
     def _called(self, frame: FrameType, event: str, arg: object) -> Any:
-        if id(frame.f_code) in _dull and self.before is None:
-            return None
         return self._choose(frame, event, arg, self.before)
 
     def _called_in_thread(self, frame: FrameType, event: str, arg: object) -> Any:
@@ -165,16 +183,18 @@ def _start() -> None:
 def _stop_if_idle() -> None:
     global _tracer
     if _tracer is not None and not _watches and not _callers:
-        _dull.clear()
+        ask_again()
         _tracer.stop()
         _tracer = None
 
 
 def add(watch: Watch) -> None:
     """Begin to tell a watch about its code, in calls that begin from now on."""
+    global _last_dull
     with _lock:
         _watches.setdefault(id(watch.code), []).append(watch)
         _dull.pop(id(watch.code), None)
+        _last_dull = None
         _start()
 
 
@@ -192,7 +212,7 @@ def add_caller(asked: Callable[[CodeType, FrameType], bool]) -> None:
     """Ask about every call: False means never again for that code."""
     with _lock:
         _callers.append(asked)
-        _dull.clear()
+        ask_again()
         _start()
 
 
@@ -201,6 +221,13 @@ def remove_caller(asked: Callable[[CodeType, FrameType], bool]) -> None:
         if asked in _callers:
             _callers.remove(asked)
         _stop_if_idle()
+
+
+def ask_again() -> None:
+    """Ask again about calls of code that nobody wanted to hear of."""
+    global _last_dull
+    _dull.clear()
+    _last_dull = None
 
 
 def join(frame: FrameType) -> Callable[[], None]:
