@@ -235,7 +235,7 @@ def _where(event: Event, names: dict[str, str], rank: bool = False, step: bool =
     return f"{text}, {line}" if line else text
 
 
-def _place_dict(event: Event) -> dict[str, Any]:
+def _place_dict(event: Event) -> dict[str, object]:
     source = event.source
     return {
         "row": event.row,

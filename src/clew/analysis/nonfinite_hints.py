@@ -7,7 +7,6 @@ known.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from clew.events.model import Stats
 from clew.events.op_names import bare_op
@@ -160,7 +159,7 @@ def nonfinite_arguments(event: Event) -> dict[str, float]:
     return {path: given for path, given in event.arguments.items() if is_nonfinite_number(given)}
 
 
-def is_nonfinite_number(constant: Any) -> bool:
+def is_nonfinite_number(constant: object) -> bool:
     """Return whether an argument is a Python number that is not finite."""
     return isinstance(constant, float) and not math.isfinite(constant)
 

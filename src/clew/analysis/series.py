@@ -72,7 +72,7 @@ class Series(Shown):
         return self._grouped(self.steps)
 
     def _grouped(self, keys: Iterable[Any]) -> dict[Any, Series]:
-        rows: dict[Any, list[int]] = {}
+        rows: dict[object, list[int]] = {}
         for row, key in enumerate(keys):
             rows.setdefault(key, []).append(row)
         columns = [field.name for field in fields(self)][1:]

@@ -38,7 +38,7 @@ class Structure:
         self.subject: list[int] = c.subject.tolist()
         self.parent: Ints = run.parent_row
         self.kids = Nesting(run.parent_row)
-        self._numbers: dict[Any, int] = {}
+        self._numbers: dict[object, int] = {}
         looks = np.array([self._number(_look(meta, sizes)) for meta in c.metas], dtype=np.int64)
         self._templates = [_TemplateForms(t) for t in c.templates]
         # The content of a cache differs from layer to layer, so it does not make calls different.
@@ -204,7 +204,7 @@ class Structure:
         names[rows] = np.array(numbers, dtype=np.int64)[like]
         return names
 
-    def _number(self, key: Any) -> int:
+    def _number(self, key: object) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
 
 
@@ -250,7 +250,7 @@ def _constant(leaf: Leaf) -> str:
     return "tensor" if leaf.constant is Tensor else repr(leaf.constant)
 
 
-def _look(meta: Meta, sizes: bool) -> tuple[Any, ...]:
+def _look(meta: Meta, sizes: bool) -> tuple[object, ...]:
     """Return what is compared of a tensor: all but its strides, with or without its sizes."""
     shape = (meta.shape, meta.local_shape) if sizes else len(meta.shape or ())
     return "meta", meta.dtype, shape, meta.device, meta.layout, meta.cls, meta.placements

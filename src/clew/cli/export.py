@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from clew.cli.output import complain, emit, within
-from clew.cli.reading import add_command, add_rank, open_trace, positive
+from clew.cli.reading import Commands, add_command, add_rank, open_trace, positive
 from clew.cli.writing import add_exist
 from clew.errors import ClewError
 from clew.views.export.formats import FORMATS
@@ -16,7 +15,7 @@ _OPTIONS = ("addresses", "compression", "depth", "dtype", "labels", "ragged", "s
 _PROBLEMS = 10
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     more = (
         "hdf5, zarr and pt hold the data that was kept; parquet, json, csv and chrome the events; "

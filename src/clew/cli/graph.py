@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clew import analysis, views
 from clew.cli.output import emit
-from clew.cli.reading import add_command, add_rank, open_trace, positive
+from clew.cli.reading import Commands, add_command, add_rank, open_trace, positive
 from clew.cli.writing import add_exist
 from clew.errors import ClewError
 from clew.views.graph.options import COLORS, DIRECTIONS, SUFFIXES, THEMES
@@ -29,7 +29,7 @@ _SHAPE = (
 )
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     more = (
         "TRACE may also be a text file with the path of a called module per line. Without -o the "

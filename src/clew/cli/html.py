@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from clew.cli.output import emit
-from clew.cli.reading import add_command, add_rank, open_trace, positive
+from clew.cli.reading import Commands, add_command, add_rank, open_trace, positive
 from clew.cli.writing import add_exist
 from clew.store.storage import is_url
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     more = "It opens from disk, offline, in any browser. Exits with 1 if something did not fit."
     parser = add_command(commands, "html", run, "write one HTML file to look at the trace", more)

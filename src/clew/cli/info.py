@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import clew
 from clew import store, views
 from clew.cli.output import emit, within
-from clew.cli.reading import add_command, positive
+from clew.cli.reading import Commands, add_command, positive
 from clew.plain_text import plain
 from clew.store.storage import storage_of
 
@@ -23,7 +23,7 @@ _MOST_RANKS = 1_000_000
 _BRIEF = ("clew", "python", "torch", "platform")
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     more = "Exits with 0 whatever it finds: a crash, NaN and gaps in the coverage are part of it."
     parser = add_command(commands, "info", run, "say what a trace holds", more)
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _facts(path: str, trace: Trace) -> dict[str, Any]:
+def _facts(path: str, trace: Trace) -> dict[str, object]:
     ranks = [_rank_facts(trace.only(rank=rank)) for rank in trace.ranks]
     kinds: Counter[str] = Counter()
     for rank in ranks:

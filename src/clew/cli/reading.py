@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import clew
 
 if TYPE_CHECKING:
     from clew.traces import Trace
 
+# Where commands are added to the command line: what `add_subparsers` gives.
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
 
 def add_command(
-    commands: Any, name: str, run: Callable[[argparse.Namespace], int], what: str, more: str = ""
+    commands: Commands,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    what: str,
+    more: str = "",
 ) -> argparse.ArgumentParser:
     """Add a command with the trace to read and `--json`."""
     parser: argparse.ArgumentParser = commands.add_parser(

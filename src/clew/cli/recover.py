@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from clew import store
 from clew.cli.output import emit
-from clew.cli.reading import add_command
+from clew.cli.reading import Commands, add_command
 from clew.plain_text import plain
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     more = "A trace is readable without it; other tools read only sealed files."
     add_command(commands, "recover", run, "seal the files that a killed run left open", more)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from clew import views
 from clew.cli.output import emit
-from clew.cli.reading import add_command, add_rank, open_trace, positive
+from clew.cli.reading import Commands, add_command, add_rank, open_trace, positive
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     more = "Ranks that ran the same are shown as one."
     parser = add_command(commands, "show", run, "show what ran as a tree of module calls", more)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from clew import analysis
 from clew.address import with_rank
 from clew.cli.output import emit
-from clew.cli.reading import add_command, add_rank, open_trace, positive
+from clew.cli.reading import Commands, add_command, add_rank, open_trace, positive
 from clew.errors import ClewError
 from clew.plain_text import plain
 
@@ -24,7 +24,7 @@ _STATS = ("min", "max", "mean", "std", "norm", "nan", "inf", "zeros", "count")
 _LISTED_STATS = ("min", "max", "mean", "std", "nan", "inf")
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     more = "Several values are listed one per line; ADDRESS#2 is the third call alone."
     parser = add_command(
@@ -125,7 +125,7 @@ def _data_lines(value: Value, elements: int) -> list[str]:
     return np.array2string(array, threshold=elements, edgeitems=3, precision=5).splitlines()
 
 
-def _as_dict(event: Event, address: str, value: Value, elements: int) -> dict[str, Any]:
+def _as_dict(event: Event, address: str, value: Value, elements: int) -> dict[str, object]:
     source = event.source
     facts = {
         "address": address,

@@ -179,7 +179,7 @@ class Attributes:
     number: int
     group: int
     event: int
-    values: dict[str, Any]
+    values: dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ class Gathered(list[Any]):
 
     def __init__(
         self,
-        values: Iterable[Any],
-        ordinals: Sequence[Any],
+        values: Iterable[object],
+        ordinals: Sequence[object],
         address: str = "",
         steps: Sequence[int] = (),
         ranks: Sequence[int | None] = (),

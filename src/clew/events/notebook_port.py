@@ -29,7 +29,7 @@ class Shown:
 
     __slots__ = ()
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Bundle:
+    def _repr_mimebundle_(self, **kwargs: object) -> Bundle:
         return bundle(self)
 
     def _repr_html_(self) -> str | None:

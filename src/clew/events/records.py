@@ -113,7 +113,7 @@ PARTS = "parts"
 
 
 def pack(
-    form: str, shape: tuple[int, ...], facts: dict[str, Any], parts: dict[str, Payload]
+    form: str, shape: tuple[int, ...], facts: dict[str, object], parts: dict[str, Payload]
 ) -> Payload:
     """Pack a tensor made of several arrays (sparse, quantised) into one payload.
 

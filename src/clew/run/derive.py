@@ -8,8 +8,6 @@ only earlier events: a fact that depends on later ones is never a column.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from clew.events.columns import DERIVED_COLUMNS, IN, Columns, Derived, Ints
@@ -51,7 +49,7 @@ class State:
         self.prefixes = Interned()
         # Counters of events by address, and the counter of each op and label.
         self.counts: Ints = np.zeros(0, dtype=np.int64)
-        self.counters: dict[Any, int] = {}
+        self.counters: dict[object, int] = {}
         self.op_counter: list[int] = []
         self.label_counter: list[int] = []
         # Ids of the events that begin a step or a named prefix block, and what they begin.

@@ -136,7 +136,9 @@ class Event(Shown):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        arguments: dict[str, Any] = self._once("arguments", lambda: self._run.arguments(self.row))
+        arguments: dict[str, object] = self._once(
+            "arguments", lambda: self._run.arguments(self.row)
+        )
         return arguments
 
     @property

@@ -113,7 +113,7 @@ class _Numbered:
     """Things of several ranks, numbered in order of first use."""
 
     def __init__(self) -> None:
-        self.rows: list[Any] = []
+        self.rows: list[object] = []
         self._numbers: dict[Hashable, int] = {}
 
     def numbers(self, things: list[Any], key: Callable[[Any], Hashable]) -> Ints:
@@ -136,7 +136,7 @@ class _Tables:
         self._value_names, self._modules, self._paths = _Numbered(), _Numbered(), _Numbered()
         self._prefixes, self._generators = _Numbered(), _Numbered()
         self._objects: dict[tuple[str, str], int] = {}
-        self._places: list[Any] = []
+        self._places: list[object] = []
         self._threads: list[str] = []
         self._parameters: dict[str, tuple[str, int, int]] = {}
         self._values = self._refs = 0

@@ -22,7 +22,7 @@ class SettingsHistory:
     def of(self, kind: str, number: int, group: int, event: int) -> dict[str, Any]:
         """Return the settings of an object when an event began; empty before it was first seen."""
         changes = self._changes.get((kind, number, group), [])
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         for one in changes[: bisect_right(changes, event, key=lambda one: one.event)]:
             found |= one.values
         return found

@@ -40,7 +40,7 @@ class Value(Shown):
         ):  # fmt: skip
             object.__setattr__(self, name, fact)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Value is read-only: cannot set {name!r}")
 
     _run: Run

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
 
 
-def as_json(data: Any, indent: int | None = None) -> str:
+def as_json(data: object, indent: int | None = None) -> str:
     """Write strict JSON: `nan` and infinities, which it lacks, as strings; other objects as text.
 
     >>> as_json({"max": float("inf"), "shape": (2, 3)})
@@ -21,7 +20,7 @@ def as_json(data: Any, indent: int | None = None) -> str:
         return json.dumps(_strict(data), indent=indent, default=str, allow_nan=False)
 
 
-def _strict(data: Any) -> Any:
+def _strict(data: object) -> object:
     if isinstance(data, float):
         return data if math.isfinite(data) else str(data)
     if isinstance(data, Mapping):

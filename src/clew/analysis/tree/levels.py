@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 
@@ -28,8 +27,8 @@ class RankStep:
     rank: int
     step: int
     rows: Ints
-    key: Any
-    exact_key: Any
+    key: object
+    exact_key: object
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +120,7 @@ def _threads(run: Run) -> Ints:
 
 def alike_ranks(found: list[RankStep], fold: bool) -> list[Alike]:
     """Return the ranks; those that did the same in all their steps are one."""
-    groups: dict[Any, list[list[RankStep]]] = {}
+    groups: dict[object, list[list[RankStep]]] = {}
     for rank, stretches_of_rank in groupby(found, lambda stretch: stretch.rank):
         mine = list(stretches_of_rank)
         key = tuple((stretch.step, stretch.key) for stretch in mine) if fold else rank

@@ -147,7 +147,7 @@ class TreeNode:
             "arguments": [{"path": path, "text": text} for path, text in self.arguments],
         }
 
-    def _source(self) -> dict[str, Any] | None:
+    def _source(self) -> dict[str, object] | None:
         source = self.source
         if source is None:
             return None
@@ -199,7 +199,7 @@ def to_dicts(nodes: Sequence[TreeNode], depth: int | None = None) -> list[dict[s
     pending = [(node, roots) for node in reversed(down_to(nodes, depth))]
     while pending:
         node, siblings = pending.pop()
-        inside: list[dict[str, Any]] = []
+        inside: list[dict[str, object]] = []
         siblings.append({**node.facts(), "children": inside})
         pending += [(child, inside) for child in reversed(down_to(node.children, depth))]
     return roots

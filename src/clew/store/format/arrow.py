@@ -22,13 +22,13 @@ def as_utf8(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def record_batch(columns: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
+def record_batch(columns: Mapping[str, object], schema: pa.Schema) -> pa.RecordBatch:
     """Return rows as a record batch of a schema."""
     arrays = [_array(columns[f.name], f.type, f.name in NULLABLE) for f in schema]
     return pa.record_batch(arrays, schema=schema)
 
 
-def folded_batch(columns: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
+def folded_batch(columns: Mapping[str, object], schema: pa.Schema) -> pa.RecordBatch:
     """Return rows as a record batch with dictionary-encoded texts: each text is stored once.
 
     In Parquet it reads the same as the batch of the plain schema, and is quicker to write.

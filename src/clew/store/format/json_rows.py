@@ -36,10 +36,12 @@ _MOST_THREADS = 1 << 16
 LONGEST_NAME = 4000
 
 
-def dump(row: Any) -> str:
+def dump(row: object) -> str:
     """Write one row as JSON."""
     if isinstance(row, Template):
-        data: Any = [[leaf.role, leaf.path, _dump_constant(leaf.constant)] for leaf in row.leaves]
+        data: object = [
+            [leaf.role, leaf.path, _dump_constant(leaf.constant)] for leaf in row.leaves
+        ]
     elif isinstance(row, (Meta, Place, ModuleRow, Gap, Label, Attributes)):
         data = astuple(row)
     else:
@@ -47,7 +49,7 @@ def dump(row: Any) -> str:
     return to_json(data)
 
 
-def to_json(data: Any) -> str:
+def to_json(data: object) -> str:
     """Write compact JSON with readable text that is valid UTF-8."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
     try:
@@ -66,7 +68,7 @@ def from_json(text: str) -> Any:
         raise ValueError("it is nested too deep") from None
 
 
-def load_template(data: Any) -> Template:
+def load_template(data: object) -> Template:
     """Make a template from its row."""
     return Template(tuple(_leaf(*_listed(item, 3)) for item in _listed(data)))
 
@@ -80,7 +82,7 @@ def load_meta(data: Any) -> Meta:
     )  # fmt: skip
 
 
-def load_place(data: Any) -> Place:
+def load_place(data: object) -> Place:
     """Make a place from its row."""
     parent, file, function, *numbers = _listed(data, 10)
     line, end_line, col, end_col, library, phase, thread = map(_small, numbers)
@@ -93,13 +95,13 @@ def load_place(data: Any) -> Place:
     )  # fmt: skip
 
 
-def load_module(data: Any) -> ModuleRow:
+def load_module(data: object) -> ModuleRow:
     """Make a module row from its data."""
     path, cls, number, wrapper = _listed(data, 4)
     return ModuleRow(_name(path), _name(cls), _integer(number), bool(wrapper))
 
 
-def load_label(data: Any) -> Label:
+def load_label(data: object) -> Label:
     """Make the label of a variable, tap or gradient from its row."""
     kind, stem, name, *rest, stage, rank = _listed(data, 9)
     if kind not in LABELLED or stage not in (None, *STAGES):
@@ -111,7 +113,7 @@ def load_label(data: Any) -> Label:
     )  # fmt: skip
 
 
-def load_attributes(data: Any) -> Attributes:
+def load_attributes(data: object) -> Attributes:
     """Make the settings of a module or optimizer from their row."""
     kind, number, group, event, values = _listed(data, 5)
     return Attributes(
@@ -119,7 +121,7 @@ def load_attributes(data: Any) -> Attributes:
     )
 
 
-def load_gap(data: Any) -> Gap:
+def load_gap(data: object) -> Gap:
     """Make a gap from its row."""
     return Gap(*map(_text, _listed(data, 4)))
 
@@ -130,7 +132,7 @@ def load_parameter(data: Any) -> tuple[str, int, int]:
     return _text(path), _integer(owner), _integer(count)
 
 
-def load_mode(data: Any) -> tuple[int, str]:
+def load_mode(data: object) -> tuple[int, str]:
     """Make a step and its mode from their row."""
     step, mode = _listed(data, 2)
     if mode not in MODES:
@@ -138,7 +140,7 @@ def load_mode(data: Any) -> tuple[int, str]:
     return _integer(step), mode
 
 
-def load_name(data: Any) -> str:
+def load_name(data: object) -> str:
     """Make a name from its row."""
     return _name(data)
 
@@ -154,14 +156,14 @@ def load_source(data: Any) -> tuple[str, str]:
     return _text(file), _text(source)
 
 
-def load_facts(data: Any) -> dict[str, Any]:
+def load_facts(data: object) -> dict[str, Any]:
     """Check a row that is a mapping."""
     if not isinstance(data, dict):
         raise ValueError(f"it is a {type(data).__name__}, no mapping")
     return data
 
 
-def _dump_constant(constant: Any) -> list[Any]:
+def _dump_constant(constant: object) -> list[object]:
     if constant is Tensor:
         return ["tensor"]
     if constant is Unseen:
@@ -182,7 +184,7 @@ def _dump_constant(constant: Any) -> list[Any]:
     return ["value", constant]
 
 
-def _load_constant(data: Any) -> Any:
+def _load_constant(data: object) -> object:
     kind, *rest = _listed(data)
     if kind == "tensor":
         return Tensor
@@ -208,7 +210,7 @@ def _load_constant(data: Any) -> Any:
     return constant
 
 
-def _leaf(role: Any, path: Any, constant: Any) -> Leaf:
+def _leaf(role: object, path: object, constant: object) -> Leaf:
     if role not in (IN, OUT):
         raise ValueError(f"{role!r} is neither argument nor result")
     return Leaf(IN if role == IN else OUT, intern(_text(path)), _load_constant(constant))
@@ -220,7 +222,7 @@ def _listed(data: Any, count: int | None = None) -> list[Any]:
     return data
 
 
-def _text(data: Any) -> str:
+def _text(data: object) -> str:
     if type(data) is not str:
         raise ValueError(f"text belongs where there is a {type(data).__name__}")
     return data
@@ -238,11 +240,11 @@ def _integer(data: Any) -> int:
     return int(data)
 
 
-def _small(data: Any) -> int:
+def _small(data: object) -> int:
     if abs(number := _integer(data)) > _LARGEST_SMALL:
         raise ValueError(f"{number} belongs nowhere")
     return number
 
 
-def _sizes(data: Any) -> tuple[int, ...] | None:
+def _sizes(data: object) -> tuple[int, ...] | None:
     return None if data is None else tuple(_integer(size) for size in _listed(data))

@@ -28,7 +28,7 @@ _JOB = (
 )  # fmt: skip
 
 
-def new_manifest(environment: dict[str, Any], world_size: int, turn: int = 1) -> dict[str, Any]:
+def new_manifest(environment: dict[str, object], world_size: int, turn: int = 1) -> dict[str, Any]:
     """Make the manifest of a new run; it is its process's `turn`-th at this place."""
     return {
         "format": _FORMAT,
@@ -112,7 +112,7 @@ def found_manifest(storage: Storage) -> dict[str, Any] | None:
     return manifest if manifest.get("format") == _FORMAT else None
 
 
-def _load(storage: Storage) -> dict[str, Any]:
+def _load(storage: Storage) -> dict[str, object]:
     size = storage.size(MANIFEST)
     if size > _LARGEST_MANIFEST:
         raise ValueError(f"it has {size} bytes, far more than a manifest needs")
@@ -150,7 +150,7 @@ class RunCheck:
             )
 
 
-def _check_version(storage: Storage, manifest: dict[str, Any]) -> None:
+def _check_version(storage: Storage, manifest: dict[str, object]) -> None:
     version, algorithm = manifest.get("version"), manifest.get("checksum")
     readable = f"this Clew reads {OLDEST_VERSION} to {SCHEMA_VERSION}"
     if type(version) is not int or version > SCHEMA_VERSION:
@@ -168,7 +168,7 @@ def _check_version(storage: Storage, manifest: dict[str, Any]) -> None:
         )
 
 
-def create_manifest(folder: Path, manifest: dict[str, Any]) -> bool:
+def create_manifest(folder: Path, manifest: dict[str, object]) -> bool:
     """Create the manifest atomically, unless there is one; return whether it was created."""
     target = folder / MANIFEST
     aside = folder / f".manifest-{uuid.uuid4().hex}.json"

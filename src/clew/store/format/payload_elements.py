@@ -76,7 +76,7 @@ def element_count(shape: tuple[Any, ...]) -> int:
     return prod(shape)
 
 
-def check_filled(shape: tuple[Any, ...], itemsize: int, nbytes: int) -> None:
+def check_filled(shape: tuple[object, ...], itemsize: int, nbytes: int) -> None:
     """Raise ValueError unless so many bytes fill a shape exactly."""
     if element_count(shape) * itemsize != nbytes:
         raise ValueError("the bytes do not fill the shape")

@@ -54,7 +54,7 @@ def decode(payload: Payload | None, form: str) -> Any:
         raise _bad(payload, f"{type(broken).__name__}: {str(broken)[:200]}") from broken
 
 
-def _decoded(payload: Payload, form: str) -> Any:
+def _decoded(payload: Payload, form: str) -> object:
     if form == "tensor":
         return to_tensor(payload)
     if form == "parts":

@@ -186,7 +186,7 @@ def _check_within(places: Array, size: int) -> None:
 
 
 def _dequantized(parts: Parts) -> Array:
-    scale: Any = parts.facts.get("scale")
+    scale: object = parts.facts.get("scale")
     zero: Any = parts.facts.get("zero_point")
     if scale is None:
         shape = [1] * len(parts.shape)

@@ -62,7 +62,7 @@ def _from_parts(payload: Payload, torch: Any) -> Any:
     return quantized_by_channel(integers, parts["scales"], parts["zero_points"], axis)
 
 
-def save_tensors(tensors: Any, target: Path) -> None:
+def save_tensors(tensors: object, target: Path) -> None:
     """Write a tensor, or several in a dict, for `torch.load(target, weights_only=True)` to read."""
     try:
         import torch

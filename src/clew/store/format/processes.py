@@ -20,7 +20,7 @@ def parent_process() -> dict[str, Any]:
     return _process(os.getppid())
 
 
-def _process(pid: int) -> dict[str, Any]:
+def _process(pid: int) -> dict[str, object]:
     return {"host": this_host(), "pid": pid, "began": _began(pid)}
 
 
@@ -34,7 +34,7 @@ def this_host() -> str:
     return blake2b(f"{platform.node()} {booted}".encode(), digest_size=8).hexdigest()
 
 
-def runs_here(process: dict[str, Any]) -> bool:
+def runs_here(process: dict[str, object]) -> bool:
     """Return whether a process of this host, as `this_process` described it, still runs."""
     pid = process.get("pid")
     if process.get("host") != this_host() or type(pid) is not int or not 0 < pid < 1 << 31:

@@ -38,7 +38,7 @@ UPGRADES = {
 }
 
 
-def upgraded_row(table: str, row: Any, version: int) -> Any:
+def upgraded_row(table: str, row: object, version: int) -> Any:
     """Convert a row of a table from some version to the current one."""
     for later in range(version + 1, SCHEMA_VERSION + 1):
         change = UPGRADES[later].rows.get(table)

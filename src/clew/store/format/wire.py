@@ -37,7 +37,7 @@ def to_bytes(batch: Batch, facts: dict[str, Any]) -> bytes:
     arrays = [np.ascontiguousarray(batch.columns[name], "<i8") for name in COLUMN_NAMES]
     arrays += [batch.gone.astype("<i8"), batch.freed.astype("<i8").ravel()]
     data = [array.tobytes() for array in arrays]
-    kept: list[Any] = []
+    kept: list[object] = []
     for number, one in batch.kept.items():
         stored = None
         if one.payload is not None:

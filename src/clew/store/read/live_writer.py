@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 from clew.store.format.json_rows import from_json, load_facts
 from clew.store.format.manifest import MANIFEST
@@ -40,7 +39,7 @@ def live_rank_writer(folder: Path) -> str | None:
     return None
 
 
-def _writer(folder: Path) -> dict[str, Any]:
+def _writer(folder: Path) -> dict[str, object]:
     """Return the process that signed a rank's tables last, empty if none did."""
     rows, _ = read_table(folder, "tables", ["table", "row"], [])
     signed = [row["row"] for row in rows.to_pylist() if row["table"] == "writer"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from clew.errors import BadTrace
 from clew.events.columns import Columns
@@ -87,7 +87,7 @@ def _linked(storage: Storage) -> list[Gap]:
     ]  # fmt: skip
 
 
-def missing_ranks(manifest: dict[str, Any], there: list[int]) -> list[Gap]:
+def missing_ranks(manifest: dict[str, object], there: list[int]) -> list[Gap]:
     """Return a gap for ranks that the run had and the trace does not."""
     size = manifest.get("world_size")
     # A manifest from an untrusted file may hold anything.

@@ -157,7 +157,7 @@ def _struct(
     """
     if depth > _DEEPEST:
         raise ValueError("a header is nested too deep")
-    fields: dict[int, Any] = {}
+    fields: dict[int, object] = {}
     number = 0
     while data[at]:
         delta, kind = data[at] >> 4, data[at] & 15
@@ -176,7 +176,7 @@ def _struct(
 
 def _value(
     data: bytes, at: int, kind: int, depth: int, most: int | None = _LONGEST_LIST
-) -> tuple[Any, int]:
+) -> tuple[object, int]:
     """Return a number, a text, a list of at most `most` items or a struct; None if skipped."""
     if kind in (4, 5, 6):
         return _integer(data, at)
@@ -194,7 +194,7 @@ def _value(
     raise ValueError("a header holds what no header holds")
 
 
-def _list(data: bytes, at: int, depth: int, most: int | None) -> tuple[list[Any], int]:
+def _list(data: bytes, at: int, depth: int, most: int | None) -> tuple[list[object], int]:
     count, kind = data[at] >> 4, data[at] & 15
     at += 1
     if count == 15:

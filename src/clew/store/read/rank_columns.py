@@ -116,7 +116,7 @@ def _read_rank(
 class _Fallen:
     """What a ring dropped: the number of events, and the parts before some numbers."""
 
-    def __init__(self, facts: dict[str, Any]) -> None:
+    def __init__(self, facts: dict[str, object]) -> None:
         self.events = _count(facts.get("events"))
         self._last = _count(facts.get("last"))
         parts = facts.get("parts")
@@ -128,7 +128,7 @@ class _Fallen:
         return [fallen_out(self.events, self._last, where)] if self.events else []
 
 
-def _count(fact: Any) -> int:
+def _count(fact: object) -> int:
     return fact if type(fact) is int and 0 <= fact < _LATEST else 0
 
 
@@ -163,7 +163,7 @@ def _tables(
     return rows
 
 
-def _environment(facts: dict[str, Any]) -> dict[str, Any]:
+def _environment(facts: dict[str, object]) -> dict[str, object]:
     """Return the environment with checked types for the facts that code relies on."""
     checked: dict[str, Any] = {
         "clock": _number(facts.get("clock"), int, _LATEST),

@@ -29,7 +29,7 @@ class Repair:
     number becomes the row that has it, or an empty row.
     """
 
-    def __init__(self, tables: dict[str, dict[int, Any]], where: str) -> None:
+    def __init__(self, tables: dict[str, dict[int, object]], where: str) -> None:
         self._where = where
         self._lost: dict[str, int] = {}
         self.rows: dict[str, list[Any]] = {}
@@ -119,7 +119,7 @@ class Repair:
         """Return the rows of places by their numbers, -1 for a place that does not exist."""
         return self._rows_of("place", numbers)
 
-    def _list(self, table: str, found: dict[int, Any]) -> None:
+    def _list(self, table: str, found: dict[int, object]) -> None:
         """List the rows of a table in order of their numbers."""
         most = 16 * len(found) + (1 << 16)
         numbers = sorted(number for number in found if 0 <= number < most)

@@ -79,7 +79,7 @@ def claim(
     out: str | os.PathLike[str],
     rank: int,
     exist: str,
-    environment: dict[str, Any],
+    environment: dict[str, object],
     world_size: int,
 ) -> Claim:
     """Claim a folder for one rank of a run, never one that holds another run."""
@@ -99,7 +99,7 @@ def claim(
         raise ClewError(f"cannot write a trace to {storage}: {refused}") from refused
 
 
-def _claim_local(place: LocalStorage, rank: int, exist: str, manifest: dict[str, Any]) -> Claim:
+def _claim_local(place: LocalStorage, rank: int, exist: str, manifest: dict[str, object]) -> Claim:
     if place.folder.exists() and not place.folder.is_dir():
         raise is_a_file(place.folder)
     deadline = time.monotonic() + _PATIENCE
@@ -117,7 +117,7 @@ def _claim_local(place: LocalStorage, rank: int, exist: str, manifest: dict[str,
 
 
 def _try_local(
-    place: LocalStorage, rank: int, exist: str, manifest: dict[str, Any], late: bool
+    place: LocalStorage, rank: int, exist: str, manifest: dict[str, object], late: bool
 ) -> Claim | None:
     """Claim the place, or make it free; return None if it is to be tried again."""
     path = place.folder
@@ -149,7 +149,7 @@ def _try_local(
     return _settled(_take_number(place, rank, manifest, why), place, manifest)
 
 
-def _homes(place: LocalStorage, manifest: dict[str, Any]) -> list[LocalStorage]:
+def _homes(place: LocalStorage, manifest: dict[str, object]) -> list[LocalStorage]:
     """Return the folders that other ranks of this run have made, the earliest first."""
     if not _may_be_one_of_many(manifest):
         return []
@@ -163,7 +163,7 @@ def _homes(place: LocalStorage, manifest: dict[str, Any]) -> list[LocalStorage]:
     return [candidate for *_, candidate in sorted(found, key=lambda home: home[:2])]
 
 
-def _settled(found: Claim, place: LocalStorage, manifest: dict[str, Any]) -> Claim | None:
+def _settled(found: Claim, place: LocalStorage, manifest: dict[str, object]) -> Claim | None:
     """Return up a folder if another rank made an earlier one: all ranks use the earliest."""
     homes = _homes(place, manifest)
     mine = found.folder.parent
@@ -176,7 +176,7 @@ def _settled(found: Claim, place: LocalStorage, manifest: dict[str, Any]) -> Cla
     return None
 
 
-def _take(place: LocalStorage, rank: int, manifest: dict[str, Any]) -> Claim | None:
+def _take(place: LocalStorage, rank: int, manifest: dict[str, object]) -> Claim | None:
     """Claim a folder that is empty or this run's, unless it has this rank already."""
     if found_manifest(place) is None:
         if _is_used(place.folder):
@@ -194,7 +194,7 @@ def _take(place: LocalStorage, rank: int, manifest: dict[str, Any]) -> Claim | N
     return Claim(place, folder, RunCheck(place, there.get("run")))
 
 
-def _is_ours(there: dict[str, Any], manifest: dict[str, Any]) -> bool:
+def _is_ours(there: dict[str, object], manifest: dict[str, object]) -> bool:
     """Return whether a manifest is this run's: written by this process or by another rank."""
     if there.get("run") == manifest["run"]:
         return True
@@ -222,7 +222,7 @@ def _take_number(place: LocalStorage, rank: int, manifest: dict[str, Any], why: 
     raise AssertionError("numbers do not end")
 
 
-def _move_away(place: LocalStorage, exist: str, manifest: dict[str, Any]) -> None:
+def _move_away(place: LocalStorage, exist: str, manifest: dict[str, object]) -> None:
     """Move an earlier run away, or let another rank do it.
 
     Only the process that creates the marker file in the folder of that very run may move it.
@@ -254,7 +254,7 @@ def _run_of(place: Storage) -> object:
     return (found_manifest(place) or {}).get("run")
 
 
-def _claim_remote(place: Storage, rank: int, exist: str, manifest: dict[str, Any]) -> Claim:
+def _claim_remote(place: Storage, rank: int, exist: str, manifest: dict[str, object]) -> Claim:
     """Claim a remote folder, where nothing can be moved; return a local folder to upload from."""
     mine = f"{rank_folder(rank)}/"
     for candidate in itertools.chain([place], place.numbered()):

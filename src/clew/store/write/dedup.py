@@ -36,7 +36,7 @@ class KeptContents:
     """Contents in memory."""
 
     def __init__(self) -> None:
-        self._known: dict[Key, Any] = {}
+        self._known: dict[Key, object] = {}
 
     def shared(self, payload: Payload) -> Payload:
         """Return the payload, with the bytes of an earlier one if the content is the same."""

@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -77,7 +76,7 @@ def _restore_manifest(storage: LocalStorage, ranks: dict[int, Path]) -> Iterator
     if os.path.lexists(storage.folder / MANIFEST):
         read_manifest(storage)
         return
-    environment: dict[str, Any] = {}
+    environment: dict[str, object] = {}
     for rank in ranks.values():
         environment = environment or read_files(rank)[0].environment
     create_manifest(storage.folder, new_manifest(environment, len(ranks)))

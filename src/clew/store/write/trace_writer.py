@@ -220,7 +220,7 @@ class TraceFiles:
         for table, kind in TABLES.items():
             if table in _APPENDED:
                 continue
-            listed: list[Any] = getattr(columns, kind.attribute)
+            listed: list[object] = getattr(columns, kind.attribute)
             for number in range(self._known.get(table, 0), len(listed)):
                 _append(rows, table, number, dump(listed[number]))
             self._known[table] = len(listed)
@@ -270,7 +270,7 @@ class TraceFiles:
         """Write data; return the columns of the values that say where it is."""
         if not payloads:
             return {}
-        cells: dict[str, list[Any]] = {name: [] for name in _DATA_COLUMNS}
+        cells: dict[str, list[object]] = {name: [] for name in _DATA_COLUMNS}
         for number, payload in payloads.items():
             for column, cell in zip(cells.values(), self._placed(number, payload), strict=True):
                 column.append(cell)
@@ -282,7 +282,7 @@ class TraceFiles:
             for name, column in cells.items()
         }
 
-    def _placed(self, number: int, payload: Payload) -> tuple[Any, ...]:
+    def _placed(self, number: int, payload: Payload) -> tuple[object, ...]:
         """Write the data of a value unless it was written before; return its `_DATA_COLUMNS`."""
         # Read it once: it may come from another trace's file.
         data = memoryview(payload.data).cast("B")

@@ -85,7 +85,7 @@ def _with_nulls(column: Ints, count: int) -> pa.Array:
     return pa.concat_arrays([numbers, pa.nulls(count, pa.int64())]) if count else numbers
 
 
-def _looks(columns: Columns, meta: Ints) -> dict[str, Any]:
+def _looks(columns: Columns, meta: Ints) -> dict[str, object]:
     """Return dtype, device and shape of values; null for the meta -1."""
     used, codes = np.unique(meta, return_inverse=True)
     metas = [columns.metas[number] if number >= 0 else None for number in used.tolist()]

@@ -44,11 +44,11 @@ Shape = tuple[int, ...]
 class Arrays(Protocol):
     """A file of groups and arrays that is being written."""
 
-    def group(self, above: Any, name: str, attributes: dict[str, Any]) -> Any:
+    def group(self, above: Any, name: str, attributes: dict[str, object]) -> Any:
         """Make a group inside another, or at the top for None."""
 
     def array(
-        self, group: Any, name: str, shape: Shape, dtype: DType, chunks: Shape, clew_dtype: str
+        self, group: object, name: str, shape: Shape, dtype: DType, chunks: Shape, clew_dtype: str
     ) -> Any:
         """Make an array that is zero wherever no slice fills it."""
 
@@ -195,7 +195,7 @@ def _write_address(
     known = [item.dtype for item in items if item.dtype is not None]
     dtype = common(known) if len(known) == len(items) else None
     apart = dtype is None or (len(shapes) > 1 and not _padded(items, ragged, address))
-    attributes: dict[str, Any] = {"address": address}
+    attributes: dict[str, object] = {"address": address}
     if apart or len(shapes) > 1:
         attributes["ragged"] = "apart" if apart else "pad"
     group = arrays.group(None, name, attributes)
@@ -247,7 +247,7 @@ def _common_size(shapes: list[Shape]) -> Shape:
 
 
 def _write_apart(
-    arrays: Arrays, group: Any, address: str, items: list[Described], dtypes: Dtypes
+    arrays: Arrays, group: object, address: str, items: list[Described], dtypes: Dtypes
 ) -> None:
     inner = arrays.group(group, "values", {})
     for index, item in enumerate(items):
@@ -260,7 +260,7 @@ def _write_apart(
 
 
 def _write_parts(
-    arrays: Arrays, group: Any, name: str, item: Described, dtypes: Dtypes, address: str
+    arrays: Arrays, group: object, name: str, item: Described, dtypes: Dtypes, address: str
 ) -> None:
     """Write a sparse or quantised value as the arrays it consists of."""
     parts = item.parts()
@@ -278,7 +278,7 @@ def _write_parts(
 
 
 def _write_rows(
-    arrays: Arrays, group: Any, address: str, items: list[Described], dtype: DType, recorded: str
+    arrays: Arrays, group: object, address: str, items: list[Described], dtype: DType, recorded: str
 ) -> None:
     """Write all values along a new first axis; align shapes at their last axes, fill with zeros."""
     lifted = _lifted(items)
@@ -322,7 +322,7 @@ def _what(item: Described, address: str) -> str:
 
 
 def _write_small(
-    arrays: Arrays, group: Any, name: str, numbers: Sequence[int] | Sequence[Shape]
+    arrays: Arrays, group: object, name: str, numbers: Sequence[int] | Sequence[Shape]
 ) -> None:
     data = np.array(numbers, dtype=np.int64)
     target = arrays.array(group, name, data.shape, data.dtype, data.shape, "")

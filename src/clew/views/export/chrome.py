@@ -86,12 +86,12 @@ class _Timeline:
     def _thread_track(self, thread: int) -> int:
         return self._steps_track + 1 + thread - self._first_thread
 
-    def _track(self, name: str, track: int) -> Iterator[dict[str, Any]]:
+    def _track(self, name: str, track: int) -> Iterator[dict[str, object]]:
         yield self._named("thread_name", name, track)
         yield {"ph": "M", "name": "thread_sort_index", "pid": self._rank,
                "tid": track, "args": {"sort_index": track}}  # fmt: skip
 
-    def _named(self, what: str, name: str, thread: int = 0) -> dict[str, Any]:
+    def _named(self, what: str, name: str, thread: int = 0) -> dict[str, object]:
         return {"ph": "M", "name": what, "pid": self._rank, "tid": thread, "args": {"name": name}}
 
     def _end(self, row: int, ends: dict[int, int]) -> int:
@@ -115,14 +115,14 @@ class _Timeline:
                 "tid": self._steps_track, "ts": start / 1e3, "dur": (end - start) / 1e3,
             }  # fmt: skip
 
-    def _call(self, row: int, end: int) -> dict[str, Any]:
+    def _call(self, row: int, end: int) -> dict[str, object]:
         run = self._run
         start = int(run.start[row])
         event = run.event(row)
         name = event.name
         if event.kind == "module" and event.module:
             name = f"{event.module} ({event.name})"
-        args: dict[str, Any] = {
+        args: dict[str, object] = {
             "address": event.address,
             "module": event.module,
             "call": event.call,
@@ -146,7 +146,7 @@ class _Timeline:
             "dur": max(end - start, 0) / 1e3, "args": args,
         }  # fmt: skip
 
-    def _note(self, row: int) -> dict[str, Any]:
+    def _note(self, row: int) -> dict[str, object]:
         event = self._run.event(row)
         return {
             "ph": "i", "s": "t", "name": event.name, "cat": "note", "pid": self._rank,

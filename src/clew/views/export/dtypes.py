@@ -100,7 +100,7 @@ def cast(array: Array, target: DType, what: str) -> Array:
     return result
 
 
-def _same(result: Array, array: Array) -> Any:
+def _same(result: Array, array: Array) -> object:
     """Return where two arrays hold the same numbers, in Python's exact arithmetic if needed."""
     with np.errstate(all="ignore"):
         back = result.astype(array.dtype)

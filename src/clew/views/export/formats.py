@@ -86,7 +86,7 @@ class Exported:
 
 
 def write_export(
-    run: Run, fmt: str, path: str | os.PathLike[str], exist: str, options: dict[str, Any]
+    run: Run, fmt: str, path: str | os.PathLike[str], exist: str, options: dict[str, object]
 ) -> Exported:
     """Write a format to a path or URL, in one go."""
     write = _writer(fmt, options)
@@ -101,7 +101,7 @@ def write_export(
     return Exported(place, fmt, contents)
 
 
-def _writer(fmt: str, options: dict[str, Any]) -> Callable[..., Contents]:
+def _writer(fmt: str, options: dict[str, object]) -> Callable[..., Contents]:
     if fmt not in FORMATS:
         raise ClewError(f"there is no export format {fmt!r}; there are {', '.join(FORMATS)}")
     write: Callable[..., Contents] = importlib.import_module(FORMATS[fmt]).write

@@ -8,7 +8,6 @@ all ops, nothing folded, down to the last level.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from clew.analysis.graph import Edge, Graph, Node, Options, build
 from clew.analysis.graph.graph_model import NEXT
@@ -41,7 +40,7 @@ def write(
     return Contents(sum(len(graph.boxes) for graph in graphs.values()), "node")
 
 
-def _graph(rank: int, graph: Graph, several: bool) -> dict[str, Any]:
+def _graph(rank: int, graph: Graph, several: bool) -> dict[str, object]:
     nodes = {node.id: node for node in graph.nodes}
     spaces = _namespaces(graph)
     incoming: dict[str, list[Edge]] = {}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from clew.errors import ClewError, MissingDependency
 from clew.run.run import Run
@@ -26,8 +25,8 @@ def write(
 ) -> Contents:
     """Write the kept values with torch.save."""
     left_out: list[str] = []
-    read: dict[int, Any] = {}
-    found: dict[str, Any] = {}
+    read: dict[int, object] = {}
+    found: dict[str, object] = {}
     written = 0
     for address, values in kept_series(run, addresses).items():
         pairs = _tensors(address, values, read, left_out)
@@ -48,8 +47,8 @@ def write(
 
 
 def _tensors(
-    address: str, values: list[KeptValue], read: dict[int, Any], left_out: list[str]
-) -> list[tuple[Any, KeptValue]]:
+    address: str, values: list[KeptValue], read: dict[int, object], left_out: list[str]
+) -> list[tuple[object, KeptValue]]:
     """Return the tensors that can be read; a value of several addresses is one tensor in each."""
     found = []
     for value in values:

@@ -73,7 +73,7 @@ class ZarrArrays:
             attributes={"clew_dtype": clew_dtype} if clew_dtype else {},
         )
 
-    def _codec(self, dtype: DType) -> Any:
+    def _codec(self, dtype: DType) -> object:
         if self._compression is None:
             return None
         codecs = self._zarr.codecs

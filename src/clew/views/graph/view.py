@@ -183,7 +183,7 @@ class GraphView:
         nodes = counted(len(self.model.nodes), "node")
         return f"<GraphView {words.heading(self.model)}: {nodes}; .svg('g.svg') draws it>"
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+    def _repr_mimebundle_(self, **kwargs: object) -> dict[str, str]:
         try:
             return {"image/svg+xml": self.svg(), "text/plain": str(self)}
         except ClewError as too_much:

@@ -27,7 +27,7 @@ class Packer:
     """Collects columns, then packs them with a head that says where each is."""
 
     def __init__(self) -> None:
-        self._places: dict[str, list[Any]] = {}
+        self._places: dict[str, list[object]] = {}
         self._pieces: list[bytes] = []
         self._size = 0
 
@@ -47,12 +47,12 @@ class Packer:
         """Add bytes unchanged."""
         self._put(name, ["u1", self._size, len(data), 0], data)
 
-    def _put(self, name: str, place: list[Any], data: bytes) -> None:
+    def _put(self, name: str, place: list[object], data: bytes) -> None:
         self._places[name] = place
         self._pieces.append(data)
         self._size += len(data)
 
-    def text(self, head: dict[str, Any]) -> str:
+    def text(self, head: dict[str, object]) -> str:
         """Return everything as base64."""
         packed = as_json({**head, "columns": self._places}).encode()
         data = b"".join([len(packed).to_bytes(4, "little"), packed, *self._pieces])

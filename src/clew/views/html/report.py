@@ -104,7 +104,7 @@ def report_page(
 
 def _trace(
     side: Side, main: Packer, values: Packer, prefix: str, events: int, redact: bool
-) -> tuple[dict[str, Any], int, list[str]]:
+) -> tuple[dict[str, object], int, list[str]]:
     """Pack the columns of one trace; return its head, its number of events, what was left out."""
     run = side.run
     if not len(run):
@@ -148,7 +148,7 @@ def _left_out(run: Run, rows: Ints, previews: Previews, events: int) -> list[str
     return found
 
 
-def _environment(run: Run, redact: bool) -> dict[str, Any]:
+def _environment(run: Run, redact: bool) -> dict[str, object]:
     facts = {k: v for k, v in run.environment.items() if k not in ("clock", "crash")}
     return {k: v for k, v in facts.items() if not (redact and k in _PRIVATE)}
 

@@ -34,9 +34,9 @@ class Numbered:
     """A table of things, each numbered when it first comes."""
 
     def __init__(self) -> None:
-        self._numbers: dict[Any, int] = {}
+        self._numbers: dict[object, int] = {}
 
-    def __call__(self, thing: Any) -> int:
+    def __call__(self, thing: object) -> int:
         return self._numbers.setdefault(thing, len(self._numbers))
 
     @property
@@ -113,7 +113,7 @@ class PageTables:
             "extra": self._inferred(),
         }
 
-    def _event_columns(self) -> dict[str, Any]:
+    def _event_columns(self) -> dict[str, object]:
         run, rows = self._run, self._rows
         c = run.columns
         places = np.append(self._places(), -1)
@@ -192,7 +192,7 @@ class PageTables:
             )
         )
 
-    def _inferred(self) -> dict[str, list[list[Any]]]:
+    def _inferred(self) -> dict[str, list[list[object]]]:
         """Return results that are in no template: those of calls that ran no hooks."""
         found = {}
         for at in np.flatnonzero(self._run.columns.end[self._rows] < 0).tolist():
@@ -206,7 +206,7 @@ class PageTables:
                 found[str(at)] = [[path, place] for path, place in pairs if place >= 0]
         return found
 
-    def _value_columns(self, previews: Previews) -> dict[str, Any]:
+    def _value_columns(self, previews: Previews) -> dict[str, object]:
         run, numbers = self._run, self._numbers
         c = run.columns
         metas = np.array([self._meta(meta) for meta in c.metas], dtype=np.int64)
@@ -263,6 +263,6 @@ def _floats(numbers: NDArray[Any]) -> NDArray[Any]:
     return numbers.astype(np.float32) if most <= np.finfo(np.float32).max else numbers
 
 
-def _constant(constant: Any) -> str:
+def _constant(constant: object) -> str:
     text = constant_text(constant)
     return text if len(text) <= _LONGEST_CONSTANT else text[: _LONGEST_CONSTANT - 1] + "…"

@@ -142,7 +142,7 @@ def _parts_of_result(holes: list[_Hole]) -> _Parts:
     return ["(", *_joined(items), ")"] if items else []
 
 
-def _nested(holes: list[_Hole]) -> dict[str, Any]:
+def _nested(holes: list[_Hole]) -> dict[str, object]:
     """Return leaves by the segments of their paths: nested dicts, with holes at the ends."""
     root: dict[str, Any] = {}
     for hole in holes:
@@ -185,7 +185,7 @@ def _separated(items: list[_Parts]) -> Iterator[str | int]:
         yield from item
 
 
-def constant_text(constant: Any) -> str:
+def constant_text(constant: object) -> str:
     """Write a constant argument as Python does, dtypes in their short form."""
     if isinstance(constant, Symbol):
         name = str(constant).removeprefix("torch.")

@@ -42,8 +42,8 @@ def code_data(run: Run, texts: EventTexts, nodes: list[Node]) -> dict[str, Any]:
     the whole result, where the children are.
     """
     facts = _NodeFacts(run, texts)
-    top: list[dict[str, Any]] = []
-    deeper: list[list[dict[str, Any]]] = []
+    top: list[dict[str, object]] = []
+    deeper: list[list[dict[str, object]]] = []
     pending = [(node, top, 1) for node in reversed(nodes)]
     while pending:
         node, siblings, depth = pending.pop()
@@ -106,7 +106,7 @@ class _NodeFacts:
             return self._repeated(node)
         return {"kind": "rank", "rank": node.rank}
 
-    def _line(self, node: Line) -> dict[str, Any]:
+    def _line(self, node: Line) -> dict[str, object]:
         calls = [row for row in node.calls if int(self._run.columns.kind[row]) == MODULE]
         return {
             "kind": "line",
@@ -117,7 +117,7 @@ class _NodeFacts:
             "calls": [self._call(row) for row in calls],
         }
 
-    def _call(self, row: int) -> dict[str, Any]:
+    def _call(self, row: int) -> dict[str, object]:
         return {
             "module": self._run.module_path(row),
             "class": self._run.name(row),
@@ -126,7 +126,7 @@ class _NodeFacts:
             "error": self._run.error(row),
         }
 
-    def _named(self, node: NamedValue) -> dict[str, Any]:
+    def _named(self, node: NamedValue) -> dict[str, object]:
         row = node.rows[0]
         label = self._run.label(row)
         return {
@@ -139,7 +139,7 @@ class _NodeFacts:
             "values": self._values(row, OUT),
         }
 
-    def _repeated(self, node: Repeated) -> dict[str, Any]:
+    def _repeated(self, node: Repeated) -> dict[str, object]:
         tops = [row for run in node.runs for row in run]
         nan, inf = self._texts.not_finite(
             row for top in tops for row in (top, *self._run.subtree(top))
@@ -153,7 +153,7 @@ class _NodeFacts:
             "inf": inf,
         }
 
-    def _counted(self, rows: list[int]) -> dict[str, Any]:
+    def _counted(self, rows: list[int]) -> dict[str, object]:
         nan, inf = self._texts.not_finite(rows)
         return {
             "count": len(rows),
@@ -163,7 +163,7 @@ class _NodeFacts:
             "inf": inf,
         }
 
-    def _events(self, rows: list[int]) -> dict[str, Any]:
+    def _events(self, rows: list[int]) -> dict[str, object]:
         """Return the events of a node, and the facts of the first of them."""
         seconds = [self._run.seconds(row) for row in rows]
         return {
@@ -175,7 +175,7 @@ class _NodeFacts:
             "seconds": None if None in seconds else sum(s for s in seconds if s is not None),
         }
 
-    def _arguments(self, row: int) -> dict[str, Any]:
+    def _arguments(self, row: int) -> dict[str, object]:
         return {
             "inputs": self._texts.inputs(row),
             "outputs": self._texts.outputs(row),

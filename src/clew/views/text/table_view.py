@@ -118,7 +118,7 @@ class _Table:
         run = self._run
         rows = range(len(run))
         facts = run.table()
-        found: dict[str, list[Any]] = {}
+        found: dict[str, list[object]] = {}
         for name in _COLUMNS:
             if name in ("inputs", "outputs"):
                 texts = self._texts.inputs if name == "inputs" else self._texts.outputs

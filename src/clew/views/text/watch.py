@@ -47,7 +47,7 @@ class _Open:
 
     hushed: bool
     sites: dict[tuple[Any, ...], _Repeated] = field(default_factory=dict)
-    place: tuple[int, tuple[Any, ...]] | None = None
+    place: tuple[int, tuple[object, ...]] | None = None
 
 
 class WatchText:
@@ -146,7 +146,7 @@ class WatchText:
         found = self._caught_up(state, call, key)
         return [*found, self._line(happening)]
 
-    def _caught_up(self, state: _Open, call: WatchedCall, key: tuple[Any, ...]) -> list[str]:
+    def _caught_up(self, state: _Open, call: WatchedCall, key: tuple[object, ...]) -> list[str]:
         """Return the summary of a repeating event, once something new comes after it."""
         return self._summaries(state, call) if state.sites[key].count == 1 else []
 
@@ -285,7 +285,7 @@ def _other_change(before: Seen, after: Seen) -> str:
     return "~ " + _limited(parts, ", ")
 
 
-def _facts(seen: Seen) -> tuple[Any, ...]:
+def _facts(seen: Seen) -> tuple[object, ...]:
     digest = (seen.stats or {}).get("digest")
     return seen.cls, seen.dtype, seen.shape, seen.device, seen.text, digest, seen.items
 
@@ -355,11 +355,11 @@ def _stats(seen: Seen) -> str:
     return " ".join([numbers, *_alarms(stats)])
 
 
-def _range(stats: dict[str, Any]) -> str:
+def _range(stats: dict[str, object]) -> str:
     return f"[{_number(stats.get('min'))} {_number(stats.get('max'))}]"
 
 
-def _alarms(stats: dict[str, Any]) -> list[str]:
+def _alarms(stats: dict[str, object]) -> list[str]:
     count = stats.get("count", 0)
     named = (("nan", "NaN!"), ("inf", "Inf!"))
     return [f"{sign} {stats[name]:,}/{count:,}" for name, sign in named if stats.get(name)]
