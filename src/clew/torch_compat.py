@@ -253,8 +253,8 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
     Waits for a collective that may still run, but not through its wrapper, which then still
     believes that it has to wait. Seen on 2.6 to 2.13.
     """
-    shard = shard_of(tensor)
-    local = tensor if shard is None else shard
+    # Not by `shard_of`: this runs for every value that is kept.
+    local: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
     if type(local).__name__ == "AsyncCollectiveTensor":
         wrapper: Any = local
         local = torch.ops._c10d_functional.wait_tensor(wrapper.elem)
