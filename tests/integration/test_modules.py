@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+import threading
+import time
 from collections import OrderedDict, UserDict
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_outputs import BaseModelOutput
 
 import clew
+from clew.record.module_registry import ModuleTable
 from tests import models
 from tests.models import Call
 from tests.outcomes import faults
@@ -835,3 +838,58 @@ def test_every_call_of_a_real_model_is_there(name: str) -> None:
     }
     assert set(root.inputs) == set(models.leaves(inputs))
     assert faults(t) == []
+
+
+def test_a_block_that_runs_no_module_costs_the_same_for_a_large_model() -> None:
+    def calls(model: nn.Module) -> int:
+        count = 0
+
+        def told(frame: object, event: str, arg: object) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        sys.setprofile(told)
+        try:
+            with clew.trace(model):
+                torch.empty(0)
+        finally:
+            sys.setprofile(None)
+        return count
+
+    small, large = nn.Sequential(nn.Linear(2, 2)), nn.Sequential(*map(nn.Linear, *[[2] * 99] * 2))
+    with pytest.warns(clew.errors.ClewWarning, match="never ran"):
+        calls(small)
+        assert calls(large) == calls(small)
+
+
+def test_threads_that_run_a_model_first_at_once_find_its_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    register = ModuleTable.register
+
+    def slowly(*given: Any) -> None:
+        time.sleep(0.05)
+        register(*given)
+
+    monkeypatch.setattr(ModuleTable, "register", slowly)
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(200)))
+    ready = threading.Barrier(4)
+
+    def run(layer: nn.Module) -> None:
+        ready.wait()
+        layer(torch.ones(1, 2))
+
+    with clew.trace(model, level="modules") as t:
+        threads = [threading.Thread(target=run, args=(model[n],)) for n in (3, 50, 120, 199)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(call.module for call in t.modules) == ["120", "199", "3", "50"]
+
+
+def test_a_parameter_that_is_used_before_any_module_has_its_name() -> None:
+    model = nn.Linear(2, 2)
+    with clew.trace({"net": model}) as t:
+        model.weight * 2
+    assert [value.name for value in t.ops[0].inputs.values()][:1] == ["net.weight"]

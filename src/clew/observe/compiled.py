@@ -114,8 +114,8 @@ class CompiledSource:
                     "run the compiled code once before the block")
             )  # fmt: skip
         self._watching = False
-        for name in self._recorder.modules.names:
-            if name.entry.calls and is_scripted(name.entry.ref(), name.cls):
+        for name in self._recorder.modules.called:
+            if is_scripted(name.entry.ref(), name.cls):
                 self._on_gap(
                     Gap("a scripted module", name.path or "the root module",
                         "TorchScript runs it: modules called inside it and its own source lines "
@@ -125,7 +125,7 @@ class CompiledSource:
     def _say_unnamed(self) -> None:
         """Report where a backend ran a graph op by op, without the modules it was made from."""
         table = self._recorder.modules
-        called = [(name, name.entry.ref()) for name in table.names if name.entry.calls]
+        called = [(name, name.entry.ref()) for name in table.called]
         live = [(name.path, module) for name, module in called if module is not None]
         inner = [(path, compiled_inside(module)) for path, module in live]
         paths = [path for path, m in inner if m is not None and not table.entries[id(m)].calls]

@@ -251,17 +251,23 @@ def _install(source: LoaderSource) -> None:
             return
         original = data.DataLoader.__iter__
         _original[:] = [data.DataLoader, original]
+        data.DataLoader.__iter__ = _around(original)
 
-        @functools.wraps(original)
-        def begin(loader: Any) -> Any:
-            with _lock:
-                current = _sources[-1] if _sources else None
-            if current is None:
-                return original(loader)
-            with current.starting(loader):
-                return original(loader)
 
-        data.DataLoader.__iter__ = begin
+@functools.lru_cache(maxsize=1)
+def _around(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return what begins a pass over a loader, whose workers record while anybody does."""
+
+    @functools.wraps(original)
+    def begin(loader: Any) -> Any:
+        with _lock:
+            current = _sources[-1] if _sources else None
+        if current is None:
+            return original(loader)
+        with current.starting(loader):
+            return original(loader)
+
+    return begin
 
 
 def _uninstall(source: LoaderSource) -> None:

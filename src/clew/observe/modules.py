@@ -100,7 +100,7 @@ def _hooks(
     batch_bits = recorder.buffer.batch_bits
     budget = recorder.values.budget
     turn = recorder.buffer.turn
-    entry_of = recorder.modules.entries.get
+    entry_of = recorder.modules.entry_of
     name_of = recorder.modules.name_of
     tensors = recorder.values.tensors
     # With ops, an op made the result and its token is current, unless every version is kept.

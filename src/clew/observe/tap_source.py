@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -40,7 +41,9 @@ class TapSource:
         prefix = current_prefix()
         if prefix:
             self.prefixed(prefix)
-        self._end = listen(self, is_compiling, self._recorder.modules.paths())
+        # Compiled code alone asks for paths.
+        paths = self._recorder.modules.paths() if "torch._dynamo" in sys.modules else {}
+        self._end = listen(self, is_compiling, paths)
 
     def stop(self) -> None:
         """Listen no more."""

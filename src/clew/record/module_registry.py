@@ -6,6 +6,7 @@ are kept.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -67,15 +68,38 @@ class ModuleName:
 _TensorName: TypeAlias = tuple[ModuleEntry, str, str]
 
 
+class GivenModel:
+    """A model whose names a recording uses; `names` are there once one was asked for."""
+
+    __slots__ = ("cls", "names", "path", "ref")
+
+    def __init__(self, model: nn.Module, path: str) -> None:
+        self.path = path
+        self.cls = type(model).__name__
+        self.ref = weakref.ref(model)
+        self.names: list[ModuleName] = []
+
+    def module(self) -> nn.Module | None:
+        """Return the model, or the one that has its name now; None if both are gone."""
+        return self.names[0].entry.ref() if self.names else self.ref()
+
+
 class ModuleTable:
     """Every module met, by identity, with every name it has."""
 
     def __init__(self) -> None:
-        self.names: list[ModuleName] = []
+        self._names: list[ModuleName] = []
+        # The models given get their names when one is first asked for: many blocks run none.
+        self.models: list[GivenModel] = []
+        self._unnamed: list[GivenModel] = []
+        self._is_named = True
+        self._naming = threading.RLock()
         self._parameters: list[tuple[str, int, int]] = []
         # Path, owner and attribute of parameters of lazy modules, which get a size at a call.
         self._sizeless: list[tuple[str, ModuleName, str]] = []
-        self.entries: dict[int, ModuleEntry] = {}
+        self._entries: dict[int, ModuleEntry] = {}
+        # Finds the entry of a module by its id, quickly; of one that has no name yet there is none.
+        self.entry_of = self._entries.get
         self._entry_count = 0
         # Called with each wrapper met around a module that was already known.
         self.on_wrapper: Callable[[nn.Module], None] = lambda module: None
@@ -96,8 +120,47 @@ class ModuleTable:
         self._started = False
 
     @property
+    def names(self) -> list[ModuleName]:
+        """Every name of every module."""
+        self._name_given()
+        return self._names
+
+    @property
+    def called(self) -> list[ModuleName]:
+        """The names of modules that were called."""
+        return [name for name in self._names if name.entry.calls]
+
+    @property
+    def entries(self) -> dict[int, ModuleEntry]:
+        """Every module, by its id."""
+        self._name_given()
+        return self._entries
+
+    def give(self, model: nn.Module, path: str) -> None:
+        """Use the names of a model and of everything inside it."""
+        given = GivenModel(model, path)
+        self.models.append(given)
+        self._unnamed.append(given)
+        self._is_named = False
+
+    def _name_given(self) -> None:
+        """Name the models that were given; whoever comes meanwhile waits until all have names."""
+        if self._is_named:
+            return
+        with self._naming:
+            pending, self._unnamed = self._unnamed, []
+            for given in pending:
+                model, known = given.ref(), len(self._names)
+                if model is not None:
+                    self.register(model, given.path)
+                    given.names = self._names[known:]
+            if pending:  # and this is not called by what is told of the names
+                self._is_named = True
+
+    @property
     def parameters(self) -> list[tuple[str, int, int]]:
         """Return path, owner's name index and number of elements of each; shared ones once."""
+        self._name_given()
         pending, self._sizeless = self._sizeless, []
         for path, name, attribute in pending:
             module = name.entry.ref()
@@ -138,7 +201,9 @@ class ModuleTable:
 
     def name_of(self, module: nn.Module, caller: ModuleName | None, place: int) -> ModuleName:
         """Return the name of a module that fits the module that calls it."""
-        entry = self.entries.get(id(module))
+        if not self._is_named:
+            self._name_given()
+        entry = self._entries.get(id(module))
         if entry is None or entry.ref() is not module:
             return self._discover(module, caller, place)
         if len(entry.names) > 1 and caller is not None:
@@ -154,6 +219,7 @@ class ModuleTable:
 
     def tensors(self) -> list[tuple[str, Any]]:
         """Return every parameter and buffer that has a name, with each of its paths."""
+        self._name_given()
         found = []
         for entry, attribute, path in [*self._tensor_names.values(), *self._other_names]:
             module = entry.ref()
@@ -164,6 +230,8 @@ class ModuleTable:
 
     def tensor_name(self, tensor: Any) -> str | None:
         """Return the path of a parameter or buffer, None for any other tensor."""
+        if not self._is_named:
+            self._name_given()
         found = self._tensor_names.get(id(tensor))
         if found is None:
             return None
@@ -181,14 +249,14 @@ class ModuleTable:
             for attribute, child in owner._modules.items():
                 if child is module:
                     self.register(module, _join(caller.path, attribute, owner))
-                    return self.entries[id(module)].names[0]
+                    return self._entries[id(module)].names[0]
         wrapped = self._wrapped_by(module)
         if wrapped is not None:
             # Wrapped after the module inside it got its name: both have the same name.
             for name in wrapped.names:
                 self._add(module, name.path, name.parent, True)
             self.on_wrapper(module)
-            return self.entries[id(module)].names[0]
+            return self._entries[id(module)].names[0]
         cls = type(module).__name__
         # A temporary module made anew on every pass keeps the name of its call site.
         path = self._unowned.get((cls, place))
@@ -196,11 +264,11 @@ class ModuleTable:
             count = self._root_names[cls] = self._root_names.get(cls, 0) + 1
             path = self._unowned[cls, place] = cls if count == 1 else f"{cls}#{count}"
         self.register(module, path)
-        return self.entries[id(module)].names[0]
+        return self._entries[id(module)].names[0]
 
     def _heir(self, path: str, cls: str) -> ModuleEntry | None:
         """Return the entry of a module that had this path and class, and is gone."""
-        for name in self.names:
+        for name in self._names:
             if name.path == path and name.cls == cls and name.entry.ref() is None:
                 return name.entry
         return None
@@ -208,25 +276,25 @@ class ModuleTable:
     def _wrapped_by(self, module: nn.Module) -> ModuleEntry | None:
         """Return the entry of the known module that this one wraps, None if it wraps none."""
         child = wrapped_in(module)
-        entry = None if child is None else self.entries.get(id(child))
+        entry = None if child is None else self._entries.get(id(child))
         return entry if entry is not None and entry.ref() is child else None
 
     def _add(self, module: nn.Module, path: str, parent: str | None, wrapper: bool) -> None:
         cls = type(module).__name__
-        entry = self.entries.get(id(module))
+        entry = self._entries.get(id(module))
         if entry is None or entry.ref() is not module:
             heir = self._heir(path, cls) if self._started else None
             if heir is not None:
                 heir.ref = weakref.ref(module)
-                self.entries[id(module)] = heir
+                self._entries[id(module)] = heir
                 name = next(name for name in heir.names if name.path == path)
                 self._add_tensors(module, name, is_new=False)
                 return
-            entry = self.entries[id(module)] = ModuleEntry(self._entry_count, module, wrapper)
+            entry = self._entries[id(module)] = ModuleEntry(self._entry_count, module, wrapper)
             self._entry_count += 1
-        name = ModuleName(len(self.names), path, parent, cls, entry)
+        name = ModuleName(len(self._names), path, parent, cls, entry)
         entry.names.append(name)
-        self.names.append(name)
+        self._names.append(name)
         if self.on_module is not None:
             self.on_module(path, module)
         if module._parameters or module._buffers:

@@ -22,6 +22,7 @@ from clew.request.limits import Limits, Schedule
 LEVELS = ("values", "modules", "ops")
 VALUES = ("meta", "stats", "full")
 COMPILED = ("opaque", "eager")
+_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class Request:
 
     def on_rank(self, rank: int) -> Request:
         """Leave out the addresses of other ranks, which have nothing to match in this process."""
+        if not (self.capture or self.followed or self.watch):
+            return self
         here = (None, rank)
         return replace(
             self,
@@ -99,7 +102,7 @@ def request_of(
         level, values,
         [parse(text) for text in _texts("capture", capture, "addresses such as 'layers.0:in'")],
         followed_addresses(callbacks, gather), gather, _checked_live(live), compiled,
-        out, checked_exist(exist), schedule, limits or Limits(), redact, name,
+        out, checked_exist(exist), schedule, limits or _LIMITS, redact, name,
         _texts("watch", watch, "names of variables"),
     )  # fmt: skip
     if gather is not None:
@@ -124,6 +127,8 @@ def _check(what: str, given: Any, classes: tuple[type, ...], wanted: str) -> Non
 
 def _texts(what: str, given: Any, wanted: str) -> tuple[str, ...]:
     """One text or several."""
+    if given == ():
+        return ()
     texts = (given,) if isinstance(given, str) else given
     if isinstance(texts, Iterable):
         texts = tuple(texts)

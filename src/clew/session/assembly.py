@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from clew.address import Address, compile_pattern
 from clew.callbacks.apply import Named
-from clew.callbacks.gather import Gather
 from clew.keep.keeper import Keeper
 from clew.observe.dataloader import LoaderSource, WorkerPlan
 from clew.observe.gradients import GradSource
@@ -21,7 +20,6 @@ from clew.record.recorder import Recorder
 from clew.record.steps import Steps
 from clew.request.interest import interest_of
 from clew.request.request import Request
-from clew.session.rank_mail import SampleMail
 from clew.session.workers import begin_worker
 from clew.store.format.payload_numpy import decode
 from clew.store.read.worker_files import WorkerFiles
@@ -29,6 +27,7 @@ from clew.stream.batch import Observer
 from clew.torch_compat import is_compiling, keep_from_dynamo
 
 if TYPE_CHECKING:
+    from clew.callbacks.gather import Gather
     from clew.observe.variables.captured import VariableSource
     from clew.observe.variables.watched import WatchSource
 
@@ -58,7 +57,11 @@ class Assembly:
         self.named = Named(recorder, interest, steps, training, gaps.add)
         # Told of calls and ops, if callbacks ask for any.
         self.called = self.named if interest.takes_calls or interest.takes_ops else None
-        self.gather = self._gather(request.gather, steps, gaps)
+        self.gather: Gather | None = None
+        if request.gather is not None or any(
+            a.callbacks is not None and a.callbacks.end is not None for a in interest.asked
+        ):
+            self.gather = self._gather(request.gather, steps, gaps)
         self.grads: GradSource | None = None
         if interest.follows_tensors:
             self.grads = GradSource(recorder, self.named)
@@ -81,6 +84,10 @@ class Assembly:
         self.workers = LoaderSource(recorder, plan, begin_worker, WorkerFiles, gaps.add)
 
     def _gather(self, every: int | None, steps: Steps, gaps: Gaps) -> Gather:
+        # Which most traces have no use for.
+        from clew.callbacks.gather import Gather
+        from clew.session.rank_mail import SampleMail
+
         named = self.named
         gather = Gather(
             self._recorder, every, steps, named.callbacks_of, decode, SampleMail(), gaps.add,

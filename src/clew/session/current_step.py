@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import nn
 
-from clew.record.module_registry import ModuleName
 from clew.record.recorder import Recorder
 from clew.record.steps import Steps
 from clew.record.thread_state import START, Lane
@@ -13,10 +12,9 @@ from clew.record.thread_state import START, Lane
 class CurrentStep:
     """Begins steps, and says of each what kind it is: by the models given, or by what runs."""
 
-    def __init__(self, recorder: Recorder, models: dict[str, tuple[str, list[ModuleName]]]) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self.steps = Steps()
         self._recorder = recorder
-        self._models = models
         self._began = 0
         # Threads with a call open that began before the step.
         self._straddling: set[int] = set()
@@ -38,8 +36,8 @@ class CurrentStep:
 
     def root(self) -> nn.Module | None:
         """Return the model whose names are used, which says what kind of step one is."""
-        _, names = next(iter(self._models.values()), ("", []))
-        return names[0].entry.ref() if names else None
+        models = self._recorder.modules.models
+        return models[0].module() if models else None
 
     def training(self) -> bool | None:
         """Whether this is a train step, as far as that can be told while a model runs."""

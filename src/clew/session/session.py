@@ -24,7 +24,6 @@ from clew.program_errors import add_note
 from clew.record.encoder import Surroundings
 from clew.record.gaps import Gaps
 from clew.record.live_feed import LiveFeed
-from clew.record.module_registry import ModuleName, ModuleTable
 from clew.record.recorder import Recorder
 from clew.record.stacks import boundary_of
 from clew.record.thread_state import Lane
@@ -59,14 +58,15 @@ class Session:
             request, self._environment, budget, gaps, self._context, self._facts
         )
         self.recorder = self._begin_recorder(budget, gaps)
-        given = _register(self.recorder.modules, models)
-        self._step = step = CurrentStep(self.recorder, given)
+        for path, model in models.items():
+            self.recorder.modules.give(model, path)
+        self._step = step = CurrentStep(self.recorder)
         if request.live is not False:
             self.recorder.listen(LiveFeed(self.recorder, _listener(request.live)))
         self._assembly = Assembly(
             self.recorder, request, bool(models), step.steps, step.training, gaps
         )
-        self._unmatched = Unmatched(self.recorder, self._assembly, given, gaps)
+        self._unmatched = Unmatched(self.recorder, self._assembly, gaps)
         self._modes = OpModes(self.recorder, request.level == "ops", self._assembly.called)
         self._observers = Observers(
             request, self.recorder, self._assembly, self._automatic, self._modes, self._on_idle
@@ -114,18 +114,18 @@ class Session:
         self.store.changed()
         lane = self.recorder.lanes.of_thread(boundary_of(frame))
         self._modes.begin(lane)
-        self._assembly.gather.begin()
+        if self._assembly.gather is not None:
+            self._assembly.gather.begin()
         self._observers.install(lane, self._step.number)
 
     def stop(self) -> None:
         """Take everything away and hand over the rest."""
-        assembly, crashed = self._assembly, self.crash_text is not None
         run_all((
             self._modes.pop_all,
             self._find_rank,
             self._observers.uninstall,
-            guarded(self.gaps, assembly.workers.close, "the events of workers"),
-            guarded(self.gaps, lambda: assembly.gather.finish(crashed), "gathered values"),
+            guarded(self.gaps, self._assembly.workers.close, "the events of workers"),
+            guarded(self.gaps, self._finish_gather, "gathered values"),
             guarded(self.gaps, self._close_recorder, "the last events"),
             guarded(self.gaps, self._report_unmatched, "what was asked for and never came"),
             guarded(self.gaps, self.store.close, "the last events"),
@@ -172,6 +172,10 @@ class Session:
         if self.store.disk is None:
             self._environment.find_rank()
 
+    def _finish_gather(self) -> None:
+        if self._assembly.gather is not None:
+            self._assembly.gather.finish(self.crash_text is not None)
+
     def _close_recorder(self) -> None:
         self.recorder.close()
         self.store.changed()
@@ -197,7 +201,7 @@ class Session:
             return steps.begin()
         if self.recorder.halted:
             number = steps.begin()
-            assembly.gather.stepped()
+            self._gather_step()
             return number
         if assembly.grads is not None and not self._observers.is_paused:
             assembly.grads.look_around()
@@ -205,7 +209,7 @@ class Session:
         if not self._observers.is_paused:
             guarded(self.gaps, self._warn_unmatched, "addresses without a match")()
         number = self._step.begin()
-        assembly.gather.stepped()
+        self._gather_step()
         if self.store.disk is not None and hand_over:
             self.recorder.drain()
         if not self._observers.is_left_out(number):
@@ -214,6 +218,10 @@ class Session:
             self.recorder.mark(StepMark(number), hand_over)
         self._observers.follow_schedule(number)
         return number
+
+    def _gather_step(self) -> None:
+        if self._assembly.gather is not None:
+            self._assembly.gather.stepped()
 
     def _warn_unmatched(self) -> None:
         self._unmatched.warn_after_step(self._step.number)
@@ -273,18 +281,6 @@ class Session:
             "steps": self._automatic.rule,
             "crash": self.crash_text,
         }
-
-
-def _register(
-    modules: ModuleTable, models: dict[str, nn.Module]
-) -> dict[str, tuple[str, list[ModuleName]]]:
-    """Name the modules of each model; return its class and the names in it, by its path."""
-    given = {}
-    for path, model in models.items():
-        known = len(modules.names)
-        modules.register(model, path)
-        given[path] = (type(model).__name__, modules.names[known:])
-    return given
 
 
 def _listener(live: Listener | bool) -> Listener:

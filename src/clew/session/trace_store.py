@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clew.errors import ClewError, warn
-from clew.events.columns import Columns
+from clew.events.columns import Columns, Derived
 from clew.events.model import Gap
 from clew.keep.budget import Budget
 from clew.record.encoder import Encoder, Surroundings
@@ -71,9 +71,10 @@ class TraceStore:
         last = request.limits.last
         grows = request.out is None and last is None
         encoder = Encoder(context, request.redact, math.inf if grows else _TEMPLATES)
-        self._derived = LiveDerived(forgets=last is not None)
+        # Made when somebody reads: many traces are never read.
+        self._derived: LiveDerived | None = None
         self._memory: MemoryStore | MemoryRing = (
-            MemoryStore() if last is None else MemoryRing(last, self._derived.of, budget.give_back)
+            MemoryStore() if last is None else MemoryRing(last, self._derive, budget.give_back)
         )
         deferred = Unkept if request.out is False else Deferred
         self._deferred = deferred(encoder, self._memory)
@@ -138,8 +139,13 @@ class TraceStore:
             return self.disk.read()
         self._deferred.settle()
         columns = self._memory.read(self._environment.rank)
-        columns.derived = self._derived.of(columns)
+        columns.derived = self._derive(columns)
         return columns
+
+    def _derive(self, columns: Columns) -> Derived:
+        if self._derived is None:
+            self._derived = LiveDerived(forgets=self._request.limits.last is not None)
+        return self._derived.of(columns)
 
     def _open_writer(
         self, encoder: Encoder, budget: Budget, facts: Callable[[], dict[str, Any]]

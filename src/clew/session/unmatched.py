@@ -18,7 +18,7 @@ from clew.request.interest import CALL_GRADIENTS, TENSOR_ROLES
 from clew.session.assembly import Assembly
 
 if TYPE_CHECKING:
-    from clew.record.module_registry import ModuleName, ModuleTable
+    from clew.record.module_registry import ModuleTable
     from clew.record.recorder import Recorder
 
 _NOTHING_RAN = Gap(
@@ -38,18 +38,16 @@ _NEVER_RAN = (
 
 
 class Unmatched:
-    """What was asked for and has not come; `models` has the class and names of each, by path."""
+    """What was asked for and has not come."""
 
     def __init__(
         self,
         recorder: Recorder,
         assembly: Assembly,
-        models: dict[str, tuple[str, list[ModuleName]]],
         gaps: Gaps,
     ) -> None:
         self._recorder = recorder
         self._assembly = assembly
-        self._models = models
         self._gaps = gaps
         self._ledger = assembly.interest.ledger
         # Addresses of which no step has shown whether something matches them.
@@ -62,7 +60,7 @@ class Unmatched:
         """Warn of what nothing in the first step that could have it has matched."""
         if not (self._unchecked or self._watches_unchecked) or self._recorder.is_empty():
             return
-        has_calls = any(name.entry.calls for name in self._recorder.modules.names)
+        has_calls = bool(self._recorder.modules.called)
         due = {a.text for a in self._ledger.addresses if has_calls or a.kind != "path"}
         due &= self._unchecked
         self._unchecked -= due
@@ -80,10 +78,10 @@ class Unmatched:
         `is_compiled` says whether there is compiled code, which may have run past everything.
         """
         nothing_ran = []
-        if not self._models and self._recorder.is_empty() and not has_schedule:
+        if not self._recorder.modules.models and self._recorder.is_empty() and not has_schedule:
             nothing_ran.append(_NOTHING_RAN)
         nothing_ran += _models_that_never_ran(
-            self._models, self._recorder.modules, self._assembly.owners, is_compiled
+            self._recorder.modules, self._assembly.owners, is_compiled
         )
         for gap in nothing_ran:
             self._gaps.tell(gap)
@@ -139,7 +137,7 @@ class Unmatched:
         self._ledger.came.update(self._recorder.met_by_workers)
         modules = self._recorder.modules
         unmatched = [a for a in self._ledger.unmatched() if a.text in texts]
-        called = [name.path for name in modules.names if name.entry.calls]
+        called = [name.path for name in modules.called]
         owned = [path for path, _ in modules.tensors()] if unmatched else []
         for address in unmatched:
             if address.kind == "function" and address.role is None:
@@ -168,24 +166,21 @@ class Unmatched:
 
 
 def _models_that_never_ran(
-    models: dict[str, tuple[str, list[ModuleName]]],
-    modules: ModuleTable,
-    with_methods: set[str],
-    is_compiled: bool,
+    modules: ModuleTable, with_methods: set[str], is_compiled: bool
 ) -> Iterator[Gap]:
     """Say of which models nothing ran.
 
     `with_methods` are the paths of modules whose methods ran, called or not.
     """
     unless = ", or only in code that was compiled before" if is_compiled else ""
-    ran = sorted({name.path for name in modules.names if name.entry.calls} | with_methods)
-    for path, (cls, names) in models.items():
+    ran = sorted({name.path for name in modules.called} | with_methods)
+    for model in modules.models:
         # By path, as a wrapper that was made before the trace has the name of what it wraps.
-        if not {name.path for name in names}.isdisjoint(ran):
+        if not {name.path for name in model.names}.isdisjoint(ran):
             continue
         listed = ", ".join(ran[:5]) or "no module at all"
         yield Gap(
-            f"model {path or cls!r}",
+            f"model {model.path or model.cls!r}",
             "",
             f"it never ran inside the trace{unless}; what ran: {listed}",
             "call this model object inside the block, or trace the one that runs",
@@ -198,7 +193,7 @@ def _without_result(address: Address, modules: ModuleTable) -> Gap | None:
     if not whole_call or address.role not in (None, "in", "out"):
         return None
     is_meant = compile_pattern(address.path)
-    found = [name for name in modules.names if name.entry.calls and is_meant(name.path)]
+    found = [name for name in modules.called if is_meant(name.path)]
     if not found:
         return None
     if all(name.entry.calls == name.entry.failed for name in found):
