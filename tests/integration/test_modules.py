@@ -862,30 +862,31 @@ def test_a_block_that_runs_no_module_costs_the_same_for_a_large_model() -> None:
         assert calls(large) == calls(small)
 
 
-def test_threads_that_run_a_model_first_at_once_find_its_names(
+def test_threads_that_ask_for_the_first_names_at_once_find_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     register = ModuleTable.register
 
-    def slowly(*given: Any) -> None:
-        time.sleep(0.05)
-        register(*given)
+    def slowly(table: ModuleTable, module: nn.Module, path: str) -> None:
+        if module is model:
+            time.sleep(0.1)
+        register(table, module, path)
 
     monkeypatch.setattr(ModuleTable, "register", slowly)
-    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(200)))
-    ready = threading.Barrier(4)
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))
+    table, ready, found = ModuleTable(), threading.Barrier(4), list[str]()
+    table.give(model, "net")
 
-    def run(layer: nn.Module) -> None:
+    def ask(layer: nn.Module) -> None:
         ready.wait()
-        layer(torch.ones(1, 2))
+        found.append(table.name_of(layer, None, 0).path)
 
-    with clew.trace(model, level="modules") as t:
-        threads = [threading.Thread(target=run, args=(model[n],)) for n in (3, 50, 120, 199)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert sorted(call.module for call in t.modules) == ["120", "199", "3", "50"]
+    threads = [threading.Thread(target=ask, args=(layer,)) for layer in model]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == ["net.0", "net.1", "net.2", "net.3"]
 
 
 def test_a_parameter_that_is_used_before_any_module_has_its_name() -> None:
