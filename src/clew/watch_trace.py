@@ -16,9 +16,15 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from clew.keep.budget import Budget
+from clew.keep.python_values import NoTensors
+from clew.observe.dataloader import merge, worker_name
+from clew.observe.variables.frames import monitoring, tracing
+from clew.record.encoder import Encoder, Surroundings
 from clew.record.gaps import Gaps
+from clew.record.recorder import Recorder
 from clew.request.interest import Interest
 from clew.request.limits import Limits
 from clew.run.live_derived import LiveDerived
@@ -29,10 +35,6 @@ from clew.store.read.worker_files import WorkerFiles
 from clew.store.write.memory_sink import MemoryStore
 from clew.store.write.worker_file import WorkerFile
 from clew.traces import Trace
-
-if TYPE_CHECKING:
-    from clew.record.encoder import Surroundings
-    from clew.record.recorder import Recorder
 
 
 class WatchTrace(Trace):
@@ -45,11 +47,6 @@ class WatchTrace(Trace):
         super().__init__()
         self._identity = object()
         self._derived = LiveDerived()
-        from clew.keep.budget import Budget
-        from clew.keep.python_values import NoTensors
-        from clew.record.encoder import Encoder
-        from clew.record.recorder import Recorder
-
         self._process = os.getpid()
         self._environment = Environment()
         self.gaps = Gaps("watch", "a value", warns=True)
@@ -84,10 +81,10 @@ class WatchTrace(Trace):
         """Know tensors, once the program has imported torch."""
         if self._knows_torch or not has_torch():
             return
+        # These import torch, which the program has done by now.
         from clew.keep import glances  # noqa: F401 - which is known once it is loaded
         from clew.keep.identity import TensorTable
         from clew.keep.keeper import Keeper
-        from clew.observe.variables.frames import monitoring, tracing
         from clew.torch_compat import keep_from_dynamo
 
         recorder = self.recorder
@@ -117,8 +114,6 @@ class WatchTrace(Trace):
         return run_of(columns, self._identity)
 
     def _around(self) -> Surroundings:
-        from clew.record.encoder import Surroundings
-
         environment = {
             **self._environment.facts("watch"),
             "level": "variables",
@@ -135,8 +130,6 @@ class WatchTrace(Trace):
 
     def _merge(self) -> None:
         """Take over what child processes have recorded since."""
-        from clew.observe.dataloader import merge
-
         for key in self._keys if self.sink is None else ():
             inbox = self._inboxes.get(key)
             if inbox is None:
@@ -168,8 +161,6 @@ def _parent_process() -> int:
 
 def own_worker() -> str:
     """What this process is called, if it is a DataLoader's worker."""
-    from clew.observe.dataloader import worker_name
-
     return worker_name()
 
 

@@ -37,7 +37,8 @@ from clew.observe.variables.told_once import told_in_full
 from clew.observe.variables.user_code import Scope
 from clew.observe.variables.watched import WatchSource
 from clew.observe.variables.watched_variables import Wants
-from clew.session import active_trace, begin_worker
+from clew.record.active import active_trace
+from clew.session.worker_start import begin_worker
 from clew.store.read.worker_files import WorkerFiles
 from clew.watch_output import Output, output_for
 from clew.watch_trace import WatchTrace, has_torch, is_child, own_worker, remove_at_exit

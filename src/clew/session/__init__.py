@@ -1,17 +1,20 @@
 """`clew.trace`: start the sources, own ids and clock, close the sink.
 
-The one room that joins capture and store.
+The one room that joins capture and store. Names are imported when they are first asked for, so that
+`clew.watch` can use files of this room where there is no torch.
 """
 
 from __future__ import annotations
 
-from clew.session.tracer import Tracer, active_trace, trace, unrecorded
-from clew.session.workers import begin_worker
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Tracer",
-    "active_trace",
-    "begin_worker",
-    "trace",
-    "unrecorded",
-]
+from clew.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from clew.session.tracer import Tracer, trace, unrecorded
+
+__all__ = ["Tracer", "trace", "unrecorded"]
+
+_TRACER = "clew.session.tracer"
+
+__getattr__ = lazy_names(globals(), dict.fromkeys(__all__, _TRACER))

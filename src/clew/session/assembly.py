@@ -20,7 +20,7 @@ from clew.record.recorder import Recorder
 from clew.record.steps import Steps
 from clew.request.interest import interest_of
 from clew.request.request import Request
-from clew.session.workers import begin_worker
+from clew.session.worker_start import begin_worker
 from clew.store.format.payload_numpy import decode
 from clew.store.read.worker_files import WorkerFiles
 from clew.stream.batch import Observer

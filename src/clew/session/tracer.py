@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from clew.errors import ClewError, MissingDependency, TraceStateError, warn
 from clew.events.live import Listener
-from clew.events.model import Gap
+from clew.record.active import ActiveTrace, register
 from clew.request.callbacks import Callbacks
 from clew.request.limits import Limits, Schedule
 from clew.request.request import Request, models_of, request_of
@@ -28,7 +28,6 @@ from clew.traces import Trace
 if TYPE_CHECKING:
     from torch import nn
 
-    from clew.record.recorder import Recorder
     from clew.session.session import Session
 
 
@@ -225,7 +224,7 @@ class Tracer(Trace):
             self._depth += 1
             return
         if self._session is None:
-            # `clew.watch` loads this file where there is no torch.
+            # This file is loaded where there is no torch, to say so when a trace is begun.
             from clew.session.session import Session
 
             self._session = Session(self._models, self._request)
@@ -261,13 +260,16 @@ class Tracer(Trace):
         return self._session.run()
 
 
-def active_trace() -> tuple[Tracer, Recorder, Callable[[Gap], Any]] | None:
-    """The innermost trace that records now, its recording, and who is told of gaps."""
+def _innermost() -> ActiveTrace | None:
+    """Return the innermost trace that records now."""
     for tracer in reversed(_active):
         session = tracer._session
         if session is not None and session.is_recording:
-            return tracer, session.recorder, session.gaps.add
+            return ActiveTrace(tracer, session.recorder, session.gaps.add)
     return None
+
+
+register(_innermost)
 
 
 @contextlib.contextmanager

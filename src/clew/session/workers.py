@@ -4,9 +4,24 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clew.address import parse
+from clew.callbacks.apply import Named
+from clew.keep.budget import Budget
+from clew.keep.identity import TensorTable
+from clew.keep.keeper import Keeper
+from clew.observe.dataloader import WorkerPlan
+from clew.observe.tap_source import TapSource
+from clew.observe.variables.captured import VariableSource
+from clew.observe.variables.selector import Wishes
+from clew.observe.variables.user_code import Scope
+from clew.observe.variables.watched import WatchSource
+from clew.observe.variables.watched_variables import Wants
+from clew.record.encoder import Encoder, Surroundings
+from clew.record.gaps import UnreadGaps
+from clew.record.recorder import Recorder
+from clew.record.steps import Steps
 from clew.request.interest import Interest
 from clew.request.ledger import Ledger
 from clew.request.limits import Limits
@@ -14,37 +29,15 @@ from clew.session.batching import Direct
 from clew.session.environment import source_text
 from clew.store.write.worker_file import WorkerFile
 
-if TYPE_CHECKING:
-    from clew.observe.dataloader import WorkerPlan
-    from clew.record.encoder import Surroundings
-    from clew.record.recorder import Recorder
-
 
 def worker_surroundings(recorder: Recorder) -> Surroundings:
     """What the recording of a worker knows besides its records; the rest is its parent's."""
-    from clew.record.encoder import Surroundings
-
     threads = list(recorder.lanes.names)
     return Surroundings([], [], threads, [], lambda step: {}, [], source_text, {})
 
 
-def begin_worker(plan: WorkerPlan, folder: Path, worker: str) -> tuple[WorkerFile, Recorder]:
+def begin(plan: WorkerPlan, folder: Path, worker: str) -> tuple[WorkerFile, Recorder]:
     """Record in a worker of a DataLoader: taps, and the variables that the parent asks for."""
-    from clew.callbacks.apply import Named
-    from clew.keep.budget import Budget
-    from clew.keep.identity import TensorTable
-    from clew.keep.keeper import Keeper
-    from clew.observe.tap_source import TapSource
-    from clew.observe.variables.captured import VariableSource
-    from clew.observe.variables.selector import Wishes
-    from clew.observe.variables.user_code import Scope
-    from clew.observe.variables.watched import WatchSource
-    from clew.observe.variables.watched_variables import Wants
-    from clew.record.encoder import Encoder
-    from clew.record.gaps import UnreadGaps
-    from clew.record.recorder import Recorder
-    from clew.record.steps import Steps
-
     gaps = UnreadGaps()
     budget = Budget(Limits(), gaps.add)
     file = WorkerFile(folder, worker)
