@@ -10,9 +10,6 @@ import clew
 
 SOURCES = Path(clew.__file__).parent
 
-# Rooms whose imports still go without a reason.
-UNREAD = ("session/", "watch_trace.py", "observe/variables/")
-
 
 def test_an_import_inside_a_function_has_a_reason() -> None:
     unexplained = [
@@ -20,7 +17,7 @@ def test_an_import_inside_a_function_has_a_reason() -> None:
         for path in sorted(SOURCES.rglob("*.py"))
         for line in _unexplained(path.read_text(encoding="utf-8"))
     ]
-    assert [place for place in unexplained if not place.startswith(UNREAD)] == []
+    assert unexplained == []
 
 
 def test_a_reason_is_a_comment_or_a_dependency_that_may_be_missing() -> None:

@@ -50,7 +50,7 @@ class Mail(Protocol):
 Round: TypeAlias = dict[int, list[Any]]
 
 
-class Inbox:
+class RankInbox:
     """What rank 0 has, round by round: its own lists and those that the other ranks sent."""
 
     def __init__(self, others: Iterable[int] = ()) -> None:
@@ -126,7 +126,7 @@ class Ranks:
         self._posted = 0
         self._pulse = 0.0
         # On rank 0: what has come, and how many signs of life were heard.
-        self._inbox = Inbox()
+        self._inbox = RankInbox()
         self._heard = 0
 
     def begin(self) -> None:
@@ -188,7 +188,7 @@ class Ranks:
             self._name = self._name or f"clew/{next(_traces)}"
             with self._on_failure():
                 self._store, self._timeout = own_store(f"{self._name}/{self._times}")
-                self._inbox = Inbox(range(1, self.size))
+                self._inbox = RankInbox(range(1, self.size))
 
     def _post(self, message: Message) -> None:
         if self._store is None:

@@ -45,7 +45,7 @@ from clew.keep.statistics import (
     statistics_of_parameter,
 )
 from clew.program_errors import pass_on
-from clew.request.interest import Interest, ModuleName
+from clew.request.interest import Interest, NameOfModule
 from clew.stream.records import Made, Token
 from clew.torch_compat import (
     has_memory,
@@ -321,7 +321,7 @@ class Keeper:
                 known.pop(key, None)
 
     def keep_call(
-        self, name: ModuleName, call: int, side: str, value: Any, known: Callable[..., Token]
+        self, name: NameOfModule, call: int, side: str, value: Any, known: Callable[..., Token]
     ) -> None:
         """Keep what was asked for of a module call's `in` or `out`, of which `known` has tokens."""
         found = self.interest.of_module(name)

@@ -38,7 +38,7 @@ class Asked:
     records: bool = False
 
 
-class ModuleEntry(Protocol):
+class NamedModule(Protocol):
     """A module as `record.module_registry` knows it: all its names."""
 
     @property
@@ -47,7 +47,7 @@ class ModuleEntry(Protocol):
     def paths(self) -> list[str]: ...
 
 
-class ModuleName(Protocol):
+class NameOfModule(Protocol):
     """One of the names of a module, by its number in a recording."""
 
     @property
@@ -55,7 +55,7 @@ class ModuleName(Protocol):
     @property
     def path(self) -> str: ...
     @property
-    def entry(self) -> ModuleEntry: ...
+    def entry(self) -> NamedModule: ...
 
 
 class ModuleInterest(NamedTuple):
@@ -104,7 +104,7 @@ class Interest:
         self._of_op: dict[int, tuple[Any, OpInterest]] = {}
         self._of_label: dict[Label, tuple[Asked, ...]] = {}
 
-    def of_module(self, name: ModuleName) -> ModuleInterest:
+    def of_module(self, name: NameOfModule) -> ModuleInterest:
         """Return what is wanted of the calls of a module."""
         key = name.index, len(name.entry.names)
         found = self._of_module.get(key)

@@ -9,6 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from clew import __version__
 from clew.events.columns import ModuleRow
 from clew.events.notebook_cells import file_of
 
@@ -30,8 +31,6 @@ class Environment:
 
     def facts(self, name: str | None) -> dict[str, Any]:
         """Return what a trace tells about where it was made."""
-        from clew import __version__
-
         torch = sys.modules.get("torch")
         return {
             "clew": __version__,

@@ -225,7 +225,7 @@ class Tracer(Trace):
             return
         if self._session is None:
             # This file is loaded where there is no torch, to say so when a trace is begun.
-            from clew.session.session import Session
+            from clew.session.session import Session  # which loads torch
 
             self._session = Session(self._models, self._request)
             # From here on weak references and names are enough.
@@ -274,8 +274,8 @@ register(_innermost)
 
 @contextlib.contextmanager
 def unrecorded() -> Iterator[None]:
-    """A block that no trace records, and after which random numbers are what they were before."""
-    from clew.callbacks.isolation import undisturbed
+    """Run a block that no trace records; restore the state of random numbers after it."""
+    from clew.callbacks.isolation import undisturbed  # which loads torch
 
     lanes = [t._session.recorder.lane() for t in _active if t._session is not None]
     before = [lane.mute for lane in lanes]

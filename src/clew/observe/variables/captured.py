@@ -364,8 +364,8 @@ class Plan:
 def _bound_compiled(
     value: Any, plan: int, name: str, line: int, owner: object, always: bool
 ) -> None:
-    """What Dynamo traces instead of recording; it runs this import as it traces."""
-    from clew.observe import compiled_ops
+    """Record where Dynamo traces."""
+    from clew.observe import compiled_ops  # which loads torch; Dynamo imports it as it traces
 
     compiled_ops.bound(value, plan, name, line, owner, always)
 
