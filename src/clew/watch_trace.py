@@ -123,7 +123,7 @@ class WatchTrace(Trace):
         recorder = self.recorder
         return Surroundings(
             module_rows(recorder), list(recorder.modules.parameters),
-            list(recorder.lanes.names), list(recorder.values.tensors.generator_names),
+            list(recorder.threads.names), list(recorder.values.tensors.generator_names),
             lambda step: {},
             list(self.gaps), source_text, environment,
         )  # fmt: skip

@@ -46,9 +46,9 @@ class Quiet:
 
     def call(self, function: Callable[[Any], Any], value: Any, where: str, otherwise: Any) -> Any:
         """Return what a function makes of a value; `otherwise`, and add a gap, if it fails."""
-        lane = self._recorder.lane()
-        mute = lane.mute
-        lane.mute = True
+        thread = self._recorder.thread()
+        mute = thread.mute
+        thread.mute = True
         try:
             # Only the local part of a DTensor: the ranks would have to agree to make the whole.
             with unobserved(), without_modes():
@@ -63,7 +63,7 @@ class Quiet:
             )  # fmt: skip
             return otherwise
         finally:
-            lane.mute = mute
+            thread.mute = mute
 
     def _guard(self, function: Any) -> contextlib.AbstractContextManager[None]:
         """Return a context that restores the random states that a function changes."""

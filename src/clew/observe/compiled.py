@@ -22,7 +22,7 @@ from clew.events.records import BACKWARD
 from clew.frame_locals import first_argument, some_locals
 from clew.keep.nesting import describe
 from clew.record.recorder import Recorder
-from clew.record.thread_state import FRAME, NAME, DirectCall, Lane
+from clew.record.thread_state import FRAME, NAME, DirectCall, ThreadState
 from clew.torch_compat import (
     GLOBAL_HOOKS,
     WRAPPED_CALL,
@@ -162,12 +162,12 @@ class HooksAside:
 
     def __init__(self, recorder: Recorder) -> None:
         self.graphs = 0
-        self._lanes = recorder.lanes
+        self._threads = recorder.threads
         self._before = 0
         self._aside: list[dict[int, Any]] | None = None
 
     def begin(self, *trigger: Any) -> None:
-        if self._aside is not None or set(self._lanes.by_ident) - {threading.get_ident()}:
+        if self._aside is not None or set(self._threads.by_ident) - {threading.get_ident()}:
             return
         self._before = compiled_graph_count()
         self._aside = [dict(hooks) for hooks in GLOBAL_HOOKS]
@@ -219,16 +219,16 @@ def _watch(
 
     @functools.wraps(original)
     def call(graph: Any, inputs: Any) -> Any:
-        lane = recorder.lanes.by_ident.get(threading.get_ident())
-        if lane is None or lane.mute or not lane.followed:
+        thread = recorder.threads.by_ident.get(threading.get_ident())
+        if thread is None or thread.mute or not thread.followed:
             return original(graph, inputs)
-        record = _begin(recorder, lane, inputs, on_gap)
-        lane.mute = True
+        record = _begin(recorder, thread, inputs, on_gap)
+        thread.mute = True
         start = recorder.clock()
         try:
             out = original(graph, inputs)
         finally:
-            lane.mute = False
+            thread.mute = False
         if record is not None:
             _end(recorder, record, start, out)
         return out
@@ -242,14 +242,14 @@ def _watch(
 
 
 def _begin(
-    recorder: Recorder, lane: Lane, inputs: Any, on_gap: Callable[[Gap], Any]
+    recorder: Recorder, thread: ThreadState, inputs: Any, on_gap: Callable[[Gap], Any]
 ) -> tuple[Any, ...] | None:
     try:
         # The caller's frame: past this function and the wrapper in `_watch`.
         frame = sys._getframe(2)
-        node, parent = lane.place(frame)
-        name = lane.stack[-1][NAME]
-        called = None if node.phase == BACKWARD else _compiled_in_place(lane, frame, parent)
+        node, parent = thread.place(frame)
+        name = thread.stack[-1][NAME]
+        called = None if node.phase == BACKWARD else _compiled_in_place(thread, frame, parent)
         if called is not None:
             parent, name = called.event, called.name
         on_gap(_region(None if name is None else name.path, "it ran compiled, as one opaque call"))
@@ -265,19 +265,19 @@ def _begin(
         return None
 
 
-def _compiled_in_place(lane: Lane, frame: FrameType, parent: int) -> DirectCall | None:
+def _compiled_in_place(thread: ThreadState, frame: FrameType, parent: int) -> DirectCall | None:
     """Return the call of a module that `module.compile()` runs past the hooks; open it if new."""
-    top, walker = lane.stack[-1], frame
+    top, walker = thread.stack[-1], frame
     while id(walker) != top[FRAME] and walker.f_back is not None:
         module = first_argument(walker) if walker.f_code is WRAPPED_CALL else None
         if module is not None and is_compiled_in_place(module):
-            call = lane.direct_call(walker)
+            call = thread.direct_call(walker)
             if call is not None:
                 return call
             args, kwargs = some_locals(walker, ("args", "kwargs"))
             given = {**{str(at): value for at, value in enumerate(args)}, **kwargs}
-            place, _ = lane.place(walker.f_back)
-            return lane.open_direct(walker, module, top[NAME], parent, place, given)
+            place, _ = thread.place(walker.f_back)
+            return thread.open_direct(walker, module, top[NAME], parent, place, given)
         walker = walker.f_back
     return None
 

@@ -33,7 +33,7 @@ from clew.keep.nesting import CONSTANTS, describe
 from clew.observe.other_kernels import Watch, watch_of
 from clew.program_errors import error_text, mark, pass_on
 from clew.record.recorder import Recorder
-from clew.record.thread_state import FRAME, ID, NAME, NODE, Lane
+from clew.record.thread_state import FRAME, ID, NAME, NODE, ThreadState
 from clew.stream.records import tokens_in
 from clew.torch_compat import (
     HigherOrderOperator,
@@ -77,16 +77,16 @@ class OpMode(TorchDispatchMode):
     # Torch hands higher-order operators to the handler instead of raising an error.
     supports_higher_order_operators = True
 
-    def __init__(self, recorder: Recorder, lane: Lane, named: Named | None) -> None:
+    def __init__(self, recorder: Recorder, thread: ThreadState, named: Named | None) -> None:
         super().__init__()
-        self._lane = lane
+        self._thread = thread
         # A closure reads its variables faster than a method its attributes; torch needs it bound.
-        handler = MethodType(_handler(recorder, lane, named), self)
+        handler = MethodType(_handler(recorder, thread, named), self)
         self.__torch_dispatch__ = handler  # type: ignore[method-assign]
 
     def start(self) -> None:
         """Record the ops of this thread from here on."""
-        for mode in _left_behind.pop(self._lane.ident, ()):
+        for mode in _left_behind.pop(self._thread.ident, ()):
             mode.leave()
         push_mode(self)
 
@@ -96,18 +96,18 @@ class OpMode(TorchDispatchMode):
         Called on another thread, it can only stop recording: the mode leaves its thread when that
         thread runs its next op or begins its next trace.
         """
-        if get_ident() == self._lane.ident:
+        if get_ident() == self._thread.ident:
             self.leave()
-            if self in _left_behind.get(self._lane.ident, ()):
-                _left_behind[self._lane.ident].remove(self)
+            if self in _left_behind.get(self._thread.ident, ()):
+                _left_behind[self._thread.ident].remove(self)
             return True
         self.retire()
         return False
 
     def retire(self) -> None:
         """Stop recording, and leave the thread when it runs its next op."""
-        self._lane.mute = True
-        _left_behind.setdefault(self._lane.ident, []).append(self)
+        self._thread.mute = True
+        _left_behind.setdefault(self._thread.ident, []).append(self)
 
     def leave(self) -> bool:
         """Remove the mode from the running thread if it is there, and drop its handler."""
@@ -119,7 +119,7 @@ class OpMode(TorchDispatchMode):
 
     def leave_soon(self) -> None:
         """Leave after torch, which removes a mode while its handler runs, has put it back."""
-        ident = self._lane.ident
+        ident = self._thread.ident
         waiting = _left_behind.get(ident, [])
         if get_ident() != ident or self not in waiting or sys.getprofile() is not None:
             return
@@ -165,11 +165,11 @@ def _op_keeper(recorder: Recorder, named: Named | None) -> Callable[..., None] |
     return keep
 
 
-def _handler(recorder: Recorder, lane: Lane, named: Named | None) -> Callable[..., Any]:
+def _handler(recorder: Recorder, thread: ThreadState, named: Named | None) -> Callable[..., Any]:
     """Return torch's handler of each op. Long on purpose: a call costs as much as a fact."""
     getframe = sys._getframe
-    stack = lane.stack
-    place = lane.place
+    stack = thread.stack
+    place = thread.place
     tensors = recorder.values.tensors
     live = tensors.live
     keeping = recorder.values.keeps_every
@@ -206,8 +206,8 @@ def _handler(recorder: Recorder, lane: Lane, named: Named | None) -> Callable[..
             except Exception as fault:
                 recorder.gaps.fault(fault, str(func))
                 return func(*args, **kwargs or {})
-        if lane.mute or op.annotation or is_jit_tracing():
-            if lane.mute:
+        if thread.mute or op.annotation or is_jit_tracing():
+            if thread.mute:
                 if _left_behind:
                     mode.leave_soon()
             elif not op.annotation:
@@ -285,7 +285,7 @@ def _handler(recorder: Recorder, lane: Lane, named: Named | None) -> Callable[..
             taken = tensors_for_numbers(func, args, error)
             if taken is None:
                 if ready:
-                    mark(error, recorder.lanes.owner)
+                    mark(error, recorder.threads.owner)
                     push_event(
                         (event, func, node, parent, start, clock(), number, inputs, named,
                          op.half_written(args, kwargs or {}, tensors, event), error_text(error),
@@ -302,7 +302,7 @@ def _handler(recorder: Recorder, lane: Lane, named: Named | None) -> Callable[..
                 if keep_op is not None:
                     keep_op(func, args, kwargs, out)
                 if op.higher_order:
-                    recorder.gaps.add(_inside_of(func, lane))
+                    recorder.gaps.add(_inside_of(func, thread))
                 if op.watch is not None and op not in told and op.watch(recorder, args, out, grad):
                     told.add(op)
             else:
@@ -372,8 +372,8 @@ def _recompute_number(made: int) -> int:
     return made if node is None else recompute_number(node._sequence_nr(), made)
 
 
-def _inside_of(func: HigherOrderOperator, lane: Lane) -> Gap:
-    name = lane.stack[-1][NAME]
+def _inside_of(func: HigherOrderOperator, thread: ThreadState) -> Gap:
+    name = thread.stack[-1][NAME]
     return Gap(
         f"the ops inside of {func}",
         "" if name is None else name.path or "the root module",

@@ -24,7 +24,7 @@ from clew.observe.gradients import GradSource
 from clew.observe.own_hooks import OwnHooks
 from clew.record.attributes import look
 from clew.record.recorder import Recorder
-from clew.record.thread_state import FRAME, ID, NAME, NODE, NUMBER, Call, Lane
+from clew.record.thread_state import FRAME, ID, NAME, NODE, NUMBER, Call, ThreadState
 from clew.torch_compat import (
     CALL_FRAME,
     WRAPPED_CALL,
@@ -49,8 +49,8 @@ class ModuleSource:
         self,
         recorder: Recorder,
         sees_ops: bool,
-        on_thread: Callable[[Lane], None],
-        on_idle: Callable[[Lane, nn.Module], None],
+        on_thread: Callable[[ThreadState], None],
+        on_idle: Callable[[ThreadState, nn.Module], None],
         on_outermost: Callable[[nn.Module], bool],
         grads: GradSource | None,
         named_values: Named | None,
@@ -79,8 +79,8 @@ class ModuleSource:
 def _hooks(
     recorder: Recorder,
     sees_ops: bool,
-    on_thread: Callable[[Lane], None],
-    on_idle: Callable[[Lane, nn.Module], None],
+    on_thread: Callable[[ThreadState], None],
+    on_idle: Callable[[ThreadState, nn.Module], None],
     on_outermost: Callable[[nn.Module], bool],
     grads: GradSource | None,
     named_values: Named | None,
@@ -93,7 +93,7 @@ def _hooks(
     feed = recorder.feed if recorded else None
     on_enter = None if feed is None else feed.entered
     getframe = sys._getframe
-    lanes_get = recorder.lanes.by_ident.get
+    thread_of = recorder.threads.by_ident.get
     clock = recorder.clock
     next_event = recorder.buffer.ids.__next__
     push_event = recorder.buffer.push
@@ -130,11 +130,11 @@ def _hooks(
         try:
             if jit is not None:
                 set_jit_state(None)
-            lane = lanes_get(get_ident())
-            if lane is None or not lane.followed:
-                lane = recorder.lane()
-                on_thread(lane)
-            if lane.mute:
+            thread = thread_of(get_ident())
+            if thread is None or not thread.followed:
+                thread = recorder.thread()
+                on_thread(thread)
+            if thread.mute:
                 return
             if inner is None:
                 inner = getframe(1)
@@ -144,7 +144,7 @@ def _hooks(
             frame = wrapped.f_back
             while frame is not None and id(frame.f_code) in hidden:
                 frame = frame.f_back
-            stack = lane.stack
+            stack = thread.stack
             top = stack[-1]
             back = None if frame is None else frame.f_back
             if frame is not None and id(back) == top[FRAME]:
@@ -156,7 +156,7 @@ def _hooks(
             else:
                 node = None
             if node is None or node.direct:
-                node, parent = lane.place(frame)
+                node, parent = thread.place(frame)
                 top = stack[-1]
             else:
                 parent = top[ID]
@@ -214,7 +214,7 @@ def _hooks(
             # The clock last, so that the time is the module's, not the recording's.
             stack.append((event, node, id(inner), name, parent, clock(), number, inputs, named))
             if on_enter is not None:
-                on_enter(lane, stack[-1])
+                on_enter(thread, stack[-1])
             if named_values is not None:
                 named_values.entered(stack[-1], args, kwargs)
         except Exception as fault:
@@ -231,15 +231,15 @@ def _hooks(
             if jit is not None:
                 set_jit_state(None)
             end = clock()
-            lane = lanes_get(get_ident())
-            if lane is None or lane.mute:
+            thread = thread_of(get_ident())
+            if thread is None or thread.mute:
                 return
-            stack = lane.stack
+            stack = thread.stack
             frame = getframe(1)
             if own.waiting and not own.is_last(id(frame)):
                 return
             if frame.f_code is CALL_FRAME:
-                if stack[-1][FRAME] != id(frame) and not lane.reopen(id(frame)):
+                if stack[-1][FRAME] != id(frame) and not thread.reopen(id(frame)):
                     return
                 if named_values is not None:
                     named_values.left(stack[-1], result)
@@ -269,15 +269,15 @@ def _hooks(
             else:
                 # `_call_impl` runs this hook while it handles an exception of forward or of a hook.
                 exception = sys.exc_info()[1]
-                if exception is None or own.is_told(id(frame)) or not lane.reopen_module(module):
+                if exception is None or own.is_told(id(frame)) or not thread.reopen_module(module):
                     return
                 call = stack.pop()
                 own.fail(call[FRAME], id(frame))
                 call[NAME].entry.failed += 1  # type: ignore[union-attr]
                 stopped = isinstance(exception, StopRecomputation)
-                out, error = None, None if stopped else recorder.failure(lane, call, exception)
+                out, error = None, None if stopped else recorder.failure(thread, call, exception)
             if len(stack) == 1:
-                on_idle(lane, module)
+                on_idle(thread, module)
             if not recorded:
                 return
             event, node, _, name, parent, start, number, inputs, named = call

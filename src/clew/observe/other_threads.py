@@ -56,7 +56,7 @@ class ThreadSource:
             now = _cpu_time(thread)
             # A thread that is gone ran to its end; where there is no clock, it may have run.
             ran = now is None or before is None or now > before
-            if ran and thread.ident not in self.recorder.lanes.by_ident and _is_program_s(thread):
+            if ran and thread.ident not in self.recorder.threads.by_ident and _is_program_s(thread):
                 self.on_gap(_not_watched(thread.name, "it is older than the trace, and ran"))
         self._older = []
 
@@ -71,7 +71,7 @@ def _look(frame: FrameType, event: str, arg: Any) -> None:
     """Profile a call in a new thread, and call the program's profile function if there is one."""
     profile, ident = _program_has[0], threading.get_ident()
     looks = _looks.count = getattr(_looks, "count", 0) + 1
-    blind = [source for source in _looking if ident not in source.recorder.lanes.by_ident]
+    blind = [source for source in _looking if ident not in source.recorder.threads.by_ident]
     gap = None
     if event == "c_call" and _is_torch(arg):
         gap = ops_not_recorded(threading.current_thread().name)

@@ -80,10 +80,10 @@ class TapSource:
 
     def _stem(self, name: str, module: Any) -> tuple[str, str | None]:
         """The address of a tap, and the path of the module it belongs to."""
-        lane = self._recorder.lane()
-        caller = lane.stack[-1][NAME]
+        thread = self._recorder.thread()
+        caller = thread.stack[-1][NAME]
         if isinstance(module, nn.Module):
-            place = lane.stack[-1][NODE].index
+            place = thread.stack[-1][NODE].index
             path: str | None = self._recorder.modules.name_of(module, caller, place).path
         elif isinstance(module, str):  # of a module inside compiled code
             path = module

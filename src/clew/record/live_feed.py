@@ -13,7 +13,7 @@ from clew.events.model import Source
 from clew.events.records import KINDS, Label, Opaque, Unseen
 from clew.record.recorder import Recorder
 from clew.record.stacks import StackNode, lines_of
-from clew.record.thread_state import INPUTS, NAME, NAMED, NODE, Call, Lane
+from clew.record.thread_state import INPUTS, NAME, NAMED, NODE, Call, ThreadState
 from clew.stream.records import ARGS as ARGUMENTS
 from clew.stream.records import (
     DEVICE,
@@ -54,11 +54,11 @@ class LiveFeed:
         """Start a new batch: the records so far, and values nobody references, are gone."""
         self._is_new_batch = True
 
-    def entered(self, lane: Lane, call: Call) -> None:
+    def entered(self, thread: ThreadState, call: Call) -> None:
         """Report that a module call begins."""
         name: Any = call[NAME]
         self._tell(
-            "begins", "module", name.cls, name.path, len(lane.stack) - 2, call[NODE],
+            "begins", "module", name.cls, name.path, len(thread.stack) - 2, call[NODE],
             call[INPUTS], call[NAMED], module=name.entry.ref,
         )  # fmt: skip
 
@@ -67,7 +67,7 @@ class LiveFeed:
         subject, error = record[SUBJECT], record[ERROR]
         if record[OUT] is Unseen:
             return
-        stack = self._recorder.lane().stack
+        stack = self._recorder.thread().stack
         around: Any = stack[-1][NAME]
         kind, name, module = "op", str(subject), _nothing
         path = None if around is None else around.path

@@ -23,7 +23,7 @@ from clew.record.foreign import Foreign
 from clew.record.gaps import TOO_DEEP, Gaps
 from clew.record.module_registry import ModuleTable
 from clew.record.stacks import STACKS, Position, StackNode
-from clew.record.thread_state import ID, NODE, Call, Lane, Lanes
+from clew.record.thread_state import ID, NODE, Call, ThreadState, ThreadStates
 from clew.stream.records import Note, Records, Taker
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Recorder:
         self.gaps = gaps
         self.buffer = EventBuffer(min(most_events, batch))
         self.keeps_calls = keeps_calls
-        self.lanes = Lanes(self)
+        self.threads = ThreadStates(self)
         # Reports calls and events while the program runs, if there is a listener.
         self.feed: LiveFeed | None = None
         self.halted = False
@@ -93,9 +93,9 @@ class Recorder:
         # between them, and from one end of a hand-over to the other.
         self.naming = threading.RLock()
 
-    def lane(self) -> Lane:
+    def thread(self) -> ThreadState:
         """Return the state of the running thread; make it if there is none."""
-        return self.lanes.of_thread()
+        return self.threads.of_thread()
 
     def end_call(self, call: Call, end: int, out: Any, error: str | None) -> None:
         """Record a module call that has ended, or whose end will not be seen."""
@@ -112,22 +112,22 @@ class Recorder:
         if record[0] & bits == bits or self.values.budget.is_full:
             self.drain()
 
-    def failure(self, lane: Lane, call: Call, exception: BaseException) -> str:
+    def failure(self, thread: ThreadState, call: Call, exception: BaseException) -> str:
         """Return the text of an exception that leaves a call; record it if no event has it yet."""
         text = error_text(exception)
         if isinstance(exception, RecursionError):
             self.gaps.add(TOO_DEEP)
-        if not is_marked(exception, self.lanes.owner):
-            mark(exception, self.lanes.owner)
+        if not is_marked(exception, self.threads.owner):
+            mark(exception, self.threads.owner)
             self._note_error(call[NODE], call[ID], exception, text)
         return text
 
     def crashed(self, error: BaseException) -> str:
         """Record the exception that leaves the recorded block, unless an event already has it."""
         text = error_text(error)
-        if not is_marked(error, self.lanes.owner):
-            self._note_error(self.lane().stack[0][NODE], -1, error, text)
-        unmark(error, self.lanes.owner)
+        if not is_marked(error, self.threads.owner):
+            self._note_error(self.thread().stack[0][NODE], -1, error, text)
+        unmark(error, self.threads.owner)
         return text
 
     def _note_error(self, base: StackNode, parent: int, error: BaseException, text: str) -> None:
@@ -154,14 +154,14 @@ class Recorder:
 
     def told(self, label: Label, out: Any, where: Where, start: int | None = None) -> int:
         """Record a described value under a label; `start` is when the code that made it began."""
-        lane = self.lane()
+        thread = self.thread()
         if self.halted:
             return -1
-        top = lane.stack[-1]
+        top = thread.stack[-1]
         node, parent = top[NODE], top[ID]
         frame = where.frame if isinstance(where, At) else where
         if frame is not None:
-            node, parent = lane.place(frame)
+            node, parent = thread.place(frame)
         if isinstance(where, At):
             above = node if where.below or node.parent is None else node.parent
             node = STACKS.below(above, where.position)
@@ -174,13 +174,13 @@ class Recorder:
 
     def gathered(self, sample: Sample, stage: str) -> None:
         """Record a value that was gathered from a rank, with its step and rank."""
-        lane = self.lane()
+        thread = self.thread()
         if self.halted:
             return
         label = sample.becomes(stage)
         with self.naming:
             out = self.values.gathered(sample)
-            event, now, root = next(self.buffer.ids), self.clock(), lane.stack[0][NODE]
+            event, now, root = next(self.buffer.ids), self.clock(), thread.stack[0][NODE]
             self._add((event, label, root, -1, now, now, sample.step, [], None, out, None, None))
 
     def mark(self, subject: Any, hand_over: bool = True) -> None:
@@ -190,7 +190,7 @@ class Recorder:
         """
         if self.halted:
             return
-        event, now, root = next(self.buffer.ids), self.clock(), self.lane().stack[0][NODE]
+        event, now, root = next(self.buffer.ids), self.clock(), self.thread().stack[0][NODE]
         self.buffer.events.extend(
             (event, subject, root, -1, now, now, -1, [], None, None, None, None)
         )
@@ -201,7 +201,9 @@ class Recorder:
         """Take over a batch that another process recorded; `source` identifies the process."""
         if not self.halted:
             ids = [next(self.buffer.ids) for _ in batch.columns["id"]]
-            self.buffer.foreign.append(Foreign(batch, source, ids, self.lanes.of_process(process)))
+            self.buffer.foreign.append(
+                Foreign(batch, source, ids, self.threads.of_process(process))
+            )
 
     def listen(self, feed: LiveFeed) -> None:
         """Report each call that begins and each event that ends."""
@@ -216,7 +218,7 @@ class Recorder:
         """Record nothing more."""
         if not self.halted:
             self.halted = True
-            self.lanes.mute()
+            self.threads.mute()
 
     def abandon(self) -> None:
         """Record nothing more in a process that inherited this recorder by a fork."""
@@ -238,7 +240,7 @@ class Recorder:
             self.values.forget_all_but(records.surviving)
             if self.keeps_calls:
                 admitted = self._limit.has if self.halted else _all
-                records.open_calls = self.lanes.open_calls(admitted)
+                records.open_calls = self.threads.open_calls(admitted)
             self._taker.take(records)
         if ends:
             self._on_halt()
@@ -259,15 +261,15 @@ class Recorder:
 
     def close(self) -> None:
         """Hand over the rest and drop all references, so that no garbage collection is needed."""
-        self.lanes.end_all()
+        self.threads.end_all()
         self._taker.take(self._take())
-        self.lanes.release()
+        self.threads.release()
         self.values.tensors.release()
         STACKS.let_go_of_made()
 
     def surviving(self) -> list[Any]:
         """Return the tokens that later records may use: of live tensors and of open calls."""
-        return [*self.values.tensors.sweep(), *self.lanes.given()]
+        return [*self.values.tensors.sweep(), *self.threads.given()]
 
 
 def _all(event: int) -> bool:

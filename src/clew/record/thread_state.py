@@ -83,7 +83,7 @@ class DirectCall:
         return mark if isinstance(mark, DirectCall) else None
 
 
-class Lanes:
+class ThreadStates:
     """The state of each thread of one recorder, and the names of all threads and processes."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -91,24 +91,24 @@ class Lanes:
         # Marks exceptions and frames as recorded here. A separate object, so that the marks keep
         # nothing else alive.
         self.owner = object()
-        self.by_ident: dict[int, Lane] = {}
+        self.by_ident: dict[int, ThreadState] = {}
         self.names: list[str] = []
         self._processes: dict[str, int] = {}
 
-    def of_thread(self, boundary: int = NO_FRAME) -> Lane:
+    def of_thread(self, boundary: int = NO_FRAME) -> ThreadState:
         """Return the state of the running thread; make it if there is none."""
         ident = threading.get_ident()
-        lane = self.by_ident.get(ident)
-        if lane is not None and lane.thread() is not threading.current_thread():
+        thread = self.by_ident.get(ident)
+        if thread is not None and thread.python_thread() is not threading.current_thread():
             # Its thread has ended, and the system gave the number to a new one.
-            lane.abandon_above(0)
-            lane.release()
-            lane = None
-        if lane is None:
-            lane = self.by_ident[ident] = Lane(self._recorder, len(self.names), boundary)
-            self.names.append(lane.name)
-            lane.mute = self._recorder.halted
-        return lane
+            thread.abandon_above(0)
+            thread.release()
+            thread = None
+        if thread is None:
+            thread = self.by_ident[ident] = ThreadState(self._recorder, len(self.names), boundary)
+            self.names.append(thread.name)
+            thread.mute = self._recorder.halted
+        return thread
 
     def of_process(self, name: str) -> int:
         """Return the thread number that stands for another process here."""
@@ -117,19 +117,19 @@ class Lanes:
             self.names.append(name)
         return self._processes[name]
 
-    def __iter__(self) -> Iterator[Lane]:
+    def __iter__(self) -> Iterator[ThreadState]:
         return iter(list(self.by_ident.values()))
 
     def mute(self) -> None:
         """Stop recording the ops of all threads."""
-        for lane in self:
-            lane.mute = True
+        for thread in self:
+            thread.mute = True
 
     def open_calls(self, admitted: Callable[[int], bool]) -> list[Any]:
         """Return records of the module calls open now, of each thread until one is not admitted."""
         records: list[Any] = []
-        for lane in self:
-            for event, node, _, name, parent, start, number, inputs, named in lane.stack[1:]:
+        for thread in self:
+            for event, node, _, name, parent, start, number, inputs, named in thread.stack[1:]:
                 if not admitted(event):
                     break
                 records += (event, name, node, parent, start, OPEN, number, inputs, named)
@@ -138,21 +138,21 @@ class Lanes:
 
     def given(self) -> list[Any]:
         """Return the arguments of open calls, as tokens."""
-        return [[call[INPUTS], call[NAMED]] for lane in self for call in lane.stack]
+        return [[call[INPUTS], call[NAMED]] for thread in self for call in thread.stack]
 
     def end_all(self) -> None:
         """Record every open call as one whose end was not seen."""
-        for lane in self:
-            lane.abandon_above(0)
+        for thread in self:
+            thread.abandon_above(0)
 
     def release(self) -> None:
         """Drop the state of all threads."""
-        for lane in self:
-            lane.release()
+        for thread in self:
+            thread.release()
         self.by_ident.clear()
 
 
-class Lane:
+class ThreadState:
     """The state of one thread: its open module calls and its place in the stack tree."""
 
     def __init__(self, recorder: Recorder, index: int, boundary: int) -> None:
@@ -160,7 +160,7 @@ class Lane:
         self.index = index
         self.ident = threading.get_ident()
         thread = threading.current_thread()
-        self.thread = weakref.ref(thread)
+        self.python_thread = weakref.ref(thread)
         self.name = thread.name
         self._engine_root = STACKS.root(index, BACKWARD)
         root = STACKS.root(index)
@@ -266,7 +266,7 @@ class Lane:
 
     def direct_call(self, frame: FrameType) -> DirectCall | None:
         """Return the call past the hooks that runs in a frame."""
-        return DirectCall.of(frame, self.recorder.lanes.owner)
+        return DirectCall.of(frame, self.recorder.threads.owner)
 
     def open_direct(
         self,
@@ -290,7 +290,7 @@ class Lane:
             recorder.buffer.events.extend(
                 (event, name, place, parent, now, OPEN, number, [], given, Unseen, None, None)
             )
-        return DirectCall(recorder.lanes.owner, event, name, frame)
+        return DirectCall(recorder.threads.owner, event, name, frame)
 
 
 def _is_forward_of(module: Any, code: CodeType) -> bool:

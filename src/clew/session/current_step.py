@@ -6,7 +6,7 @@ from torch import nn
 
 from clew.record.recorder import Recorder
 from clew.record.steps import Steps
-from clew.record.thread_state import START, Lane
+from clew.record.thread_state import START, ThreadState
 
 
 class CurrentStep:
@@ -29,9 +29,9 @@ class CurrentStep:
         number = self.steps.begin()
         self._began = self._recorder.clock()
         self._recorder.buffer.turn[0] += 1
-        lane = self._recorder.lane()
-        if lane.outermost is not None:  # a wrapper, say, whose model has ended the step
-            self._straddling.add(lane.ident)
+        thread = self._recorder.thread()
+        if thread.outermost is not None:  # a wrapper, say, whose model has ended the step
+            self._straddling.add(thread.ident)
         return number
 
     def root(self) -> nn.Module | None:
@@ -43,19 +43,19 @@ class CurrentStep:
         """Whether this is a train step, as far as that can be told while a model runs."""
         if self.steps.is_settled:
             return None
-        lane = self._recorder.lane()
-        running = lane.outermost
+        thread = self._recorder.thread()
+        running = thread.outermost
         root = self.root()
         root = running if root is None else root
-        began_here = lane.stack[-1][START] >= self._began
+        began_here = thread.stack[-1][START] >= self._began
         if root is not None and running is not None and began_here:
             self.steps.settle(root.training)
         return None if root is None else root.training
 
-    def on_idle(self, lane: Lane, module: nn.Module) -> None:
+    def on_idle(self, thread: ThreadState, module: nn.Module) -> None:
         """Say what kind of step this is: the outermost module call of a thread is over."""
-        if lane.ident in self._straddling:
-            self._straddling.discard(lane.ident)
+        if thread.ident in self._straddling:
+            self._straddling.discard(thread.ident)
         elif not self.steps.is_settled:
             root = self.root()
             self.steps.settle((module if root is None else root).training)

@@ -18,7 +18,7 @@ from clew.observe.optimizers import OptimizerSource
 from clew.observe.other_threads import ThreadSource
 from clew.record.gaps import Gaps
 from clew.record.recorder import Recorder
-from clew.record.thread_state import Lane
+from clew.record.thread_state import ThreadState
 from clew.request.request import Request
 from clew.session.assembly import Assembly
 from clew.session.op_modes import OpModes
@@ -46,7 +46,7 @@ class Observers:
         assembly: Assembly,
         automatic: AutomaticSteps,
         modes: OpModes,
-        on_idle: Callable[[Lane, nn.Module], None],
+        on_idle: Callable[[ThreadState, nn.Module], None],
     ) -> None:
         self._request = request
         self._recorder = recorder
@@ -62,14 +62,14 @@ class Observers:
         # Whether the schedule leaves this step out.
         self.is_paused = False
         # The thread that exports a program now, which is not recorded.
-        self._exports_on: Lane | None = None
+        self._exports_on: ThreadState | None = None
 
     @property
     def is_installed(self) -> bool:
         """Whether they are there, though perhaps not in this step."""
         return bool(self._undo)
 
-    def install(self, lane: Lane, step: int) -> None:
+    def install(self, thread: ThreadState, step: int) -> None:
         """Begin to observe the program, on the running thread, in a step."""
         recorder, assembly, sees_ops = self._recorder, self._assembly, self._request.level == "ops"
         modules = ModuleSource(
@@ -94,7 +94,7 @@ class Observers:
             self._automatic.skip(True)
         else:
             self._start()
-            self._modes.push(lane)
+            self._modes.push(thread)
 
     def uninstall(self) -> None:
         """Take away all that was installed, whatever becomes of each."""
@@ -116,13 +116,13 @@ class Observers:
             return
         self.is_paused = pause
         self._automatic.skip(pause)
-        lane = self._recorder.lane()
+        thread = self._recorder.thread()
         if pause:
             self._stop()
-            self._modes.pop(lane)
+            self._modes.pop(thread)
         else:
             self._start()
-            self._modes.push(lane)
+            self._modes.push(thread)
 
     def halt(self) -> None:
         """Go away: the most events there may be are there."""
@@ -151,11 +151,11 @@ class Observers:
     def _exporting(self, begins: bool) -> None:
         """Record nothing while a program is exported: what looks on would become part of it."""
         self._automatic.exporting(begins)
-        lane = self._recorder.lane()
-        if begins and self._running and not lane.mute:
-            self._exports_on = lane
+        thread = self._recorder.thread()
+        if begins and self._running and not thread.mute:
+            self._exports_on = thread
             self._recorder.gaps.add(_EXPORTED)
-            lane.mute = True
+            thread.mute = True
             for observer in filter(self._assembly.is_inside, self._observers):
                 guarded(self._recorder.gaps, observer.stop, "what is exported")()
         elif not begins and self._exports_on is not None:

@@ -9,7 +9,7 @@ from clew.events.model import Gap
 from clew.observe.dispatch import OpMode
 from clew.observe.other_threads import ops_not_recorded
 from clew.record.recorder import Recorder
-from clew.record.thread_state import Lane
+from clew.record.thread_state import ThreadState
 
 
 class OpModes:
@@ -26,40 +26,40 @@ class OpModes:
         # The thread that the recording was started on, whose ops are recorded everywhere.
         self._main = 0
 
-    def begin(self, lane: Lane) -> None:
+    def begin(self, thread: ThreadState) -> None:
         """Take the running thread for that of the recording."""
-        self._main = lane.ident
+        self._main = thread.ident
 
-    def push(self, lane: Lane) -> None:
+    def push(self, thread: ThreadState) -> None:
         """Follow the running thread."""
-        lane.followed = True
+        thread.followed = True
         if self._sees_ops:
-            mode = self._modes[lane.ident] = OpMode(self._recorder, lane, self._named)
+            mode = self._modes[thread.ident] = OpMode(self._recorder, thread, self._named)
             mode.start()
 
-    def pop(self, lane: Lane) -> None:
+    def pop(self, thread: ThreadState) -> None:
         """Follow a thread no more."""
-        lane.followed = False
-        mode = self._modes.pop(lane.ident, None)
+        thread.followed = False
+        mode = self._modes.pop(thread.ident, None)
         if mode is not None and not mode.stop():
-            self._recorder.gaps.add(_stopped_elsewhere(lane.name))
+            self._recorder.gaps.add(_stopped_elsewhere(thread.name))
 
     def pop_all(self) -> None:
         """Follow no thread any more."""
-        for lane in self._recorder.lanes:
-            self.pop(lane)
+        for thread in self._recorder.threads:
+            self.pop(thread)
 
-    def on_thread(self, lane: Lane) -> None:
+    def on_thread(self, thread: ThreadState) -> None:
         """Follow a thread, as a module runs on it: see its ops too."""
-        if lane.ident not in self._modes:
-            self.push(lane)
+        if thread.ident not in self._modes:
+            self.push(thread)
 
-    def on_idle(self, lane: Lane) -> None:
+    def on_idle(self, thread: ThreadState) -> None:
         """Leave no mode behind on another thread, whose outermost module call is over."""
-        if lane.ident != self._main:
-            self.pop(lane)
+        if thread.ident != self._main:
+            self.pop(thread)
             if self._sees_ops:
-                self._recorder.gaps.add(ops_not_recorded(lane.name))
+                self._recorder.gaps.add(ops_not_recorded(thread.name))
 
     def retire(self) -> None:
         """Let the ops of every thread pass."""

@@ -26,7 +26,7 @@ from clew.record.gaps import Gaps
 from clew.record.live_feed import LiveFeed
 from clew.record.recorder import Recorder
 from clew.record.stacks import boundary_of
-from clew.record.thread_state import Lane
+from clew.record.thread_state import ThreadState
 from clew.request.request import Request
 from clew.run.run import Run
 from clew.session.assembly import Assembly
@@ -112,11 +112,11 @@ class Session:
             self.gaps.add(Gap("nested trace", "", "another trace was already recording",
                           "its times include the cost of this one"))  # fmt: skip
         self.store.changed()
-        lane = self.recorder.lanes.of_thread(boundary_of(frame))
-        self._modes.begin(lane)
+        thread = self.recorder.threads.of_thread(boundary_of(frame))
+        self._modes.begin(thread)
         if self._assembly.gather is not None:
             self._assembly.gather.begin()
-        self._observers.install(lane, self._step.number)
+        self._observers.install(thread, self._step.number)
 
     def stop(self) -> None:
         """Take everything away and hand over the rest."""
@@ -239,10 +239,10 @@ class Session:
         if self._request.schedule is None:
             self._automatic.forward(module, hand_over=False)
 
-    def _on_idle(self, lane: Lane, module: nn.Module) -> None:
+    def _on_idle(self, thread: ThreadState, module: nn.Module) -> None:
         """The outermost module call of a thread is over."""
-        self._step.on_idle(lane, module)
-        self._modes.on_idle(lane)
+        self._step.on_idle(thread, module)
+        self._modes.on_idle(thread)
 
     # Reading
 
@@ -265,7 +265,7 @@ class Session:
         return Surroundings(
             module_rows(recorder),
             list(recorder.modules.parameters),
-            list(recorder.lanes.names),
+            list(recorder.threads.names),
             list(recorder.values.tensors.generator_names),
             self._step.steps.modes.after,
             list(self.gaps),

@@ -277,13 +277,13 @@ def unrecorded() -> Iterator[None]:
     """Run a block that no trace records; restore the state of random numbers after it."""
     from clew.callbacks.isolation import undisturbed  # which loads torch
 
-    lanes = [t._session.recorder.lane() for t in _active if t._session is not None]
-    before = [lane.mute for lane in lanes]
+    threads = [t._session.recorder.thread() for t in _active if t._session is not None]
+    before = [thread.mute for thread in threads]
     try:
-        for lane in lanes:
-            lane.mute = True
+        for thread in threads:
+            thread.mute = True
         with undisturbed():
             yield
     finally:
-        for lane, mute in zip(lanes, before, strict=True):
-            lane.mute = mute
+        for thread, mute in zip(threads, before, strict=True):
+            thread.mute = mute

@@ -317,7 +317,7 @@ class Plan:
 
     def _running(self) -> object:
         """The module that runs: whose method it is, where the method gives up its `self`."""
-        name = self._recorder.lane().stack[-1][NAME]
+        name = self._recorder.thread().stack[-1][NAME]
         return None if name is None else name.entry.ref()
 
     def _record(

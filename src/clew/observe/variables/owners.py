@@ -40,7 +40,7 @@ class Wanted:
             return ""
         if self.gets_owner:
             return self.owners.get(id(owner))
-        for call in reversed(recorder.lane().stack):
+        for call in reversed(recorder.thread().stack):
             module = None if call[NAME] is None else call[NAME].entry.ref()
             if id(module) in self.owners:
                 return self.owners[id(module)]
