@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from types import CodeType, FrameType, FunctionType
+from dataclasses import dataclass, field, replace
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from clew.address import Address, Segment, compile_pattern, segment_matches
 from clew.events.model import Gap
-from clew.events.records import VARIABLE, Label
-from clew.keep.changes import Look, look, not_all_seen
+from clew.events.records import Label
+from clew.keep.changes import Look, not_all_seen
 from clew.machinery import MACHINERY
 from clew.observe.variables.frames import Installed, Site, Target, hooks, instrument
 from clew.observe.variables.frames.existing import Functions
@@ -29,8 +28,15 @@ from clew.observe.variables.frames.functions import (
     self_name,
     variables,
 )
-from clew.observe.variables.frames.paths import follow
-from clew.observe.variables.owners import Wanted
+from clew.observe.variables.looking import (
+    RETURN,
+    join_names,
+    label_of,
+    look_again,
+    places,
+    user_frame,
+)
+from clew.observe.variables.owners import WantedVariable
 from clew.record.recorder import At, Recorder, Where
 from clew.record.stacks import STACKS, position_of
 from clew.record.thread_state import NAME
@@ -38,10 +44,6 @@ from clew.request.ledger import Ledger
 
 if TYPE_CHECKING:
     from clew.callbacks.apply import Named
-
-RETURN = "return"
-# What calls a probe lies between the program's frame and ours.
-_BETWEEN = (os.path.dirname(hooks.__file__) + os.sep, __file__)
 
 
 class VariableSource:
@@ -111,7 +113,7 @@ class VariableSource:
                 for name, rest in address.splits():
                     if len(rest) > 1 and compile_pattern(name)(path):
                         for match in methods(entry.ref(), rest[:1]):
-                            stem = _joined(path, _stem(match, True))
+                            stem = join_names(path, _stem(match, True))
                             found += [f"{stem}.{v}" for v in variables(match.function)]
         return found
 
@@ -160,7 +162,9 @@ class VariableSource:
         own = self_name(function.__code__, function.__qualname__) if name == "self" else None
         if own is not None:
             name, called = own, "self"
-        changed = plan.add(Wanted(address, name, rest, stem, owners, match.gets_owner, called))
+        changed = plan.add(
+            WantedVariable(address, name, rest, stem, owners, match.gets_owner, called)
+        )
         if changed and self._running:
             plan.install()
 
@@ -172,7 +176,7 @@ plans: dict[int, Plan] = {}
 
 
 @dataclass(slots=True)
-class _Call:
+class _CallLooks:
     """One call of a followed function: how its variables looked when last recorded.
 
     `told` is what was recorded of the statement that runs now: two addresses may name it.
@@ -194,14 +198,14 @@ class Plan:
         self._is_made = function.__code__.co_filename.startswith(MACHINERY.generated)
         self._inner = inner
         self._installed: Installed | None = None
-        self._calls: dict[int, _Call] = {}
-        self.wanted: list[Wanted] = []
+        self._calls: dict[int, _CallLooks] = {}
+        self.wanted: list[WantedVariable] = []
         # By what is wanted, the path of the module and the variable.
         self.labels: dict[tuple[int, str, str], Label] = {}
         # The code the function has had while it was followed.
         self.codes: list[CodeType] = []
 
-    def add(self, wanted: Wanted) -> bool:
+    def add(self, wanted: WantedVariable) -> bool:
         """Want something more; whether other names than before are to be followed."""
         for known in self.wanted:
             if (known.address, known.name, known.rest) == (
@@ -243,10 +247,10 @@ class Plan:
     # What instrumented code calls.
 
     def entered(self, site: Site, owner: object) -> None:
-        self._calls[id(_user_frame())] = _Call()
+        self._calls[id(user_frame())] = _CallLooks()
 
     def left(self, site: Site, owner: object) -> None:
-        self._calls.pop(id(_user_frame()), None)
+        self._calls.pop(id(user_frame()), None)
 
     def bound(self, site: Site, value: object, owner: object) -> None:
         if self.is_compiling():
@@ -270,7 +274,7 @@ class Plan:
         self._seen(site, RETURN, value, owner, always=True)
 
     def deleted(self, site: Site, owner: object) -> None:
-        call = self._calls.get(id(_user_frame()))
+        call = self._calls.get(id(user_frame()))
         if call is not None:
             call.looks.clear()
 
@@ -282,7 +286,7 @@ class Plan:
 
     def compiled(self, value: object, name: str, line: int, path: str, always: bool) -> None:
         """A variable of compiled code has a value; called as that code runs."""
-        call = self._calls.setdefault(-1, _Call())
+        call = self._calls.setdefault(-1, _CallLooks())
         where = At(None, position_of(self._function.__code__, line), below=True)
         call.told.clear()
         for wanted in self.wanted:
@@ -296,8 +300,8 @@ class Plan:
             return  # how torch.fx lets go of a value
         jit = MACHINERY.pause_jit()
         try:
-            frame = _user_frame()
-            call = self._calls.setdefault(id(frame), _Call())
+            frame = user_frame()
+            call = self._calls.setdefault(id(frame), _CallLooks())
             call.told.clear()
             position = (
                 site.file, site.function, site.line, site.end_line, site.col, site.end_col,
@@ -321,42 +325,35 @@ class Plan:
         return None if name is None else name.entry.ref()
 
     def _record(
-        self, wanted: Wanted, path: str, name: str, value: object, always: bool, call: _Call,
-        where: Where,
+        self, wanted: WantedVariable, path: str, name: str, value: object, always: bool,
+        call: _CallLooks, where: Where,
     ) -> None:  # fmt: skip
         self._source._ledger.came.add(wanted.address.text)
-        name = wanted.called or name
-        walk = follow(value, wanted.rest) if wanted.rest else None
-        for inside, found in walk.places if walk is not None else (("", value),):
-            variable = f"{name}{inside}" if inside.startswith("[") else _joined(name, inside)
+        source = self._source
+        found_places, cut = places(wanted.called or name, value, wanted.rest)
+        for variable, found in found_places:
             label = self._label(wanted, path, variable)
             stem = label.stem
             if stem in call.told:
                 continue
             call.told.add(stem)
-            now = look(found)
+            now, is_same = look_again(found, call.looks.get(stem))
             if now.cut:
-                self._source._on_gap(not_all_seen(stem))
-            before = call.looks.get(stem)
-            if not always and before is not None and before.same == now.same:
-                continue
-            call.looks[stem] = now
-            self._source._named.record(label, found, where, now)
-        if walk is not None and walk.cut is not None:
-            self._source._on_gap(Gap("places of a variable", wanted.address.text, walk.cut,
-                                     "name fewer of them"))  # fmt: skip
+                source._on_gap(not_all_seen(stem))
+            if always or not is_same:
+                call.looks[stem] = now
+                source._named.record(label, found, where, now)
+        if cut is not None:
+            source._on_gap(replace(cut, where=wanted.address.text))
 
-    def _label(self, wanted: Wanted, path: str, variable: str) -> Label:
+    def _label(self, wanted: WantedVariable, path: str, variable: str) -> Label:
         key = id(wanted), path, variable
         label = self.labels.get(key)
         if label is None:
-            stem = _joined(_joined(path, wanted.stem), variable)
-            if wanted.owners is not None:
-                label = Label(VARIABLE, stem, variable, module=path)
-            else:
-                file = self._function.__code__.co_filename
-                package = str(self._function.__globals__.get("__name__", ""))
-                label = Label(VARIABLE, stem, variable, file=file, package=package)
+            stem = join_names(path, wanted.stem, variable)
+            owner = None if wanted.owners is None else path
+            package = str(self._function.__globals__.get("__name__", ""))
+            label = label_of(stem, variable, owner, self._function.__code__, package)
             self.labels[key] = label
         return label
 
@@ -374,14 +371,6 @@ def _not_compiling() -> bool:
     return False
 
 
-def _user_frame() -> FrameType:
-    """The frame of the program's own function that is being followed."""
-    frame = sys._getframe(2)
-    while frame.f_code.co_filename.startswith(_BETWEEN) and frame.f_back is not None:
-        frame = frame.f_back
-    return frame
-
-
 def _has_variable(match: Found) -> bool:
     name = match.rest[0]
     names = (*variables(match.function, match.inner), RETURN)
@@ -391,11 +380,7 @@ def _has_variable(match: Found) -> bool:
 def _stem(match: Found, is_method: bool) -> str:
     """What comes before a variable: `forward`, `forward.inner`, `data.py:Dataset.load`."""
     if is_method:
-        return _joined(match.name, match.inner)
+        return join_names(match.name, match.inner)
     code = match.function.__code__
     qualname = getattr(code, "co_qualname", match.function.__qualname__).replace(".<locals>", "")
-    return f"{os.path.basename(code.co_filename)}:{_joined(qualname, match.inner)}"
-
-
-def _joined(path: str, name: str) -> str:
-    return f"{path}.{name}" if path and name else path or name
+    return f"{os.path.basename(code.co_filename)}:{join_names(qualname, match.inner)}"

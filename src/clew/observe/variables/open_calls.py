@@ -6,7 +6,6 @@ In come frames, out go names, callers and the state of open calls. Keeps no fram
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import FrameType
@@ -15,7 +14,8 @@ from clew.events.notebook_cells import shown_file
 from clew.events.watched import Seen, WatchedCall
 from clew.keep.changes import Look
 from clew.machinery import OURS
-from clew.observe.variables.selector import TOP_LEVEL, Function, join_names
+from clew.observe.variables.looking import join_names
+from clew.observe.variables.selector import TOP_LEVEL, Function
 from clew.observe.variables.user_code import is_library
 
 # Those of ours that call the program's functions on its behalf.
@@ -72,11 +72,3 @@ def chain_of(frame: FrameType | None, whole: bool) -> Iterator[str]:
             if top and not whole:
                 return  # whoever runs the program
         frame = frame.f_back
-
-
-def user_frame() -> FrameType:
-    """The frame of the program's own that is being told about."""
-    frame = sys._getframe(2)
-    while frame.f_code.co_filename.startswith(OURS) and frame.f_back is not None:
-        frame = frame.f_back
-    return frame

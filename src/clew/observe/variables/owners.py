@@ -17,7 +17,7 @@ from clew.record.thread_state import NAME
 
 
 @dataclass(slots=True)
-class Wanted:
+class WantedVariable:
     """What an address asks of one function: a variable, and a path inside it.
 
     `stem` is the function as an address names it. `owners` are the modules whose method it is, by

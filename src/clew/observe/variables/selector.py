@@ -22,9 +22,9 @@ from clew.address import (
 )
 from clew.errors import ClewError
 from clew.observe.variables.frames.functions import self_name, unwrap
+from clew.observe.variables.looking import RETURN, join_names
 from clew.request.ledger import Ledger
 
-RETURN = "return"
 TOP_LEVEL = ("<module>",)
 Paths = tuple[tuple[Segment, ...], ...]
 
@@ -195,11 +195,3 @@ def parts_of(code: CodeType, owner: object) -> tuple[str, ...]:
 
 def _defines(cls: type, code: CodeType) -> bool:
     return any(f.__code__ is code for f in unwrap(cls.__dict__.get(code.co_name), code.co_name))
-
-
-def join_names(*names: str) -> str:
-    """Names with dots in between, but before a bracket."""
-    text = ""
-    for name in names:
-        text += name if not text or not name or name.startswith("[") else f".{name}"
-    return text

@@ -24,8 +24,9 @@ from clew.observe.variables.frames import FollowingCalls, Site, follow_calls
 from clew.observe.variables.frames.bytecode import bound_names
 from clew.observe.variables.frames.functions import unwrap
 from clew.observe.variables.frames.running import Answer
-from clew.observe.variables.open_calls import BETWEEN, OpenCall, chain_of, name_of, user_frame
-from clew.observe.variables.selector import RETURN, TOP_LEVEL, Function, parts_of
+from clew.observe.variables.looking import RETURN, user_frame
+from clew.observe.variables.open_calls import BETWEEN, OpenCall, chain_of, name_of
+from clew.observe.variables.selector import TOP_LEVEL, Function, parts_of
 from clew.observe.variables.user_code import Scope, is_library
 from clew.observe.variables.watched_variables import Wants, WatchedVariables
 from clew.program_errors import error_text

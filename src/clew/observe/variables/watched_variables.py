@@ -15,7 +15,6 @@ from types import FrameType
 from typing import Any
 
 from clew.events.notebook_cells import file_of
-from clew.events.records import VARIABLE, Label
 from clew.events.watched import OTHER, Happening, Seen, What
 from clew.frame_locals import locals_of
 from clew.keep.changes import look, not_all_seen
@@ -23,10 +22,10 @@ from clew.keep.describing import Describer, glimpse, is_equal
 from clew.keep.seen import differences, holds_arrays, is_array
 from clew.machinery import MACHINERY
 from clew.observe.variables.frames import Site
-from clew.observe.variables.frames.paths import follow
 from clew.observe.variables.frames.running import Answer
+from clew.observe.variables.looking import RETURN, label_of, look_again, places
 from clew.observe.variables.open_calls import OpenCall
-from clew.observe.variables.selector import RETURN, Wishes, join_names
+from clew.observe.variables.selector import Wishes
 from clew.observe.variables.told_once import ToldOnce
 from clew.record.recorder import At, Recorder
 from clew.record.stacks import position_of
@@ -182,16 +181,16 @@ class WatchedVariables:
         at: tuple[int, FrameType | None], always: bool,
     ) -> None:  # fmt: skip
         """Record and tell what a path inside a variable leads to, if it has changed."""
-        places = follow(value, path).places if path else (("", value),)
         if not path:
             self._hold(call, name, value)
-        for inside, found in places:
-            variable = join_names(name, inside) if inside else name
-            now = look(found)
+        found_places, cut = places(name, value, path)
+        if cut is not None:
+            self.recorder.gaps.add(cut)
+        for variable, found in found_places:
+            told = call.told.get(variable)
+            now, same = look_again(found, None if told is None else told[0])
             if now.cut:
                 self.recorder.gaps.add(not_all_seen(call.function.stem(variable)))
-            told = call.told.get(variable)
-            same = told is not None and told[0].same == now.same
             if told is not None and same and (self._wants.on_change or not always):
                 if told[0].memory != now.memory:  # an equal one: the other may be gone
                     call.told[variable] = (now, told[1]._replace(memory=now.memory))
@@ -238,11 +237,7 @@ class WatchedVariables:
     ) -> None:  # fmt: skip
         where = call.function
         stem = where.stem(variable)
-        if where.owner is not None:
-            label = Label(VARIABLE, stem, variable, module=where.owner)
-        else:
-            file = where.code.co_filename
-            label = Label(VARIABLE, stem, variable, file=file, package=where.package)
+        label = label_of(stem, variable, where.owner, where.code, where.package)
         line, caller = at
         if self._wants.decorated:
             caller = None  # who called is told, and nobody asks again

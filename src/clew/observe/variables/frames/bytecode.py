@@ -26,7 +26,7 @@ _YIELDED = 1  # the argument of RESUME after a plain `yield`
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class NameStep:
     """One instruction of interest: the names it binds, those it deletes, the line it begins."""
 
     bound: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class CodeMap:
         # What its author wrote, where the code is a rewritten one.
         self.origin = origin or code
         listed = list(dis.get_instructions(code))
-        self.steps: dict[int, Step] = {}
+        self.steps: dict[int, NameStep] = {}
         self.following: dict[int, tuple[int, ...]] = {}
         self.targets = {one.offset for one in listed if one.is_jump_target}
         self.globals: set[str] = set()
@@ -93,7 +93,7 @@ class CodeMap:
                 self.globals.update((*bound, *deleted))
             if bound or deleted or line:
                 at = _positions(instruction, begun)
-                self.steps[instruction.offset] = Step(bound, deleted, line, at)
+                self.steps[instruction.offset] = NameStep(bound, deleted, line, at)
             if after is not None:
                 self.following[instruction.offset] = _offsets(instruction, after)
             self._note_suspension(instruction, after)

@@ -23,7 +23,7 @@ def _never() -> bool:
     return False
 
 
-class Hooks:
+class CodeHooks:
     """What the code calls. Its attributes are the probe's own methods: one call, not two."""
 
     __slots__ = (
@@ -61,9 +61,9 @@ class Hooks:
         """Tell the probe nothing any more, and let go of it."""
         self._listen(SILENT)
 
-    def __reduce__(self) -> tuple[Callable[[Probe], Hooks], tuple[Probe]]:
+    def __reduce__(self) -> tuple[Callable[[Probe], CodeHooks], tuple[Probe]]:
         # A function pickled by value takes its globals along; elsewhere nobody listens.
-        return Hooks, (SILENT,)
+        return CodeHooks, (SILENT,)
 
     def polling(self, sites: tuple[Site, ...], owner: object, *values: object) -> None:
         for site, value in zip(sites, values, strict=True):
@@ -115,7 +115,7 @@ class Hooks:
 _needing: dict[int, weakref.ref[CodeType]] = {}
 
 
-def inject(hooks: Hooks, namespace: dict[str, Any], code: CodeType) -> None:
+def inject(hooks: CodeHooks, namespace: dict[str, Any], code: CodeType) -> None:
     """Give `code` the name it calls; take it away when no code that needs it is left."""
     parts = [part for part in code_tree(code) if hooks.name in part.co_names]
     if not parts:

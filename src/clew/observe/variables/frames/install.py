@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import CodeType, FunctionType, TracebackType
 
 from clew.observe.variables.frames.functions import inner_codes
-from clew.observe.variables.frames.hooks import Hooks, code_tree, inject
+from clew.observe.variables.frames.hooks import CodeHooks, code_tree, inject
 from clew.observe.variables.frames.monitoring import Busy
 from clew.observe.variables.frames.rewrite import BARE, GUARDED, UNGUARDED
 from clew.observe.variables.frames.rewritten import rewritten
@@ -46,7 +46,7 @@ class _Use:
     target: Target
     probe: Probe
     compiling: Callable[[], bool] | None
-    hooks: list[Hooks] = field(default_factory=list)
+    hooks: list[CodeHooks] = field(default_factory=list)
 
     def end(self) -> None:
         """Tell the probe nothing any more."""
@@ -86,7 +86,7 @@ class _State:
         found = rewritten(self.definition, self.original, targets)
         self.care = found.care
         called = [
-            Hooks(use.probe, use.compiling, table.sites, table.groups)
+            CodeHooks(use.probe, use.compiling, table.sites, table.groups)
             for use, table in zip(self.uses, found.tables, strict=True)
         ]
         code = found.code_calling([hooks.name for hooks in called])

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-from clew.observe.variables.frames.stepping import Watch
+from clew.observe.variables.frames.stepping import CodeWatch
 
 AVAILABLE = sys.version_info >= (3, 12)
 
 _monitoring: Any = getattr(sys, "monitoring", None)
 _lock = threading.RLock()
-_watches: dict[int, list[Watch]] = {}
+_watches: dict[int, list[CodeWatch]] = {}
 _callers: list[Callable[[CodeType, FrameType], bool]] = []
 _tool: int | None = None
 
@@ -30,7 +30,7 @@ class Busy(Exception):
     """Every place for a monitoring tool is taken."""
 
 
-def add(watch: Watch) -> None:
+def add(watch: CodeWatch) -> None:
     """Begin to tell a watch about its code, also in frames that run it already."""
     with _lock:
         tool = _start()
@@ -46,7 +46,7 @@ def add(watch: Watch) -> None:
         _monitoring.restart_events()
 
 
-def remove(watch: Watch) -> None:
+def remove(watch: CodeWatch) -> None:
     with _lock:
         watches = _watches.get(id(watch.code), [])
         if watch in watches:

@@ -16,7 +16,7 @@ from clew.observe.variables.frames import monitoring, tracing
 from clew.observe.variables.frames.functions import unwrap
 from clew.observe.variables.frames.hooks import SILENT
 from clew.observe.variables.frames.sites import Probe
-from clew.observe.variables.frames.stepping import BUDGET, Params, Watch
+from clew.observe.variables.frames.stepping import BUDGET, CodeWatch, Params
 
 # Whether a call is worth following: this one and all to come, not this one, none, or none as yet.
 Answer: TypeAlias = Literal["yes", "no", "never", "later"]
@@ -30,7 +30,7 @@ class Following:
     """Something followed; `stop` ends it, and a second time does nothing."""
 
     def __init__(self) -> None:
-        self._watches: list[Watch] = []
+        self._watches: list[CodeWatch] = []
         self._leaves: list[Callable[[], None]] = []
 
     def stop(self) -> None:
@@ -53,7 +53,7 @@ class Following:
     ) -> None:
         self.stop()
 
-    def _add(self, watch: Watch, running: Iterable[FrameType] = ()) -> None:
+    def _add(self, watch: CodeWatch, running: Iterable[FrameType] = ()) -> None:
         """Begin to follow, also in frames that run the code already."""
         frames = list(running)
         for frame in frames:
@@ -79,12 +79,14 @@ def follow_code(
     """
     following = Following()
     running = [frame for frame in running_frames() if frame.f_code is code]
-    following._add(Watch(code, wanted, probe, returns=returns, lines=lines, polls=polls), running)
+    following._add(
+        CodeWatch(code, wanted, probe, returns=returns, lines=lines, polls=polls), running
+    )
     del running
     for part in _comprehensions(code):
         # What `:=` binds in there is a name of the function around it.
         bound = _outer_names(part, wanted)
-        following._add(Watch(part, bound, probe, origin=code, calls=False))
+        following._add(CodeWatch(part, bound, probe, origin=code, calls=False))
     return following
 
 
@@ -138,7 +140,7 @@ def _join(
     budget: int | None = None,
     origin: CodeType | None = None,
 ) -> None:
-    watch = Watch(
+    watch = CodeWatch(
         frame.f_code, wanted, probe,
         lines=lines, polls=polls, only=id(frame), budget=budget, origin=origin,
     )  # fmt: skip
@@ -266,7 +268,7 @@ class FollowingCalls(Following):
         self.probe = SILENT
 
 
-class _Callee(Watch):
+class _Callee(CodeWatch):
     """A function in scope: its calls below the root, as often as the budget allows."""
 
     def __init__(self, code: CodeType, of: FollowingCalls) -> None:
@@ -364,7 +366,7 @@ def follow_calls(
     some functions are of interest, `worthwhile` is asked at each call; after a "yes" all calls of
     that code are followed, and after a "later" none is asked about until `ask_again`. Without
     `inside`, only the calls of the function `root` are told: neither what it does, nor what it
-    calls. For `params` see `Watch`.
+    calls. For `params` see `CodeWatch`.
     """
     following = FollowingCalls(in_scope, wanted, probe, budget, lines, worthwhile, inside, params)
     following.start(root, probe)

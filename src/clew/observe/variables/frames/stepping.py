@@ -12,7 +12,7 @@ from types import CodeType, FrameType
 from typing import Literal, TypeAlias
 
 from clew.frame_locals import locals_of
-from clew.observe.variables.frames.bytecode import Step, map_of
+from clew.observe.variables.frames.bytecode import NameStep, map_of
 from clew.observe.variables.frames.sites import Kind, Probe, Site
 
 BUDGET = 1000
@@ -20,7 +20,7 @@ BUDGET = 1000
 Params: TypeAlias = Literal["wanted", "begin", "followed"]
 
 
-class _Call:
+class _FrameState:
     """What is known of one running frame."""
 
     __slots__ = ("entered", "holds", "line", "pending")
@@ -30,10 +30,10 @@ class _Call:
         self.line = line
         # Whether one of the names that are wanted may have a value by now.
         self.holds = holds
-        self.pending: Step | None = None
+        self.pending: NameStep | None = None
 
 
-class Watch:
+class CodeWatch:
     """One probe's interest in one code object; with `only`, in one frame that runs it.
 
     Without `inside`, calls are told with their parameters and results, and nothing in between.
@@ -80,7 +80,7 @@ class Watch:
         # The instructions of interest.
         self.offsets = frozenset((*self._steps, *self._done, *self._after))
         self._hits: dict[int, int] = {}
-        self.calls: dict[int, _Call] = {}
+        self.calls: dict[int, _FrameState] = {}
         self._sites: dict[tuple[object, ...], Site] = {}
 
     def _names(self) -> Iterable[str]:
@@ -90,15 +90,15 @@ class Watch:
             own |= dict.fromkeys((*step.bound, *step.deleted))
         return [name for name in own if not name.startswith(".") and name != "__class__"]
 
-    def _matters(self, step: Step) -> bool:
+    def _matters(self, step: NameStep) -> bool:
         names = (*step.bound, *step.deleted)
         return any(self._wanted[name] for name in names) or bool(
             step.line and (self.lines or self.polls)
         )
 
-    def _certain(self) -> list[tuple[Step, tuple[int, ...]]]:
+    def _certain(self) -> list[tuple[NameStep, tuple[int, ...]]]:
         """The bindings that surely ran when the instruction after them does."""
-        found: list[tuple[Step, tuple[int, ...]]] = []
+        found: list[tuple[NameStep, tuple[int, ...]]] = []
         for at, step in list(self._steps.items()):
             after = self.map.following.get(at, ())
             if (
@@ -129,7 +129,7 @@ class Watch:
 
     def join(self, frame: FrameType) -> None:
         """Follow a frame from the middle of its run."""
-        self.calls[id(frame)] = _Call(False, frame.f_lineno or 0, True)
+        self.calls[id(frame)] = _FrameState(False, frame.f_lineno or 0, True)
 
     # Events
 
@@ -137,7 +137,7 @@ class Watch:
         """A call begins; tell whether the next one is worth being told."""
         if not self.follows(frame) or id(frame) in self.calls:
             return True
-        self.calls[id(frame)] = _Call(self.tells_calls, self.code.co_firstlineno, self._holds)
+        self.calls[id(frame)] = _FrameState(self.tells_calls, self.code.co_firstlineno, self._holds)
         if not self.tells_calls:
             return True
         values, owner = self._values(frame)
@@ -221,7 +221,7 @@ class Watch:
 
     # What is told
 
-    def _last(self, frame: FrameType, call: _Call) -> object:
+    def _last(self, frame: FrameType, call: _FrameState) -> object:
         """Tell what the last instructions did, before the frame stops or goes; return its owner."""
         if call.pending is not None:
             pending, call.pending = call.pending, None
@@ -231,7 +231,7 @@ class Watch:
             self._poll(values, owner, frame.f_lineno or call.line, ())
         return owner
 
-    def _tell_step(self, frame: FrameType, step: Step) -> None:
+    def _tell_step(self, frame: FrameType, step: NameStep) -> None:
         values, owner = self._values(frame)
         for name in step.bound:
             if self._wanted[name]:
@@ -242,7 +242,7 @@ class Watch:
             if self._wanted[name]:
                 self.probe.deleted(self._site("delete", name, step.at), owner)
 
-    def _tell_line(self, frame: FrameType, call: _Call, step: Step) -> None:
+    def _tell_line(self, frame: FrameType, call: _FrameState, step: NameStep) -> None:
         is_polled = self._may_poll(call) and bool(call.line)
         if is_polled or self.lines:
             values, owner = self._values(frame)
@@ -252,7 +252,7 @@ class Watch:
                 self.probe.line(self._site("line", "", self.map.whole(step.line)), owner)
         call.line = step.line
 
-    def _may_poll(self, call: _Call) -> bool:
+    def _may_poll(self, call: _FrameState) -> bool:
         """Whether there may be something to poll; bindings that are spent tell no more of any."""
         return self.polls and (call.holds or bool(self.spent))
 

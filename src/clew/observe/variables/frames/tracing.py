@@ -15,10 +15,10 @@ from types import CodeType, FrameType
 from typing import Any
 
 from clew.frame_locals import release_locals
-from clew.observe.variables.frames.stepping import Watch
+from clew.observe.variables.frames.stepping import CodeWatch
 
 _lock = threading.RLock()
-_watches: dict[int, list[Watch]] = {}
+_watches: dict[int, list[CodeWatch]] = {}
 _callers: list[Callable[[CodeType, FrameType], bool]] = []
 # Code that nobody wants to hear of again, held so that no other code gets its id.
 _dull: dict[int, CodeType] = {}
@@ -136,20 +136,20 @@ class _Local:
                 _end(watch, frame, arg, error)
 
 
-def _begin(watch: Watch, frame: FrameType) -> None:
+def _begin(watch: CodeWatch, frame: FrameType) -> None:
     if frame.f_lasti < 0 or frame.f_lasti in watch.map.begins:
         watch.entered(frame)
     else:
         watch.resumed(frame, _yielded_before(watch, frame))
 
 
-def _yielded_before(watch: Watch, frame: FrameType) -> bool:
+def _yielded_before(watch: CodeWatch, frame: FrameType) -> bool:
     """Tell whether the frame goes on after a `yield`; from 3.11 on, not by an exception."""
     at = frame.f_lasti if sys.version_info < (3, 11) else frame.f_lasti - 2
     return at in watch.map.yields
 
 
-def _end(watch: Watch, frame: FrameType, value: object, error: BaseException | None) -> None:
+def _end(watch: CodeWatch, frame: FrameType, value: object, error: BaseException | None) -> None:
     if _suspends(frame) and not (value is None and error is not None):
         watch.yielded(frame, frame.f_lasti, value)
     elif _opcode(frame) == _RETURN:
@@ -188,7 +188,7 @@ def _stop_if_idle() -> None:
         _tracer = None
 
 
-def add(watch: Watch) -> None:
+def add(watch: CodeWatch) -> None:
     """Begin to tell a watch about its code, in calls that begin from now on."""
     global _last_dull
     with _lock:
@@ -198,7 +198,7 @@ def add(watch: Watch) -> None:
         _start()
 
 
-def remove(watch: Watch) -> None:
+def remove(watch: CodeWatch) -> None:
     with _lock:
         watches = _watches.get(id(watch.code), [])
         if watch in watches:
