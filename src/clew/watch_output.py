@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TextIO
 
 from clew.errors import ClewError
-from clew.events.watched import Happening
+from clew.events.watched import WatchEvent
 from clew.views.text.style import Style, style_for
 from clew.views.text.watch import WatchText
 
@@ -29,7 +29,7 @@ TAG = "CLEW_TAG"
 class Output:
     """Somewhere the text goes."""
 
-    def tell(self, happening: Happening) -> None:
+    def tell(self, happening: WatchEvent) -> None:
         """Write what happened."""
         raise NotImplementedError
 
@@ -47,12 +47,12 @@ class Written(Output):
     """
 
     def __init__(
-        self, lines: Callable[[Happening], list[str]], write: Callable[..., object],
+        self, lines: Callable[[WatchEvent], list[str]], write: Callable[..., object],
         ended: Callable[[], object] = lambda: None,
     ) -> None:  # fmt: skip
         self._lines, self._write, self._ended = lines, write, ended
 
-    def tell(self, happening: Happening) -> None:
+    def tell(self, happening: WatchEvent) -> None:
         self._write(*self._lines(happening))
 
     def flush(self) -> None:
@@ -200,7 +200,7 @@ class _Text(Output):
         self._texts: dict[int, WatchText] = {}
         self._failed = False
 
-    def tell(self, happening: Happening) -> None:
+    def tell(self, happening: WatchEvent) -> None:
         if os.getpid() != self._process:
             self._renew()
         if self._failed:
@@ -223,7 +223,7 @@ class _Text(Output):
     def _style(self) -> Style:
         return Style()
 
-    def _write(self, lines: list[str], happening: Happening) -> None:
+    def _write(self, lines: list[str], happening: WatchEvent) -> None:
         raise NotImplementedError
 
 
@@ -237,7 +237,7 @@ class _Stream(_Text):
     def _style(self) -> Style:
         return style_for(self._stream)
 
-    def _write(self, lines: list[str], happening: Happening) -> None:
+    def _write(self, lines: list[str], happening: WatchEvent) -> None:
         print_lines(lines, self._stream)
 
 
@@ -251,7 +251,7 @@ class _Logged(_Text):
         self._logger = logger
         super().__init__(repeats, stack)
 
-    def _write(self, lines: list[str], happening: Happening) -> None:
+    def _write(self, lines: list[str], happening: WatchEvent) -> None:
         level = logging.WARNING if happening.what in ("raise", "note") else logging.INFO
         log_lines(self._logger, level, lines)
 
@@ -277,7 +277,7 @@ class _Files(_Text):
         if file is not None and os.getpid() == self._process:
             file.close()
 
-    def _write(self, lines: list[str], happening: Happening) -> None:
+    def _write(self, lines: list[str], happening: WatchEvent) -> None:
         if not lines:
             return
         thread = threading.current_thread()

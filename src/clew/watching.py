@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from clew.errors import ClewError
 from clew.events.model import Gap
-from clew.events.watched import OTHER, Happening, Seen
+from clew.events.watched import OTHER, Seen, WatchEvent
 from clew.keep import describing
 from clew.observe.dataloader import (
     LoaderSource,
@@ -376,7 +376,7 @@ class Watch:
         except Exception as fault:
             source.recorder.gaps.fault(fault, "the end of a watch")
 
-    def _tell(self, happening: Happening) -> None:
+    def _tell(self, happening: WatchEvent) -> None:
         if self._output is not None:
             self._output.tell(happening)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import clew
-from clew.events.watched import Happening, Seen, WatchedCall
+from clew.events.watched import Seen, WatchedCall, WatchEvent
 from clew.views.text.style import Style
 from clew.views.text.watch import WatchText
 from tests.golden import watched
@@ -55,14 +55,14 @@ ON_CUDA = Seen("tensor", "Tensor", "float16", (8, 8), "cuda:0", grad=True,
                stats={**FLOATS, "nan": 3, "max": 9.0}, memory=(2, 0, 0))  # fmt: skip
 
 
-def records() -> list[Happening]:
+def records() -> list[WatchEvent]:
     return [
-        Happening("enter", CALL, 1),
-        Happening("input", CALL, 1, "x", after=ON_CPU, changes=("new",)),
-        Happening("change", CALL, 2, "x", before=ON_CPU, after=ON_CUDA, source="x = x.half()",
+        WatchEvent("enter", CALL, 1),
+        WatchEvent("input", CALL, 1, "x", after=ON_CPU, changes=("new",)),
+        WatchEvent("change", CALL, 2, "x", before=ON_CPU, after=ON_CUDA, source="x = x.half()",
                   changes=("dtype", "device", "requires_grad", "NaN", "range")),
-        Happening("delete", CALL, 3, "x", before=ON_CUDA),
-        Happening("return", CALL, 4, after=ON_CUDA, seconds=0.25),
+        WatchEvent("delete", CALL, 3, "x", before=ON_CUDA),
+        WatchEvent("return", CALL, 4, after=ON_CUDA, seconds=0.25),
     ]  # fmt: skip
 
 

@@ -58,7 +58,7 @@ class WatchedCall(NamedTuple):
     worker: str = ""
 
 
-class Happening(NamedTuple):
+class WatchEvent(NamedTuple):
     """One event that a watch saw.
 
     `name` is a variable, `alias` the name its value has in the calling function. `changes` lists

@@ -1,6 +1,6 @@
 """Events of a watch as Tensor Tracker prints them: `shape=… | dtype=… | sum=…`.
 
-Every value is printed in full, with who called and what came of it. Input: `Happening`s and
+Every value is printed in full, with who called and what came of it. Input: `WatchEvent`s and
 summaries of values. Output: lines, indented by the depth of their thread.
 """
 
@@ -11,7 +11,7 @@ import os
 import threading
 from typing import Any
 
-from clew.events.watched import OTHER, TENSOR, Happening, Seen, WatchedCall
+from clew.events.watched import OTHER, TENSOR, Seen, WatchedCall, WatchEvent
 from clew.plain_text import plain
 
 _FEW_ITEMS = 8
@@ -44,11 +44,11 @@ class FactsText:
         self._waiting: set[int] = set()  # generators that have yielded and wait
         self._own = Depth()  # depth of the calls written here
 
-    def lines(self, happening: Happening) -> list[str]:
+    def lines(self, happening: WatchEvent) -> list[str]:
         """Return the lines for an event."""
         return list(map(plain, self._lines(happening)))
 
-    def _lines(self, happening: Happening) -> list[str]:
+    def _lines(self, happening: WatchEvent) -> list[str]:
         call, what, now = happening.call, happening.what, happening.after
         is_shown, indent = call.decorated or self._every_call, self._depth.get_indent()
         if what == "note":
@@ -65,7 +65,7 @@ class FactsText:
             return changed(happening, indent)
         return self._passed(happening) if is_shown else []
 
-    def _passed(self, happening: Happening) -> list[str]:
+    def _passed(self, happening: WatchEvent) -> list[str]:
         """Write the end of a call, a yield, or its resumption."""
         number, what = happening.call.number, happening.what
         if (number in self._waiting) == (what == "resume"):
@@ -104,7 +104,7 @@ def header(call: WatchedCall) -> str:
     return f"{text} called at {names[0]}:{places[0].rpartition(':')[2]} ({' <- '.join(places)})"
 
 
-def stack(happening: Happening) -> list[str]:
+def stack(happening: WatchEvent) -> list[str]:
     """Write the whole stack of a call as it begins, outermost first; nothing for later events."""
     if happening.what != "enter":
         return []
@@ -120,7 +120,7 @@ def _caller(text: str) -> tuple[str, str]:
     return (where, name) if where and ":" not in name else (text, "<module>")
 
 
-def changed(happening: Happening, indent: str) -> list[str]:
+def changed(happening: WatchEvent, indent: str) -> list[str]:
     """Write a variable after a change, with a warning if its dtype changed."""
     name, line, before, now = happening.name, happening.line, happening.before, happening.after
     if now is None:
@@ -138,7 +138,7 @@ def named(indent: str, prestr: str, name: str, lineno: int, value: Seen) -> str:
     return plain(f"{start}{kind} {name}@{lineno} {arrow}{value_text(value)}")
 
 
-def outcome(happening: Happening) -> list[str]:
+def outcome(happening: WatchEvent) -> list[str]:
     """Write an exception, a result, or the items of a tuple or list of tensors."""
     result = happening.after
     if happening.what == "raise":

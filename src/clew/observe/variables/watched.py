@@ -18,7 +18,7 @@ from typing import Any
 from clew.address import nearest
 from clew.events.model import Gap
 from clew.events.notebook_cells import shown_file
-from clew.events.watched import Happening, WatchedCall
+from clew.events.watched import WatchedCall, WatchEvent
 from clew.machinery import MACHINERY, OURS
 from clew.observe.variables.frames import FollowingCalls, Site, follow_calls
 from clew.observe.variables.frames.bytecode import bound_names
@@ -43,7 +43,7 @@ class WatchSource:
         recorder: Recorder,
         wants: Wants,
         scope: Scope,
-        tell: Callable[[Happening], None] | None = None,
+        tell: Callable[[WatchEvent], None] | None = None,
         on_gap: Callable[[Gap], Any] = lambda gap: None,
         everywhere: bool = False,
     ) -> None:
@@ -214,7 +214,7 @@ class WatchSource:
         tell = self._variables.tell
         if tell is not None:
             call = WatchedCall(next(self._numbers), None, 0, "", "", 0)
-            tell(Happening("note", call, 0, text=str(gap)))
+            tell(WatchEvent("note", call, 0, text=str(gap)))
 
     # What `observe.variables.frames` tells
 

@@ -1,7 +1,7 @@
 """Variables of watched calls: looked at when they may have changed, recorded, told.
 
 In come values with the call and the line they were met at; out go variable events into a recording,
-and `Happening`s to whoever listens. Which calls are watched is not its business. Must not import
+and `WatchEvent`s to whoever listens. Which calls are watched is not its business. Must not import
 torch.
 """
 
@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from clew.events.notebook_cells import file_of
-from clew.events.watched import OTHER, Happening, Seen, What
+from clew.events.watched import OTHER, Seen, WatchEvent, What
 from clew.frame_locals import locals_of
 from clew.keep.changes import look, not_all_seen
 from clew.keep.describing import Describer, glimpse, is_equal
@@ -57,7 +57,7 @@ class WatchedVariables:
         self,
         recorder: Recorder,
         wants: Wants,
-        tell: Callable[[Happening], None] | None,
+        tell: Callable[[WatchEvent], None] | None,
         ask_again: Callable[[], None] = lambda: None,
     ) -> None:
         self.recorder = recorder
@@ -275,7 +275,7 @@ class WatchedVariables:
             file = file_of(call.info.file)
             source = linecache.getline(file, line, None).strip() if is_shown else ""
             self.tell(
-                Happening(what, call.info, line, name, alias, before, after, changes, source,
+                WatchEvent(what, call.info, line, name, alias, before, after, changes, source,
                           seconds, text)
             )  # fmt: skip
         except Exception as fault:

@@ -1,6 +1,6 @@
 """The text of a watch: a tree of calls, with each variable as it changes.
 
-Input: `Happening`s one by one. Output: lines. A variable is printed in full the first time, then
+Input: `WatchEvent`s one by one. Output: lines. A variable is printed in full the first time, then
 only what has changed. Repeats in a loop are printed a few times, then counted. Pure: no stream, no
 clock, nothing live.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clew.events.tensor_text import short_dtype
-from clew.events.watched import ARRAY, OTHER, Happening, Seen, WatchedCall
+from clew.events.watched import ARRAY, OTHER, Seen, WatchedCall, WatchEvent
 from clew.plain_text import first_line, plain, plain_code
 from clew.views.text.style import Style, clipped, time_text
 
@@ -38,7 +38,7 @@ class _Repeated:
 
     count: int = 0
     hushed: int = 0
-    last: Happening | None = None
+    last: WatchEvent | None = None
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class WatchText:
         self._repeats = repeats
         self._open: dict[int | None, _Open] = {None: _Open(False)}
 
-    def lines(self, happening: Happening) -> list[str]:
+    def lines(self, happening: WatchEvent) -> list[str]:
         """Return the lines that one event adds; none while it repeats."""
         if happening.what == "note":
             text = self._style.paint(f"clew: {plain(happening.text)}", "yellow")
@@ -75,7 +75,7 @@ class WatchText:
 
     # Calls
 
-    def _enter(self, happening: Happening) -> list[str]:
+    def _enter(self, happening: WatchEvent) -> list[str]:
         call = happening.call
         around = self._open.get(call.parent) or self._open[None]
         key = ("call", call.function, call.file, call.line)
@@ -99,7 +99,7 @@ class WatchText:
         )
         return [*found, f"{self._indent(call.depth, branch=True)}{mark} {text}"]
 
-    def _leave(self, happening: Happening) -> list[str]:
+    def _leave(self, happening: WatchEvent) -> list[str]:
         call = happening.call
         state = self._open.pop(call.number, None)
         if state is None:
@@ -119,7 +119,7 @@ class WatchText:
         indent = self._indent(call.depth)
         return [*found, f"{indent}{text}  {self._style.paint(time, 'dim')}".rstrip()]
 
-    def _count_call(self, happening: Happening, state: _Open) -> None:
+    def _count_call(self, happening: WatchEvent, state: _Open) -> None:
         around = self._open.get(happening.call.parent)
         if around is not None and not around.hushed and state.place is not None:
             repeated = around.sites[state.place[1]]
@@ -128,7 +128,7 @@ class WatchText:
 
     # Inside a call
 
-    def _inside(self, happening: Happening) -> list[str]:
+    def _inside(self, happening: WatchEvent) -> list[str]:
         call = happening.call
         state = self._open.get(call.number)
         if state is None:
@@ -158,7 +158,7 @@ class WatchText:
                 repeated.hushed = 0
         return found
 
-    def _summary(self, last: Happening, count: int) -> str:
+    def _summary(self, last: WatchEvent, count: int) -> str:
         style = self._style
         if last.what in ("return", "raise"):
             indent = self._indent(last.call.depth, branch=True)
@@ -175,7 +175,7 @@ class WatchText:
         name = plain(last.name).ljust(_NAME_WIDTH) if last.name else last.what
         return f"{indent}{name} … ×{count:,} more, last: {shown}  {style.paint(where, 'dim')}"
 
-    def _line(self, happening: Happening) -> str:
+    def _line(self, happening: WatchEvent) -> str:
         style, call = self._style, happening.call
         indent = self._indent(call.depth + 1)
         place = f"{_file(call.file)}:{happening.line}"
@@ -212,12 +212,12 @@ class WatchText:
 # Words for values
 
 
-def change_text(happening: Happening) -> str:
+def change_text(happening: WatchEvent) -> str:
     """Write a variable in full the first time, then what has changed of it."""
     return plain(_change_text(happening))
 
 
-def _change_text(happening: Happening) -> str:
+def _change_text(happening: WatchEvent) -> str:
     before, after, changes = happening.before, happening.after, happening.changes
     if after is None:
         return ""
