@@ -52,8 +52,8 @@ class TensorTable:
         # Called with each new token and its tensor when more than facts is to be kept.
         self.keep: Callable[[Token, Tensor, Any], None] | None = None
         self._name_of = modules.tensor_name
-        modules.on_late_tensor = self.forget
-        modules.size_of = _size
+        modules.owned.on_late = self.forget
+        modules.owned.size_of = _size
         # id(tensor) -> (its token, the version the token stands for), for tensors met outside ops;
         # the token tells it from one that lived at the same address before
         self._versions: dict[int, tuple[Token, int]] = {}

@@ -73,14 +73,14 @@ class GradSource:
             register_optimizer_step_post_hook(self._after_step),
         ]
         modules = self._recorder.modules
-        modules.on_tensor = self._follow
+        modules.owned.on_name = self._follow
         for path, tensor in modules.tensors():
             self._follow(path, tensor)
 
     def stop(self) -> None:
         """Take every hook away."""
         self.look_around()
-        self._recorder.modules.on_tensor = None
+        self._recorder.modules.owned.on_name = None
         for handle in self._handles:
             handle.remove()
         self._handles, self._before = [], {}

@@ -68,6 +68,99 @@ class ModuleName:
 _TensorName: TypeAlias = tuple[ModuleEntry, str, str]
 
 
+class TensorNames:
+    """Parameters and buffers of named modules: their paths, and how many elements they have."""
+
+    def __init__(self) -> None:
+        # id of a tensor -> its name, which holds while the module has the tensor
+        self.by_id: dict[int, _TensorName] = {}
+        # Further names of tensors that have several.
+        self._others: list[_TensorName] = []
+        # Called with tensors that got a name after they may have been recorded.
+        self.on_late: Callable[[Any], None] = lambda tensor: None
+        # Called with each tensor that gets a name.
+        self.on_name: Callable[[str, Any], None] | None = None
+        # Returns the number of elements of a parameter, None while it has no shape.
+        self.size_of: Callable[[Any], int | None] = lambda tensor: int(tensor.numel())
+        self._parameters: list[tuple[str, int, int]] = []
+        # Path, owner and attribute of parameters of lazy modules, which get a size at a call.
+        self._sizeless: list[tuple[str, ModuleName, str]] = []
+
+    def path(self, tensor: Any) -> str | None:
+        """Return the path of a tensor whose id is known, None if it is another by now."""
+        entry, attribute, path = self.by_id[id(tensor)]
+        module = entry.ref()
+        if module is None:
+            return None
+        return path if _owned(module, attribute) is tensor else None
+
+    def tensors(self) -> list[tuple[str, Any]]:
+        """Return every tensor that is still there, with each of its paths."""
+        found = []
+        for entry, attribute, path in [*self.by_id.values(), *self._others]:
+            module = entry.ref()
+            if module is not None:
+                owned = _owned(module, attribute)
+                found += [] if owned is None else [(path, owned)]
+        return found
+
+    def parameters(self) -> list[tuple[str, int, int]]:
+        """Return path, owner's name index and number of elements of each; shared ones once."""
+        pending, self._sizeless = self._sizeless, []
+        for path, name, attribute in pending:
+            module = name.entry.ref()
+            parameter = None if module is None else _owned(module, attribute)
+            if parameter is not None:
+                self._measure(path, name, attribute, parameter)
+        return self._parameters
+
+    def add(self, module: nn.Module, owner: ModuleName, is_new: bool, is_late: bool) -> None:
+        """Name the tensors that a module owns; count parameters only if the module `is_new`.
+
+        `is_late` says that they may have been recorded before.
+        """
+        prefix = owner.path + "." if owner.path else ""
+        entry = owner.entry
+        if is_late:
+            for tensor in (*module._parameters.values(), *module._buffers.values()):
+                if tensor is not None:
+                    self.on_late(tensor)
+        counted = owner if is_new else None
+        for attribute, parameter in module._parameters.items():
+            if parameter is not None:
+                self._name(parameter, (entry, attribute, prefix + attribute), counted)
+        for attribute, buffer in module._buffers.items():
+            if buffer is not None:
+                self._name(buffer, (entry, attribute, prefix + attribute), None)
+
+    def _name(self, tensor: Any, name: _TensorName, owner: ModuleName | None) -> None:
+        """Add a name of a tensor; with an `owner`, count it as a parameter if it had no name."""
+        _, attribute, path = name
+        if id(tensor) in self.by_id and self.path(tensor) is not None:
+            self._others.append(name)
+        else:  # or a tensor with the same id that is gone
+            self.by_id[id(tensor)] = name
+            if owner is not None:
+                self._measure(path, owner, attribute, tensor)
+        if self.on_name is not None:
+            self.on_name(path, tensor)
+
+    def _measure(self, path: str, name: ModuleName, attribute: str, parameter: Any) -> None:
+        size = self.size_of(parameter)
+        if size is None:
+            self._sizeless.append((path, name, attribute))
+        else:
+            self._parameters.append((path, name.index, size))
+
+
+def _owned(module: nn.Module, attribute: str) -> Any:
+    """Return the parameter or buffer of a module, None if it has none of this name."""
+    for tensors in (module._parameters, module._buffers):
+        if attribute in tensors:
+            return tensors[attribute]
+    return None
+
+
 class GivenModel:
     """A model whose names a recording uses; `names` are there once one was asked for."""
 
@@ -94,26 +187,15 @@ class ModuleTable:
         self._unnamed: list[GivenModel] = []
         self._is_named = True
         self._naming = threading.RLock()
-        self._parameters: list[tuple[str, int, int]] = []
-        # Path, owner and attribute of parameters of lazy modules, which get a size at a call.
-        self._sizeless: list[tuple[str, ModuleName, str]] = []
+        self.owned = TensorNames()
         self._entries: dict[int, ModuleEntry] = {}
         # Finds the entry of a module by its id, quickly; of one that has no name yet there is none.
         self.entry_of = self._entries.get
         self._entry_count = 0
         # Called with each wrapper met around a module that was already known.
         self.on_wrapper: Callable[[nn.Module], None] = lambda module: None
-        # Called with parameters and buffers that got a name after they may have been recorded.
-        self.on_late_tensor: Callable[[Any], None] = lambda tensor: None
-        # Returns the number of elements of a parameter, None while it has no shape.
-        self.size_of: Callable[[Any], int | None] = lambda tensor: int(tensor.numel())
         # Called with each module that gets a name.
         self.on_module: Callable[[str, Any], None] | None = None
-        # Called with each parameter and buffer that gets a name.
-        self.on_tensor: Callable[[str, Any], None] | None = None
-        self._tensor_names: dict[int, _TensorName] = {}
-        # Further names of tensors that have several.
-        self._other_names: list[_TensorName] = []
         self._root_names: dict[str, int] = {}
         self._unowned: dict[tuple[str, int], str] = {}
         # True once modules may have been deleted.
@@ -161,20 +243,7 @@ class ModuleTable:
     def parameters(self) -> list[tuple[str, int, int]]:
         """Return path, owner's name index and number of elements of each; shared ones once."""
         self._name_given()
-        pending, self._sizeless = self._sizeless, []
-        for path, name, attribute in pending:
-            module = name.entry.ref()
-            parameter = None if module is None else _owned(module, attribute)
-            if parameter is not None:
-                self._measure(path, name, attribute, parameter)
-        return self._parameters
-
-    def _measure(self, path: str, name: ModuleName, attribute: str, parameter: Any) -> None:
-        size = self.size_of(parameter)
-        if size is None:
-            self._sizeless.append((path, name, attribute))
-        else:
-            self._parameters.append((path, name.index, size))
+        return self.owned.parameters()
 
     def register(self, model: nn.Module, path: str) -> None:
         """Name a model and everything inside it, a shared module once for each path."""
@@ -220,26 +289,14 @@ class ModuleTable:
     def tensors(self) -> list[tuple[str, Any]]:
         """Return every parameter and buffer that has a name, with each of its paths."""
         self._name_given()
-        found = []
-        for entry, attribute, path in [*self._tensor_names.values(), *self._other_names]:
-            module = entry.ref()
-            if module is not None:
-                owned = _owned(module, attribute)
-                found += [] if owned is None else [(path, owned)]
-        return found
+        return self.owned.tensors()
 
     def tensor_name(self, tensor: Any) -> str | None:
         """Return the path of a parameter or buffer, None for any other tensor."""
         if not self._is_named:
             self._name_given()
-        found = self._tensor_names.get(id(tensor))
-        if found is None:
-            return None
-        entry, attribute, path = found
-        module = entry.ref()
-        if module is None:
-            return None
-        return path if _owned(module, attribute) is tensor else None
+        # Mostly the result of an op, which has none.
+        return self.owned.path(tensor) if id(tensor) in self.owned.by_id else None
 
     def _discover(self, module: nn.Module, caller: ModuleName | None, place: int) -> ModuleName:
         """Name a module that was not there when the recording began."""
@@ -288,7 +345,7 @@ class ModuleTable:
                 heir.ref = weakref.ref(module)
                 self._entries[id(module)] = heir
                 name = next(name for name in heir.names if name.path == path)
-                self._add_tensors(module, name, is_new=False)
+                self.owned.add(module, name, is_new=False, is_late=True)
                 return
             entry = self._entries[id(module)] = ModuleEntry(self._entry_count, module, wrapper)
             self._entry_count += 1
@@ -298,43 +355,7 @@ class ModuleTable:
         if self.on_module is not None:
             self.on_module(path, module)
         if module._parameters or module._buffers:
-            self._add_tensors(module, name, is_new=True)
-
-    def _add_tensors(self, module: nn.Module, owner: ModuleName, is_new: bool) -> None:
-        """Name the tensors that a module owns; count parameters only if the module `is_new`."""
-        prefix = owner.path + "." if owner.path else ""
-        entry = owner.entry
-        if self._started:
-            for tensor in (*module._parameters.values(), *module._buffers.values()):
-                if tensor is not None:
-                    self.on_late_tensor(tensor)
-        counted = owner if is_new else None
-        for attribute, parameter in module._parameters.items():
-            if parameter is not None:
-                self._name_tensor(parameter, (entry, attribute, prefix + attribute), counted)
-        for attribute, buffer in module._buffers.items():
-            if buffer is not None:
-                self._name_tensor(buffer, (entry, attribute, prefix + attribute), None)
-
-    def _name_tensor(self, tensor: Any, name: _TensorName, owner: ModuleName | None) -> None:
-        """Add a name of a tensor; with an `owner`, count it as a parameter if it had no name."""
-        _, attribute, path = name
-        if id(tensor) in self._tensor_names and self.tensor_name(tensor) is not None:
-            self._other_names.append(name)
-        else:  # or a tensor with the same id that is gone
-            self._tensor_names[id(tensor)] = name
-            if owner is not None:
-                self._measure(path, owner, attribute, tensor)
-        if self.on_tensor is not None:
-            self.on_tensor(path, tensor)
-
-
-def _owned(module: nn.Module, attribute: str) -> Any:
-    """Return the parameter or buffer of a module, None if it has none of this name."""
-    for tensors in (module._parameters, module._buffers):
-        if attribute in tensors:
-            return tensors[attribute]
-    return None
+            self.owned.add(module, name, is_new=True, is_late=self._started)
 
 
 def _join(path: str, attribute: str, owner: nn.Module) -> str:
