@@ -1,7 +1,7 @@
 """Where the text of a watch goes: a stream, a logger, or a file for each process and thread.
 
-In come happenings, out go lines. Nothing that goes wrong here reaches the program: it is said
-once, and the text ends.
+Input: watch events. Output: lines of text. An error in here does not reach the program: it is
+reported once, and the text ends.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ TAG = "CLEW_TAG"
 
 
 class Output:
-    """Somewhere the text goes."""
+    """A destination of the text."""
 
     def tell(self, happening: WatchEvent) -> None:
-        """Write what happened."""
+        """Write an event."""
         raise NotImplementedError
 
     def flush(self) -> None:
-        """Lines are there as soon as they are told."""
+        """Do nothing: each line is written as soon as its event is received."""
 
     def files(self) -> list[str]:
         return []
 
 
 class Written(Output):
-    """A text of another form: `lines` makes it of what happens, `write` is given its lines.
+    """A text of another form: `lines` makes its lines from an event, `write` is given them.
 
     `ended` is called when all calls of a function are over.
     """
@@ -62,7 +62,7 @@ class Written(Output):
 class ThreadFile:
     """A file for each process and thread that writes; the last one stays open between lines.
 
-    Whoever has it sees to it that one thread writes at a time.
+    The user of this class makes sure that one thread writes at a time.
     """
 
     def __init__(self, path: Callable[[], str]) -> None:
@@ -71,7 +71,7 @@ class ThreadFile:
         self._file: FileIO | None = None
 
     def write(self, text: str) -> None:
-        """Write to the file of the running process and thread, so that it is there at once."""
+        """Write at once, without a buffer, to the file of the running process and thread."""
         owner = (os.getpid(), threading.get_ident())
         if self._file is None or owner != self._owner:
             self.close()
@@ -82,7 +82,7 @@ class ThreadFile:
         self._file.write(text.encode("utf-8", "backslashreplace"))
 
     def close(self) -> None:
-        """Close what is open; it goes on where it was when there is more."""
+        """Close the open file; a later write appends to it."""
         file, self._file = self._file, None
         if file is not None:
             file.close()
@@ -91,7 +91,7 @@ class ThreadFile:
 class ThreadLog(logging.Handler):
     """Writes records to a file for each process and thread.
 
-    If that cannot be done, `on_fault` is told why, once, and the files end.
+    If that cannot be done, `on_fault` is called once with the reason, and the files end.
     """
 
     FORM = logging.Formatter("%(asctime)s - %(levelname)s - %(message)s")
@@ -120,7 +120,7 @@ class ThreadLog(logging.Handler):
             self.release()
 
     def is_all(self, logger: object, level: int) -> bool:
-        """Whether all that comes of a logger's record is its line in the file, in usual form."""
+        """Return whether a logger's record only adds a line to the file, in its usual form."""
         return (
             isinstance(logger, logging.Logger)
             and logger.handlers == [self]
@@ -140,7 +140,7 @@ class ThreadLog(logging.Handler):
             self._on_fault(f"{type(fault).__name__}: {fault}")
 
     def close(self) -> None:
-        """Close the file; it goes on where it was if there is more."""
+        """Close the file; a later record is appended to it."""
         self._file.close()
         super().close()
 
@@ -148,7 +148,7 @@ class ThreadLog(logging.Handler):
 def log_lines(
     logger: logging.Logger | logging.LoggerAdapter[logging.Logger], level: int, lines: list[str]
 ) -> None:
-    """Log each line; without a record, which costs far more, if nobody is to see it."""
+    """Log each line; without a record, which costs far more, where nothing else would see it."""
     log = next(iter(getattr(logger, "handlers", ())), None)
     if isinstance(log, ThreadLog) and log.is_all(logger, level):
         log.write_lines(level, lines)
@@ -158,7 +158,7 @@ def log_lines(
 
 
 def print_lines(lines: Iterable[str], stream: TextIO | None = None) -> None:
-    """Write lines so that they are there at once, to standard output if no stream is named."""
+    """Write lines and flush them, to standard output if no stream is given."""
     stream = sys.stdout if stream is None else stream
     text = "".join([f"{line}\n" for line in lines])
     if not text or stream is None:  # a program without a console
@@ -172,7 +172,7 @@ def print_lines(lines: Iterable[str], stream: TextIO | None = None) -> None:
 
 
 def output_for(out: object, repeats: int, stack: bool) -> Output | None:
-    """The output that an `out=` asks for, None for none at all."""
+    """Return the output that an `out=` asks for, None for none at all."""
     if out is False:
         return None
     if out is None or out is True or hasattr(out, "write"):
@@ -188,7 +188,7 @@ def output_for(out: object, repeats: int, stack: bool) -> Output | None:
 
 
 class _Text(Output):
-    """The text so far, for one process: after a fork it begins anew, with a lock of its own."""
+    """The text so far, for one process: after a fork it begins anew, with a new lock."""
 
     def __init__(self, repeats: int, stack: bool) -> None:
         self._repeats, self._stack = repeats, stack
@@ -213,7 +213,7 @@ class _Text(Output):
             _log.warning("the text of a watch ends here: %s: %s", type(fault).__name__, fault)
 
     def _text(self) -> WatchText:
-        """The text of this thread."""
+        """Return the text of this thread."""
         thread = threading.get_ident()
         found = self._texts.get(thread)
         if found is None:
@@ -272,7 +272,7 @@ class _Files(_Text):
         return list(self._names.values())
 
     def flush(self) -> None:
-        """Close what this thread has open."""
+        """Close the file of this thread."""
         file = self._open.pop(threading.get_ident(), None)
         if file is not None and os.getpid() == self._process:
             file.close()
@@ -298,5 +298,5 @@ class _Files(_Text):
 
 
 def safe_name(name: str) -> str:
-    """A name that any file system takes."""
+    """Return a name that any file system accepts."""
     return re.sub(r"[^\w.=+@-]+", "_", name)[:80]

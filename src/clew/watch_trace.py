@@ -40,7 +40,7 @@ from clew.traces import Trace
 class WatchTrace(Trace):
     """Variables that a watch has recorded; grows for as long as the watch is used.
 
-    Without `keeps` they are only told, and the trace stays empty.
+    Without `keeps` they are only sent to the output, and the trace stays empty.
     """
 
     def __init__(self, keys: list[str], keeps: bool = True) -> None:
@@ -74,15 +74,15 @@ class WatchTrace(Trace):
 
     @property
     def is_foreign(self) -> bool:
-        """Whether another process made it, of which this one is a fork."""
+        """Return whether another process made it, of which this one is a fork."""
         return os.getpid() != self._process
 
     def learn_torch(self) -> None:
-        """Know tensors, once the program has imported torch."""
+        """Record tensors too, once the program has imported torch."""
         if self._knows_torch or not has_torch():
             return
         # These import torch, which the program has done by now.
-        from clew.keep import glances  # noqa: F401 - which is known once it is loaded
+        from clew.keep import glances  # noqa: F401 - importing it registers it
         from clew.keep.identity import TensorTable
         from clew.keep.keeper import Keeper
         from clew.torch_compat import keep_from_dynamo
@@ -99,7 +99,7 @@ class WatchTrace(Trace):
         )
 
     def crashed(self, error: BaseException) -> None:
-        """Note the exception that left what was watched."""
+        """Record the exception that left the watched code."""
         try:
             self._crash = self.recorder.crashed(error)
         except Exception as fault:
@@ -129,7 +129,7 @@ class WatchTrace(Trace):
         )  # fmt: skip
 
     def _merge(self) -> None:
-        """Take over what child processes have recorded since."""
+        """Read in what child processes have recorded since the last time."""
         for key in self._keys if self.sink is None else ():
             inbox = self._inboxes.get(key)
             if inbox is None:
@@ -138,7 +138,7 @@ class WatchTrace(Trace):
 
 
 def has_torch() -> bool:
-    """Whether torch is there and ready; in the midst of being imported it is not."""
+    """Return whether torch has been imported; while its import still runs, it has not."""
     torch: Any = sys.modules.get("torch")
     spec = getattr(torch, "__spec__", None)
     return (
@@ -150,7 +150,7 @@ def has_torch() -> bool:
 
 
 def is_child() -> bool:
-    """Whether this process was started by `multiprocessing`, as workers of a DataLoader are."""
+    """Return whether `multiprocessing` started this process, as it does workers of DataLoaders."""
     return multiprocessing.parent_process() is not None
 
 
@@ -160,7 +160,7 @@ def _parent_process() -> int:
 
 
 def own_worker() -> str:
-    """What this process is called, if it is a DataLoader's worker."""
+    """Return the name of this process, if it is a DataLoader's worker."""
     return worker_name()
 
 
@@ -170,13 +170,13 @@ def _base(process: int) -> Path:
 
 
 def folder_of(key: str, process: int) -> Path:
-    """Where child processes leave what a watched function did; the same name in each of them."""
+    """Return where child processes write what a watched function did, the same in each of them."""
     return _base(process) / hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
 
 
 @functools.cache
 def remove_at_exit() -> None:
-    """Leave no folder behind when this process ends."""
+    """Delete the folders of child processes when this process ends."""
     process = os.getpid()
 
     def remove() -> None:

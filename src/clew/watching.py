@@ -1,7 +1,7 @@
 """`clew.watch`: follow variables through a function and what it calls, as text and as a trace.
 
-A decorator and a context manager. In comes the user's program, running; out go lines to a place
-of their choice, and variable events into the trace that records, or into one of the watch's own.
+A decorator and a context manager. Input: the user's program as it runs. Output: lines of text to
+the place that `out=` names, and variable events in the active trace, or in the watch's own trace.
 Works with NumPy alone: torch is used when the program has imported it, never imported here.
 """
 
@@ -50,7 +50,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 _GLANCES = "clew.keep.glances"
 VALUES = ("meta", "stats", "full")
-# How often one line is followed: where variables are named, and where all are followed.
+# How many times one line is followed: if variables are named, and if all are followed.
 BUDGET_NAMED, BUDGET = 10_000, 1_000
 
 
@@ -97,10 +97,10 @@ def watch(
 
 
 def watch_calls(output: Output, *names: str, lines: bool = False, stack: bool = False) -> Watch:
-    """Tell an output of another form each call of a function, with its arguments and result.
+    """Send each call of a function, with its arguments and result, to an output of another form.
 
     In what the function calls, only the variables that are named and, with `lines`, the lines are
-    followed. Nothing is kept of what was told, unless a `clew.trace` records it.
+    followed. Nothing of it is stored, unless a `clew.trace` records it.
     """
     wishes = Wishes(names) if names else NoWishes()
     depth = None if names or lines else 0
@@ -109,7 +109,7 @@ def watch_calls(output: Output, *names: str, lines: bool = False, stack: bool = 
 
 
 def seen(value: object) -> Seen:
-    """What a value looks like now, as a watch tells it: facts, numbers, the leaves of a container.
+    """Describe a value now, as a watch prints it: facts, numbers, the leaves of a container.
 
     >>> import numpy as np
     >>> seen(np.arange(3)).stats["max"]
@@ -119,12 +119,12 @@ def seen(value: object) -> Seen:
         _learn_tensors()
     try:
         return describing.glimpse(value, numbers=True)
-    except Exception:  # a kind of tensor that lets nobody look
+    except Exception:  # a kind of tensor that cannot be read
         return Seen(OTHER, type(value).__name__)
 
 
 def is_same(one: object, other: object, equal: Callable[[Any, Any], Any] | None = None) -> bool:
-    """Whether two values are the same to a watch; `equal` compares objects that are no data.
+    """Return whether a watch takes two values as the same; `equal` compares what is not data.
 
     >>> is_same([1.0, float("nan")], [1.0, float("nan")])
     True
@@ -151,7 +151,7 @@ class Watch:
         self._own: WatchTrace | None = None
         self._last: Trace | None = None
         self._lock = threading.RLock()
-        # What this watch's functions are called in every process that has them.
+        # The names of this watch's functions, the same in every process that has them.
         self._keys: list[str] = []
         self._blocks: list[tuple[WatchSource, LoaderSource, Callable[[], None]]] = []
         # The source that follows the decorated function, and how many calls need it.
@@ -161,12 +161,12 @@ class Watch:
 
     @property
     def trace(self) -> Trace:
-        """What was recorded: the `clew.trace` it ran in, else a trace of the watch's own."""
+        """Return what was recorded: the `clew.trace` it ran in, else the watch's own trace."""
         return self._own_trace() if self._last is None else self._last
 
     @property
     def files(self) -> list[str]:
-        """The files this process has written, with `out=` a path."""
+        """Return the files that this process has written, if `out=` is a path."""
         return [] if self._output is None else self._output.files()
 
     def __repr__(self) -> str:
@@ -204,7 +204,7 @@ class Watch:
         self._stop(source, error)
 
     def _loader_source(self, source: WatchSource) -> LoaderSource:
-        """Lets the workers of DataLoaders watch the same variables."""
+        """Make the source that lets the workers of DataLoaders watch the same variables."""
         plan = WorkerPlan(
             watch=tuple(address.text for address in self._wants.names.addresses),
             values=self._wants.values,
@@ -304,7 +304,7 @@ class Watch:
     def _told_to_parent(
         self, function: Callable[..., Any], args: tuple[Any, ...]
     ) -> contextlib.AbstractContextManager[None]:
-        """In a child process: what one call records can be read by the parent when it is over."""
+        """In a child process, let the parent read what a call records when the call is over."""
         own = self._own_trace() if is_child() else None
         if own is None or own.sink is None:
             return contextlib.nullcontext()
@@ -324,9 +324,9 @@ class Watch:
     # Recording
 
     def _source(self, file: str, before: WatchSource | None = None) -> WatchSource:
-        """A source that records into the trace that is active, or into one of the watch's own.
+        """Return a source that records into the active trace, or else into the watch's own trace.
 
-        The one of the call before, if it still is the right one.
+        Return `before`, the source of the last call, if it records into that trace already.
         """
         active, elsewhere = active_trace(), worker_recording()
         gap: Callable[[Gap], Any]
@@ -359,7 +359,7 @@ class Watch:
             own.crashed(error)
 
     def _stop(self, source: WatchSource, error: BaseException | None, called: bool = False) -> None:
-        if source.abandoned:  # by a fork, whose parent has all that there is to say
+        if source.abandoned:  # by a fork; the parent process reports everything
             return
         self._crashed(source, error)
         if source in _running:
@@ -382,7 +382,7 @@ class Watch:
 
 
 def _is_compiler_used() -> bool:
-    """Whether torch has compiled anything in this process."""
+    """Return whether torch has compiled anything in this process."""
     if "torch._dynamo" not in sys.modules:
         return False
     return bool(importlib.import_module("clew.torch_compat").compiled_graph_count())
@@ -408,7 +408,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _followable(function: Any) -> Callable[..., Any]:
-    """A function of Python, or an error that says what to do with anything else."""
+    """Return a Python function as it is; for anything else raise an error that says what to do."""
     if isinstance(function, type) or not callable(function):
         what = f"the class {function.__name__}" if isinstance(function, type) else repr(function)
         raise ClewError(
@@ -434,7 +434,7 @@ def _followable(function: Any) -> Callable[..., Any]:
 
 
 async def _relayed(inner: AsyncGenerator[Any, Any]) -> AsyncGenerator[Any, Any]:
-    """An asynchronous generator, passed on with everything that is sent or thrown into it."""
+    """Pass on an asynchronous generator, with everything that is sent or thrown into it."""
     send: Callable[[Any], Any] = inner.asend
     value: Any = None
     while True:
