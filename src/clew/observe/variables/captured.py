@@ -1,8 +1,8 @@
 """Local variables by address: which functions to follow, and what is recorded of their variables.
 
-In come addresses (`layers.*.forward.attn`, `data.py:load.video`), out go variable events: one after
+Input: addresses (`layers.*.forward.attn`, `data.py:load.video`). Output: variable events, one after
 every binding of a name, one after every statement that changed the value in place. The functions
-are followed by `observe.variables.frames`; their code is theirs again when the recording stops.
+are followed by `observe.variables.frames`; they get their original code back when recording stops.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class VariableSource:
         self._is_compiling = is_compiling
         self._plans: dict[tuple[int, str], Plan] = {}
         self._running = False
-        # How many places were known when it started: none of them lies in followed code.
+        # The number of places known at the start: none of them lies in followed code.
         self._places_before = 0
         self._ledger = ledger
 
     def start(self) -> None:
-        """Follow the functions that exist by now, and those of modules as they are met."""
+        """Follow the functions that exist now, and the methods of modules as these get a name."""
         self._places_before = len(STACKS.nodes)
         functions = Functions()
         for address in self._addresses:
@@ -88,7 +88,7 @@ class VariableSource:
             plan.install()
 
     def stop(self) -> None:
-        """Give the functions their own code back."""
+        """Give the functions their original code back."""
         self._running = False
         self._recorder.modules.on_module = None
         codes: list[CodeType] = []
@@ -100,12 +100,12 @@ class VariableSource:
 
     @property
     def owners(self) -> set[str]:
-        """The paths of the modules whose methods had something to record."""
+        """Return the paths of the modules whose methods had something to record."""
         labels = (label for plan in self._plans.values() for label in plan.labels.values())
         return {label.module for label in labels if label.module is not None}
 
     def candidates(self, address: Address) -> list[str]:
-        """The variables an address may have meant: those of the methods it leads to."""
+        """Return the variables an address may have meant: those of the methods it leads to."""
         found = []
         entries = self._recorder.modules.entries.values()
         for entry in [entry for entry in entries if not entry.wrapper]:
@@ -124,9 +124,9 @@ class VariableSource:
             self._plan(match, address, None)
 
     def _met(self, path: str, module: Any) -> None:
-        """Follow the methods of a module that has just got a name, as far as they are wanted.
+        """Follow the wanted methods of a module that has just got a name.
 
-        Not those of a wrapper: the name is that of the module inside, whose methods are meant.
+        Skip a wrapper: its name is that of the module inside, whose methods are meant.
         """
         if self._recorder.modules.entries[id(module)].wrapper:
             return
@@ -142,9 +142,9 @@ class VariableSource:
     ) -> None:
         for match in methods(module, rest):
             file = match.function.__code__.co_filename
-            # What calls modules, and has every module as its `self`, is no part of the program.
+            # Torch's code that calls modules has any module as its `self`; it is not the program's.
             calls = MACHINERY.call_frame is not None and file == MACHINERY.call_frame.co_filename
-            # What a compiler made is meant by its name alone, as a model of torch.fx is.
+            # Generated code, such as a model of torch.fx, is followed only by its exact name.
             if calls or (file.startswith(MACHINERY.generated) and not is_named):
                 continue
             if not match.rest or _has_variable(match):
@@ -177,9 +177,9 @@ plans: dict[int, Plan] = {}
 
 @dataclass(slots=True)
 class _CallLooks:
-    """One call of a followed function: how its variables looked when last recorded.
+    """One call of a followed function: the state of its variables when last recorded.
 
-    `told` is what was recorded of the statement that runs now: two addresses may name it.
+    `told` holds what is recorded already for the current statement: two addresses may name it.
     """
 
     looks: dict[str, Look] = field(default_factory=dict)
@@ -200,13 +200,13 @@ class Plan:
         self._installed: Installed | None = None
         self._calls: dict[int, _CallLooks] = {}
         self.wanted: list[WantedVariable] = []
-        # By what is wanted, the path of the module and the variable.
+        # By the id of the wanted variable, the path of the module and the name of the variable.
         self.labels: dict[tuple[int, str, str], Label] = {}
-        # The code the function has had while it was followed.
+        # The code objects of the function while it was followed.
         self.codes: list[CodeType] = []
 
     def add(self, wanted: WantedVariable) -> bool:
-        """Want something more; whether other names than before are to be followed."""
+        """Add a wanted variable; return whether it was not wanted before."""
         for known in self.wanted:
             if (known.address, known.name, known.rest) == (
                 wanted.address, wanted.name, wanted.rest,
@@ -218,7 +218,7 @@ class Plan:
         return True
 
     def install(self) -> None:
-        """Follow the function, by everything that is wanted now."""
+        """Follow the function, with all the variables that are wanted now."""
         self.uninstall()
         target = Target(
             self._function,
@@ -236,7 +236,7 @@ class Plan:
             )
 
     def uninstall(self) -> None:
-        """Give the function its own code back."""
+        """Give the function its original code back."""
         if self._installed is not None:
             self.codes += hooks.code_tree(self._function.__code__)
             self._installed.uninstall()
@@ -244,7 +244,7 @@ class Plan:
             del plans[self.number]
         self._calls.clear()
 
-    # What instrumented code calls.
+    # Called by instrumented code.
 
     def entered(self, site: Site, owner: object) -> None:
         self._calls[id(user_frame())] = _CallLooks()
@@ -285,7 +285,7 @@ class Plan:
     def line(self, site: Site, owner: object) -> None: ...
 
     def compiled(self, value: object, name: str, line: int, path: str, always: bool) -> None:
-        """A variable of compiled code has a value; called as that code runs."""
+        """Record a variable of compiled code; called as that code runs."""
         call = self._calls.setdefault(-1, _CallLooks())
         where = At(None, position_of(self._function.__code__, line), below=True)
         call.told.clear()
@@ -297,7 +297,7 @@ class Plan:
 
     def _seen(self, site: Site, name: str, value: object, owner: object, always: bool) -> None:
         if value is None and self._is_made:
-            return  # how torch.fx lets go of a value
+            return  # torch.fx binds None to a name to release its value
         jit = MACHINERY.pause_jit()
         try:
             frame = user_frame()
@@ -320,7 +320,7 @@ class Plan:
                 MACHINERY.resume_jit(jit)
 
     def _running(self) -> object:
-        """The module that runs: whose method it is, where the method gives up its `self`."""
+        """Return the module that runs, for a method whose `self` is not known."""
         name = self._recorder.thread().stack[-1][NAME]
         return None if name is None else name.entry.ref()
 
@@ -361,8 +361,8 @@ class Plan:
 def _bound_compiled(
     value: Any, plan: int, name: str, line: int, owner: object, always: bool
 ) -> None:
-    """Record where Dynamo traces."""
-    from clew.observe import compiled_ops  # which loads torch; Dynamo imports it as it traces
+    """Record a variable in code that Dynamo traces."""
+    from clew.observe import compiled_ops  # loads torch; Dynamo imports it as it traces
 
     compiled_ops.bound(value, plan, name, line, owner, always)
 
@@ -378,7 +378,7 @@ def _has_variable(match: Found) -> bool:
 
 
 def _stem(match: Found, is_method: bool) -> str:
-    """What comes before a variable: `forward`, `forward.inner`, `data.py:Dataset.load`."""
+    """Return what precedes a variable: `forward`, `forward.inner`, `data.py:Dataset.load`."""
     if is_method:
         return join_names(match.name, match.inner)
     code = match.function.__code__

@@ -1,7 +1,7 @@
-"""Variables as `captured` and `watched` both see them.
+"""What `captured` and `watched` both do with the value of a variable.
 
-In come the values of variables, out come the places inside them, whether one has changed since it
-was last recorded, the label it is recorded by, and the frame it belongs to. Keeps nothing.
+Input: the values of variables. Output: the places inside them, whether one has changed since it
+was last recorded, the label it is recorded by, and the frame it belongs to. Stores nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def places(
 ) -> tuple[Iterable[tuple[str, Any]], Gap | None]:
     """Return what a path inside a variable leads to: the name of each place, and what is there.
 
-    With it comes what to say of places that were left out, if there were too many.
+    Also return a gap if there were too many places and some were left out.
     """
     if not path:
         return ((name, value),), None
@@ -38,7 +38,7 @@ def places(
 
 
 def look_again(value: Any, before: Look | None) -> tuple[Look, bool]:
-    """Return how a variable looks now, and whether it looked the same before."""
+    """Return the state of a variable now, and whether it equals the state before."""
     now = look(value)
     return now, before is not None and before.same == now.same
 
@@ -51,7 +51,7 @@ def label_of(stem: str, variable: str, owner: str | None, code: CodeType, packag
 
 
 def join_names(*names: str) -> str:
-    """Join names with dots, but before a bracket; empty ones are left out."""
+    """Join names with dots, except before a bracket; leave out empty ones."""
     text = ""
     for name in names:
         text += name if not text or not name or name.startswith("[") else f".{name}"
@@ -59,7 +59,7 @@ def join_names(*names: str) -> str:
 
 
 def user_frame() -> FrameType:
-    """Return the frame of the program's own that a probe is told about."""
+    """Return the innermost frame of the program, passing over those of Clew."""
     frame = sys._getframe(2)
     while frame.f_code.co_filename.startswith(OURS) and frame.f_back is not None:
         frame = frame.f_back

@@ -1,6 +1,6 @@
-"""Calls that are watched while they run: which frame, who called, what was told of their variables.
+"""Watched calls while they run: their function, their callers, the last state of their variables.
 
-In come frames, out go names, callers and the state of open calls. Keeps no frame.
+Input: frames. Output: names, callers and the state of open calls. Holds no frame.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from clew.observe.variables.looking import join_names
 from clew.observe.variables.selector import TOP_LEVEL, Function
 from clew.observe.variables.user_code import is_library
 
-# Those of ours that call the program's functions on its behalf.
+# The files of Clew that call the program's functions on its behalf.
 BETWEEN = (
     OURS + "watching.py",
     os.path.join(OURS, "session", "decorating.py"),
@@ -29,7 +29,7 @@ _CHAIN = 3
 
 @dataclass(slots=True)
 class OpenCall:
-    """One watched call that is open. `told` holds its variables as they were last told."""
+    """One watched call that is open. `told` holds its variables as they were last reported."""
 
     info: WatchedCall
     function: Function
@@ -46,20 +46,20 @@ class OpenCall:
     error: str | None = None
 
     def names_of_objects(self) -> dict[int, str]:
-        """The objects that watched variables hold, here and in the callers, by their ids."""
+        """Return the objects that watched variables hold, here and in the callers, by their ids."""
         own = {held: self.aliases.get(name, name) for name, held in self.held.items()}
         return {**self.given, **own}
 
 
 def name_of(where: Function) -> str:
-    """What a call is called in the text."""
+    """Return the name of a call in the text."""
     if where.owner is not None:
         return join_names(where.owner, where.code.co_name)
     return "top level" if where.parts == TOP_LEVEL else ".".join(where.parts[-2:])
 
 
 def chain_of(frame: FrameType | None, whole: bool) -> Iterator[str]:
-    """Who called, nearest first: the whole stack, or a few functions of the program itself."""
+    """Yield the callers, nearest first: the whole stack, or a few functions of the program."""
     count = 0
     while frame is not None and (whole or count < _CHAIN):
         code = frame.f_code
@@ -70,5 +70,5 @@ def chain_of(frame: FrameType | None, whole: bool) -> Iterator[str]:
             name = "" if top else f" {code.co_name}"
             yield f"{os.path.basename(shown_file(code.co_filename))}:{frame.f_lineno}{name}"
             if top and not whole:
-                return  # whoever runs the program
+                return  # further callers only run the program
         frame = frame.f_back

@@ -1,7 +1,7 @@
-"""Whose function runs: the module that a followed method belongs to, where several have it.
+"""The module that a running method belongs to, where several modules have the method.
 
-Mostly the first argument tells. Static methods, class methods and functions inside a method are
-called without their module: theirs is the innermost one that runs and has the function.
+Usually it is the first argument. Static methods, class methods and functions inside a method are
+called without their module: then it is the innermost module that runs and has the function.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class WantedVariable:
     called: str = ""
 
     def path_of(self, owner: object, function: FunctionType, recorder: Recorder) -> str | None:
-        """The path of the module whose function runs; None if another's does."""
+        """Return the path of the module whose function runs; None if it is not one of `owners`."""
         if self.owners is None:
             return ""
         if self.gets_owner:
@@ -49,7 +49,7 @@ class WantedVariable:
         return next(iter(self.owners.values()))
 
     def path_in_compiled(self, path: str, function: FunctionType, recorder: Recorder) -> str | None:
-        """The same in compiled code, which knows the path of the first argument and no stack."""
+        """Return the same in compiled code, which knows the first argument's path and no stack."""
         if self.owners is None:
             return ""
         paths = list(self.owners.values())

@@ -1,7 +1,7 @@
-"""Which variables a watch is about: plain names, paths inside values, addresses.
+"""Select the variables that a watch follows: by plain names, paths inside values, addresses.
 
-In come the names a user gave (`video`, `self.cache.k`, `data.py:load.video`,
-`layers.*.forward.attn`) and the variables of functions as they run; out go the paths to look at.
+Input: the names a user gave (`video`, `self.cache.k`, `data.py:load.video`,
+`layers.*.forward.attn`) and the variables of functions as they run. Output: the paths to follow.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Paths = tuple[tuple[Segment, ...], ...]
 class Function:
     """A function as addresses name it.
 
-    `parts` are the classes and functions around it, and its own name. `owner` is the path of the
-    module whose method it is, None for any other.
+    `parts` are the classes and functions that enclose it, and its own name. `owner` is the path of
+    the module whose method it is, None for any other.
     """
 
     code: CodeType
@@ -43,7 +43,7 @@ class Function:
     owner: str | None
 
     def stem(self, variable: str) -> str:
-        """The address of a variable: `data.py:load.video`, `layers.0.forward.attn`."""
+        """Return the address of a variable: `data.py:load.video`, `layers.0.forward.attn`."""
         if self.owner is not None:
             return join_names(self.owner, self.code.co_name, variable)
         function = "" if self.parts == TOP_LEVEL else ".".join(self.parts)
@@ -61,16 +61,16 @@ class Wishes:
 
     @property
     def everything(self) -> bool:
-        """Whether no variable was named."""
+        """Return whether no variable was named, so that all are followed."""
         return not self.addresses
 
     @property
     def nothing(self) -> bool:
-        """Whether no variable is followed at all."""
+        """Return whether no variable is followed at all."""
         return False
 
     def may_be(self, name: str) -> bool:
-        """Whether a variable of this name can be one of them, in whatever function."""
+        """Return whether a variable of this name can be one of them, in whatever function."""
         known = self._possible.get(name)
         if known is None:
             known = self._possible[name] = any(
@@ -79,14 +79,14 @@ class Wishes:
         return known
 
     def concern(self, code: CodeType) -> bool:
-        """Whether a function can have one of them, by what is written in it."""
+        """Return whether a function can have one of them, judged by the names in its code."""
         own = self_name(code)
         if own is not None and self.may_be("self"):
             self._possible[own] = True
         return any(_may_hold(address, code) for address in self.addresses)
 
     def paths(self, where: Function, name: str) -> Paths:
-        """The paths to look at inside a variable of a function; `()` is the value itself."""
+        """Return the paths to follow inside a variable of a function; `()` is the value itself."""
         key = (id(where.code), name, where.owner)
         known = self._known.get(key)
         if known is None:
@@ -108,7 +108,7 @@ class NoWishes(Wishes):
 
     @property
     def everything(self) -> bool:
-        """Nothing is."""
+        """Return False: no variable is followed."""
         return False
 
     @property
@@ -154,7 +154,7 @@ def _may_hold(address: Address, code: CodeType) -> bool:
 
 
 def _rests(address: Address, where: Function, name: str) -> list[tuple[Segment, ...]]:
-    """What an address leaves to follow inside a variable, for each way to read it."""
+    """Return what an address leaves to follow inside a variable, for each way to read it."""
     segments = address.segments
     if address.kind == "function":
         file = where.code.co_filename
@@ -174,7 +174,7 @@ def _rests(address: Address, where: Function, name: str) -> list[tuple[Segment, 
 def _in_function(
     segments: tuple[Segment, ...], function: tuple[str, ...], name: str
 ) -> list[tuple[Segment, ...]]:
-    """The rest of segments that begin with a function and one of its variables."""
+    """Return the rest of segments that begin with a function and one of its variables."""
     cut = 0 if function == TOP_LEVEL else len(function)
     if len(segments) < cut or not all(map(segment_matches, segments[:cut], function)):
         return []
@@ -185,7 +185,7 @@ def _in_function(
 
 
 def parts_of(code: CodeType, owner: object) -> tuple[str, ...]:
-    """The names of the classes and functions around a function, and its own."""
+    """Return the names of the classes and functions that enclose a function, and its own."""
     qualname = getattr(code, "co_qualname", None)
     if qualname is None:  # before Python 3.11 code does not know the class it was written in
         cls = next((cls for cls in type(owner).__mro__ if _defines(cls, code)), None)

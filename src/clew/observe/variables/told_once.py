@@ -1,7 +1,7 @@
-"""Which of several watches tells a variable, where functions are decorated one below the other.
+"""Decide which of several watches reports a variable, where decorated functions call each other.
 
-In come the calls and variables that a watch of decorated functions meets, out comes whether
-somebody else tells them: the watch of the function's own, or the caller, who has handed them down.
+Input: the calls and variables that a watch of decorated functions sees. Output: whether they are
+reported elsewhere: by the function's own watch, or in the caller, which passed them as arguments.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from clew.observe.variables.selector import Wishes
 
 _NOTHING: frozenset[str] = frozenset()
 
-# Functions that are decorated to be told in full -> the variables that are told with them.
+# Functions that are decorated to be reported in full -> the variables that are reported too.
 _decorated: dict[CodeType, frozenset[str]] = {}
 
 
 def told_in_full(code: CodeType, names: Wishes) -> None:
-    """Leave a function's variables to its own watch where another one comes by."""
+    """Register a function so that other watches leave its variables to its own watch."""
     _decorated[code] = frozenset(address.text for address in names.addresses)
 
 
 class ToldOnce:
-    """What one watch leaves to others, and what it told last."""
+    """What one watch leaves to others, and what it saw last of each variable."""
 
     def __init__(self) -> None:
-        # Open calls that are not the watch's own, and what others tell there.
+        # Open calls of functions that are not the watch's own -> what other watches report there.
         self._others: dict[int | None, frozenset[str]] = {}
         self._last: dict[str, Seen] = {}
 
     def opened(self, call: OpenCall) -> None:
-        """A call begins of a function that is not the watch's own."""
+        """Record that a call begins of a function that is not the watch's own."""
         around = self._others.get(call.info.parent, _NOTHING)
         own = _decorated.get(call.function.code, _NOTHING)
         self._others[call.info.number] = around | own
 
     def is_left(self, call: OpenCall, name: str) -> bool:
-        """Whether another watch tells a variable of a call."""
+        """Return whether another watch reports a variable of a call."""
         return name in self._others.get(call.info.number, _NOTHING)
 
     def is_told(self, call: OpenCall, what: What, name: str, variable: str, seen: Seen) -> bool:
-        """Whether a variable as it is now is another watch's to tell, or handed down unchanged."""
+        """Return whether another watch reports this value, or a caller passed it on unchanged."""
         last, self._last[variable] = self._last.get(variable), seen
         if call.info.decorated:
             return False
@@ -51,9 +51,9 @@ class ToldOnce:
         return is_handed_down or self.is_left(call, name)
 
     def deleted(self, variable: str) -> None:
-        """A variable is gone, and new if it comes again."""
+        """Forget a deleted variable; it is new if it is bound again."""
         self._last.pop(variable, None)
 
     def clear(self) -> None:
-        """All calls are over."""
+        """Forget all calls, as they are over."""
         self._others.clear()

@@ -1,8 +1,8 @@
-"""Which functions are the user's own: the ones a watch steps into.
+"""Decide which functions are the user's own: the ones a watch steps into.
 
-In come code objects, out comes yes or no: everything but the standard library, installed packages
-and Clew itself, unless packages or files are named. A package is installed where Python installs
-them, or where an installer has written down that it put it there (`pip install --target`).
+Input: code objects. Output: yes for everything but the standard library, installed
+packages and Clew itself, unless packages or files are named. A package counts as installed in the
+folders where Python installs, or where an installer recorded its files (`pip install --target`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _LIBRARIES = _installed()
 
 
 class Scope:
-    """Tells whether code is stepped into; answers are remembered by file."""
+    """A test of whether code is stepped into; answers are cached by file."""
 
     def __init__(self, only: Iterable[str] = (), root: str = "") -> None:
         self._only = tuple(only)
-        # A watched function of an installed package: its package is of interest.
+        # If the watched function is of an installed package, the package is stepped into.
         self._home = _package_folder(root) if root and is_library(root) else ""
         self._known: dict[str, bool] = {}
 
@@ -58,13 +58,13 @@ class Scope:
 
 
 def is_library(file: str) -> bool:
-    """Whether a file belongs to the standard library or to an installed package."""
+    """Return whether a file belongs to the standard library or to an installed package."""
     return file.startswith("<__array_function__") or bool(_library_of(file))
 
 
 @functools.lru_cache(maxsize=4096)
 def _library_of(file: str) -> str:
-    """The folder a file was installed into, with its package; empty if it was not installed."""
+    """Return the folder that a file's package was installed into; empty if it was not."""
     for library in _LIBRARIES:
         if file.startswith(library):
             return library
@@ -76,7 +76,7 @@ def _library_of(file: str) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _recorded(folder: str) -> frozenset[str]:
-    """The files that installers say they have put into a folder, as seen from there."""
+    """Return the files that installers recorded for a folder, relative to it."""
     found: set[str] = set()
     try:
         names = [name for name in os.listdir(folder) if name.endswith(".dist-info")]
@@ -90,7 +90,7 @@ def _recorded(folder: str) -> frozenset[str]:
 
 
 def _is_made(code: CodeType) -> bool:
-    """Whether code is part of another function, or was not written by anybody.
+    """Return whether code is part of another function, or was generated.
 
     The methods of dataclasses and named tuples have no file.
     """
@@ -101,14 +101,14 @@ def _is_made(code: CodeType) -> bool:
 
 
 def _package_folder(file: str) -> str:
-    """The folder of the outermost package that an installed file lies in."""
+    """Return the folder of the outermost package that an installed file lies in."""
     library = _library_of(file)
     inside = file[len(library) :].split(os.sep)
     return library + inside[0] + (os.sep if len(inside) > 1 else "")
 
 
 def _is_named(name: str, file: str) -> bool:
-    """Whether a file pattern, or a package that is loaded, names a file."""
+    """Return whether a file pattern, or a package that is loaded, names a file."""
     if name.endswith(".py") or "/" in name:
         return matches_file(name, file)
     module = sys.modules.get(name)

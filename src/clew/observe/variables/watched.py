@@ -1,8 +1,7 @@
 """Follow variables through the functions that a piece of the program calls.
 
-In come calls, bindings and in-place writes from `frames`, out go those of watched calls to
-`watched_variables`. Must not import torch: without it arrays and Python's own values are followed
-all the same.
+Input: calls, bindings and in-place writes from `frames`. Output: those of watched calls, passed to
+`watched_variables`. Must not import torch: without it, arrays and Python's own values are followed.
 """
 
 from __future__ import annotations
@@ -52,23 +51,23 @@ class WatchSource:
         self._variables = WatchedVariables(recorder, wants, tell, self._ask_again)
         self._scope = scope
         self.gap = on_gap
-        # Whether calls count that nothing watched has made.
+        # Whether calls are watched that no watched call has made.
         self._everywhere = everywhere
         self._roots: set[CodeType] = set()
         self._older: set[int | None] = set()
         self._calls: dict[int, OpenCall] = {}
         self._numbers = itertools.count()
         self._following: FollowingCalls | None = None
-        # Following that has stopped, to be started again.
+        # The function last followed and its stopped `FollowingCalls`, to be started again.
         self._rested: tuple[Callable[..., object], FollowingCalls] | None = None
-        # Code that ran, and what was asked for, not met and said to be so.
+        # Code that ran; names that were asked for, did not occur and were reported as missing.
         self._ran: set[CodeType] = set()
         self._said: set[str] = set()
         # Code -> whether it has a watched variable.
         self._concerned: dict[int, tuple[CodeType, bool]] = {}
         self._block: int | None = None
         self.worker = ""
-        # Whether it follows nothing any more, as this process is a fork of the one it began in.
+        # Whether it has ended because this process is a fork of the one it began in.
         self.abandoned = False
 
     # Start and stop
@@ -77,11 +76,11 @@ class WatchSource:
         """Follow the frame that starts it, and everything called from now on."""
         frame = user_frame()
         while id(frame.f_code) in MACHINERY.hidden and frame.f_back is not None:
-            frame = frame.f_back  # a step that is recorded begins with the call of a module
+            frame = frame.f_back  # a recorded step begins with the call of a module
         if not is_library(frame.f_code.co_filename):
             self.start_block(frame, quiet=self._everywhere)
             return
-        # Somebody else's frame, such as a worker's loop: only what it calls.
+        # The frame of a library, such as a worker's loop: follow only what it calls.
         self.start_function(_nowhere)
         if self._following is not None:
             self._following.extent.enter()
@@ -113,22 +112,22 @@ class WatchSource:
 
     def _follow(self, root: Callable[..., object] | FrameType) -> FollowingCalls:
         wants = self._wants
-        # Every line and every array is to be seen, or only functions with certain variables.
+        # Whether every function is of interest, not only those with certain variables.
         all_of_it = wants.lines or wants.names.everything
         return follow_calls(
             root, self._scope, self._is_wanted, self, lines=wants.lines, budget=wants.budget,
             worthwhile=None if all_of_it else self._worthwhile,
             inside=not (wants.depth == 0 and wants.names.nothing and not wants.lines),
-            # What a parameter holds may be watched under the name that the caller has for it.
+            # The object of a parameter may be watched under its name in the caller.
             params="begin" if wants.decorated else "followed",
         )  # fmt: skip
 
     def _is_wanted(self, name: str) -> bool:
-        """Whether a variable of this name may be followed, whatever it holds."""
+        """Return whether a variable of this name may be followed, whatever it holds."""
         return self._wants.names.everything or self._wants.names.may_be(name)
 
     def _worthwhile(self, code: CodeType, frame: FrameType) -> Answer:
-        """Whether a function has a watched variable, by its names or by what it is given."""
+        """Answer whether a function has a watched variable, by its names or its arguments."""
         known = self._concerned.get(id(code))
         if known is None:
             known = self._concerned[id(code)] = (code, self._wants.names.concern(code))
@@ -143,7 +142,7 @@ class WatchSource:
             self._following.ask_again()
 
     def stop(self) -> None:
-        """Follow nothing any more, and say what was asked for and never seen."""
+        """Stop following, and report the lines that ran more often than the budget."""
         following, self._following = self._following, None
         if following is None:
             return
@@ -163,7 +162,7 @@ class WatchSource:
             )  # fmt: skip
 
     def abandon(self) -> None:
-        """Follow nothing in a process that inherited it by a fork; tell nobody."""
+        """Stop following, without a report, in a process that inherited it by a fork."""
         self.abandoned = True
         self._variables.tell = None
         following, self._following = self._following, None
@@ -172,11 +171,11 @@ class WatchSource:
             following.stop()
 
     def is_unseen(self) -> bool:
-        """Whether none of the calls of the function has been seen since it was started."""
+        """Return whether no call of the function has been seen since it was started."""
         return not self._roots & self._ran
 
     def say_compiled(self) -> None:
-        """Report that a compiler had other code run in the place of the function's own."""
+        """Report that other code ran in place of the function's own, as with torch.compile."""
         name = ", ".join(sorted(code.co_name for code in self._roots))
         missed = {address.text for address in self._wants.names.addresses}
         if name not in self._said:
@@ -188,7 +187,7 @@ class WatchSource:
         self._said |= {name, *missed}
 
     def unmatched(self) -> Iterator[Gap]:
-        """Say which names no function had, with the nearest of those that ran."""
+        """Yield a gap for each name that no function had, with the nearest names that ran."""
         ledger = self._wants.names.ledger
         ledger.came.update(self.recorder.met_by_workers)
         for address in ledger.unmatched():
@@ -210,13 +209,13 @@ class WatchSource:
             self.note(gap)
 
     def note(self, gap: Gap) -> None:
-        """Tell of a gap with the rest of what is told live."""
+        """Send a gap to the output, as a note among the other events."""
         tell = self._variables.tell
         if tell is not None:
             call = WatchedCall(next(self._numbers), None, 0, "", "", 0)
             tell(WatchEvent("note", call, 0, text=str(gap)))
 
-    # What `observe.variables.frames` tells
+    # Called by `observe.variables.frames`
 
     def entered(self, site: Site, owner: object) -> None:
         frame = user_frame()
@@ -302,7 +301,7 @@ class WatchSource:
     # Calls
 
     def _parent(self, frame: FrameType | None) -> tuple[OpenCall | None, bool]:
-        """The innermost watched call on a stack, and whether it is Clew that calls from there."""
+        """Return the innermost watched call on a stack, and whether Clew itself made the call."""
         while frame is not None:
             call = self._calls.get(id(frame))
             if call is not None:
@@ -314,7 +313,7 @@ class WatchSource:
         return None, False
 
     def _is_top(self, code: CodeType) -> bool:
-        """Whether a call is watched that nothing watched has made."""
+        """Return whether a call is watched although no watched call made it."""
         new_thread = threading.get_ident() not in self._older
         return self._everywhere or code in self._roots or new_thread
 
@@ -362,10 +361,10 @@ class WatchSource:
         return " ".join(part for part in (self.worker, own) if part)
 
     def _path_of(self, owner: object) -> str | None:
-        """The path of a module that the recording has a name for."""
+        """Return the path of a module that is registered in the recording, else None."""
         entry = self.recorder.modules.entries.get(id(owner))
         return entry.paths[0] if entry is not None and entry.ref() is owner else None
 
 
 def _nowhere() -> None:
-    """Stands for a function below which everything is followed, and is never called."""
+    """Stand for a function below which everything is followed; never called."""

@@ -1,8 +1,7 @@
-"""Variables of watched calls: looked at when they may have changed, recorded, told.
+"""Variables of watched calls: compared when they may have changed, recorded, and reported.
 
-In come values with the call and the line they were met at; out go variable events into a recording,
-and `WatchEvent`s to whoever listens. Which calls are watched is not its business. Must not import
-torch.
+Input: values with the call and the line they occurred at. Output: variable events in a recording,
+and `WatchEvent`s to the output. Must not know: which calls are watched. Must not import torch.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Wants:
 
 
 class WatchedVariables:
-    """The variables of a watch: what is recorded and told of them."""
+    """The variables of a watch: records and reports their changes."""
 
     def __init__(
         self,
@@ -62,34 +61,34 @@ class WatchedVariables:
     ) -> None:
         self.recorder = recorder
         self.tell = tell
-        # Asks again about calls, after some were put off while no watched variable held an object.
+        # Asks again about calls that were put off while no watched variable held an object.
         self._ask_again = ask_again
         self._put_off = False
         self._wants = wants
         self._describer = Describer(recorder.values, wants.values, shown=wants.decorated)
-        # How many watched variables hold an object, by its id, and names that some call has for
-        # what its caller watches.
+        # The number of watched variables that hold an object, by its id; and the names that some
+        # call has for an object its caller watches.
         self._objects: Counter[int] = Counter()
         self._aliases: set[str] = set()
         self._told_once = ToldOnce()
 
     def clear(self) -> None:
-        """Forget the objects and calls of what was followed."""
+        """Forget the objects and calls that were followed."""
         self._objects.clear()
         self._told_once.clear()
 
     def opened(self, call: OpenCall) -> None:
-        """A call begins."""
+        """Record that a call begins."""
         if self._wants.decorated and not call.info.decorated:
             self._told_once.opened(call)
 
     def closed(self, call: OpenCall) -> None:
-        """A call is over, and its variables hold nothing any more."""
+        """Forget the objects that the variables of a call held, as it is over."""
         for name in list(call.held):
             self._let_go(call, name)
 
     def is_given(self, frame: FrameType) -> Answer:
-        """Whether a call that begins is given an object that a watched variable holds."""
+        """Answer whether a call that begins is given an object that a watched variable holds."""
         if not self._objects:
             self._put_off = True
             return "later"
@@ -99,7 +98,7 @@ class WatchedVariables:
         return "yes" if is_given else "no"
 
     def look_around(self, call: OpenCall, frame: FrameType) -> None:
-        """The variables as a block finds them, as far as they are asked for."""
+        """Record and report the wanted variables as they are when a block begins."""
         at = (frame.f_lineno or 0, frame.f_back)
         for name, value in list(locals_of(frame).items()):
             if not name.startswith("__"):
@@ -107,7 +106,7 @@ class WatchedVariables:
                     self._look_at(call, "input", name, path, value, at, True)
 
     def deleted(self, call: OpenCall, site: Site) -> None:
-        """A variable is deleted, with all that was told of what is in it."""
+        """Report that a variable is deleted, with everything reported of its contents."""
         self._let_go(call, site.name)
         gone = [name for name in call.told if _root_name(name) == site.name]
         for name in gone:
@@ -117,16 +116,16 @@ class WatchedVariables:
                 self.emit("delete", call, site.line, name=name, before=before)
 
     def may_have_changed(self, call: OpenCall, name: str) -> bool:
-        """Whether a variable is followed, so that it is worth a look after each line."""
+        """Return whether a variable may be followed, so that it is compared after each line."""
         return name in call.told or not self._wants.names.everything
 
     def may_be(self, name: str) -> bool:
-        """Whether some call has a watched variable of this name, or an object that is watched."""
+        """Return whether some call may have a watched variable, or watched object, of this name."""
         names = self._wants.names
         return names.everything or name in self._aliases or names.may_be(name)
 
     def guarded(self, call: OpenCall, name: str, work: Callable[[], None]) -> None:
-        """Do something that must not fail in the program."""
+        """Run `work`, and record an exception as a fault so that the program does not see it."""
         jit = MACHINERY.pause_jit()
         try:
             work()
@@ -137,11 +136,11 @@ class WatchedVariables:
                 MACHINERY.resume_jit(jit)
 
     def bound(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
-        """A variable is bound, or a parameter given."""
+        """Record and report a variable that is bound, or a parameter that is given."""
         name = site.name
         at = (site.line, frame.f_back)
         if name in call.aliases:
-            call.aliases[name] = name  # bound anew: no longer what the caller watches
+            call.aliases[name] = name  # bound again: no longer the object that the caller watches
         elif site.kind == "param" and not self._wants.decorated and _is_followed(value):
             known = call.names_of_objects().get(id(value))
             if known is not None:
@@ -155,20 +154,20 @@ class WatchedVariables:
             self._show_input(call, site, value)
 
     def polled(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
-        """What a variable holds may have been written to."""
+        """Record and report a variable if its value was changed in place."""
         at = (site.line, frame.f_back)
         for path in self._paths(call, site.name, value):
             self._look_at(call, "change", site.name, path, value, at, always=False)
 
     def _paths(self, call: OpenCall, name: str, value: Any) -> tuple[Any, ...]:
-        """Where to look inside a variable; nowhere if it is not watched."""
+        """Return the paths to follow inside a variable; none if it is not watched."""
         if self._wants.names.everything:
             return ((),) if name in call.told or holds_arrays(value) else ()
         found = self._wants.names.paths(call.function, name)
         return found or (((),) if name in call.aliases else ())
 
     def _show_input(self, call: OpenCall, site: Site, value: Any) -> None:
-        """An argument that is not watched: what it looks like, in full if that was asked for."""
+        """Report an argument that is not watched, in full for a decorated function."""
         if self.tell is None:
             return
         in_full = call.info.decorated
@@ -180,7 +179,7 @@ class WatchedVariables:
         self, call: OpenCall, what: What, name: str, path: tuple[Any, ...], value: Any,
         at: tuple[int, FrameType | None], always: bool,
     ) -> None:  # fmt: skip
-        """Record and tell what a path inside a variable leads to, if it has changed."""
+        """Record and report what a path inside a variable leads to, if it has changed."""
         if not path:
             self._hold(call, name, value)
         found_places, cut = places(name, value, path)
@@ -192,7 +191,7 @@ class WatchedVariables:
             if now.cut:
                 self.recorder.gaps.add(not_all_seen(call.function.stem(variable)))
             if told is not None and same and (self._wants.on_change or not always):
-                if told[0].memory != now.memory:  # an equal one: the other may be gone
+                if told[0].memory != now.memory:  # equal, in other memory: the first may be gone
                     call.told[variable] = (now, told[1]._replace(memory=now.memory))
                 continue
             before = None if told is None else told[1]
@@ -213,7 +212,7 @@ class WatchedVariables:
                       changes=changes, alias="" if alias == name else alias)  # fmt: skip
 
     def _hold(self, call: OpenCall, name: str, value: Any) -> None:
-        """Note which object a watched variable holds from here on."""
+        """Record which object a watched variable holds from now on."""
         if call.held.get(name) != id(value):
             self._let_go(call, name)
             if _is_followed(value):
@@ -224,12 +223,12 @@ class WatchedVariables:
                     self._ask_again()
 
     def _let_go(self, call: OpenCall, name: str) -> None:
-        """Forget the object that a variable held, whose id another may get."""
+        """Forget the object that a variable held, as another object may get its id."""
         held = call.held.pop(name, None)
         if held is not None:
             self._objects[held] -= 1
             if self._objects[held] <= 0:
-                self._objects.pop(held, None)  # another thread may have
+                self._objects.pop(held, None)  # another thread may have removed it
 
     def _record(
         self, call: OpenCall, variable: str, out: Any, at: tuple[int, FrameType | None],
@@ -240,15 +239,15 @@ class WatchedVariables:
         label = label_of(stem, variable, where.owner, where.code, where.package)
         line, caller = at
         if self._wants.decorated:
-            caller = None  # who called is told, and nobody asks again
+            caller = None  # the callers are in the text, and are not read again
         self.recorder.told(label, out, At(caller, position_of(where.code, line), below=True), start)
 
     def returned(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
-        """A call returns a value, which is told when it is left."""
+        """Record the value that a call returns; it is reported when the call is left."""
         if not call.told and not holds_arrays(value):
             call.result = (glimpse(value, numbers=self._wants.decorated), site.line)
             return
-        # What is returned is compared to nothing.
+        # A returned value is not compared to an earlier one.
         digest = not self._wants.decorated
         with self.recorder.naming:
             out, seen = self._describer.described(value, look(value), digest)
@@ -256,7 +255,7 @@ class WatchedVariables:
             self._record(call, RETURN, out, (site.line, frame.f_back), call.start)
 
     def yielded(self, call: OpenCall, frame: FrameType, site: Site, value: Any) -> None:
-        """A generator yields a value."""
+        """Record and report a value that a generator yields."""
         with self.recorder.naming:
             out, seen = self._describer.described(value, look(value))
             self._record(call, RETURN, out, (site.line, frame.f_back))
@@ -267,7 +266,7 @@ class WatchedVariables:
         before: Seen | None = None, after: Seen | None = None, changes: tuple[str, ...] = (),
         seconds: float | None = None, text: str = "",
     ) -> None:  # fmt: skip
-        """Tell whoever listens, unless the call is one that is not told of."""
+        """Send an event to the output, unless the call is quiet."""
         if self.tell is None or call.quiet:
             return
         try:
@@ -283,7 +282,7 @@ class WatchedVariables:
 
 
 def _is_followed(value: Any) -> bool:
-    """Whether a value is followed under whatever name a function has for it."""
+    """Return whether a value is followed under whatever name a function has for it."""
     return is_array(value) or isinstance(value, dict | list)
 
 
