@@ -188,7 +188,7 @@ def output_for(out: object, repeats: int, stack: bool) -> Output | None:
 
 
 class _Text(Output):
-    """The text so far, for one process: after a fork it begins anew, with a new lock."""
+    """The text so far, for one process: after a fork it begins again, with a new lock."""
 
     def __init__(self, repeats: int, stack: bool) -> None:
         self._repeats, self._stack = repeats, stack

@@ -304,7 +304,7 @@ class Watch:
     def _told_to_parent(
         self, function: Callable[..., Any], args: tuple[Any, ...]
     ) -> contextlib.AbstractContextManager[None]:
-        """In a child process, let the parent read what a call records when the call is over."""
+        """Let the parent of a child process read what a call records when the call is over."""
         own = self._own_trace() if is_child() else None
         if own is None or own.sink is None:
             return contextlib.nullcontext()
@@ -397,7 +397,7 @@ _running: list[WatchSource] = []
 
 
 def _forked_child() -> None:
-    """In a forked child: follow nothing that the parent follows."""
+    """Stop following, in a forked child, what the parent follows."""
     while _running:
         with contextlib.suppress(Exception):
             _running.pop().abandon()
