@@ -1,4 +1,4 @@
-"""Look inside functions while they run: every binding of the names asked for, as it happens.
+"""Follow variables inside functions while they run: every binding of the wanted names.
 
 In: functions (or frames) and a `Probe`. Out: calls of the probe with a `Site` and the value.
 Works with the standard library alone. Must not know: torch, events, or what a value is.

@@ -1,8 +1,8 @@
-"""What each instruction of a code object does to its variables.
+"""Find what each instruction of a code object does to its variables.
 
 In: a code object. Out: the offsets at which names are bound or deleted, lines begin and generators
 stop, with the sites there; and the values of a frame's variables.
-Must not know: how it is learned that an instruction runs.
+Must not know: how one learns that an instruction runs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class CodeMap:
 
     def __init__(self, code: CodeType, origin: CodeType | None = None) -> None:
         self.code = code
-        # What its author wrote, where the code is a rewritten one.
+        # The code as its author wrote it, where `code` is rewritten.
         self.origin = origin or code
         listed = list(dis.get_instructions(code))
         self.steps: dict[int, NameStep] = {}
@@ -55,7 +55,7 @@ class CodeMap:
         # Offsets where a call begins (before 3.11: none), and where a generator hands out a value.
         self.begins: set[int] = set()
         self.yields: set[int] = set()
-        # Where a handler comes to its end, and not to raise again what it handled.
+        # Where an exception handler ends without raising its exception again.
         self.handled = {
             one.offset
             for one, after in itertools.pairwise(listed)
@@ -122,7 +122,7 @@ _MOST_MAPS = 1000
 
 
 def map_of(code: CodeType, origin: CodeType | None = None) -> CodeMap:
-    """The map of a code object, read once; maps hold their code, so ids stay theirs."""
+    """Return the map of a code object, read once; a map holds its code, so the id stays valid."""
     key = (id(code), id(origin or code))
     found = _maps.get(key)
     if found is None:
@@ -133,13 +133,13 @@ def map_of(code: CodeType, origin: CodeType | None = None) -> CodeMap:
 
 
 def bound_names(code: CodeType) -> set[str]:
-    """The names that a function gives to something."""
+    """Return the names that a function binds, parameters included."""
     found = map_of(code)
     return {*found.params, *(name for step in found.steps.values() for name in step.bound)}
 
 
 def _offsets(instruction: Any, after: Any) -> tuple[int, ...]:
-    """Where the next instruction may be said to be: a long argument comes before it."""
+    """Return the offsets reported for the next instruction: a long argument may precede it."""
     first = instruction.offset + 2
     return tuple(dict.fromkeys((after.offset, getattr(after, "start_offset", first), first)))
 
@@ -150,12 +150,12 @@ def _names(instruction: Any, among: set[str]) -> tuple[str, ...]:
         return tuple(value)
     if opname not in among:
         return ()
-    # STORE_FAST_LOAD_FAST stores the first of its two.
+    # STORE_FAST_LOAD_FAST stores to the first of its two names.
     return (value[0] if isinstance(value, tuple) else value,)
 
 
 def _is_cleanup(before: Any, store: Any, after: Any) -> bool:
-    """Recognise the end of `except … as y`, where y becomes None and is deleted."""
+    """Return whether it is the end of `except … as y`, where y becomes None and is deleted."""
     return (
         before is not None
         and after is not None
@@ -171,14 +171,14 @@ def _after_cleanup(listed: list[Any], index: int) -> bool:
 
 
 def _inlined(listed: list[Any]) -> Iterator[tuple[str, Positions]]:
-    """Comprehensions compiled into the function (3.12): the name each uses, and its place."""
+    """Yield the name and place of each comprehension compiled into the function (3.12)."""
     for instruction in listed:
         if instruction.opname == "LOAD_FAST_AND_CLEAR":
             yield instruction.argval, _positions(instruction, 0)
 
 
 def _within(store: Any, name: str, own: tuple[str, Positions]) -> bool:
-    """Tell whether a store belongs to a comprehension: its variable, or putting the outer back."""
+    """Return whether a store is a comprehension's: to its variable, or to restore the outer one."""
     variable, (line, end_line, col, end_col) = own
     first, last, begin, end = _positions(store, 0)
     return name == variable and (line, col) <= (first, begin) and (last, end) <= (end_line, end_col)

@@ -1,7 +1,7 @@
 """Write calls of hooks as syntax trees.
 
 In: a use of a function by a probe, a site, expressions. Out: statements and expressions, placed at
-a node of the source, that tell the probe. Must not know: when to tell what.
+a node of the source, that call the probe. Must not know: when to call it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SiteTable:
         self._indices: dict[object, int] = {}
 
     def index(self, site: Site) -> int:
-        """The number of a site."""
+        """Return the number of a site."""
         key = (
             id(site.code), site.kind, site.name, site.line, site.col, site.end_line, site.end_col,
         )  # fmt: skip
@@ -37,7 +37,7 @@ class SiteTable:
         return found
 
     def group(self, sites: list[Site]) -> int:
-        """The number of several sites together."""
+        """Return the number of a group of sites."""
         self.groups.append(tuple(sites))
         return len(self.groups) - 1
 
@@ -45,7 +45,7 @@ class SiteTable:
 class Use:
     """One probe's interest in one function, or in a function defined inside it.
 
-    `name` stands for the hooks in the code that is made, until it is put in place.
+    `name` stands for the hooks in the new code, until that code is put in place.
     """
 
     __slots__ = (
@@ -65,14 +65,14 @@ class Use:
         self.table = SiteTable()
 
     def wants(self, name: str) -> bool:
-        """Tell whether the probe follows this name; asked once per name."""
+        """Return whether the probe follows this name; asked once per name."""
         answer = self.wants_by_name.get(name)
         if answer is None:
             answer = self.wants_by_name[name] = bool(self.wanted(name))
         return answer
 
     def inside(self) -> Use:
-        """The same interest, seen from the function or class named first in `inner`."""
+        """Return the same interest, seen from the function or class named first in `inner`."""
         found = copy.copy(self)
         found.inner = self.inner[1:]
         return found
@@ -91,13 +91,13 @@ def of_hooks(use: Use, attribute: str) -> ast.expr:
 
 
 def site(use: Use, at: Site) -> ast.expr:
-    """Look the site up by number, as a site cannot be written down."""
+    """Write the lookup of a site by its number, as a site cannot be written as a constant."""
     index = ast.Constant(use.table.index(at))
     return ast.Subscript(of_hooks(use, "sites"), index, ast.Load())
 
 
 def sites(use: Use, of: list[Site]) -> ast.expr:
-    """Look several sites up at once."""
+    """Write the lookup of a group of sites."""
     index = ast.Constant(use.table.group(of))
     return ast.Subscript(of_hooks(use, "groups"), index, ast.Load())
 
@@ -107,7 +107,7 @@ def call(use: Use, method: str, *arguments: ast.expr) -> ast.expr:
 
 
 def place(node: Any, at: Any) -> Any:
-    """Put a new node, and the new ones below it, to where `at` begins; None is nowhere."""
+    """Set the position of a new node, and new ones below, to where `at` begins; None: nowhere."""
     line, col = (NOWHERE, 0) if at is None else (at.lineno, at.col_offset)
     pending = [node]
     while pending:
@@ -126,7 +126,7 @@ def statement(expression: ast.expr, at: Any) -> ast.stmt:
 
 
 def guarded(use: Use, expression: ast.expr, at: Any) -> ast.stmt:
-    """A call that is left out where the name it reads has no value."""
+    """Write a call that does nothing where the name it reads has no value."""
     unbound = ast.ExceptHandler(of_hooks(use, "unbound"), None, [ast.Pass()])
     found: ast.stmt = place(ast.Try([ast.Expr(expression)], [unbound], [], []), at)
     return found
@@ -155,7 +155,7 @@ class Places:
 
 
 def span(node: Any) -> tuple[int, int, int, int]:
-    """Where a node stands: line, column, end line, end column; of a block, only its head."""
+    """Return a node's line, column, end line and end column; of a block, only those of its head."""
     last = node
     if isinstance(node, ast.If | ast.While):
         last = node.test

@@ -1,8 +1,8 @@
 """The functions that exist now, by their files and modules.
 
 In: a pattern for a file or a module. Out: the functions whose code is of that file, or that were
-defined in that module. Looks into the modules that are loaded; the heap is walked only where a
-module of that name is there. Must not know: how functions are named or followed.
+defined in that module. Searches the modules that are loaded; the heap is walked only where a
+module of that name exists. Must not know: how functions are named or followed.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _MOST_KEPT = 64
 
 
 class Functions:
-    """The functions that exist now; to be asked about several addresses, and let go of."""
+    """The functions that exist now; used for several addresses, then discarded."""
 
     def __init__(self) -> None:
         self._all: list[FunctionType] | None = None
         self._fresh: dict[str, list[FunctionType]] = {}
 
     def everywhere(self) -> list[FunctionType]:
-        """All functions there are; to find them takes tens of milliseconds."""
+        """Return all functions that exist; finding them takes tens of milliseconds."""
         if self._all is None:
             self._all = [found for found in gc.get_objects() if type(found) is FunctionType]
         return self._all
 
     def of(self, where: str, *, fresh: bool = False) -> list[FunctionType]:
-        """Give those of a file or module, by a pattern for its name.
+        """Return those of a file or module, by a pattern for its name.
 
-        Of functions that were made inside others since, only a `fresh` search knows. Code that no
-        loaded module has (a cell, text that was executed) is found if it runs now or if its text
-        is known, see `at_all`.
+        Only a `fresh` search finds functions that were made inside others since the last one. Code
+        that no loaded module has (a cell, text that was executed) is found if it runs now or if its
+        text is known, see `at_all`.
         """
         found = self._fresh.get(where)
         if found is not None:
@@ -67,9 +67,9 @@ class Functions:
         return found
 
     def at_all(self, where: str) -> list[FunctionType]:
-        """Give those of a file or module, wherever their code comes from.
+        """Return those of a file or module, wherever their code comes from.
 
-        Where there was none, none is looked for again until another module is loaded.
+        If there are none, do not search again until another module is loaded.
         """
         if where in _modules.without_functions():
             return []
@@ -81,12 +81,12 @@ class Functions:
 
 
 def is_file(where: str) -> bool:
-    """Tell whether the place of an address is a file, not a module."""
+    """Return whether the place of an address is a file, not a module."""
     return where.endswith(".py") or "/" in where
 
 
 def _test(where: str) -> Callable[[str], bool]:
-    """A test of the names of files, or of modules, for the place of an address."""
+    """Return a test of the names of files, or of modules, for the place of an address."""
     if not is_file(where):
         return compile_pattern(where)
     last = where.rpartition("/")[2]
@@ -95,7 +95,7 @@ def _test(where: str) -> Callable[[str], bool]:
 
 
 def _meant(where: str) -> Callable[[FunctionType], bool]:
-    """A test of functions for their place; each file and module is asked about once."""
+    """Return a test of functions for their place; each file and module is tested once."""
     is_meant = functools.cache(_test(where))
     place = _file if is_file(where) else _module
     return lambda function: is_meant(place(function))
@@ -110,7 +110,7 @@ def _module(function: FunctionType) -> str:
 
 
 class _LoadedModules:
-    """The modules that are loaded, by the names and files they go by, as of one moment."""
+    """The modules that are loaded at one moment, by their names and files."""
 
     def __init__(self) -> None:
         self._stamp: tuple[Any, ...] = ()
@@ -120,7 +120,7 @@ class _LoadedModules:
         self._without_functions: set[str] = set()
 
     def of(self, where: str) -> list[_Namespace]:
-        """The namespaces of the modules that a pattern names."""
+        """Return the namespaces of the modules that a pattern names."""
         self._update()
         found = self._found.get(where)
         if found is None:
@@ -128,12 +128,12 @@ class _LoadedModules:
         return found
 
     def without_functions(self) -> set[str]:
-        """The patterns for which no function was found among all that exist."""
+        """Return the patterns for which no function was found among all that exist."""
         self._update()
         return self._without_functions
 
     def has_file(self, file: str) -> bool:
-        """Tell whether one of them was made from a file."""
+        """Return whether one of them was made from a file."""
         return file in self._by_file
 
     def _update(self) -> None:
@@ -171,7 +171,7 @@ _modules = _LoadedModules()
 
 
 def _namespaces(where: str) -> list[_Namespace]:
-    """The namespaces of a place: those of loaded modules, and those in which its code runs now."""
+    """Return the namespaces of a place: of loaded modules, and those where its code runs now."""
     found = {id(namespace): namespace for namespace in _modules.of(where)}
     is_meant = _test(where)
     frame: FrameType | None = sys._getframe(1)
@@ -185,7 +185,7 @@ def _namespaces(where: str) -> list[_Namespace]:
 
 
 def _is_elsewhere(where: str) -> bool:
-    """Tell whether there is text of such a file which no loaded module was made from."""
+    """Return whether there is text of such a file which no loaded module was made from."""
     if not is_file(where):
         return False
     is_meant = _test(where)
@@ -193,23 +193,23 @@ def _is_elsewhere(where: str) -> bool:
     return any(not _modules.has_file(file) for file in files)
 
 
-# By place: what the namespaces held, and the functions that were found.
+# By place: a hash of what the namespaces held, and the functions that were found.
 _found: dict[str, tuple[int, list[weakref.ref[FunctionType]]]] = {}
 
 
 def _held(namespaces: list[_Namespace]) -> int:
-    """A number that changes when a function or class of a module is defined anew."""
+    """Return a number that changes when a function or class of a module is defined again."""
     values = [value for namespace in namespaces for value in list(namespace.values())]
     return hash(tuple(id(v) for v in values if callable(v)))
 
 
 def _known(where: str, namespaces: list[_Namespace]) -> list[FunctionType] | None:
-    """The functions that were found last, if no name of their modules was bound since."""
+    """Return the functions found last, if their modules still hold the same callables."""
     held, refs = _found.get(where, (None, ()))
     if held is None or held != _held(namespaces):
         return None
     functions = [ref() for ref in refs]
-    # Another one may be where one that is gone has been.
+    # If one is gone, another may have taken its place: search again.
     return [f for f in functions if f is not None] if None not in functions else None
 
 

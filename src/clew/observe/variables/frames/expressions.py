@@ -1,7 +1,7 @@
 """Put calls of probes into expressions: around `:=` and `yield`.
 
-In: expressions of one function and who follows what in it. Out: the same expressions, which give
-the same values. Must not know: statements.
+In: expressions of one function and what each probe follows in it. Out: the same expressions, which
+give the same values. Must not know: statements.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Expressions(ast.NodeTransformer):
         self.owner = owner
 
     def visit_parts(self, node: Any) -> None:
-        """Rewrite the expressions of one statement, not those of the blocks in it."""
+        """Rewrite the expressions of one statement, but not those of the blocks inside it."""
         if isinstance(node, DEFS):
             self._visit_list(node.decorator_list)
             self._visit_defaults(node.args)

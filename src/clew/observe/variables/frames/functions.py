@@ -1,7 +1,7 @@
 """Find functions by name: `dataset.py:get_item`, `mypkg.data:Dataset.get_item`, a module's method.
 
 In: a file or module and segments, or an object and segments. Out: the functions they name, and the
-segments left over for a variable. Looks through decorators. Must not know: how they are followed.
+segments left over for a variable. Sees through decorators. Must not know: how they are followed.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from clew.observe.variables.frames.existing import Functions
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A function, and what of the address is left for a variable in it: `("cache", "k", 0)`.
+    """A function, and the rest of the address, for a variable in it: `("cache", "k", 0)`.
 
-    With `inner` it is the function that holds the definition of the one that was named. Of a method
-    there are the `name` its object has it by, and whether it gets that object as it is called.
+    With `inner` it is the function that holds the definition of the one that was named. For a
+    method, `name` is its name on the object, and `gets_owner` whether it is called with the object.
     """
 
     function: FunctionType
@@ -48,7 +48,7 @@ def resolve(
 ) -> list[Found]:
     """Find the functions of a file or module that the first segments name.
 
-    All functions that exist are looked at, so decorators, aliases and re-definitions hide nothing.
+    All functions that exist are searched, so decorators, aliases and re-definitions hide nothing.
     Of two ways to read the segments the one with the longer function name is taken.
     """
     functions = functions or Functions()
@@ -56,7 +56,7 @@ def resolve(
         return _named(functions.everywhere(), segments)
     found = _named(functions.of(where), segments)
     if any(match.inner or "<locals>" in match.function.__qualname__ for match in found):
-        # Others of them may have been made since.
+        # More of them may have been made since the last search.
         found = _named(functions.of(where, fresh=True), segments)
     return found
 
@@ -89,7 +89,7 @@ def _has_variable(match: Found) -> bool:
 
 
 def variables(function: FunctionType, inner: str = "") -> list[str]:
-    """The names a function can bind or read: parameters, locals, closure and global names."""
+    """Return the names a function can bind or read: parameters, locals, closure, globals."""
     code = function.__code__
     if inner:
         found = [nested for nested, path in inner_codes(code) if path == inner]
@@ -103,7 +103,7 @@ def variables(function: FunctionType, inner: str = "") -> list[str]:
 
 
 def self_name(code: CodeType, qualname: str = "") -> str | None:
-    """What a method calls its object, if not `self`; None for what is no method.
+    """Return the name a method has for its object, if not `self`; None for what is no method.
 
     Before Python 3.11 code does not know its `qualname`.
     """
@@ -114,12 +114,12 @@ def self_name(code: CodeType, qualname: str = "") -> str | None:
     return code.co_varnames[0]
 
 
-# Weak, as code that was rewritten must not outlive its use.
+# Weak, so that rewritten code does not outlive its use.
 _globals: weakref.WeakKeyDictionary[CodeType, list[str]] = weakref.WeakKeyDictionary()
 
 
 def _global_names(code: CodeType) -> list[str]:
-    """The global names of a function; its names have those of attributes among them."""
+    """Return the global names of a function; `co_names` also holds those of attributes."""
     known = _globals.get(code)
     if known is None:
         wanted = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "STORE_NAME"}
@@ -129,7 +129,7 @@ def _global_names(code: CodeType) -> list[str]:
 
 
 def missing(where: str | None, segments: Sequence[Segment]) -> NoMatch:
-    """Say that no function, or no variable of it, has this name, with the nearest that exist."""
+    """Make the error that no function or variable has this name, with the nearest that exist."""
     written, functions = join(segments), Functions()
     if where is None:
         close = _nearest_functions(functions.everywhere(), segments)
@@ -166,7 +166,7 @@ def _places() -> list[str]:
 
 
 def _definitions(function: FunctionType) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Name a function, and those defined in it: the whole path, and the part inside."""
+    """Yield the path of a function and of those defined in it, each with its part inside."""
     path = _path(function)
     yield path, ()
     if "<locals>" not in function.__qualname__:
@@ -175,9 +175,9 @@ def _definitions(function: FunctionType) -> Iterator[tuple[tuple[str, ...], tupl
 
 
 def _path(function: FunctionType) -> tuple[str, ...]:
-    """The names of the classes and functions around a function, and its own.
+    """Return the names of the classes and functions that enclose a function, and its own.
 
-    A wrapper may have been given another function's name; its code has not.
+    A wrapper may have been given another function's name; its code still has the original one.
     """
     qualname = getattr(function.__code__, "co_qualname", function.__qualname__)
     parts = [part for part in qualname.split(".") if part != "<locals>"]
@@ -232,7 +232,7 @@ def _match(path: Sequence[str], segments: Sequence[Segment]) -> Iterator[int]:
 def methods(owner: object, segments: Sequence[Segment]) -> list[Found]:
     """Find the methods of an object or class that the first segment names.
 
-    What the object itself overrides comes first, then its class and the classes that inherits.
+    What the object itself overrides comes first, then its class, then the base classes.
     """
     if not segments or not isinstance(segments[0], str):
         return []
@@ -248,7 +248,7 @@ def methods(owner: object, segments: Sequence[Segment]) -> list[Found]:
 def _method(owner: object, name: str, rest: tuple[Segment, ...]) -> list[Found]:
     attribute = _static(owner, name)
     is_free = isinstance(attribute, staticmethod | classmethod)
-    # A function among the object's own attributes is called as it is.
+    # A function among the object's own attributes is called without the object.
     is_own = isinstance(attribute, FunctionType) and name in _instance_dict(owner)
     return [
         Found(function, rest, "", name, not (is_free or (is_own and function is attribute)))
@@ -257,7 +257,7 @@ def _method(owner: object, name: str, rest: tuple[Segment, ...]) -> list[Found]:
 
 
 def _into_inner(match: Found) -> list[Found]:
-    """Take `forward.inner.x` as the variable of a function inside, if there is such a function."""
+    """Read `forward.inner.x` as the variable of a function inside, if there is such a function."""
     best = [match]
     for _, path in _inner_codes(match.function.__code__):
         if tuple(str(part) for part in match.rest[: len(path)]) == path:
@@ -279,7 +279,7 @@ def _existing_inner(outer: FunctionType, path: tuple[str, ...]) -> list[Function
 
 
 def _static(owner: object, name: str) -> object:
-    """Look an attribute up without running any code."""
+    """Find an attribute without running any code."""
     own = owner.__dict__ if isinstance(owner, type) else _instance_dict(owner)
     if name in own:
         return own[name]
@@ -349,7 +349,7 @@ def _is_plain_callable(found: object) -> bool:
 
 
 def _hidden(wrapper: FunctionType, name: str) -> FunctionType | None:
-    """Look for the function of this name in what an opaque wrapper closes over."""
+    """Find the function of this name in the closure of an opaque wrapper."""
     if not name or wrapper.__code__.co_name == name or not wrapper.__closure__:
         return None
     pending: list[Any] = list(_cells(wrapper))

@@ -1,7 +1,7 @@
-"""The object that instrumented code reaches through one global name, and passes on to the probe.
+"""The object that instrumented code finds under a global name, and through which it calls a probe.
 
-In: a probe. Out: calls of it, until `silence`. Instrumented code that still runs when it is
-removed (a suspended generator, another thread) goes on calling, and nothing happens.
+In: a probe. Out: calls of it, until `silence`. Instrumented code that still runs after it is
+removed (a suspended generator, another thread) goes on calling the hooks, which then do nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _never() -> bool:
 
 
 class CodeHooks:
-    """What the code calls. Its attributes are the probe's own methods: one call, not two."""
+    """What the code calls. Its attributes are the probe's own methods, to save a second call."""
 
     __slots__ = (
         "__weakref__", "_salvaged", "any_error", "bound", "compiling", "deleted", "entered",
@@ -58,18 +58,18 @@ class CodeHooks:
         self.line = probe.line
 
     def silence(self) -> None:
-        """Tell the probe nothing any more, and let go of it."""
+        """Stop calling the probe, and drop the reference to it."""
         self._listen(SILENT)
 
     def __reduce__(self) -> tuple[Callable[[Probe], CodeHooks], tuple[Probe]]:
-        # A function pickled by value takes its globals along; elsewhere nobody listens.
+        # A function pickled by value takes its globals along; elsewhere there is no probe.
         return CodeHooks, (SILENT,)
 
     def polling(self, sites: tuple[Site, ...], owner: object, *values: object) -> None:
         for site, value in zip(sites, values, strict=True):
             self.polled(site, value, owner)
 
-    # What the code calls inside an expression returns the value it was given.
+    # Hooks that the code calls inside an expression return the value they were given.
 
     def binding(self, site: Site, value: Any, owner: object) -> Any:
         self.bound(site, value, owner)
@@ -100,7 +100,7 @@ class CodeHooks:
             self.probe.raised(site, error, owner)
 
     def salvaged(self, site: Site, value: object, owner: object) -> None:
-        """Poll where an exception was caught: the statement that raised may have changed it."""
+        """Poll after a caught exception: the statement that raised may have changed the value."""
         traceback = sys.exc_info()[2]
         line = (traceback.tb_lineno if traceback is not None else None) or site.line
         key = (id(site), line)
@@ -111,12 +111,12 @@ class CodeHooks:
         self.polled(at, value, owner)
 
 
-# References to the code that needs hooks, by their identity: those to equal code are equal.
+# References to the code that needs hooks, by their ids, as references to equal code are equal.
 _needing: dict[int, weakref.ref[CodeType]] = {}
 
 
 def inject(hooks: CodeHooks, namespace: dict[str, Any], code: CodeType) -> None:
-    """Give `code` the name it calls; take it away when no code that needs it is left."""
+    """Define the global name that `code` calls; delete it when no code that needs it is left."""
     parts = [part for part in code_tree(code) if hooks.name in part.co_names]
     if not parts:
         return

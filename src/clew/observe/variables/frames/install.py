@@ -1,7 +1,7 @@
-"""Follow functions: swap their code for code that tells a probe, and put it back.
+"""Follow functions: replace their code by code that calls a probe, and restore it.
 
 In: targets and a probe. Out: an `Installed`, which undoes it. Several uses of one function compose,
-and end in any order, because its code is made from the source anew for whoever is left.
+and end in any order, because its code is made from the source again for those that are left.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PARTIAL = {
 class _Use:
     """One probe that follows something in a function.
 
-    It is told through the `hooks` of each code that the function has got while it is followed:
+    It is called through `hooks`, one for each code that the function has had while it is followed:
     calls go on with the code they began with.
     """
 
@@ -49,13 +49,13 @@ class _Use:
     hooks: list[CodeHooks] = field(default_factory=list)
 
     def end(self) -> None:
-        """Tell the probe nothing any more."""
+        """Stop calling the probe."""
         for hooks in self.hooks:
             hooks.silence()
 
 
 class _State:
-    """One function while anybody follows it."""
+    """One function while at least one probe follows it."""
 
     __slots__ = ("care", "definition", "function", "original", "ours", "uses")
 
@@ -68,7 +68,7 @@ class _State:
         self.care = GUARDED
 
     def apply(self) -> None:
-        """Give the function the code its uses ask for, if nobody else has changed it since."""
+        """Give the function the code its uses ask for, unless its code was changed elsewhere."""
         function, before = self.function(), self.ours
         if function is None or function.__code__ is not (before or self.original):
             return
@@ -122,10 +122,10 @@ _states: weakref.WeakKeyDictionary[FunctionType, _State] = weakref.WeakKeyDictio
 
 
 class Installed:
-    """What `instrument` put in place.
+    """The functions that `instrument` follows.
 
     `fallbacks` lists functions that are followed without their source, at a higher cost, `partial`
-    those of which not everything is told, `unseen` those not followed at all; with the reasons.
+    those of which not everything is reported, `unseen` those not followed at all; with the reasons.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Installed:
         self.partial: list[tuple[FunctionType, str]] = []
 
     def uninstall(self) -> None:
-        """Put everything back; a second time does nothing."""
+        """Restore the code of all functions; a second call does nothing."""
         with _lock:
             uses, self._uses = self._uses, []
             for state, use in uses:
@@ -225,7 +225,7 @@ class Installed:
 
 
 def _merged(targets: Iterable[Target]) -> list[Target]:
-    """Make one target of those on the same function, so that each thing is told once."""
+    """Make one target of those on the same function, so that each event is reported once."""
     grouped: dict[tuple[int, str], list[Target]] = {}
     for target in targets:
         grouped.setdefault((id(target.function), target.inner), []).append(target)
@@ -262,12 +262,12 @@ def instrument(
     compiling: Callable[[], bool] | None = None,
     only_source: bool = False,
 ) -> Installed:
-    """Tell `probe` what happens in the targets until `uninstall`.
+    """Report to `probe` what happens in the targets until `uninstall`.
 
-    Several targets on one function are one: what any of them asks for is told once.
+    Several targets on one function are one: what any of them asks for is reported once.
 
-    With `compiling` (torch.compiler.is_compiling), functions get a second body that is taken where
-    it says yes: one without `try`, which tells bindings, polls of names surely bound and returns,
+    With `compiling` (torch.compiler.is_compiling), functions get a second body that runs where it
+    returns True: one without `try`. It reports bindings, polls of names surely bound and returns,
     and neither the beginning nor the end of the call. With `only_source`, functions whose source
     cannot be found are not followed.
     """

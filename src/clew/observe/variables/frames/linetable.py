@@ -1,7 +1,7 @@
-"""Mend the tables of rewritten code: put what was added to the line that ran before it.
+"""Correct the line tables of rewritten code: give added code the line that ran before it.
 
 In: code compiled from a tree in which some nodes stand `NOWHERE`. Out: the same code, with those
-instructions at the place of the one before each: no debugger sees a line that is not there.
+instructions at the place of the one before each: no debugger sees a line that does not exist.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from clew.observe.variables.frames.hooks import code_tree
 
-# Further down than any source goes, yet near enough for the table of 3.10, which moves by 127.
+# Past the end of any source, yet near enough for the table of 3.10, which moves by 127.
 NOWHERE = 1 << 20
 
 _Place: TypeAlias = tuple[int | None, int | None, int | None, int | None]
@@ -23,7 +23,7 @@ _LONG_FORM, _NO_COLUMNS, _NO_PLACE = 14, 13, 15
 
 
 def settle(code: CodeType) -> CodeType:
-    """Give every instruction that stands nowhere a place, here and in nested code."""
+    """Give every instruction that is `NOWHERE` a place, here and in nested code."""
     consts = tuple(settle(c) if isinstance(c, CodeType) else c for c in code.co_consts)
     if any(new is not old for new, old in zip(consts, code.co_consts, strict=True)):
         code = code.replace(co_consts=consts)
@@ -34,7 +34,7 @@ def settle(code: CodeType) -> CodeType:
 
 
 def is_fragile(code: CodeType) -> bool:
-    """Tell whether torch.compile may fail to split this code where its graph breaks.
+    """Return whether torch.compile may fail to split this code where its graph breaks.
 
     Seen in torch 2.13: it loses its place when a protected stretch, or its handler, begins with
     an instruction whose argument does not fit into one byte.
@@ -47,7 +47,7 @@ def is_fragile(code: CodeType) -> bool:
 
 
 def _protected(table: bytes) -> Iterator[int]:
-    """The offsets at which the stretches of an exception table and their handlers begin."""
+    """Yield the offsets at which the ranges of an exception table and their handlers begin."""
     numbers = iter(_numbers(table))
     for start, _length, target, _depth in zip(numbers, numbers, numbers, numbers, strict=False):
         yield 2 * start
@@ -84,7 +84,7 @@ def _encode(code: CodeType) -> bytes:
 
 
 def _runs(code: CodeType) -> Iterator[tuple[_Place, int]]:
-    """Stretches of instructions at one place, as (place, number of code units)."""
+    """Yield runs of instructions at one place, as (place, number of code units)."""
     positions: Iterator[_Place] = getattr(code, "co_positions")()  # noqa: B009 - 3.10 has none
     place: _Place = (code.co_firstlineno, code.co_firstlineno, 0, 0)
     run, units = place, 0

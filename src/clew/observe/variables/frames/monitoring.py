@@ -1,7 +1,7 @@
 """Learn what functions do from `sys.monitoring` (Python 3.12 and later).
 
-In: watches on code objects, and who is asked about calls of other code. Out: their methods called.
-Instructions that matter to no watch are switched off one by one, as they are met.
+In: watches on code objects, and functions to ask about other calls. Out: calls of their methods.
+Instructions that matter to no watch are switched off one by one, when they first run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _watches: dict[int, list[CodeWatch]] = {}
 _callers: list[Callable[[CodeType, FrameType], bool]] = []
 _tool: int | None = None
 
-# 0, 1, 2 and 5 are by convention the debugger's, coverage's, the profiler's and the optimiser's.
+# By convention 0, 1, 2 and 5 are for a debugger, coverage, a profiler and an optimiser.
 _TOOL_IDS = (3, 4, 2, 1, 0)
 
 
@@ -31,7 +31,7 @@ class Busy(Exception):
 
 
 def add(watch: CodeWatch) -> None:
-    """Begin to tell a watch about its code, also in frames that run it already."""
+    """Begin to notify a watch about its code, also in frames that run it already."""
     with _lock:
         tool = _start()
         _watches.setdefault(id(watch.code), []).append(watch)
@@ -42,7 +42,7 @@ def add(watch: CodeWatch) -> None:
             events.PY_START | events.PY_RESUME | events.PY_RETURN | events.PY_YIELD
             | events.INSTRUCTION,
         )  # fmt: skip
-        # What was switched off for one watch may matter to another.
+        # An instruction switched off for one watch may matter to another.
         _monitoring.restart_events()
 
 
@@ -57,7 +57,7 @@ def remove(watch: CodeWatch) -> None:
 
 
 def add_caller(asked: Callable[[CodeType, FrameType], bool]) -> None:
-    """Ask about every call: False means never again for that code."""
+    """Call `asked` at every call; if it returns False, never again for that code."""
     with _lock:
         tool = _start()
         _callers.append(asked)
@@ -75,7 +75,7 @@ def remove_caller(asked: Callable[[CodeType, FrameType], bool]) -> None:
 
 
 def ask_again() -> None:
-    """Ask again about calls of code that nobody wanted to hear of."""
+    """Ask again about calls of code for which the answer was False."""
     with _lock:
         if _tool is not None:
             _monitoring.restart_events()
@@ -99,7 +99,7 @@ def _start() -> int:
 
 
 def _set_events(tool: int) -> None:
-    # These cannot be asked for one code object alone; they cost only where exceptions pass.
+    # PY_UNWIND cannot be set for one code object alone; it costs only where exceptions pass.
     events = _monitoring.events.PY_UNWIND
     if _callers:
         events |= _monitoring.events.PY_START
@@ -169,9 +169,9 @@ def _on_instruction(code: CodeType, offset: int) -> object:
 
 
 def join_thread() -> Callable[[], None]:
-    """Every thread is seen anyway."""
+    """Do nothing: `sys.monitoring` covers every thread."""
     return _nothing
 
 
 def _nothing() -> None:
-    """There is nothing to undo."""
+    """Do nothing, as there is nothing to undo."""

@@ -1,7 +1,7 @@
 """Walk into a value along the rest of an address: `cache.k.0`, `self.*.running_var`, `**`.
 
 In: a value and segments. Out: the places that match, with the path that leads there.
-Looks only at what is stored (dicts, sequences, fields, instance attributes): no property runs, no
+Reads only what is stored (dicts, sequences, fields, instance attributes): no property runs, no
 iterator moves, no tensor, array or string is taken apart. Must not know: torch or NumPy.
 """
 
@@ -28,7 +28,7 @@ _MISSING = object()
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What a path led to, as (path, value); `cut` says which limit left something out."""
+    """The places that a path leads to, as (path, value); `cut` is the limit that left some out."""
 
     places: tuple[tuple[str, object], ...]
     cut: str | None = None
@@ -101,18 +101,18 @@ def _is_deep(segment: Segment) -> bool:
 
 
 def _is_offered(name: Segment, pattern: Segment) -> bool:
-    """Keep private attributes out of wildcards that do not ask for them; keys are never private."""
+    """Return whether a wildcard may match: `_` attributes need a pattern with `_`; keys do not."""
     private = isinstance(name, str) and not isinstance(name, Key) and name.startswith("_")
     return not private or str(pattern).startswith("_")
 
 
 def children(value: object) -> list[Child]:
-    """What a value holds, by field, key or index."""
+    """Return what a value holds, by field, key or index."""
     return list(_shape_of(type(value)).children(value))
 
 
 def child_named(value: object, segment: Segment) -> list[Child]:
-    """What a value holds under one name: a list of one or none."""
+    """Return what a value holds under one name: a list of one or none."""
     return _shape_of(type(value)).named(value, segment)
 
 
@@ -130,15 +130,15 @@ def _nothing(value: object) -> Iterator[Child]:
 
 
 def _grad_only(value: Any, segment: Segment) -> list[Child]:
-    """A tensor is one value; of what it carries, only the gradient has an address."""
+    """Return the gradient of a tensor: of all that it holds, only that has an address."""
     if segment != "grad" or not _has(type(value), "retains_grad"):
         return []
-    # Torch warns about the gradient of any other tensor, which it does not keep.
+    # Torch warns at the gradient of any other tensor, as it does not store it.
     return [("grad", value.grad)] if value.is_leaf or value.retains_grad else []
 
 
 def _items(value: dict[Any, Any]) -> Iterator[Child]:
-    # `dict.items`, as a subclass may do anything in its own.
+    # `dict.items`, as the `items` of a subclass may run any code.
     for key, child in list(dict.items(value)):
         yield (key if type(key) is int else Key(key)), child
 
@@ -151,12 +151,12 @@ def _item(value: dict[Any, Any], segment: Segment) -> list[Child]:
         found = dict.get(value, key, _MISSING)
         if found is not _MISSING:
             return [(key if type(key) is int else Key(key), found)]
-    # A key may also be an enum, a tuple, anything: then its text is its name.
+    # A key may also be an enum, a tuple or any other object: then its text is its name.
     return [(name, child) for name, child in _items(value) if str(name) == str(segment)]
 
 
 def _stored(value: Any) -> list[object]:
-    # The iterator of the base, as a subclass may do anything in its own.
+    # The iterator of the base, as that of a subclass may run any code.
     base = next(base for base in (list, tuple, deque) if isinstance(value, base))
     return list(base.__iter__(value))
 
@@ -216,7 +216,7 @@ def _class_attribute(cls: type, name: str) -> list[Child]:
     for base in cls.__mro__:
         if name in base.__dict__:
             found = base.__dict__[name]
-            # What has `__get__` would run code: a property, a method.
+            # A property, a method: what has `__get__` would run code.
             return [] if _has(type(found), "__get__") else [(name, found)]
     return []
 
@@ -249,7 +249,7 @@ def _instance_dict(value: object) -> dict[str, Any]:
 
 
 def _is_module(own: dict[str, Any]) -> bool:
-    """Tell an nn.Module by what it keeps, without importing torch."""
+    """Return whether it is an nn.Module, by the dicts it has, without importing torch."""
     return all(isinstance(own.get(part), dict) for part in _MODULE_DICTS)
 
 

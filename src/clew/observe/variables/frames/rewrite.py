@@ -1,8 +1,8 @@
-"""Put calls of probes into a function: after each binding, around the call, before each line.
+"""Put calls of probes into a function: after each binding, at its start and end, before each line.
 
-In: a function's syntax tree and who follows what in it. Out: the same tree, changed in place, that
-does what it did and tells the probes. No name is added to the function's locals.
-Must not know: where the tree comes from, or what becomes of it.
+In: a function's syntax tree and what each probe follows in it. Out: the same tree, changed in
+place, that does what it did and calls the probes. No name is added to the function's locals.
+Must not know: where the tree comes from, or what is done with it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from clew.observe.variables.frames.scope import (
 from clew.observe.variables.frames.statements import Statements
 from clew.observe.variables.frames.telling import Block
 
-# How much a function's code is changed for the probes. torch.compile gives a function up when its
+# How much a function's code is changed for the probes. torch.compile gives up on a function if its
 # graph breaks inside a `try`, and fails on some large ones that hold a `try` at all.
 GUARDED, UNGUARDED, BARE = range(3)
 
@@ -33,9 +33,9 @@ GUARDED, UNGUARDED, BARE = range(3)
 def rewrite(
     node: Def, code: CodeType, qualname: str, uses: Sequence[Use], care: int = GUARDED
 ) -> None:
-    """Instrument a definition, and the definitions inside it that somebody follows.
+    """Instrument a definition, and the definitions inside it that a probe follows.
 
-    UNGUARDED leaves out polls of names that may have no value, BARE also the call's begin and end.
+    UNGUARDED leaves out polls of names that may have no value, BARE also the call's start and end.
     """
     _rewrite_inner(node.body, code, qualname, [use for use in uses if use.inner], care)
     own = [use for use in uses if not use.inner]
@@ -61,7 +61,7 @@ def rewrite(
 
 
 def _in_order(names: set[str], code: CodeType, at: ast.stmt) -> ast.stmt:
-    """Name the variables in their old order, which is that of `locals()`, in code never made."""
+    """Write the variables in their old order, that of `locals()`, in a branch never compiled."""
     loads: Block = [ast.Expr(emit.load(name)) for name in code.co_varnames if name in names]
     found: ast.stmt = emit.place(ast.If(ast.Constant(0), loads or [ast.Pass()], []), at)
     return found
@@ -120,7 +120,7 @@ def _is_expression(node: ast.AST) -> bool:
 
 
 def nested_code(code: CodeType, node: Any) -> CodeType | None:
-    """The code, among the constants of `code`, that was compiled from a nested definition."""
+    """Find the code, among the constants of `code`, that a nested definition was compiled to."""
     line = node.decorator_list[0].lineno if node.decorator_list else node.lineno
     for const in code.co_consts:
         if not isinstance(const, CodeType):

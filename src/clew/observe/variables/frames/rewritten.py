@@ -1,7 +1,7 @@
-"""Rewritten code of functions, kept so that the next to follow the same function gets it at once.
+"""A cache of rewritten code, for the next probe that follows the same function.
 
 In: a definition, the code it was compiled to, and what to follow in it. Out: code that calls the
-hooks by the names they have this time, and the sites it speaks of. Must not keep: hooks or probes.
+hooks by the names they have this time, and its sites. Must not hold: hooks or probes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _Options: TypeAlias = tuple[tuple[str, ...], bool, bool, bool, bool]
 class Rewritten:
     """Code made for some uses, in which placeholders stand for the names of their hooks.
 
-    `care` says how much had to be left out. Of each use there are what it asked for, which names
-    it wants of those that occur, and the sites.
+    `care` says how much had to be left out. For each use, `options` is what it asked for, `wants`
+    which of the names that occur it follows, and `tables` has the sites.
     """
 
     original: CodeType
@@ -38,7 +38,7 @@ class Rewritten:
     tables: tuple[SiteTable, ...]
 
     def serves(self, uses: Sequence[Use]) -> bool:
-        """Tell whether it is what would be made for these uses."""
+        """Return whether it is what would be made for these uses."""
         return self.options == tuple(map(_options, uses)) and all(
             use.wants(name) is answer
             for use, wants in zip(uses, self.wants, strict=True)
@@ -46,7 +46,7 @@ class Rewritten:
         )
 
     def code_calling(self, names: Sequence[str]) -> CodeType:
-        """A code object of its own, that calls hooks by these names."""
+        """Return a new code object that calls hooks by these names."""
         return _renamed(self.code, {_placeholder(i): name for i, name in enumerate(names)})
 
 

@@ -1,7 +1,7 @@
 """Follow what cannot be rewritten: frames that run already, functions without source, callees.
 
 In: a frame, a code object, or a place in the call tree, and a probe. Out: a handle that stops it.
-Chooses `sys.monitoring` where there is one, and a trace function where there is not.
+Uses `sys.monitoring` where Python has it, and a trace function elsewhere.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from clew.observe.variables.frames.hooks import SILENT
 from clew.observe.variables.frames.sites import Probe
 from clew.observe.variables.frames.stepping import BUDGET, CodeWatch, Params
 
-# Whether a call is worth following: this one and all to come, not this one, none, or none as yet.
+# Whether to follow a call: this one and all later ones, not this one, never, or not as yet.
 Answer: TypeAlias = Literal["yes", "no", "never", "later"]
 
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
@@ -27,7 +27,7 @@ _driver = monitoring if monitoring.AVAILABLE else tracing
 
 
 class Following:
-    """Something followed; `stop` ends it, and a second time does nothing."""
+    """Code that is followed; `stop` ends it, and a second call does nothing."""
 
     def __init__(self) -> None:
         self._watches: list[CodeWatch] = []
@@ -84,14 +84,14 @@ def follow_code(
     )
     del running
     for part in _comprehensions(code):
-        # What `:=` binds in there is a name of the function around it.
+        # What `:=` binds in a comprehension is a name of the enclosing function.
         bound = _outer_names(part, wanted)
         following._add(CodeWatch(part, bound, probe, origin=code, calls=False))
     return following
 
 
 def running_frames() -> Iterator[FrameType]:
-    """The frames that run now and can be followed: before Python 3.12, those of this thread."""
+    """Yield the frames that run now and can be followed: before Python 3.12, of this thread."""
     here = threading.get_ident()
     for thread, top in sys._current_frames().items():
         frame: FrameType | None = top if thread == here or monitoring.AVAILABLE else None
@@ -122,7 +122,7 @@ def follow_frame(
 ) -> Following:
     """Follow one frame that runs already, from where it is, until `stop` or its end.
 
-    Before Python 3.12 it must be a frame of this thread. Tells no `entered` and no `left`.
+    Before Python 3.12 it must be a frame of this thread. `entered` and `left` are not called.
     """
     following = Following()
     _join(following, frame, wanted, probe, lines=lines, polls=polls, origin=origin)
@@ -150,7 +150,7 @@ def _join(
 class FollowingCalls(Following):
     """The functions called below a place; `spent` lists the lines whose budget ran out.
 
-    Can be started again after a stop: what was found out about code is not asked again.
+    Can be started again after a stop: code that is never followed is not asked about again.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class FollowingCalls(Following):
         self.inside = inside
         self.params = params
         self._worthwhile = worthwhile
-        # How often code in scope was called in vain, until a call is worthwhile.
+        # How often code in scope was called without a call that is worth following.
         self._idle: dict[int, tuple[CodeType, int]] = {}
         self.wanted = wanted
         self.probe = probe
@@ -177,13 +177,13 @@ class FollowingCalls(Following):
         self.extent = _Extent()
         self._in_scope = in_scope
         self._known: dict[int, tuple[CodeType, _Callee | None]] = {}
-        # Kept from one start to the next: code that is never followed, and watches on other code.
+        # Valid from one start to the next: code that is never followed, and watches on other code.
         self._never: dict[int, tuple[CodeType, _Callee | None]] = {}
         self._made: dict[int, _Callee] = {}
 
     @property
     def spent(self) -> list[tuple[CodeType, int]]:
-        """Where something ran so often that it was no longer told: code and line."""
+        """Return where something ran so often that it was no longer reported: code and line."""
         found: list[tuple[CodeType, int]] = []
         for code, watch in list(self._known.values()):
             if watch is not None:
@@ -192,7 +192,7 @@ class FollowingCalls(Following):
         return found
 
     def called(self, code: CodeType, frame: FrameType) -> bool:
-        """A call begins: watch its code if it is in scope. Tell whether to be asked again."""
+        """Watch the code of a call that begins, if in scope. Return whether to be asked again."""
         known = self._known.get(id(code))
         if known is None:
             answer = self._answer(code, frame)
@@ -212,7 +212,7 @@ class FollowingCalls(Following):
         return "yes" if self._worthwhile is None else self._worthwhile(code, frame)
 
     def _ask(self, code: CodeType, answer: Answer) -> tuple[CodeType, _Callee | None] | None:
-        """What becomes of code that is called; None if that is not known yet."""
+        """Return the called code with its watch, if it gets one; None if not yet decided."""
         if answer == "yes":
             return code, self._watch(code)
         if answer == "never":
@@ -220,7 +220,7 @@ class FollowingCalls(Following):
             return known
         _, count = self._idle.get(id(code), (code, 0))
         self._idle[id(code)] = (code, count + 1)
-        # Called so often in vain, it is given up.
+        # After that many calls not worth following, it is not asked about again.
         return None if count < self.budget else (code, None)
 
     def ask_again(self) -> None:
@@ -300,7 +300,7 @@ class _Callee(CodeWatch):
 
 
 class _Root(_Callee):
-    """The function below which calls are followed: always told, and it opens the extent."""
+    """The function below which calls are followed: always reported, and it opens the extent."""
 
     def is_over(self) -> bool:
         return False
@@ -319,7 +319,7 @@ class _Root(_Callee):
 
 
 class _Extent:
-    """The stretch of the program below a place: its thread, and threads begun meanwhile."""
+    """The part of the program below a place: its thread, and threads begun meanwhile."""
 
     def __init__(self) -> None:
         self._depth: dict[int, int] = {}
@@ -361,11 +361,11 @@ def follow_calls(
 ) -> FollowingCalls:
     """Follow `root` and every function in scope that runs below it, with all that it binds.
 
-    From a frame, follow it to `stop`, and whatever is called meanwhile. What runs more often than
-    `budget` times at one place is not told there any more; `spent` lists those places. Where only
+    Follow a frame until `stop`, with whatever is called meanwhile. What runs more often than
+    `budget` times at one place is no longer reported there; `spent` lists those places. Where only
     some functions are of interest, `worthwhile` is asked at each call; after a "yes" all calls of
     that code are followed, and after a "later" none is asked about until `ask_again`. Without
-    `inside`, only the calls of the function `root` are told: neither what it does, nor what it
+    `inside`, only the calls of the function `root` are reported: neither what it does, nor what it
     calls. For `params` see `CodeWatch`.
     """
     following = FollowingCalls(in_scope, wanted, probe, budget, lines, worthwhile, inside, params)
@@ -374,6 +374,6 @@ def follow_calls(
 
 
 def join_thread() -> Callable[[], None]:
-    """Follow what is followed on this thread too; the result ends that."""
+    """Follow on this thread too what is followed; call the result to end that."""
     leave: Callable[[], None] = _driver.join_thread()
     return leave

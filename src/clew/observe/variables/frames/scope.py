@@ -1,4 +1,4 @@
-"""What a statement binds, and which names have a value when it runs.
+"""Find what a statement binds, and which names have a value when it runs.
 
 In: syntax trees of one function. Out: names with the nodes that bind them, and a `Flow` of names
 that surely or perhaps have a value. Must not know: what is done with it.
@@ -21,7 +21,7 @@ _SCOPES = (*DEFS, ast.ClassDef, ast.Lambda)
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The names that have a value at one point: on every way there, or on some."""
+    """The names that have a value at one point: on every path to it, or on some."""
 
     sure: frozenset[str]
     maybe: frozenset[str]
@@ -33,7 +33,7 @@ class Flow:
         return Flow(self.sure.difference(names), self.maybe.difference(names))
 
     def perhaps(self, nodes: Iterable[ast.AST]) -> Flow:
-        """The flow when some part of `nodes` ran: what they delete may be gone."""
+        """Return the flow after some part of `nodes` ran: what they delete may be gone."""
         bound, deleted = set[str](), set[str]()
         for node in nodes:
             bound |= stored_names(node)
@@ -45,7 +45,7 @@ NOTHING = Flow(frozenset(), frozenset())
 
 
 def join(*flows: Flow | None) -> Flow | None:
-    """The flow where several ways meet; None is a way that is never gone."""
+    """Return the flow where several paths meet; None is a path that is never taken."""
     met = [flow for flow in flows if flow is not None]
     if not met:
         return None
@@ -69,7 +69,7 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def outside(node: ast.AST) -> list[ast.expr]:
-    """The expressions of a def, class or lambda that run in the scope around it."""
+    """Return the expressions of a def, class or lambda that run in the enclosing scope."""
     found: list[ast.expr | None] = []
     if isinstance(node, (*DEFS, ast.Lambda)):
         found += [*node.args.defaults, *node.args.kw_defaults]
@@ -81,7 +81,7 @@ def outside(node: ast.AST) -> list[ast.expr]:
 
 
 def bindings(node: ast.AST) -> list[Binding]:
-    """The names one statement, target, handler or pattern binds itself, in order."""
+    """Return the names one statement, target, handler or pattern binds itself, in order."""
     if isinstance(node, ast.Name):
         return [(node.id, node)] if isinstance(node.ctx, ast.Store) else []
     if isinstance(node, ast.Assign):
@@ -118,7 +118,7 @@ def _captured(part: ast.AST) -> list[Binding]:
 
 
 def roots(node: ast.AST) -> list[Binding]:
-    """The names below which a statement or target writes or deletes: `x` of `x.a[0] = 1`."""
+    """Return the names below which a node writes or deletes: `x` of `x.a[0] = 1`."""
     if isinstance(node, ast.Attribute | ast.Subscript):
         root: ast.expr = node
         while isinstance(root, ast.Attribute | ast.Subscript):
@@ -140,7 +140,7 @@ def roots(node: ast.AST) -> list[Binding]:
 
 
 def stored_names(node: ast.AST) -> set[str]:
-    """Every name bound somewhere in the scope of `node`."""
+    """Return every name bound somewhere in the scope of `node`."""
     found: set[str] = set()
     for part in walk(node):
         if isinstance(part, ast.NamedExpr):
@@ -153,7 +153,7 @@ def stored_names(node: ast.AST) -> set[str]:
 
 
 def deleted_names(node: ast.AST) -> set[str]:
-    """Every name deleted somewhere in the scope of `node`, also at the end of `except … as`."""
+    """Return every name deleted in the scope of `node`, also at the end of `except … as`."""
     found: set[str] = set()
     for part in walk(node):
         if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Del):
@@ -167,7 +167,7 @@ _EFFECTS = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.AugAssign, ast.Cl
 
 
 def has_effect(*nodes: ast.AST | None) -> bool:
-    """Tell whether running these may change an object: a call, an await, a write below a name."""
+    """Return whether running these may change an object: by a call, an await, a write into it."""
     return any(
         isinstance(part, _EFFECTS)
         or (isinstance(part, DEFS) and bool(part.decorator_list))
@@ -179,21 +179,21 @@ def has_effect(*nodes: ast.AST | None) -> bool:
 
 
 def is_declaration(node: ast.stmt) -> bool:
-    """Tell whether a statement only speaks to the compiler, and no line of it runs."""
+    """Return whether a statement is only for the compiler, and no line of it runs."""
     if isinstance(node, ast.AnnAssign):
         return node.value is None and isinstance(node.target, ast.Name)
     return isinstance(node, ast.Global | ast.Nonlocal)
 
 
 def parameters(node: Def) -> list[ast.arg]:
-    """The parameters in the order of the signature."""
+    """Return the parameters in the order of the signature."""
     args = node.args
     found = [*args.posonlyargs, *args.args, args.vararg, *args.kwonlyargs, args.kwarg]
     return [arg for arg in found if arg is not None]
 
 
 def owner_name(node: Def) -> str | None:
-    """The first parameter, unless its name comes to mean something else in the function."""
+    """Return the first parameter, unless the function binds its name again or deletes it."""
     first = [*node.args.posonlyargs, *node.args.args][:1]
     if not first:
         return None

@@ -1,7 +1,7 @@
-"""What is seen inside a running function, and who is told.
+"""What is followed inside a running function, and what is called when it happens.
 
 A `Site` is one place in one function: a binding, a return, a line. A `Target` says what to follow
-in a function, and a `Probe` is told at each site as it runs. Must not know: how it is done.
+in a function, and a `Probe` is called at each site as it runs. Must not know: how it is done.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Site:
     """One place in one function; `code` is that of the function as its author wrote it.
 
     Columns count characters' UTF-8 bytes from 0, as in `CodeType.co_positions`; they are 0 where
-    Python does not tell them. `name` is the variable, or "".
+    Python does not report them. `name` is the variable, or "".
     """
 
     kind: Kind
@@ -36,41 +36,44 @@ class Site:
 
 
 class Probe(Protocol):
-    """Is told what happens; no method may raise.
+    """Receives what happens in followed functions; no method may raise.
 
     `owner` is the object of the function's first parameter (`self`, whatever its name), None where
-    there is none or the function gives that name to something else.
+    there is none or the function binds that name to something else.
     """
 
     def entered(self, site: Site, owner: object) -> None:
-        """A call began (a generator's: at its first resume); its parameters follow as `bound`."""
+        """Handle a call that began (a generator's: at its first resume).
+
+        Its parameters follow as `bound`.
+        """
 
     def bound(self, site: Site, value: object, owner: object) -> None:
-        """A name was just bound; `site.kind` is "param" for a parameter at the beginning."""
+        """Handle a name that was just bound; `site.kind` is "param" for a call's parameters."""
 
     def polled(self, site: Site, value: object, owner: object) -> None:
-        """A statement ran that may have changed the name's object in place, or what it holds."""
+        """Handle a statement that may have changed the name's object in place, or its contents."""
 
     def deleted(self, site: Site, owner: object) -> None:
-        """A name was deleted by `del`."""
+        """Handle a name that was deleted by `del`."""
 
     def returned(self, site: Site, value: object, owner: object) -> None:
-        """The call evaluated what it returns; `finally` blocks may still run."""
+        """Handle the value that the call will return; `finally` blocks may still run."""
 
     def yielded(self, site: Site, value: object, owner: object) -> None:
-        """A generator hands out a value and stops until `resumed`."""
+        """Handle the value that a generator yields; it stops until `resumed`."""
 
     def resumed(self, site: Site, owner: object) -> None:
-        """A generator goes on after a yield; not told where an exception is thrown in."""
+        """Handle a generator that goes on after a yield, but not by an exception thrown in."""
 
     def raised(self, site: Site, error: BaseException, owner: object) -> None:
-        """An exception leaves the call (GeneratorExit: a generator was closed); `left` follows."""
+        """Handle an exception that leaves the call (GeneratorExit: closed); `left` follows."""
 
     def left(self, site: Site, owner: object) -> None:
-        """The call is over, in whichever way."""
+        """Handle the end of the call, by a return or an exception."""
 
     def line(self, site: Site, owner: object) -> None:
-        """A line is about to run; only for targets with `lines`."""
+        """Handle a line that is about to run; only for targets with `lines`."""
 
 
 @dataclass(frozen=True, slots=True)

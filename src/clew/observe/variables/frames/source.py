@@ -1,7 +1,7 @@
 """A function's definition as a syntax tree, and a changed definition as a code object.
 
 In: a function's code. Out: its `def` node with the positions of the file, but only if compiling
-that node gives the very code that runs; and the code of an edited node, fit to take its place.
+that node gives exactly the code that runs; and the code of an edited node, fit to replace it.
 Must not know: what is edited.
 """
 
@@ -32,7 +32,7 @@ _DEF = "__clew_def__"
 _FUTURE = reduce(
     or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 )
-# Flags that tell where the function stands and what decorators made of it, not what it does.
+# Flags that depend on where the function is defined and on its decorators, not on what it does.
 _OF_PLACE = inspect.CO_NESTED | inspect.CO_ITERABLE_COROUTINE
 _QUALNAME_IN_CODE = sys.version_info >= (3, 11)
 
@@ -43,7 +43,7 @@ class NoSource(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """Where a function was defined: its code, and the text of its `def` in place."""
+    """Where a function was defined: its code, and the text of its `def` at its position."""
 
     code: CodeType
     qualname: str
@@ -51,7 +51,7 @@ class Definition:
     imports: tuple[str, ...] = ()
 
     def parse(self) -> Def:
-        """A fresh tree of the definition, without what ran when the function was created."""
+        """Return a new tree of the definition, without what ran when the function was created."""
         with _silence():
             return _strip(_find(ast.parse(self.text), self.code))
 
@@ -81,7 +81,7 @@ _known: dict[tuple[CodeType, str, str], Definition] = {}
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """What is remarkable in the source was said when it was compiled first."""
+    """Suppress warnings about the source: Python gave them when it was first compiled."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -90,7 +90,7 @@ def _silence() -> Iterator[None]:
 def _read(code: CodeType, qualname: str, namespace: dict[str, Any]) -> Definition:
     for fresh in (False, True):
         if fresh:
-            # The file may have been read before it was written anew.
+            # The file may have been rewritten since it was read.
             linecache.checkcache(code.co_filename)
         lines = linecache.getlines(code.co_filename, namespace)
         if code.co_firstlineno > len(lines):
@@ -110,8 +110,8 @@ def _read(code: CodeType, qualname: str, namespace: dict[str, Any]) -> Definitio
     raise NoSource(f"the source in {code.co_filename} is not what was compiled")
 
 
-# Python compiles `np.array(x)` in another way where the module's own text imports `np`. That
-# text is long; so the names are first guessed from their values.
+# Python compiles `np.array(x)` differently where the module's own text imports `np`. That text
+# is long; so the imported names are first guessed from the values of the names.
 
 
 def _likely_imports(code: CodeType, namespace: dict[str, Any]) -> tuple[str, ...]:
@@ -128,7 +128,7 @@ def _is_foreign(value: object, own: object) -> bool:
 
 
 def _imports(text: str) -> tuple[str, ...]:
-    """The names a module's text imports outside its functions and classes."""
+    """Return the names a module's text imports outside its functions and classes."""
     found: dict[str, None] = {}
     with _silence():
         pending: list[ast.AST] = [ast.parse(text)]
@@ -142,7 +142,7 @@ def _imports(text: str) -> tuple[str, ...]:
 
 
 def _block(lines: list[str], first: int) -> str:
-    """The text of one definition, on its own lines and in its own columns."""
+    """Return the text of one definition, at its original lines and columns."""
     block = "".join(inspect.getblock(lines[first - 1 :]))
     if not block[:1].isspace():
         return "\n" * (first - 1) + block
@@ -160,9 +160,9 @@ def _find(tree: ast.Module, code: CodeType) -> Def:
 
 
 def _strip(node: Def) -> Def:
-    """Take away decorators, defaults and annotations: they ran, and are no part of the code.
+    """Remove decorators, defaults and annotations: they have run, and are not part of the code.
 
-    What stands for a decorator keeps its line, where the code object begins.
+    A placeholder for each decorator stays at its line, where the code object begins.
     """
     node.decorator_list = [ast.copy_location(ast.Constant(None), d) for d in node.decorator_list]
     node.returns = None
@@ -179,7 +179,7 @@ def _strip(node: Def) -> Def:
 
 
 def _compile(node: Def, of: Definition) -> CodeType:
-    """Compile `node` among the scopes it was written in, and dig its code out."""
+    """Compile `node` inside scopes like those it was written in, and extract its code."""
     code, cls = of.code, _enclosing_class(of.qualname)
     node.name = _DEF
     body: list[ast.stmt] = [node]
@@ -215,7 +215,7 @@ def _compile(node: Def, of: Definition) -> CodeType:
 
 
 def _complete(statements: list[ast.stmt], node: Def) -> None:
-    """Give the nodes around a definition, which has all it needs, positions and empty fields."""
+    """Give positions and empty fields to the nodes that enclose a complete definition."""
     pending: list[ast.AST] = list(statements)
     while pending:
         added = pending.pop()
@@ -228,7 +228,7 @@ def _complete(statements: list[ast.stmt], node: Def) -> None:
 
 
 def _enclosing_class(qualname: str) -> str | None:
-    """The innermost class around a function, for which private names are mangled."""
+    """Return the innermost class that encloses a function, whose private names it mangles."""
     parts = qualname.split(".")[:-1]
     while parts:
         last = parts.pop()
@@ -250,7 +250,7 @@ def _dig(code: CodeType) -> CodeType:
 
 
 def _renamed(code: CodeType, old: str, new: str) -> CodeType:
-    """Put the qualified name right, here, in nested code and in constants of classes."""
+    """Correct the qualified name, here, in nested code and in constants of classes."""
     consts = []
     for const in code.co_consts:
         if isinstance(const, CodeType):
@@ -272,7 +272,7 @@ _COMPARED = (
 
 
 def _same(a: CodeType, b: CodeType) -> bool:
-    """Tell whether two code objects do the same, at the same lines and columns."""
+    """Return whether two code objects do the same, at the same lines and columns."""
     if any(getattr(a, name) != getattr(b, name) for name in _COMPARED):
         return False
     if len(a.co_consts) != len(b.co_consts):
@@ -283,7 +283,7 @@ def _same(a: CodeType, b: CodeType) -> bool:
 def _same_const(a: object, b: object) -> bool:
     if isinstance(a, CodeType) and isinstance(b, CodeType):
         return _same(a, b)
-    # repr tells 1 from 1.0, True and -0.0, also inside tuples; frozensets have no order.
+    # repr distinguishes 1 from 1.0, True and -0.0, also in tuples; frozensets have no order.
     return (
         type(a) is type(b)
         and (a == b or a != a)

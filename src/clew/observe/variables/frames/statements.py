@@ -1,8 +1,8 @@
 """Put calls of probes between the statements of one function.
 
-In: the body of a function. Out: a body that does the same and tells, with each statement's own
-names in view: which it binds, and which surely have a value by then.
-Must not know: what is told, or how.
+In: the body of a function. Out: a body that does the same and calls the probes, given for each
+statement the names it binds and the names that surely have a value by then.
+Must not know: what the probes are called with, or how.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Statements(Telling):
     ) -> None:
         super().__init__(node, code, qualname, uses, guards=guards)
         self.expressions = Expressions(uses, self.places, self.owner)
-        # Where a value is returned that may be computed from a name not surely bound.
+        # Names not surely bound at a `return` that may change their objects -> that `return`.
         self.late: dict[str, Any] = {}
-        # Statements that are no line of their own.
+        # The ids of statements that are not a line of their own.
         self.split: set[int] = set()
 
     # The call as a whole
@@ -52,7 +52,7 @@ class Statements(Telling):
         failed.append(emit.place(ast.Raise(), at))
         any_error = emit.of_hooks(self.uses[0], "any_error")
         handler = ast.ExceptHandler(any_error, None, failed)
-        # On the way out no line of its own must show.
+        # The code that runs on the way out must not show as a line.
         left = [*self._late_polls(), *self.tell_all("left", "leave", self.node, None)[::-1]]
         attempt = ast.Try(inside or [ast.Pass()], [handler], [], left)
         return [*entered, emit.place(attempt, at)]
@@ -67,7 +67,7 @@ class Statements(Telling):
         return found
 
     def block(self, body: Block, at: Any) -> Block:
-        """Rewrite the function's own block: parameters first, and what it returns at its end."""
+        """Rewrite the function's own block: parameters first, the implicit return at its end."""
         told: Block = []
         for arg in parameters(self.node):
             for use in emit.interested(self.uses, arg.arg):
@@ -208,7 +208,7 @@ class Statements(Telling):
     _AsyncWith = _With
 
     def _split_with(self, node: Any) -> None:
-        """Write `with a() as x, b() as y` as two, where `x` is told before `b()` may fail."""
+        """Split `with a() as x, b() as y` in two, so that `x` is reported before `b()` may fail."""
         for index, item in enumerate(node.items[:-1], 1):
             if any(use.wants(name) for name, _ in bindings(item) for use in self.uses):
                 rest = ast.copy_location(type(node)(node.items[index:], node.body), node)
@@ -278,7 +278,7 @@ class Statements(Telling):
         ], after
 
     def _guard(self, guard: ast.expr, told: Block) -> ast.expr:
-        """Tell what was captured before the guard is asked: it stays bound if that says no."""
+        """Report captured names before the guard runs: they stay bound if the guard is false."""
         calls = [statement.value for statement in told if isinstance(statement, ast.Expr)]
         if not calls:
             return guard

@@ -1,7 +1,7 @@
-"""Tell a probe what a function does, from the instructions it runs.
+"""Report to a probe what a function does, from the instructions it runs.
 
 In: frames and the offsets they reach, from `monitoring` or `tracing`. Out: the same calls of a
-probe that rewritten code makes. Keeps neither frames nor values.
+probe that rewritten code makes. Holds neither frames nor values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Params: TypeAlias = Literal["wanted", "begin", "followed"]
 
 
 class _FrameState:
-    """What is known of one running frame."""
+    """The state of one running frame."""
 
     __slots__ = ("entered", "holds", "line", "pending")
 
@@ -36,8 +36,9 @@ class _FrameState:
 class CodeWatch:
     """One probe's interest in one code object; with `only`, in one frame that runs it.
 
-    Without `inside`, calls are told with their parameters and results, and nothing in between.
-    `params` are told if they are `wanted`, always as calls "begin", or "followed" as if wanted.
+    Without `inside`, calls are reported with their parameters and results, and nothing in between.
+    `params` says which parameters: those that are "wanted"; with "begin" all, as calls begin; with
+    "followed" all, and they are then followed as if wanted.
     """
 
     def __init__(
@@ -73,11 +74,11 @@ class CodeWatch:
         self._params = [n for n in self.map.params if params != "wanted" or self._wanted.get(n)]
         steps = self.map.steps if inside else {}
         self._steps = {at: step for at, step in steps.items() if self._matters(step)}
-        # Bindings are told at the instruction after, where the name has its value. Where that may
-        # be reached in another way, the binding itself has to be seen first.
+        # Bindings are reported at the next instruction, where the name has its value. Where that
+        # may be reached by a jump, the binding itself has to be seen first.
         self._done = {after[0]: step for step, after in self._certain()}
         self._after = {o for at in self._steps for o in self.map.following.get(at, ())}
-        # The instructions of interest.
+        # The offsets of the instructions of interest.
         self.offsets = frozenset((*self._steps, *self._done, *self._after))
         self._hits: dict[int, int] = {}
         self.calls: dict[int, _FrameState] = {}
@@ -97,7 +98,7 @@ class CodeWatch:
         )
 
     def _certain(self) -> list[tuple[NameStep, tuple[int, ...]]]:
-        """The bindings that surely ran when the instruction after them does."""
+        """Return the bindings that surely ran when the instruction after them runs."""
         found: list[tuple[NameStep, tuple[int, ...]]] = []
         for at, step in list(self._steps.items()):
             after = self.map.following.get(at, ())
@@ -113,14 +114,14 @@ class CodeWatch:
         return found
 
     def renew(self, probe: Probe) -> None:
-        """Begin anew, as if nothing had been told."""
+        """Reset, as if nothing had been reported."""
         self.probe = probe
         self.spent.clear()
         self._hits.clear()
         self.calls.clear()
 
     def spent_lines(self) -> set[int]:
-        """The lines at which the budget ran out."""
+        """Return the lines at which the budget ran out."""
         steps = [self._done.get(o) or self._steps.get(o) for o in self.spent]
         return {step.at[0] for step in steps if step is not None}
 
@@ -134,7 +135,7 @@ class CodeWatch:
     # Events
 
     def entered(self, frame: FrameType) -> bool:
-        """A call begins; tell whether the next one is worth being told."""
+        """Handle a call that begins; return whether the next one is to be reported."""
         if not self.follows(frame) or id(frame) in self.calls:
             return True
         self.calls[id(frame)] = _FrameState(self.tells_calls, self.code.co_firstlineno, self._holds)
@@ -149,7 +150,7 @@ class CodeWatch:
         return True
 
     def step(self, frame: FrameType, offset: int) -> bool:
-        """An instruction is about to run; tell whether it is worth being told again."""
+        """Handle an instruction about to run; return whether it is to be reported again."""
         if offset not in self.offsets:
             return False
         step, done = self._steps.get(offset), self._done.get(offset)
@@ -219,10 +220,10 @@ class CodeWatch:
             _, owner = self._values(frame)
             self.probe.resumed(self._here("yield", frame), owner)
 
-    # What is told
+    # Calls of the probe
 
     def _last(self, frame: FrameType, call: _FrameState) -> object:
-        """Tell what the last instructions did, before the frame stops or goes; return its owner."""
+        """Report the last instructions before the frame stops or ends; return its owner."""
         if call.pending is not None:
             pending, call.pending = call.pending, None
             self._tell_step(frame, pending)
@@ -253,7 +254,7 @@ class CodeWatch:
         call.line = step.line
 
     def _may_poll(self, call: _FrameState) -> bool:
-        """Whether there may be something to poll; bindings that are spent tell no more of any."""
+        """Return whether there may be something to poll; spent bindings no longer set `holds`."""
         return self.polls and (call.holds or bool(self.spent))
 
     def _poll(

@@ -1,6 +1,6 @@
-"""What rewritten code tells the probes at each place of a function, as statements.
+"""Write the statements that call the probes at each place of a function.
 
-In: one function, who follows what in it, and names with their flow. Out: statements to put there.
+In: one function, what each probe follows in it, and names with their flow. Out: statements.
 Must not know: the kinds of statements a function is made of.
 """
 
@@ -30,7 +30,7 @@ _SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)
 
 
 class Telling:
-    """Writes what is told inside one function; `guards`: also of names not surely bound."""
+    """Writes the calls of probes in one function; `guards`: also for names not surely bound."""
 
     def __init__(
         self, node: Def, code: CodeType, qualname: str, uses: Sequence[Use], *, guards: bool
@@ -41,7 +41,7 @@ class Telling:
         self.owner = owner_name(node)
         self.places = emit.Places(code, qualname)
         self.free = [name for name in code.co_freevars if name != "__class__"]
-        # Where nobody polls, it does not matter which names have a value.
+        # Where no probe polls, it does not matter which names have a value.
         self.polled_at_all = any(use.polls for use in uses)
         self.names = self._all_names(node) if self.polled_at_all else []
         self.start = NOTHING.bind([arg.arg for arg in parameters(node)])
@@ -57,7 +57,7 @@ class Telling:
         return found
 
     def _all_names(self, node: Def) -> list[str]:
-        """All names of the function that may be polled, in a steady order."""
+        """Return all names of the function that may be polled, in a stable order."""
         found = dict.fromkeys(arg.arg for arg in parameters(node))
         for statement in node.body:
             found |= dict.fromkeys(sorted(stored_names(statement)))
@@ -144,7 +144,7 @@ class Telling:
         return told
 
     def _poll_all(self, use: Use, names: list[str], node: Any) -> ast.expr:
-        """One call for all names, as there may be many of them after many statements."""
+        """Write one call for all names, as there may be many of them after many statements."""
         sites = [self.places.site("poll", name, node) for name in names]
         if len(names) == 1:
             return self.told(use, "polled", sites[0], names[0])

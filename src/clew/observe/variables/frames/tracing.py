@@ -1,7 +1,7 @@
 """Learn what functions do from `sys.settrace` (before Python 3.12).
 
-In: watches on code objects, and who is asked about calls of other code. Out: their methods called.
-Whoever had set a trace function before is told everything as before, and finds it set afterwards.
+In: watches on code objects, and functions to ask about other calls. Out: calls of their methods.
+A trace function that was set before still receives everything, and is set again afterwards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from clew.observe.variables.frames.stepping import CodeWatch
 _lock = threading.RLock()
 _watches: dict[int, list[CodeWatch]] = {}
 _callers: list[Callable[[CodeType, FrameType], bool]] = []
-# Code that nobody wants to hear of again, held so that no other code gets its id.
+# Code that is not asked about again, held so that no other code gets its id.
 _dull: dict[int, CodeType] = {}
 _last_dull: CodeType | None = None
 _RETURN = dis.opmap.get("RETURN_VALUE")
@@ -35,7 +35,7 @@ class _Tracer:
     def __init__(self) -> None:
         self.before = sys.gettrace()
         self.before_threads = getattr(threading, "_trace_hook", None)
-        # The very object that is set: a bound method is made anew at each access.
+        # The same object that is set: a bound method is a new object at each access.
         self.function = self._called if self.before is not None else self._called_first()
         self.thread = threading.get_ident()
         self.active = True
@@ -51,7 +51,7 @@ class _Tracer:
         threading.settrace(self.before_threads)
 
     def _called_first(self) -> Callable[[FrameType, str, object], Any]:
-        """The trace function where there was none before; it runs at each call of the program."""
+        """Make the trace function where none was set; it runs at each call of the program."""
         dull, choose = _dull, self._choose
 
         def called(frame: FrameType, event: str, arg: object) -> Any:
@@ -86,17 +86,17 @@ class _Tracer:
             return theirs
         ours = _Local(theirs, frame.f_code)
         ours.told(frame, "call", arg)
-        # What a generator does with an exception is seen in its instructions.
+        # How a generator handles an exception is seen in its instructions.
         is_generator = bool(frame.f_code.co_flags & _GENERATOR)
         frame.f_trace_opcodes = bool(ours.offsets) or is_generator
         if theirs is None and not is_generator:
-            # Instructions tell of lines too. A generator may outlive us, and be debugged.
+            # Instructions show lines too. A generator may outlive the watch, and be debugged.
             frame.f_trace_lines = False
         return ours.trace
 
 
 class _Local:
-    """The trace function of one frame: tells the watches, and whoever else traces it."""
+    """The trace function of one frame: calls the watches, and any other trace function."""
 
     __slots__ = ("error", "handled", "offsets", "theirs")
 
@@ -104,7 +104,7 @@ class _Local:
         self.theirs = theirs
         self.error: BaseException | None = None
         watches = _watches.get(id(code), ())
-        # The instructions that matter, to pass over all others at once.
+        # The instructions that matter, to skip all others at once.
         self.offsets: set[int] = set().union(*(watch.offsets for watch in watches))
         self.handled: set[int] = watches[0].map.handled if watches else set()
 
@@ -125,7 +125,7 @@ class _Local:
 
     def told(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "exception":
-            # Remembered, as nothing tells of it again when it leaves after a `finally`.
+            # Stored, as there is no second event when it leaves after a `finally`.
             self.error = arg[1]
         elif event == "return":
             error, self.error = self.error, None
@@ -144,7 +144,7 @@ def _begin(watch: CodeWatch, frame: FrameType) -> None:
 
 
 def _yielded_before(watch: CodeWatch, frame: FrameType) -> bool:
-    """Tell whether the frame goes on after a `yield`; from 3.11 on, not by an exception."""
+    """Return whether the frame goes on after a `yield`; from 3.11 on, not by an exception."""
     at = frame.f_lasti if sys.version_info < (3, 11) else frame.f_lasti - 2
     return at in watch.map.yields
 
@@ -166,7 +166,7 @@ def _opcode(frame: FrameType, ahead: int = 0) -> int | None:
 def _suspends(frame: FrameType) -> bool:
     if not frame.f_code.co_flags & _GENERATOR:
         return False
-    # 3.10 stops before the instruction that delegates, to come to it again.
+    # 3.10 stops before the instruction that delegates, and runs it again.
     return _opcode(frame) in (_YIELD, _YIELD_FROM) or _opcode(frame, 2) == _YIELD_FROM
 
 
@@ -189,7 +189,7 @@ def _stop_if_idle() -> None:
 
 
 def add(watch: CodeWatch) -> None:
-    """Begin to tell a watch about its code, in calls that begin from now on."""
+    """Begin to notify a watch about its code, in calls that begin from now on."""
     global _last_dull
     with _lock:
         _watches.setdefault(id(watch.code), []).append(watch)
@@ -209,7 +209,7 @@ def remove(watch: CodeWatch) -> None:
 
 
 def add_caller(asked: Callable[[CodeType, FrameType], bool]) -> None:
-    """Ask about every call: False means never again for that code."""
+    """Call `asked` at every call; if it returns False, never again for that code."""
     with _lock:
         _callers.append(asked)
         ask_again()
@@ -224,7 +224,7 @@ def remove_caller(asked: Callable[[CodeType, FrameType], bool]) -> None:
 
 
 def ask_again() -> None:
-    """Ask again about calls of code that nobody wanted to hear of."""
+    """Ask again about calls of code for which the answer was False."""
     global _last_dull
     _dull.clear()
     _last_dull = None
@@ -238,7 +238,7 @@ def join(frame: FrameType) -> Callable[[], None]:
     frame.f_trace_opcodes = True
 
     def leave() -> None:
-        # Looked for, not kept: a frame that is kept keeps all its variables.
+        # Searched, not stored: a stored frame would keep all its variables alive.
         found: FrameType | None = sys._getframe(1)
         while found is not None and id(found) != number:
             found = found.f_back
@@ -251,7 +251,7 @@ def join(frame: FrameType) -> Callable[[], None]:
 
 
 def join_thread() -> Callable[[], None]:
-    """Trace this thread too, if it began before anything was watched; the result ends that."""
+    """Trace this thread too, if it began before any watch; call the result to end that."""
     tracer = _tracer
     if tracer is None or threading.get_ident() == tracer.thread or sys.gettrace() is not None:
         return _nothing
@@ -265,4 +265,4 @@ def join_thread() -> Callable[[], None]:
 
 
 def _nothing() -> None:
-    """There is nothing to undo."""
+    """Do nothing, as there is nothing to undo."""
