@@ -1,7 +1,7 @@
 """Assemble the observers of everything that was asked for by address or name.
 
-In comes a request, out come the observers of values by address: variables, gradients, taps,
-workers, watched variables. They share one `Interest` and mark its ledger.
+Input: a request. Output: the observers of values by address: variables, gradients, taps, workers,
+watched variables. They share one `Interest` and mark its ledger.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Assembly:
         asks = interest.keeps_calls or interest.keeps_ops or interest.takes_ops
         recorder.values.keep(keeper, every=asks or request.values != "meta")
         self.named = Named(recorder, interest, steps, training, gaps.add)
-        # Told of calls and ops, if callbacks ask for any.
+        # Gets calls and ops, if callbacks ask for any.
         self.called = self.named if interest.takes_calls or interest.takes_ops else None
         self.gather: Gather | None = None
         if request.gather is not None or any(
@@ -109,12 +109,12 @@ class Assembly:
         return [source for source in order if source is not None]
 
     def is_inside(self, source: Observer) -> bool:
-        """Whether an observer is part of what runs: hooks and code that a compiler sees too."""
+        """Return whether an observer is part of what runs: hooks and code that a compiler sees."""
         return source not in (self.grads, self.workers, self.watch)
 
     @property
     def owners(self) -> set[str]:
-        """The paths of modules that variables were recorded of."""
+        """Return the paths of the modules whose variables were recorded."""
         return set() if self.variables is None else self.variables.owners
 
     def names_near(self, address: Address) -> Iterable[str]:
@@ -126,7 +126,7 @@ class Assembly:
         return () if self.variables is None else self.variables.candidates(address)
 
     def _may_be_variable(self, address: Address) -> bool:
-        """Whether an address may name a variable: it does if no module has its name."""
+        """Return whether an address may name a variable: it may if no module has its name."""
         if address.kind == "function":
             return True
         if address.kind != "path" or address.role is not None:
@@ -136,7 +136,7 @@ class Assembly:
 
 
 def _watch_source(recorder: Recorder, request: Request, gaps: Gaps) -> WatchSource:
-    """Follow variables by name, told with the rest of what is live."""
+    """Return the observer of watched variables, which also reports them live if asked to."""
     # They take long to load, and most traces have no use for them.
     from clew.keep import glances  # noqa: F401 - which is known once it is loaded
     from clew.observe.variables.frames import monitoring, tracing

@@ -54,7 +54,7 @@ class Deferred(Direct):
                 super().take(before)
 
     def settle(self) -> None:
-        """Write everything so far, and what changed around it since."""
+        """Write everything so far, and what changed in its surroundings since."""
         with self._lock:
             records, self._waiting = self._waiting, None
             super().take(Records([], []) if records is None else records)

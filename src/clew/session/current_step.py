@@ -21,7 +21,7 @@ class CurrentStep:
 
     @property
     def number(self) -> int:
-        """Which step it is."""
+        """Return the number of the step."""
         return self.steps.number
 
     def begin(self) -> int:
@@ -40,7 +40,7 @@ class CurrentStep:
         return models[0].module() if models else None
 
     def training(self) -> bool | None:
-        """Whether this is a train step, as far as that can be told while a model runs."""
+        """Return whether this is a train step, as far as it is known while a model runs."""
         if self.steps.is_settled:
             return None
         thread = self._recorder.thread()
@@ -53,7 +53,7 @@ class CurrentStep:
         return None if root is None else root.training
 
     def on_idle(self, thread: ThreadState, module: nn.Module) -> None:
-        """Say what kind of step this is: the outermost module call of a thread is over."""
+        """Set the kind of the step when the outermost module call of a thread is over."""
         if thread.ident in self._straddling:
             self._straddling.discard(thread.ident)
         elif not self.steps.is_settled:

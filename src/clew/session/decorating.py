@@ -16,7 +16,7 @@ _Block = AbstractContextManager[Any]
 
 
 def inside(block: _Block, function: _F) -> _F:
-    """A function that runs inside a block each time it is called."""
+    """Return a function that runs inside a block each time it is called."""
     if inspect.iscoroutinefunction(function):
         wrap = _coroutine
     elif inspect.isasyncgenfunction(function):

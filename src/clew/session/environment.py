@@ -26,11 +26,11 @@ class Environment:
         self._began = time.time()
 
     def find_rank(self) -> None:
-        """Ask for the rank again: torch.distributed may have come up, and may be gone later."""
+        """Read the rank again: torch.distributed may have come up, and may be gone later."""
         self.rank, self.size = rank_and_size((self.rank, self.size))
 
     def facts(self, name: str | None) -> dict[str, Any]:
-        """Return what a trace tells about where it was made."""
+        """Return the facts of where and when a recording is made."""
         torch = sys.modules.get("torch")
         return {
             "clew": __version__,
@@ -52,7 +52,7 @@ def module_rows(recorder: Recorder) -> list[ModuleRow]:
 
 
 def rank_and_size(known: tuple[int, int] | None = None) -> tuple[int, int]:
-    """Return this process among those of a distributed program; `known` if nothing tells now."""
+    """Return the rank and the world size; `known`, if given, while torch.distributed has none."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank()), int(distributed.get_world_size())

@@ -1,7 +1,7 @@
-"""The observers of one recording: started and stopped, and taken away for a while.
+"""Start, pause and stop the observers of one recording.
 
-They are away in steps that the schedule leaves out, while a program is exported, and for good once
-there are as many events as there may be.
+They are paused in steps that the schedule leaves out and while a program is exported, and stopped
+for good once the limit of events is reached.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Observers:
 
     @property
     def is_installed(self) -> bool:
-        """Whether they are there, though perhaps not in this step."""
+        """Return whether the observers are installed, though they may be paused in this step."""
         return bool(self._undo)
 
     def install(self, thread: ThreadState, step: int) -> None:
@@ -97,7 +97,7 @@ class Observers:
             self._modes.push(thread)
 
     def uninstall(self) -> None:
-        """Take away all that was installed, whatever becomes of each."""
+        """Remove everything that was installed, also if removing some of it fails."""
         undo, self._undo = self._undo, []
         run_all(
             guarded(self._recorder.gaps, action, "the end of the trace")
@@ -105,12 +105,12 @@ class Observers:
         )
 
     def is_left_out(self, step: int) -> bool:
-        """Whether the schedule leaves a step out."""
+        """Return whether the schedule leaves a step out."""
         schedule = self._request.schedule
         return schedule is not None and not schedule(step)
 
     def follow_schedule(self, step: int) -> None:
-        """Go away in steps that are not recorded, and come back."""
+        """Stop the observers in steps that are not recorded, and start them again afterwards."""
         pause = self.is_left_out(step)
         if pause == self.is_paused:
             return
@@ -125,7 +125,7 @@ class Observers:
             self._modes.push(thread)
 
     def halt(self) -> None:
-        """Go away: the most events there may be are there."""
+        """Stop the observers: the limit of events is reached."""
         self._modes.retire()
         guarded(self._recorder.gaps, self._stop, "the end of the events")()
         self._automatic.skip(True)
@@ -149,7 +149,7 @@ class Observers:
             run_all(observer.stop for observer in reversed(self._observers))
 
     def _exporting(self, begins: bool) -> None:
-        """Record nothing while a program is exported: what looks on would become part of it."""
+        """Record nothing while a program is exported: observers would become part of it."""
         self._automatic.exporting(begins)
         thread = self._recorder.thread()
         if begins and self._running and not thread.mute:
@@ -165,13 +165,13 @@ class Observers:
                 guarded(self._recorder.gaps, observer.start, "what comes after an export")()
 
     def _on_outermost(self, module: nn.Module) -> bool:
-        """A module call begins outside any other; whether it is recorded, now that it has."""
+        """Pass an outermost module call to the automatic steps; return whether it is recorded."""
         self._automatic.forward(module)
         return not self.is_paused and not self._recorder.halted
 
 
 def guarded(gaps: Gaps, action: Callable[[], object], where: str) -> Callable[[], None]:
-    """Return an action that the program does not know of and must not hear of if it fails."""
+    """Return an action whose failure is reported to `gaps` and does not reach the program."""
 
     def run() -> None:
         try:
@@ -183,7 +183,7 @@ def guarded(gaps: Gaps, action: Callable[[], object], where: str) -> Callable[[]
 
 
 def run_all(actions: Iterable[Callable[[], object]]) -> None:
-    """Do one thing after the other; an exception ends one, not those after it."""
+    """Run all actions in order; an exception in one does not keep the others from running."""
     pending: Iterator[Callable[[], object]] = iter(actions)
     for action in pending:
         try:

@@ -15,7 +15,7 @@ from clew.record.thread_state import ThreadState
 class OpModes:
     """Puts a mode on each thread that is followed, and takes it away again.
 
-    Without `sees_ops` threads are followed for their module calls alone. `named` is told of ops.
+    Without `sees_ops` threads are followed for their module calls alone. `named` gets the ops.
     """
 
     def __init__(self, recorder: Recorder, sees_ops: bool, named: Named | None) -> None:
@@ -27,7 +27,7 @@ class OpModes:
         self._main = 0
 
     def begin(self, thread: ThreadState) -> None:
-        """Take the running thread for that of the recording."""
+        """Remember the running thread as the one that the recording was started on."""
         self._main = thread.ident
 
     def push(self, thread: ThreadState) -> None:
@@ -62,7 +62,7 @@ class OpModes:
                 self._recorder.gaps.add(ops_not_recorded(thread.name))
 
     def retire(self) -> None:
-        """Let the ops of every thread pass."""
+        """Stop recording the ops of every thread."""
         for mode in list(self._modes.values()):
             mode.retire()
 
@@ -74,7 +74,7 @@ class OpModes:
 
 
 def _stopped_elsewhere(thread: str) -> Gap:
-    """Say what is left on a thread when another one stops the trace."""
+    """Return the gap that says what is left on a thread when another one stops the trace."""
     return Gap(
         f"the end of the trace on {thread}",
         "",

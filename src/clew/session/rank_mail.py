@@ -1,4 +1,4 @@
-"""How what ranks give each other is written down: samples as batches."""
+"""Messages between ranks as bytes: samples as batches."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class SampleMail:
     """Samples of a gather, as a batch: nothing of it is run on the other side."""
 
     def dump(self, message: Message, on_trouble: Callable[[str], Any]) -> bytes:
-        """A message as bytes."""
+        """Return a message as bytes."""
         key, samples, steps = message
         ordinals = [_listed(sample.ordinal) for sample in samples]
         return to_bytes(batch_of(samples), {"key": key, "steps": steps, "ordinals": ordinals})
 
     def load(self, data: bytes) -> Message:
-        """The message that bytes are."""
+        """Return the message that some bytes hold."""
         found = read_message(io.BytesIO(data))
         if found is None:
             raise ValueError("a message of another rank is cut off")
@@ -32,5 +32,5 @@ class SampleMail:
 
 
 def _listed(ordinal: Any) -> Any:
-    """One number, or a list of them."""
+    """Return one number, or several as a list."""
     return np.asarray(ordinal).tolist()

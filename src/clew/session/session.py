@@ -85,23 +85,23 @@ class Session:
 
     @property
     def gaps(self) -> Gaps:
-        """What could not be recorded."""
+        """Return what could not be recorded."""
         return self.recorder.gaps
 
     @property
     def is_recording(self) -> bool:
-        """Whether events are recorded now: started, and not between two steps of a schedule."""
+        """Return whether events are recorded now: started, and not in a step that is left out."""
         observers = self._observers
         return observers.is_installed and not observers.is_paused and not self.recorder.halted
 
     @property
     def is_foreign(self) -> bool:
-        """Whether another process, of which this one is a fork, is the only one to record here."""
+        """Return whether only another process, of which this one is a fork, records here."""
         return self._abandoned or self.store.is_of_parent
 
     @property
     def path(self) -> Path | str | None:
-        """What is written to."""
+        """Return the folder or URL that is written to, None if there is none."""
         return self.store.path
 
     # Start and stop
@@ -119,7 +119,7 @@ class Session:
         self._observers.install(thread, self._step.number)
 
     def stop(self) -> None:
-        """Take everything away and hand over the rest."""
+        """Remove all modes and observers, and hand over the rest of the records."""
         run_all((
             self._modes.pop_all,
             self._find_rank,
@@ -147,7 +147,7 @@ class Session:
         self._observers.uninstall()
 
     def forked(self) -> None:
-        """Say that another process runs unseen; workers of a DataLoader tell what they do."""
+        """Report a forked process that is not recorded; workers of a DataLoader are."""
         if not self._assembly.workers.is_starting:
             self.gaps.add(
                 Gap(
@@ -159,7 +159,7 @@ class Session:
             )
 
     def crashed(self, error: BaseException) -> None:
-        """Record the exception that ends the block, and tell the user where it came from."""
+        """Record the exception that ends the block, and show the user where it came from."""
         try:
             self.crash_text = self.recorder.crashed(error)
             self.flush()
@@ -214,7 +214,7 @@ class Session:
             self.recorder.drain()
         if not self._observers.is_left_out(number):
             # Handed over with what is in the step, so that both fall out of a ring together; and
-            # before the observers come back, which look at what is there.
+            # before the observers start again, which read what is there.
             self.recorder.mark(StepMark(number), hand_over)
         self._observers.follow_schedule(number)
         return number
@@ -226,21 +226,22 @@ class Session:
     def _warn_unmatched(self) -> None:
         self._unmatched.warn_after_step(self._step.number)
 
-    # What observers tell
+    # What observers report
 
     def _on_halt(self) -> None:
         self._observers.halt()
 
     def _on_direct(self, module: nn.Module) -> None:
-        """A module call begins outside any other, past the hooks: it is met by what ran in it.
+        """Pass an outermost module call that went past the hooks to the automatic steps.
 
-        That is half recorded, so nothing is handed over, and no observer is taken away.
+        It was noticed by what ran in it and is half recorded, so nothing is handed over, and no
+        observer is stopped.
         """
         if self._request.schedule is None:
             self._automatic.forward(module, hand_over=False)
 
     def _on_idle(self, thread: ThreadState, module: nn.Module) -> None:
-        """The outermost module call of a thread is over."""
+        """Update the step and the modes when the outermost module call of a thread is over."""
         self._step.on_idle(thread, module)
         self._modes.on_idle(thread)
 
@@ -284,7 +285,7 @@ class Session:
 
 
 def _listener(live: Listener | bool) -> Listener:
-    """Return who is told of what happens: the log on standard output if nobody is named."""
+    """Return the listener of live events: the log on standard output if none is given."""
     if not isinstance(live, bool):
         return live
     from clew.views.text.live import LivePrinter  # which most traces have no use for

@@ -1,6 +1,6 @@
-"""Where the records of one recording go, and what can be read of them: memory, or a folder.
+"""Store of the records of one recording: in memory, or in a folder.
 
-In come records from the recorder, out comes a `Run` of everything so far.
+Input: records from the recorder. Output: a `Run` of everything so far.
 """
 
 from __future__ import annotations
@@ -82,17 +82,17 @@ class TraceStore:
 
     @property
     def taker(self) -> WriterThread | Deferred:
-        """Who gets the records."""
+        """Return the object that gets the records."""
         return self._writer or self._deferred
 
     @property
     def path(self) -> Path | str | None:
-        """What is written to."""
+        """Return the folder or URL that is written to, None if there is none."""
         return None if self.disk is None else self.disk.place
 
     @property
     def is_of_parent(self) -> bool:
-        """Whether it is a folder that another process writes, of which this one is a fork."""
+        """Return whether a folder is written by another process, of which this one is a fork."""
         return self.disk is not None and self._process != os.getpid()
 
     def flush(self) -> None:
@@ -112,7 +112,7 @@ class TraceStore:
             self._writer.abandon()
 
     def changed(self) -> None:
-        """Read anew when somebody asks: there is more than was read last."""
+        """Drop what was read last: there is more to read."""
         self._run = None
 
     def rewritten(self) -> None:

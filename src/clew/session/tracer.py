@@ -1,7 +1,7 @@
 """`clew.trace`: a context manager, a decorator, `.start()` and `.stop()`, and the trace itself.
 
-In comes the user's program, running; out comes a `Trace` that can be read at any time, also while
-it records.
+Input: the user's program as it runs. Output: a `Trace` that can be read at any time, also while it
+records.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _active: list[Tracer] = []
 
 
 def _forked_child() -> None:
-    """In a forked child: record nothing, and leave the parent's blocks as if there were none."""
+    """Record nothing in a forked child, and leave the parent's blocks as if there were none."""
     inherited = _active[:]
     _active.clear()
     for tracer in inherited:
@@ -207,7 +207,7 @@ class Tracer(Trace):
 
     @property
     def recording(self) -> bool:
-        """Whether events are being recorded now."""
+        """Return whether events are being recorded now."""
         return self._depth > 0
 
     def _start(self, frame: FrameType | None) -> None:
@@ -245,7 +245,7 @@ class Tracer(Trace):
 
     @property
     def path(self) -> Path | str | None:
-        """The folder or URL that is written, None if all is kept in memory."""
+        """Return the folder or URL that is written to, None if there is none."""
         return None if self._session is None else self._session.path
 
     def _saved(self, place: Path | str) -> None:

@@ -1,6 +1,6 @@
 """Report what was asked for and never came: models, addresses, names to watch.
 
-In come the ledgers of a recording and what it met, out go warnings and entries of coverage, each
+Input: the ledgers of a recording and what it met. Output: warnings and entries of coverage, each
 with the nearest names of what ran. A warning comes at the end of the first step that could have had
 a match; as one may still come, coverage says it only at the end.
 """
@@ -133,7 +133,7 @@ class Unmatched:
             yield Gap(_TO_CAPTURE, address.text, why, instead)
 
     def _without_match(self, texts: set[str]) -> Iterator[Gap]:
-        """Say which addresses nothing matches, each with the nearest names of what ran."""
+        """Yield a gap for each address that nothing matches, with the nearest names of what ran."""
         self._ledger.came.update(self._recorder.met_by_workers)
         modules = self._recorder.modules
         unmatched = [a for a in self._ledger.unmatched() if a.text in texts]
@@ -168,7 +168,7 @@ class Unmatched:
 def _models_that_never_ran(
     modules: ModuleTable, with_methods: set[str], is_compiled: bool
 ) -> Iterator[Gap]:
-    """Say of which models nothing ran.
+    """Yield a gap for each model of which nothing ran.
 
     `with_methods` are the paths of modules whose methods ran, called or not.
     """
@@ -188,7 +188,7 @@ def _models_that_never_ran(
 
 
 def _without_result(address: Address, modules: ModuleTable) -> Gap | None:
-    """Say why a module that ran has no inputs or results: it failed, or went past the hooks."""
+    """Return why a module that ran has no inputs or results: it failed, or went past the hooks."""
     whole_call = address.kind == "path" and address.call is None and not address.field
     if not whole_call or address.role not in (None, "in", "out"):
         return None

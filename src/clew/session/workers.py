@@ -31,7 +31,7 @@ from clew.store.write.worker_file import WorkerFile
 
 
 def worker_surroundings(recorder: Recorder) -> Surroundings:
-    """What the recording of a worker knows besides its records; the rest is its parent's."""
+    """Return what the recording of a worker knows besides its records; its parent has the rest."""
     threads = list(recorder.threads.names)
     return Surroundings([], [], threads, [], lambda step: {}, [], source_text, {})
 
