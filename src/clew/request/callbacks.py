@@ -81,21 +81,21 @@ class Callbacks:
 
     @property
     def is_for_gather(self) -> bool:
-        """Whether there is something to do when values are gathered."""
+        """Return whether there is something to do when values are gathered."""
         return self.before_gather is not None or self.after_gather is not None
 
     def is_due(self, steps: Any, training: Callable[[], bool | None]) -> bool:
-        """Whether values of the step that runs are wanted, by the steps so far and its kind."""
+        """Return whether values of this step are wanted, by the steps so far and its kind."""
         return bool(steps.is_due(self.every, self.only, training()))
 
 
 def mean(dim: Dims = None) -> Reduction:
-    """The mean over some dimensions, or over everything."""
+    """Reduce to the mean over some dimensions, or over everything."""
     return lambda value: _real(value).mean(**_over(value, dim))
 
 
 def std(dim: Dims = None) -> Reduction:
-    """The standard deviation (of the elements, not an estimate) over some dimensions."""
+    """Reduce to the standard deviation (of the elements, not an estimate) over some dimensions."""
 
     def deviation(value: Any) -> Any:
         value = _real(value)
@@ -107,7 +107,7 @@ def std(dim: Dims = None) -> Reduction:
 
 
 def norm(dim: Dims = None) -> Reduction:
-    """The Euclidean norm over some dimensions, or over everything."""
+    """Reduce to the Euclidean norm over some dimensions, or over everything."""
 
     def length(value: Any) -> Any:
         value = _real(value)
@@ -119,12 +119,12 @@ def norm(dim: Dims = None) -> Reduction:
 
 
 def absmax() -> Reduction:
-    """The largest absolute value."""
+    """Reduce to the largest absolute value."""
     return lambda value: abs(value).max()
 
 
 def topk(k: int) -> Reduction:
-    """The k largest elements, in descending order."""
+    """Reduce to the k largest elements, in descending order."""
 
     def largest(value: Any) -> Any:
         flat = value.reshape(-1)
@@ -136,7 +136,7 @@ def topk(k: int) -> Reduction:
 
 
 def histogram(bins: int = 64, low: float | None = None, high: float | None = None) -> Reduction:
-    """Counts of the finite elements in `bins` equal steps from `low` to `high`."""
+    """Reduce to counts of the finite elements in `bins` equal steps from `low` to `high`."""
 
     def counts(value: Any) -> Any:
         array = value if _is_array(value) else _real(value).double().cpu().numpy()
@@ -151,12 +151,12 @@ def histogram(bins: int = 64, low: float | None = None, high: float | None = Non
 
 
 def stack(values: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """Values of one shape as one array along a new first axis."""
+    """Stack values of one shape into one array along a new first axis."""
     return np.stack([as_array(value) for value in values])
 
 
 def stack_padded(values: Sequence[Any], fill: int = 0) -> np.ndarray[Any, Any]:
-    """Values of any shapes as one array: aligned at the last axes, `fill` at the end of each."""
+    """Stack values of any shapes: aligned at the last axes, with `fill` at the end of each."""
     arrays = [as_array(value) for value in values]
     rank = max((a.ndim for a in arrays), default=0)
     lifted = [a.reshape((1,) * (rank - a.ndim) + a.shape) for a in arrays]
@@ -170,7 +170,7 @@ def stack_padded(values: Sequence[Any], fill: int = 0) -> np.ndarray[Any, Any]:
 
 
 def deterministic(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Say of a function that it draws no random numbers: it costs less, as none are put back."""
+    """Mark a function as drawing no random numbers: it costs less, as no generator is restored."""
 
     def drawing_none(value: Any, **facts: Any) -> Any:
         return function(value, **facts)
@@ -179,7 +179,7 @@ def deterministic(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def as_array(value: Any) -> np.ndarray[Any, Any]:
-    """A tensor, array or number as NumPy, bf16 and fp8 as float32."""
+    """Return a tensor, array or number as NumPy, bf16 and fp8 as float32."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         try:
@@ -201,7 +201,7 @@ _BY_NAME: dict[str, Reduction] = {
 
 
 def reducer(name: str) -> Reduction:
-    """The reduction of a name."""
+    """Return the reduction that has a name."""
     found = _BY_NAME.get(name)
     if found is None:
         raise ClewError(f"no reduction is called {name!r}; there are: {', '.join(_BY_NAME)}")
@@ -219,7 +219,7 @@ def _over(value: Any, dim: Dims) -> dict[str, Any]:
 
 
 def _real(value: Any) -> Any:
-    """Whole numbers as floating point, which has a mean."""
+    """Return whole numbers as floating point, which has a mean."""
     if _is_array(value):
         return value if value.dtype.kind in "fc" else value.astype(np.float64)
     return value if value.is_floating_point() or value.is_complex() else value.double()

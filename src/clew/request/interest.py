@@ -1,8 +1,8 @@
 """What is wanted of ops, module calls, parameters and named values, compiled from addresses.
 
-In come the addresses of a `Request`, out comes an `Interest`: observers ask it what is wanted of an
+Input: the addresses of a `Request`. Output: an `Interest`: observers ask it what is wanted of an
 op, of a module by its paths, of a parameter or buffer by its path, or of a label. Each answer is
-found once and remembered.
+computed once and cached.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Schedule:
     repeat: int
 
     def __call__(self, step: int) -> bool:
-        """Whether a step is recorded."""
+        """Return whether a step is recorded."""
         step -= self.skip_first
         if step < 0:
             return False

@@ -1,6 +1,6 @@
 """What `clew.trace` was asked for: its arguments, checked and parsed.
 
-In come the arguments as users write them, out comes a `Request`, or a ClewError that says what to
+Input: the arguments as users write them. Output: a `Request`, or a ClewError that says what to
 write instead.
 """
 
@@ -50,7 +50,7 @@ class Request:
 
     @property
     def addresses(self) -> list[Address]:
-        """Every address asked for, once."""
+        """Return every address asked for, once."""
         found = {address.text: address for address in self.capture}
         return list((found | {text: a for text, (a, _) in self.followed.items()}).values())
 
@@ -126,7 +126,7 @@ def _check(what: str, given: Any, classes: tuple[type, ...], wanted: str) -> Non
 
 
 def _texts(what: str, given: Any, wanted: str) -> tuple[str, ...]:
-    """One text or several."""
+    """Return one text or several as a tuple."""
     if given == ():
         return ()
     texts = (given,) if isinstance(given, str) else given
