@@ -1,6 +1,6 @@
 """torch-code-tracing's `TracingMode` on Clew: every op under the source lines that led to it.
 
-In come the events of a running trace, out go lines as that tool prints them. Unlike there, no
+Input: the events of a running trace. Output: lines as that tool prints them. Unlike there, no
 frame is held, the op that fails is shown, and colour is left out where it is not wanted.
 """
 
@@ -91,10 +91,10 @@ class TracingMode:
                 _tell_threads(tracer)
 
     def begins(self, event: Happening) -> None:
-        """Module calls are not shown."""
+        """Do nothing: module calls are not shown."""
 
     def ends(self, event: Happening) -> None:
-        """Take down an op, and print it."""
+        """Add an op to `traces`, and print it unless quiet."""
         if event.kind != "op":
             return
         call = _op_to_str(event.name, *event.inputs, **event.keywords)
@@ -121,7 +121,7 @@ class TracingMode:
             _write(self.format(color=self._color, succinct=succinct))
 
     def format(self, *, color: bool = False, succinct: bool = True) -> str:
-        """Everything seen so far as text."""
+        """Return everything seen so far as text."""
         shown: list[inspect.FrameInfo] = []
         lines = []
         for found in self.traces:
@@ -131,7 +131,7 @@ class TracingMode:
 
 
 def _tell_threads(tracer: Tracer) -> None:
-    """Say of which threads ops may be missing."""
+    """Warn of threads whose ops may be missing."""
     kinds = ["ops outside module calls"]
     if threading.current_thread() is threading.main_thread():
         # From another thread's view the main one has always run.
@@ -156,7 +156,7 @@ def _write(text: str) -> None:
 
 
 def _frame(source: Source) -> inspect.FrameInfo:
-    """A line as `inspect.stack()` has it."""
+    """Return a line as `inspect.stack()` has it."""
     text = linecache.getline(source.file, source.line)
     context = ([text], 0) if text else (None, None)
     frame_info: Any = inspect.FrameInfo  # which is typed to have a frame
@@ -169,7 +169,7 @@ def _frame(source: Source) -> inspect.FrameInfo:
 
 
 def _lines(found: Trace, shown: list[inspect.FrameInfo], succinct: bool) -> list[str]:
-    """The lines that are new since the last op, and the op."""
+    """Return the lines that are new since the last op, and the op."""
     pairs = zip(found.stack, shown, strict=False)
     same = len([*takewhile(lambda pair: _is_same(*pair, succinct), pairs)])
     lines = []
@@ -191,19 +191,19 @@ def _is_same(mine: inspect.FrameInfo, theirs: inspect.FrameInfo, succinct: bool)
 
 
 def _positions(frame: inspect.FrameInfo) -> Any:
-    """Where in its lines the part is that runs; None before Python 3.11."""
+    """Return where in its lines the part is that runs; None before Python 3.11."""
     return getattr(frame, "positions", None)
 
 
 def _file(file: str) -> str:
-    """A file as seen from the current folder, an installed one from `site-packages` on."""
+    """Return a file as seen from the current folder, an installed one from `site-packages` on."""
     installed = file.rfind(f"site-packages{os.sep}")
     here = os.path.join(os.getcwd(), "")
     return file[installed:] if installed >= 0 else file.removeprefix(here)
 
 
 def _marked(frame: inspect.FrameInfo) -> str:
-    """The source line with the part that runs in colour."""
+    """Return the source line with the part that runs in colour."""
     raw = frame.code_context[0] if frame.code_context else ""
     at = _positions(frame)
     if at is None or at.end_col_offset is None or at.lineno != at.end_lineno:
@@ -215,14 +215,14 @@ def _marked(frame: inspect.FrameInfo) -> str:
 
 
 def _op_to_str(op: Any, /, *args: Any, **kwargs: Any) -> str:
-    """A call as `add.Tensor(f32[2], 1, alpha=2)`, of an op or its name in an event."""
+    """Return a call as `add.Tensor(f32[2], 1, alpha=2)`, of an op or its name in an event."""
     texts = [*map(_arg_to_str, args)]
     texts += [f"{key}={_arg_to_str(value)}" for key, value in kwargs.items()]
     return f"{_name(op)}({', '.join(texts)})"
 
 
 def _returned(outputs: Any) -> Any:
-    """What an op returned, without the arguments it wrote to, which an event lists by name."""
+    """Return what an op returned, without the arguments it wrote to, which an event names."""
     if not isinstance(outputs, dict):
         return outputs
     if "" in outputs:
@@ -232,7 +232,7 @@ def _returned(outputs: Any) -> Any:
 
 @cache
 def _name(op: Any) -> str:
-    """`mul.Tensor`, with a namespace where that is not torch's own: `vision::nms`."""
+    """Return `mul.Tensor`, with a namespace where that is not torch's own: `vision::nms`."""
     return str(op).removesuffix(".default").replace(".", "::", 1).removeprefix("aten::")
 
 

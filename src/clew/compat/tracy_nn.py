@@ -1,6 +1,6 @@
 """Tracy NN's `Tracer` on Clew: modules and operations with their shapes, printed as they run.
 
-In come the events of a running trace, out go blocks as that tool prints them. Nothing is patched:
+Input: the events of a running trace. Output: blocks as that tool prints them. Nothing is patched:
 every operation is seen, modules with children too, and each block stands under the module that
 ran it. Operands have the names they have in the source.
 """
@@ -26,7 +26,7 @@ __all__ = ["Color", "TensorOpsTracer", "Tracer", "trace_model"]
 __version__ = "0.1.0"
 
 _RULE = "-" * 80
-# What is worth telling of a layer, by its class.
+# The settings of a layer that are printed, by its class.
 _PARAMETERS: dict[Any, tuple[str, ...]] = {
     nn.Linear: ("in_features", "out_features"),
     (nn.Conv1d, nn.Conv2d, nn.Conv3d): (
@@ -63,7 +63,7 @@ class TensorOpsTracer:
         self._wording = Wording()
 
     def show(self, event: Happening) -> list[str]:
-        """An operation as a block of lines."""
+        """Return an operation as a block of lines."""
         color = self.Color
         where = f" @ [{event.caller.replace('.<locals>', '')}]" if event.caller else ""
         op = base_op(event.name).rstrip("_") or event.name
@@ -134,7 +134,7 @@ class Tracer:
         self.stop()
 
     def begins(self, event: Happening) -> None:
-        """A module is called."""
+        """Print the name and the inputs of a module call that begins."""
         module, path, here = event.module(), event.path or "", self._here
         if here.depth is None:
             # The path of what wraps the model, such as a compiled one, is the model's.
@@ -152,7 +152,7 @@ class Tracer:
         _print(title, f"├─ Input: {shown}", depth=depth)
 
     def ends(self, event: Happening) -> None:
-        """A module call or an operation is over."""
+        """Print an operation, or the result of a module call, when it is over."""
         here = self._here
         if event.kind == "op" and (here.depth is not None or not event.depth):
             lines = self.tensor_ops_tracer.show(event)
@@ -171,7 +171,7 @@ class _ModelCall(threading.local):
 
 
 def trace_model(model: nn.Module, name: str = "Quick Trace") -> Tracer:
-    """A tracer with a name."""
+    """Return a tracer with a name."""
     return Tracer(name)
 
 

@@ -1,7 +1,7 @@
-"""Module calls as they end, told to somebody and recorded nowhere, at the price of a hook.
+"""Report module calls as they end to a listener, and record none: the cost is that of a hook.
 
-In come calls of `nn.Module`s, by the global hook that leaves fused fast paths on, and out of
-compiled code by an operator; out go the paths of the modules, each that by which it is called.
+Input: calls of `nn.Module`s, by the global hook that leaves fused fast paths on, and from compiled
+code by an operator. Output: the paths of the modules, each the one by which it is called.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from clew.torch_compat import WRAPPED_CALL, forward_hooks
 
 _Names: TypeAlias = "WeakKeyDictionary[nn.Module, list[str]]"
 numbers = itertools.count()
-# Who listens, by number: compiled code that outlives its listener tells nobody.
+# Listeners by number: compiled code that outlives its listener calls nobody.
 listeners: dict[int, Callable[[str], None]] = {}
 
 
 def listen(known: KnownModules, ended: Callable[[str], None]) -> Callable[[], None]:
-    """Tell the path of each known module whose call ends, well or with an error.
+    """Call `ended` with the path of each known module whose call ends, well or with an error.
 
-    On the thread of the call; returns what ends it. A method's object is free to go, and hears no
-    more then.
+    `ended` runs on the thread of the call. Return a function that stops this. If `ended` is a
+    method, its object is referenced weakly, and this stops when the object is gone.
     """
     is_compiling = torch.compiler.is_dynamo_compiling
     number = next(numbers)
@@ -74,7 +74,7 @@ def _weakly(ended: MethodType, end: Callable[[], None]) -> Callable[[str], None]
 
 
 def tell_compiled(values: list[Any], number: int, path: str) -> None:
-    """Tell a listener as compiled code runs: what Dynamo traces."""
+    """Call a listener as compiled code runs; Dynamo traces this."""
     # Here, as Dynamo runs it while it traces; programs that compile nothing do without it.
     from clew.compat.engine import compiled_calls
 
@@ -86,9 +86,9 @@ def is_wanted(
     classes: type[nn.Module] | Iterable[type[nn.Module]] = nn.Module,
     names: Iterable[str] | None = None, without: Iterable[str] | None = None,
 ) -> bool:  # fmt: skip
-    """Whether a module is of some classes, with one of some names in its path and none of others.
+    """Return whether a module is of some classes and has a wanted name in its path.
 
-    A name may be anywhere in the path.
+    A name may be anywhere in the path; the path must have none of the names in `without`.
     """
     return (
         isinstance(module, classes if isinstance(classes, type) else tuple(classes))
@@ -117,9 +117,9 @@ class KnownModules:
     def add(
         self, model: nn.Module, wanted: Callable[..., bool] = is_wanted, *how: Any
     ) -> list[tuple[str, nn.Module]]:
-        """Know those modules of a model that are wanted, each with the first path that is.
+        """Add those modules of a model that are wanted, each with the first path that is.
 
-        `wanted` is asked with a module, a path and whatever else is given here.
+        `wanted` is called with a module, a path and whatever else is given here.
         """
         names: _Names = WeakKeyDictionary()
         for name, module in model.named_modules(remove_duplicate=False):
@@ -143,11 +143,11 @@ class KnownModules:
         (self._shared.add if len(names[module]) > 1 else self._shared.discard)(id(module))
 
     def modules(self) -> list[nn.Module]:
-        """Those that are known now."""
+        """Return the modules that are known now."""
         return [module for module in self._names if id(module) in self.paths]
 
     def path_of(self, module: Any) -> str | None:
-        """The path a module, or the one that it replicates, is called by; None if not known."""
+        """Return the path a module, or the one it replicates, is called by; None if not known."""
         path = self.paths.get(id(module))
         if path is not None and id(module) not in self._shared:
             return path
@@ -162,18 +162,18 @@ class KnownModules:
 
 
 class Hook:
-    """A module whose calls are heard until `remove`."""
+    """A module whose calls are reported until `remove`."""
 
     def __init__(self, known: KnownModules, module: nn.Module) -> None:
         self._known, self._module = known, ref(module)
 
     def remove(self) -> None:
-        """Hear of the module no more."""
+        """Stop reporting calls of the module."""
         self._known.paths.pop(id(self._module()), None)
 
 
 class CallHooks(list[Hook]):
-    """A hook for each module whose calls are heard."""
+    """A hook for each module whose calls are reported."""
 
     def __init__(self, root: str = "") -> None:
         self._known = KnownModules(root)
@@ -182,7 +182,7 @@ class CallHooks(list[Hook]):
     def hear(
         self, model: nn.Module, found: Iterable[tuple[str, nn.Module]], ended: Callable[[str], None]
     ) -> None:
-        """Hear of some modules of a model, too, given with their paths; tell `ended` of calls."""
+        """Report calls of some more modules of a model, given with their paths, to `ended`."""
         wanted = set(found)
         self._known.add(model, lambda module, path: (path, module) in wanted)
         self[:] = [Hook(self._known, module) for module in self._known.modules()]
@@ -199,7 +199,7 @@ class CallHooks(list[Hook]):
 
 
 def _name_of(module: nn.Module, names: _Names) -> str:
-    """The name within the module that is calling this one, the nearest if there are several."""
+    """Return the name within the module that calls this one, the nearest if there are several."""
     own = names.get(module) or [""]
     if len(own) == 1:
         return own[0]
@@ -210,7 +210,7 @@ def _name_of(module: nn.Module, names: _Names) -> str:
 
 
 def _caller_of(module: nn.Module) -> Any:
-    """The module whose call the running call of `module` is in, None outside any."""
+    """Return the module whose call the running call of `module` is in, None outside any."""
     frame: FrameType | None = sys._getframe(1)
     running = False
     while frame is not None:

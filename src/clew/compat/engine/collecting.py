@@ -1,7 +1,7 @@
 """Values of a model's passes for callbacks: saved on each rank, brought together on rank 0.
 
-For those who want the values of a long run themselves, of whatever kind, and no trace of it. In
-come a model and `Collector`s, which say what to collect; they have the results, by name.
+For those who want the values of a long run themselves, of whatever kind, and no trace of it. Input:
+a model and `Collector`s, which say what to collect. Output: the results of each, by name.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Result:
         self.values = torch.from_numpy(how(tensors)).to(dtype) if tensors else torch.tensor([])
 
     def clear(self) -> None:
-        """Let go of everything, also in lists that somebody else has."""
+        """Drop everything, also from lists that somebody else has."""
         for name, column in vars(self).items():
             if isinstance(column, list):
                 column.clear()
@@ -96,7 +96,7 @@ class Collector:
         self._so_far: dict[str, GlobalVariableResult] = defaultdict(GlobalVariableResult)
 
     def save(self, name: str, value: Any, iteration: int, if_changed: bool = False) -> None:
-        """Save a copy of a value; with `if_changed` not if the last of this iteration is alike."""
+        """Save a copy of a value; with `if_changed` not if the last of this iteration is equal."""
         for function in self.pre_save_callbacks:
             value = _passed_over(function, (name, value, iteration), value)
         try:
@@ -110,14 +110,14 @@ class Collector:
             _append(result, iteration, value)
 
     def gather(self) -> None:
-        """Bring everything to rank 0, without a tracer; all ranks have to come."""
+        """Send everything to rank 0, without a tracer; all ranks have to call this."""
         ranks = _all_ranks()
         ranks.begin()
         for found in (*ranks.give(None, self.taken()), *ranks.end()[0]):
             self.arrived(found)
 
     def taken(self) -> list[tuple[Any, ...]]:
-        """What was saved since the last time, as callbacks made it."""
+        """Return what was saved since the last time, as callbacks made it."""
         taken, self.local_results = self.local_results, defaultdict(LocalVariableResult)
         self._apply(self.pre_gather_callbacks, taken)
         return [(name, *row) for name, result in taken.items() for row in _rows(result)]
@@ -142,7 +142,7 @@ class Collector:
             self._apply(self.post_trace_callbacks, self.results)
 
     def handed(self, name: str, result: Any) -> tuple[Any, ...]:
-        """What a callback gets of a result."""
+        """Return the arguments that a callback gets for a result."""
         return name, result
 
     def _apply(self, functions: Iterable[Callable[..., Any]], results: dict[str, Any]) -> None:
@@ -201,7 +201,7 @@ class Collecting:
             collector.end()
 
     def _callbacks(self, collector: Collector) -> dict[str, Callbacks]:
-        """What is to be done with the values of each path: they are saved, and only there."""
+        """Return the callbacks of each path, which save its values in the collector alone."""
 
         def save(value: Any, address: str) -> None:
             if not isinstance(value, nn.Module):
@@ -227,7 +227,7 @@ class Collecting:
             self._gather((mode, self._passes.number(mode)), due)
 
     def _gather(self, key: Any, due: Sequence[Collector]) -> None:
-        """Bring values of some collectors to rank 0."""
+        """Send values of some collectors to rank 0."""
         mine = [(self._collectors.index(each), *row) for each in due for row in each.taken()]
         self._arrived(self._ranks.give(key, mine))
 
@@ -243,7 +243,7 @@ def _all_ranks() -> Ranks:
 
 
 def _passed_over(function: Callable[..., Any], args: tuple[Any, ...], otherwise: Any) -> Any:
-    """What a callback of the user's makes; it may fail, and the program goes on."""
+    """Return what a callback of the user's returns; if it fails, warn and return `otherwise`."""
     try:
         return function(*args)
     except Exception as error:
@@ -259,7 +259,7 @@ def _append(result: Any, *row: Any) -> None:
 
 
 def _rows(result: Any) -> Iterator[tuple[Any, ...]]:
-    """Each value after its facts; after all of them where callbacks made one of several."""
+    """Return each value after its facts; after all facts where callbacks made one of several."""
     *facts, values = vars(result).values()
     is_tensor = hasattr(values, "ndim")
     rows = [values] if is_tensor and not values.ndim else list(values)

@@ -1,4 +1,4 @@
-"""Module calls inside compiled code: an operator that tells whoever listens as the code runs.
+"""Module calls inside compiled code: an operator that calls the listener as the code runs.
 
 Imported while Dynamo traces a call, so that programs that compile nothing do not pay for it.
 """
@@ -24,7 +24,7 @@ define("called(Tensor value, int listener, str path) -> ()", _called)
 
 
 def called(values: Any, listener: int, path: str) -> None:
-    """Tell of a module call when the compiled code runs; traced by Dynamo."""
+    """Report a module call when the compiled code runs; traced by Dynamo."""
     if is_exporting():
         return
     value = _first_tensor(values)

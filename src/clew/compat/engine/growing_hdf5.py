@@ -1,6 +1,6 @@
 """An HDF5 file that values are appended to as they come, whatever they are.
 
-In come values by name, with facts of each; out goes a dataset `name` with a row per value, and
+Input: values by name, with facts of each. Output: a dataset `name` with a row per value, and
 `name_fact` for each fact. Rows of several shapes are aligned at their last axes and filled up at
 the ends, a dataset takes on whatever dtype holds all its rows, the parts of a container have
 datasets of their own (`name.0`, `name.key`), and what is not numeric is stored as text: in
@@ -45,7 +45,7 @@ class GrowingHdf5:
 
     @property
     def file(self) -> Any:
-        """The file of h5py, open."""
+        """Return the file of h5py, open."""
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._h5py.File(self.path, "a" if self._is_made else "w")
@@ -108,11 +108,11 @@ class GrowingHdf5:
             raise ClewError(f"{name!r} has values that {asked} cannot hold: {unfit}") from unfit
 
     def _holds(self, part: str, text: bool) -> bool:
-        """Whether there is a dataset of text, or of numbers."""
+        """Return whether there is a dataset of text, or of numbers."""
         return part in self.file and _is_text(self.file[part].dtype) == text
 
     def _beside(self, part: str, is_there: bool) -> str:
-        """Where the text of a part is that has numbers too; or a free place for it."""
+        """Return where the text of a part is that has numbers too; or a free place for it."""
         name = f"{part}.text"
         while self._holds(name, False) or (self._holds(name, True) and not is_there):
             name += ".text"
@@ -139,7 +139,7 @@ class GrowingHdf5:
         dataset[place] = row[None]
 
     def _fitted(self, name: str, row: Array, fill: int) -> Any:
-        """A dataset with the dtype and the axes that a row needs, made anew if it must be."""
+        """Return a dataset with the dtype and the axes that a row needs, made anew if needed."""
         old = self._file[name]
         dtype = old.dtype if _is_text(row.dtype) else np.result_type(old.dtype, row.dtype)
         missing = max(0, row.ndim + 1 - old.ndim)
@@ -167,7 +167,7 @@ def _is_text(dtype: DType) -> bool:
 
 
 def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """What is in a value that is no container, with the name of each."""
+    """Yield everything in a value that is no container, with the name of each."""
     if isinstance(value, dict):
         for key, part in value.items():
             yield from _parts(f"{name}.{key}", part)

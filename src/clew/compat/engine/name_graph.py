@@ -124,7 +124,7 @@ def _holder(place: str, places: dict[str, _Module]) -> str | None:
 
 
 class _Boxes:
-    """Turns modules into boxes, those that look the same into one."""
+    """Turns modules into boxes, equal ones into one."""
 
     def __init__(self, fold: bool) -> None:
         self._fold = fold

@@ -13,7 +13,7 @@ class ObjectMail:
     """Objects of any kind, for those who collect such; a rank trusts the others with them."""
 
     def dump(self, message: Message, on_trouble: Callable[[str], Any]) -> bytes:
-        """A message as bytes, without what cannot be sent."""
+        """Return a message as bytes, without what cannot be sent."""
         key, items, steps = message
         try:
             return pickle.dumps(message)
@@ -24,7 +24,7 @@ class ObjectMail:
             return pickle.dumps((key, left, steps))
 
     def load(self, data: bytes) -> Message:
-        """The message that bytes are."""
+        """Return the message that some bytes hold."""
         message: Message = pickle.loads(data)
         return message
 

@@ -1,8 +1,9 @@
-"""The passes of a model: how many there have been, and word of each that is over.
+"""Count the passes of a model, and report each that is over.
 
-By torch's global hooks, as those of a module switch fused paths off; by the model's `forward` where
-it is called past the hooks, and by what it returns where it is compiled into other code. A call of
-the model from inside itself is part of the pass that runs; each thread has passes of its own.
+Passes are seen by torch's global hooks, as those of a module switch fused paths off; by the model's
+`forward` where it is called past the hooks, and by what it returns where it is compiled into other
+code. A call of the model from inside itself is part of the pass that runs; each thread has passes
+of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _is_compiling = torch.compiler.is_dynamo_compiling
 class Passes:
     """Counts the passes of a model inside its `with` blocks, those in training mode apart.
 
-    `on_end` is told the mode of each that is over, however it ends, after the hooks that were
+    `on_end` gets the mode of each that is over, however it ends, after the hooks that were
     there first; calls of the model that it makes itself are no passes. A pass of a wrapper of the
     model, such as DistributedDataParallel or what `torch.compile` makes, is one of the model.
     """
@@ -48,15 +49,15 @@ class Passes:
         self._counting = threading.Lock()
 
     def count(self, mode: str | None = None) -> int:
-        """How many passes there have been of a mode, or of both; those that run included."""
+        """Return how many passes there have been of a mode, or of both; those that run included."""
         return sum(self._counts.values()) if mode is None else self._counts[mode]
 
     def number(self, mode: str | None = None) -> int:
-        """Which pass of a mode, or of both, this thread is in, 1 for the first; else the next."""
+        """Return the number of this thread's pass, else of the next: from 1, by mode or of both."""
         return self._here.numbers[mode] if self._here.depth else self.count(mode) + 1
 
     def is_due(self, every: int, mode: str | None = None) -> bool:
-        """Whether the pass of `number` is of a mode, and the last of every so many."""
+        """Return whether the pass of `number` is of a mode, and the last of every so many."""
         return mode in (None, self._mode()) and self.number(mode) % every == 0
 
     def __enter__(self) -> Passes:
@@ -78,7 +79,7 @@ class Passes:
         self._installed.close()
 
     def begin(self, by: nn.Module | None = None) -> None:
-        """A call begins in this thread: a pass, if there is none."""
+        """Count a call that begins in this thread: it begins a pass, if there is none."""
         here = self._here
         if not here.depth:
             here.by, here.mode = by, self._mode()
@@ -88,7 +89,7 @@ class Passes:
         here.depth += 1
 
     def end(self) -> None:
-        """A call is over, and the pass if that was its first; one that began before is none."""
+        """End a call, and the pass if that was its first; ignore a call that began earlier."""
         here = self._here
         if here.depth != 1:
             here.depth = max(0, here.depth - 1)
@@ -99,7 +100,7 @@ class Passes:
             here.depth, here.by = 0, None
 
     def is_running(self) -> bool:
-        """Whether this thread is in a pass."""
+        """Return whether this thread is in a pass."""
         return self._here.depth > 0
 
     def _mode(self) -> str:
@@ -126,7 +127,7 @@ class Passes:
 
 
 class _Forward(Silent):
-    """Hears of calls of the model's `forward`; of all calls if it is no method of the model."""
+    """Sees calls of the model's `forward`; all its calls if it is no method of the model."""
 
     def __init__(self, passes: Passes, model: nn.Module | None) -> None:
         self._passes = passes

@@ -39,7 +39,7 @@ class RankFolder:
         self.path()
 
     def path(self) -> Path:
-        """Where to write now, which is there."""
+        """Return the folder to write to now, and make it if it is not there."""
         rank, size = self._ranks = rank_and_size(self._ranks)
         path = self._folder / f"rank{rank}" if size > 1 else self._folder
         if path != self._made:

@@ -23,11 +23,11 @@ class Depth(threading.local):
     level = 0
 
     def increase(self, by: int = 1) -> None:
-        """Go deeper."""
+        """Indent deeper."""
         self.level = max(self.level + by, 0)
 
     def decrease(self) -> None:
-        """Go back up; never above the top."""
+        """Indent one level less; never less than none."""
         self.increase(-1)
 
     def get_indent(self) -> str:

@@ -68,11 +68,11 @@ class ModelTracer(Collecting):
 
     @property
     def results(self) -> dict[str, GlobalVariableResult]:
-        """What was gathered, by name; on rank 0."""
+        """Return what was gathered, by name; on rank 0."""
         return {name: r for v in self.variables for name, r in v.results.items()}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """One traced pass."""
+        """Run one traced pass."""
         with self:
             return self.model(*args, **kwargs)
 
@@ -88,12 +88,12 @@ class TracedModel(nn.Module):
         self.tracer = self.tracer_class(model, variables, *args, **settings)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """A pass of the model."""
+        """Run one traced pass of the model."""
         with self.tracer:
             return self.model(*args, **kwargs)
 
 
 def trace_model(model: nn.Module, variables: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-    """One pass of a model: its result, and the `ModelTracer` that has the values."""
+    """Run one pass of a model; return its result and the `ModelTracer` that has the values."""
     with ModelTracer(model, variables) as tracer:
         return model(*args, **kwargs), tracer

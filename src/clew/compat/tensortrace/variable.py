@@ -1,4 +1,4 @@
-"""What TensorTracer traces alike, and what came of it: `Variable` and its results."""
+"""TensorTracer's `Variable`, paths that are traced in the same way, and its results."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Variable(Collector):
             self.save(var_name, value, current_iteration, if_changed=True)
 
     def gather_results(self, rank: int, world_size: int) -> None:
-        """Bring what was saved to callbacks and `results`, on rank 0; all ranks have to come."""
+        """Send what was saved to callbacks and `results` on rank 0; all ranks have to call this."""
         if world_size == 1:
             self.arrived({rank: self.taken()})
         else:
             self.gather()
 
     def handed(self, name: str, result: Any) -> tuple[Any, ...]:
-        """What a callback gets of a result."""
+        """Return the arguments that a callback gets for a result."""
         *facts, values = vars(result).values()
         return (name, values, *facts) if self.takes_lists else (name, result)

@@ -1,7 +1,8 @@
 """torchspy on Clew: tensors saved from inside a model, and the order of module calls.
 
-`spy_save` is a tap, heard by the innermost `DebugContext`. Calls are told of by the engine's one
-hook for all modules, so a fused fast path stays on. Nothing is raised in the user's forward.
+`spy_save` is a tap that the innermost `DebugContext` receives. Module calls are reported by the
+engine's one hook for all modules, so a fused fast path stays on. Nothing is raised in the user's
+forward.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class BaseDebugger:
 
     @property
     def output_dir(self) -> Path:
-        """The folder, or the one in it for this rank once there are several."""
+        """Return the folder, or the one in it for this rank once there are several."""
         return self._folder.path()
 
     @output_dir.setter
@@ -46,7 +47,7 @@ class BaseDebugger:
         self, model: nn.Module, target_classes: Any = (nn.Module,),
         target_names: Iterable[str] | None = None, exclude_names: Iterable[str] | None = None,
     ) -> list[tuple[str, nn.Module]]:  # fmt: skip
-        """Know modules of some classes with a name in their path, and none that is excluded."""
+        """Register modules of some classes with a name in their path, and none that is excluded."""
         found = self._modules.add(
             model, self._should_register_module, target_classes, target_names, exclude_names
         )
@@ -57,7 +58,7 @@ class BaseDebugger:
     _should_register_module = staticmethod(calls.is_wanted)  # what a subclass may decide
 
     def get_module_path(self, module: nn.Module) -> str:
-        """The path a registered module is called by, `"unknown"` for any other."""
+        """Return the path a registered module is called by, `"unknown"` for any other."""
         return self._modules.path_of(module) or "unknown"
 
 
@@ -82,7 +83,7 @@ class CallTracer(BaseDebugger):
             self.call_trace.append(path)
 
     def get_trace(self) -> list[str]:
-        """The paths so far."""
+        """Return the paths so far."""
         return list(self.call_trace)
 
     def reset_trace(self) -> None:
@@ -161,12 +162,12 @@ class DebugContext(taps.TapListener):
             self.saver.save(".".join(filter(None, (self.prefix, path, name))), tensor)
 
     def missed(self, name: str) -> None:
-        """A tap in compiled code was given something that is no tensor."""
+        """Warn of a tap in compiled code that was given something that is no tensor."""
         logger.warning("%r is no tensor; inside compiled code only tensors can be saved", name)
 
 
 def get_debug_context() -> DebugContext | None:
-    """The innermost context of this thread or task; without one, the innermost of all."""
+    """Return the innermost context of this thread or task; without one, the innermost of all."""
     return taps.innermost(DebugContext)  # type: ignore[type-abstract]
 
 

@@ -1,7 +1,7 @@
 """torchspy's trace graph: a list of calls as a tree of names, and its picture by Clew.
 
-In comes a trace file (one module path per line), out come a `Node` tree, JSON and a drawing that
-needs neither Graphviz nor its Python package.
+Input: a trace file (one module path per line). Output: a `Node` tree, JSON and a drawing that needs
+neither Graphviz nor its Python package.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ prune_leaves = without_leaves
 
 
 def parse_trace(path: str | Path) -> list[str]:
-    """The paths of a trace file."""
+    """Return the paths of a trace file."""
     paths = [line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
     if not any(paths):
         raise ValueError(f"trace file is empty: {path}")
@@ -27,7 +27,7 @@ def parse_trace(path: str | Path) -> list[str]:
 
 
 def squash_numeric_indices(tree: Node) -> Node:
-    """The tree as it is: numbers are squashed as it is built."""
+    """Return the tree as it is: numbers are squashed as it is built."""
     return tree
 
 
@@ -41,18 +41,18 @@ def render_graph(
     squash_name: bool = False, dpi: int = 150, figwidth: float | None = None,
     figheight: float | None = None,
 ) -> GraphView:  # fmt: skip
-    """The tree as a picture from top to bottom; repeated layers say how often they are there."""
+    """Draw the tree from top to bottom; repeated layers say how often they are there."""
     graph = name_graph(tree, prune=prune_leaves_flag, fold=show_repetition, squash=squash_name)
     return GraphView(graph, dpi=dpi, width=figwidth, height=figheight)
 
 
-# It is not told of sizes, which are then those that are usual.
+# Its callers give no sizes, so the default ones are used.
 construct_graph = render_graph
 
 
 def apply_graph_render_options(
     dot: GraphView, dpi: int = 150, figwidth: float | None = None, figheight: float | None = None
 ) -> GraphView:
-    """Say how large the picture is to be, in dots per inch and inches."""
+    """Set how large the picture is to be, in dots per inch and inches."""
     dot.dpi, dot.width, dot.height = dpi, figwidth, figheight
     return dot

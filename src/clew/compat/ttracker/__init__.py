@@ -64,7 +64,7 @@ h4logger = functools.cache(ThreadFileHandler)
 
 
 def setup_logger() -> logging.Logger:
-    """The logger all lines go through; its level switches them on and off."""
+    """Return the logger that all lines go through; its level switches them on and off."""
     found = logging.getLogger("ttracker")
     found.propagate = False  # lines are printed already
     found.addHandler(h4logger())
@@ -83,12 +83,12 @@ def log2file(*msgs: Any) -> None:
 
 
 def auto_diff(func: _F) -> _F:
-    """Tell each call of a function: who called it, arguments, results, and how long it took."""
+    """Log each call of a function: who called it, arguments, results, and how long it took."""
     return func if hasattr(func, "track_vars") else var_tracker()(func)
 
 
 def var_tracker(*track_vars: str) -> Callable[[_F], _F]:
-    """Tell also each change of some variables, in the function and in what it calls."""
+    """Log also each change of some variables, in the function and in what it calls."""
 
     def track(func: Any) -> Any:
         # One tracker for a function, also where it is decorated twice.
@@ -103,23 +103,23 @@ def var_tracker(*track_vars: str) -> Callable[[_F], _F]:
 
 
 def debug_trace(func: _F) -> _F:
-    """Tell each line as it runs, in the function and in what it calls."""
+    """Log each line as it runs, in the function and in what it calls."""
     tree = FactsText(IndentManager.depth, every_call=True)
     return watch_calls(Written(tree.lines, log2file, tree.ended), lines=True)(func)
 
 
 def fstack(func: _F) -> _F:
-    """Tell the whole call stack at each call of a function, outermost first."""
+    """Log the whole call stack at each call of a function, outermost first."""
     return watch_calls(Written(stack, log2file), stack=True)(func)
 
 
 def _log_change(prestr: str, name: str, value: Any, indent: str, lineno: int = 0) -> None:
-    """Tell what a value is; in a hook, what goes in and out of a module."""
+    """Log what a value is; in a hook, what goes in and out of a module."""
     log2file(named(indent, prestr, name, lineno, seen(value)))
 
 
 def extract_tensor_info(data: Any, max_elements: int = 25) -> Any:
-    """Containers with their tensors as lists, and larger ones as dicts of what they are."""
+    """Return containers with small tensors as lists, and larger ones as dicts of their facts."""
     if isinstance(data, dict):
         return {key: extract_tensor_info(item, max_elements) for key, item in data.items()}
     if isinstance(data, list | tuple | set | frozenset):
@@ -134,12 +134,12 @@ def extract_tensor_info(data: Any, max_elements: int = 25) -> Any:
 
 
 def is_content_changed(last: Any, current: Any) -> bool:
-    """Whether two values differ; NaN is itself, and no difference is too small."""
+    """Return whether two values differ; NaN equals NaN, and no difference is too small."""
     return not is_same(last, current, lambda one, other: one == other)
 
 
 def get_call_stack() -> str:
-    """Who called the function that asks: the three nearest, `a.py:1 <- b.py:2 <- c.py:3`."""
+    """Return the three nearest callers of the calling function, `a.py:1 <- b.py:2 <- c.py:3`."""
     nearest = traceback.extract_stack(sys._getframe(1).f_back, limit=3)[::-1]
     return " <- ".join(place(caller.filename, caller.lineno or 0) for caller in nearest)
 
@@ -149,14 +149,14 @@ def pskip() -> bool:
 
 
 def safe_getsourcelines(obj: Any) -> tuple[list[str], int]:
-    """The source of something and its first line, nothing where there is none."""
+    """Return the source of something and its first line, nothing where there is none."""
     with contextlib.suppress(OSError, TypeError):
         return inspect.getsourcelines(obj)
     return [], 0
 
 
 def trace_lines(frame: FrameType, event: str, arg: Any) -> Any:
-    """Tell a line; a trace function of Python, for those who install one themselves."""
+    """Log a line; a trace function of Python, for those who install one themselves."""
     if event == "line":
         file, line = frame.f_code.co_filename, frame.f_lineno
         source = linecache.getline(file, line, frame.f_globals).strip()
@@ -165,7 +165,7 @@ def trace_lines(frame: FrameType, event: str, arg: Any) -> Any:
 
 
 def trace_calls(frame: FrameType, event: str, arg: Any) -> Any:
-    """Tell a call and its lines; a trace function like `trace_lines`."""
+    """Log a call and its lines; a trace function like `trace_lines`."""
     if event == "call":
         where = place(frame.f_code.co_filename, frame.f_code.co_firstlineno)
         log2file(f"{IndentManager.get_indent()}┌── [{where}] function [{frame.f_code.co_name}]")

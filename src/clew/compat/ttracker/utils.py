@@ -40,7 +40,7 @@ def inlog(tmpstr: str, tmpt: Any, interval: int = 1, save2file: bool = False) ->
 
 
 def safe_mean(tensor: Any) -> Any:
-    """The mean of a tensor or array of any dtype; of whole numbers and truths as a float."""
+    """Return the mean of a tensor or array of any dtype; of integers and booleans as a float."""
     if isinstance(tensor, np.ndarray):
         return tensor.mean() if tensor.size else np.float64("nan")
     if not tensor.is_complex() and str(tensor.dtype) not in ("torch.float32", "torch.float64"):
@@ -68,7 +68,7 @@ def dump_data(tmpstr: str, ttensor: Any) -> None:
 
 
 def check_run_count(unique_id: object, max_allow: int, remove_when_exit: bool = True) -> None:
-    """End the program when it comes by here for the `max_allow`th time."""
+    """End the program when this is called for the `max_allow`th time."""
     path = Path(safe_name(f"run_count_{os.getpid()}_{threading.get_ident()}_{unique_id}") + ".txt")
     count = int(path.read_text() or 0) + 1 if path.exists() else 1
     path.write_text(str(count))
