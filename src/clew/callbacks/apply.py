@@ -1,7 +1,7 @@
 """Named values on their way into a recording: variables, taps, gradients, values of calls.
 
-In come values and the names the program or an address gives them, out go events whose subject is
-a `Label`. What callbacks are to make of them happens here, whatever kind of value it is.
+Input: values and the names the program or an address gives them. Output: events whose subject is a
+`Label`. The callbacks of an address are called here, whatever kind of value it is.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Named:
         self._last: dict[Label, int] = {}
 
     def record(self, label: Label, value: Any, where: Where, now: Look | None = None) -> None:
-        """Record a value that has a name; `now` is a fresh look at it, if there is one."""
+        """Record a value that has a name; `now` is a fresh `Look` at it, if there is one."""
         found = self._with_callbacks(label)
         if found is None:
             self._recorder.named(label, value, where, now)
@@ -77,7 +77,7 @@ class Named:
 
     @property
     def only(self) -> str | None:
-        """The kind of steps that all callbacks are about, None if they are about both."""
+        """Return the kind of steps that all callbacks are for, None if there is no single one."""
         kinds = {a.callbacks.only for a in self.interest.asked if a.callbacks is not None}
         return kinds.pop() if len(kinds) == 1 else None
 
@@ -87,12 +87,12 @@ class Named:
         return None if found is None else found[1]
 
     def is_due(self, label: Label) -> bool:
-        """Whether a value would be recorded if it came now."""
+        """Return whether a value would be recorded if it came now."""
         found = self._with_callbacks(label)
         return found is None or self._is_due(*found)
 
     def entered(self, call: Call, args: Any, kwargs: dict[str, Any]) -> None:
-        """A module call begins: record what callbacks want of its inputs."""
+        """Record what callbacks want of the inputs of a module call that begins."""
         if not self.interest.takes_inputs:
             return
         entry: ModuleEntry = call[NAME].entry  # type: ignore[union-attr]
@@ -102,11 +102,11 @@ class Named:
         self._called(call, "in", _inputs(args, kwargs))
 
     def left(self, call: Call, result: Any) -> None:
-        """A module call ends: record what callbacks want of its result."""
+        """Record what callbacks want of the result of a module call that ends."""
         self._called(call, "out", result)
 
     def ran(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """An op ran: record what callbacks want of it."""
+        """Record what callbacks want of an op that ran."""
         recorded: set[tuple[int, Label]] = set()
         for asked in self.interest.of_op(func).with_callbacks:
             side = _inputs(args, kwargs or {}) if asked.address.role == "in" else out
@@ -179,12 +179,12 @@ class Named:
 
 
 def _inputs(args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The inputs of a call by position and name."""
+    """Return the inputs of a call by position and name."""
     return {**{str(n): arg for n, arg in enumerate(args)}, **kwargs}
 
 
 def _at(value: Any, path: list[str]) -> Any:
-    """What lies at a path inside a value, `_ABSENT` if nothing does."""
+    """Return what is at a path inside a value, `_ABSENT` if nothing is."""
     found = at_path(value, path)
     if not found and path[0] == "0":
         found = at_path(value, path[1:])  # one result alone
@@ -192,6 +192,6 @@ def _at(value: Any, path: list[str]) -> Any:
 
 
 def stem_of(path: str | None, name: str) -> str:
-    """The address of a named value of a module; a name that needs quotes gets them."""
+    """Return the address of a named value of a module; a name that needs quotes gets them."""
     own = join([Key(name)])
     return own if not path else path + own if own.startswith("[") else f"{path}.{own}"

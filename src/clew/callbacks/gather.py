@@ -1,6 +1,6 @@
 """Gather the values of a run: every few steps on rank 0, and once more at the end.
 
-Comes in: values as they are recorded. Every N steps each rank applies `before_gather` and sends the
+Input: values as they are recorded. Every N steps each rank applies `before_gather` and sends the
 result to rank 0. There `after_gather` is applied to the values of all ranks, and the result is
 recorded. A program without ranks does the same in one process.
 """

@@ -1,6 +1,6 @@
 """Send lists from every rank of a distributed program to rank 0, for `gather`.
 
-Comes in: a list on every rank. Goes out: on rank 0, the lists of all ranks, round by round. Nothing
+Input: a list on every rank. Output: on rank 0, the lists of all ranks, round by round. Nothing
 here is a collective: no rank waits for another while the program runs, so the ranks need not post
 equally often. Rank 0 waits once, at its end, and gives up on ranks that send no sign of life.
 """
@@ -125,7 +125,7 @@ class Ranks:
         self.is_apart = False
         self._posted = 0
         self._pulse = 0.0
-        # On rank 0: what has come, and how many signs of life were heard.
+        # On rank 0: what has arrived, and how many signs of life.
         self._inbox = RankInbox()
         self._heard = 0
 

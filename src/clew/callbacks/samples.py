@@ -1,6 +1,6 @@
 """Copy values as facts and bytes, to send them between ranks.
 
-Comes in: a live value. Goes out: a `Sample` that holds a copy of it. A `Restore` function makes the
+Input: a live value. Output: a `Sample` that holds a copy of it. A `Restore` function makes the
 value again from the payloads.
 """
 
