@@ -1,4 +1,4 @@
-"""The trace that records now, for those who record into it and did not start it.
+"""The trace that records now, for code that records into it and did not start it.
 
 `session` says how to find it; where nothing has loaded `session`, nothing records. Must not know:
 what a session is.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ActiveTrace(NamedTuple):
-    """A trace that records now, its recording, and who is told of gaps."""
+    """A trace that records now, its recording, and the function that is called with gaps."""
 
     trace: Trace
     recorder: Recorder

@@ -71,7 +71,7 @@ class Encoder:
         self._refs: list[int] = []
 
     def batch(self, records: Records) -> Batch:
-        """Return a batch of some records, and of what changed around them since the last one."""
+        """Return a batch of records, and of what changed in their surroundings since the last."""
         values = self.values
         self._columns = {name: [] for name in EVENT_COLUMNS}
         self._refs = []

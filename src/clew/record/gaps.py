@@ -1,6 +1,6 @@
 """Collect what a recording could not see, and failures of Clew; warn of each once.
 
-Comes in: `Gap`s and exceptions raised in Clew. Goes out: entries of `t.coverage` and warnings.
+Input: `Gap`s and exceptions raised in Clew. Output: entries of `t.coverage` and warnings.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Report records while the program runs: the feed of `clew.trace(live=...)`.
 
-Comes in: calls and records as the observers make them. Goes out: `Happening`s to a `Listener`. Far
+Input: calls and records as the observers make them. Output: `Happening`s to a `Listener`. Far
 slower than recording, and only on when asked for.
 """
 

@@ -1,7 +1,7 @@
 """Name modules and parameters: every module met, every path it has, every parameter it owns.
 
-Comes in: modules. Goes out: `ModuleName`s, which records reference. Only weak references to modules
-are kept.
+Input: modules. Output: `ModuleName`s, which records reference. Only weak references to modules are
+held.
 """
 
 from __future__ import annotations
@@ -203,18 +203,18 @@ class ModuleTable:
 
     @property
     def names(self) -> list[ModuleName]:
-        """Every name of every module."""
+        """Return every name of every module."""
         self._name_given()
         return self._names
 
     @property
     def called(self) -> list[ModuleName]:
-        """The names of modules that were called."""
+        """Return the names of modules that were called."""
         return [name for name in self._names if name.entry.calls]
 
     @property
     def entries(self) -> dict[int, ModuleEntry]:
-        """Every module, by its id."""
+        """Return every module, by its id."""
         self._name_given()
         return self._entries
 
@@ -226,7 +226,7 @@ class ModuleTable:
         self._is_named = False
 
     def _name_given(self) -> None:
-        """Name the models that were given; whoever comes meanwhile waits until all have names."""
+        """Name the models that were given; other threads wait until all have names."""
         if self._is_named:
             return
         with self._naming:
@@ -236,7 +236,7 @@ class ModuleTable:
                 if model is not None:
                     self.register(model, given.path)
                     given.names = self._names[known:]
-            if pending:  # and this is not called by what is told of the names
+            if pending:  # and this is not called by what gets the names
                 self._is_named = True
 
     @property

@@ -145,7 +145,7 @@ class Recorder:
     def named(self, label: Label, value: Any, where: Where, now: Look | None = None) -> int:
         """Record a labelled value as it is now, and return the event's id.
 
-        `now` is a fresh look at it, if the caller has one.
+        `now` is a fresh `Look` at it, if the caller has one.
         """
         if self.halted:
             return -1
@@ -211,7 +211,7 @@ class Recorder:
         self.buffer.tell(feed.ended)
 
     def is_empty(self) -> bool:
-        """Whether no event was recorded so far."""
+        """Return whether no event was recorded so far."""
         return not self.buffer.events and not self.buffer.was_taken
 
     def halt(self) -> None:

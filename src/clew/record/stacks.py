@@ -1,8 +1,8 @@
 """Intern call stacks as a tree of nodes.
 
-Comes in: live frames. Goes out: a `StackNode`. A node is one instruction in one code object,
+Input: live frames. Output: a `StackNode`. A node is one instruction in one code object,
 reached by one path of calls. A million ops on the same lines share a few nodes, and no frame is
-kept.
+held.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Follow one thread of the program: its open module calls, and which of its frames run in them.
 
-Comes in: live frames. Goes out: stack nodes and the calls they run in. No frame is kept: a call
+Input: live frames. Output: stack nodes and the calls they run in. No frame is held: a call
 has the id of the frame it runs in, which no other frame can get while the call is open.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 NO_FRAME = id(None)
 
 # Fields of an open call: a plain tuple, for speed. FRAME is the id of the Python frame that the
-# call runs in; frames are never kept.
+# call runs in; frames are never held.
 ID: Final = 0
 NODE: Final = 1
 FRAME: Final = 2
