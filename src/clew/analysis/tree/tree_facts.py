@@ -201,7 +201,7 @@ class Facts:
         return first, last.line if last.line != first.line else None
 
     def _uses_parameters(self, row: int) -> bool:
-        """Whether a module that owns no parameters computes with somebody else's."""
+        """Return whether a module that owns no parameters computes with another module's."""
         c = self._run.columns
         return any(
             c.value_name[value] >= 0
@@ -225,7 +225,7 @@ class Facts:
         return tuple(taken)
 
     def _tensors(self, row: int, role: str) -> tuple[tuple[str, str], ...]:
-        """Return paths and looks of an event's tensors; of objects that hold tensors, the class."""
+        """Return path and text of an event's tensors; of objects that hold tensors, the class."""
         pairs = [
             (leaf.path, self._look(value))
             for leaf, value in self._run.direct_values(row)
