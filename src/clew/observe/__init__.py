@@ -1,1 +1,1 @@
-"""Those who see: observers of module calls, ops, gradients, taps and variables."""
+"""Observers of module calls, ops, gradients, taps and variables."""

@@ -1,6 +1,6 @@
 """Find where steps begin in a program that does not mark them.
 
-Comes in: `optimizer.step()` calls and outermost module calls. Goes out: a call of `begin`. A step
+Input: `optimizer.step()` calls and outermost module calls. Output: a call of `begin`. A step
 ends after an `optimizer.step()`, when the next outermost forward begins: several optimizers
 between two forwards are one step, and so are the passes of one gradient accumulation. A model that
 has run in a step and runs again in the other mode, train or eval, begins a step too.
@@ -68,7 +68,7 @@ class AutomaticSteps:
         """Install the optimizer hook.
 
         `enter` records the module call that ends a step left out: the hooks of `observe.modules`
-        come back too late for it.
+        are installed too late for it.
         """
         if self._ended_after is None:
             self._enter = enter
@@ -114,7 +114,7 @@ class AutomaticSteps:
         if self._optimizers is None or get_ident() not in self._threads:
             return
         if current_autograd_node() is not None:
-            return  # a checkpoint recomputes what it has not kept
+            return  # a checkpoint recomputes what it has not saved
         model = self._model()
         model = module if model is None else model
         if self._is_over or self._has_changed_mode(model):

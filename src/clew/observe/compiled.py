@@ -1,6 +1,6 @@
 """Record a compiled region as one opaque call, or make it run eagerly on request.
 
-Comes in: runs of compiled graphs. Goes out: one op record named `compiled` for each. What happens
+Input: runs of compiled graphs. Output: one op record named `compiled` for each. What happens
 inside it, or inside a scripted module, is not seen, and coverage says so.
 """
 

@@ -1,8 +1,8 @@
 """Taps and variables inside compiled code: operators with a side effect, which break no graph.
 
 Imported by `tap` while Dynamo traces it, so that programs that compile nothing do not pay for it.
-At run time the operator hands the tensor to whoever listens then. A program that is exported gets
-none of them: it is to run where Clew is not.
+At run time the operator hands the tensor to the listeners there are then. A program that is
+exported gets none of them: it is to run where Clew is not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def define(schema: str, function: Callable[..., None]) -> None:
     """Make an operator for its side effect: compiled code runs `function` where it was called.
 
     It must take a tensor, needed or not: Inductor (seen on 2.13) puts an operator that takes none
-    where values that are used later are already let go.
+    where values that are used later are already freed.
     """
     name = schema.partition("(")[0]
     _LIBRARY.define(schema)

@@ -1,6 +1,6 @@
 """Record ops with a dispatch mode: every op that reaches a kernel, on the thread it is pushed on.
 
-Comes in: op calls. Goes out: op records. This is the hot path: it appends references to facts and
+Input: op calls. Output: op records. This is the hot path: it appends references to facts and
 does nothing else. It must never change an argument or a result, keep a tensor or a frame, or let
 an exception of Clew out.
 

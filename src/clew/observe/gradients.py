@@ -1,7 +1,7 @@
-"""Gradients, parameters, buffers and optimizer state, by address.
+"""Record gradients, parameters, buffers and optimizer state, by address.
 
-In come addresses with a role (`fc:grad`, `fc.weight:grad`, `fc.weight:param`, …), out go events.
-Hooks are put on exactly the tensors that are named and taken away again; nothing here keeps a
+Input: addresses with a role (`fc:grad`, `fc.weight:grad`, `fc.weight:param`, …). Output: events.
+Hooks are put on exactly the tensors that are named and removed again; nothing here keeps a
 tensor or a graph alive. A value is recorded when it has changed since it was recorded last.
 """
 
@@ -45,7 +45,7 @@ class _Followed:
     names: dict[str, frozenset[str]]
 
     def has(self, role: str) -> bool:
-        """Whether a role was asked for, by whatever name."""
+        """Return whether a role was asked for, by whatever name."""
         return any(role in roles for roles in self.names.values())
 
 
@@ -67,7 +67,7 @@ class GradSource:
         self._handles: list[Any] = []
 
     def start(self) -> None:
-        """Put the hooks in place."""
+        """Install the hooks."""
         self._handles = [
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
@@ -78,7 +78,7 @@ class GradSource:
             self._follow(path, tensor)
 
     def stop(self) -> None:
-        """Take every hook away."""
+        """Record what has changed since, and remove every hook."""
         self.look_around()
         self._recorder.modules.owned.on_name = None
         for handle in self._handles:
@@ -96,7 +96,7 @@ class GradSource:
                 self._record_own(followed, tensor)
 
     def left(self, module: nn.Module) -> None:
-        """A module call is over, which may have written to its buffers, or made what was lazy."""
+        """Record buffers that a module call has changed, and follow tensors that were lazy."""
         self._follow_shaped()
         for buffer in module._buffers.values():
             found = self._of_tensor(buffer)
@@ -104,7 +104,7 @@ class GradSource:
                 self._record_own(found, buffer)
 
     def call_roles(self, name: ModuleName, call: int) -> set[str]:
-        """Which gradients of a module call are followed: `grad`, `grad_in`."""
+        """Return which gradients of a module call are followed: `grad`, `grad_in`."""
         wanted = self._interest.of_module(name).gradients
         found = [address for address in wanted if address.call in (None, call)]
         self._ledger.found.update(address.text for address in found)
@@ -155,7 +155,7 @@ class GradSource:
             self.record(path, role, tensor)
 
     def _of_tensor(self, tensor: Any) -> _Followed | None:
-        """What is asked for of a tensor, None if nothing is."""
+        """Return the names and roles that were asked for of a tensor, None if there are none."""
         found = self._followed.get(id(tensor))
         return found if found is not None and found.tensor() is tensor else None
 
@@ -172,7 +172,7 @@ class GradSource:
             self.record_named(followed, role, tensor)
 
     def accumulated(self, parameter: Tensor) -> None:
-        """A gradient has been added to that of a parameter."""
+        """Record the gradient of a parameter after another was added to it."""
         followed = self._of_tensor(parameter)
         gradient = None if followed is None else _grad_of(parameter)
         if followed is not None and gradient is not None:
@@ -229,12 +229,12 @@ class GradSource:
         return args, {**kwargs, "closure": ours}
 
     def before_closure(self, optimizer: Optimizer) -> None:
-        """An optimizer is about to try parameters."""
+        """Record the parameters that an optimizer is about to try."""
         for parameter, followed in self._of(optimizer):
             self._record_own(followed, parameter)
 
     def after_closure(self, optimizer: Optimizer) -> None:
-        """An optimizer has the gradients for the parameters it tries."""
+        """Record the gradients of the parameters that an optimizer has tried."""
         for parameter, followed in self._of(optimizer):
             self._record_used(parameter, followed)
 
@@ -277,7 +277,7 @@ def _run_closure(
     source: Callable[[], GradSource | None], optimizer: Optimizer, closure: Callable[..., Any],
     *args: Any, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    """Run the closure that an optimizer was given, and look at its parameters around that."""
+    """Run an optimizer's closure; record parameters before it and gradients after it."""
     owner = source()
     if owner is not None:
         owner.before_closure(optimizer)
@@ -291,7 +291,7 @@ MACHINERY.hidden.add(id(_run_closure.__code__))
 
 
 def _grad_of(parameter: Tensor) -> Tensor | None:
-    """The gradient of a parameter, of which neither its class nor a mode of the program hears."""
+    """Return the gradient of a parameter, unnoticed by its class and by modes of the program."""
     with unobserved():
         return parameter.grad
 

@@ -1,7 +1,7 @@
 """Record module calls with torch's global hooks.
 
-Global hooks leave fused fast paths on, which per-module hooks switch off. Comes in: calls of
-`nn.Module`s. Goes out: module records, and notes for errors that no op saw.
+Global hooks leave fused fast paths on, which per-module hooks switch off. Input: calls of
+`nn.Module`s. Output: module records, and notes for errors that no op saw.
 """
 
 from __future__ import annotations

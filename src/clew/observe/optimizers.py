@@ -1,6 +1,6 @@
 """Record the settings of optimizers: learning rates, betas, the names of their parameters.
 
-Comes in: live optimizers before each of their steps. Goes out: `Attributes`: all plain settings at
+Input: live optimizers before each of their steps. Output: `Attributes`: all plain settings at
 first, later what has changed.
 """
 

@@ -1,6 +1,6 @@
 """Report kernels that torch would not use without a dispatch mode, from the ops that show it.
 
-Comes in: ops as a mode sees them. Goes out: gaps. While a mode is on, torch has to expect tensors
+Input: ops as a mode sees them. Output: gaps. While a mode is on, torch has to expect tensors
 of any class: some functions that only run other ops then run different ones, and a result may
 differ in its last bits. The list was found by running all of torch's sample inputs with and without
 a mode, on 2.13. Where only the names of ops differ (`view` for `_reshape_alias`, `add` for `add_`

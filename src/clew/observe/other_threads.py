@@ -1,6 +1,6 @@
 """Report threads that may run ops where none are recorded: outside module calls, off the trace.
 
-Comes in: the program's other threads. Goes out: gaps. A new thread is profiled until it uses torch.
+Input: the program's other threads. Output: gaps. A new thread is profiled until it uses torch.
 An older thread is reported if it ran at all, since nothing says what it does.
 """
 

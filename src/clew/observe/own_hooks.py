@@ -1,6 +1,6 @@
 """End the record of a module call only after the forward hooks that the program gave the module.
 
-Comes in: module calls. Goes out: a call of Clew's hook after the module's hooks have run or one of
+Input: module calls. Output: a call of Clew's hook after the module's hooks have run or one of
 them has failed.
 """
 

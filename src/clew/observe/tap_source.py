@@ -37,7 +37,7 @@ class TapSource:
         self._end: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """Listen from here on."""
+        """Record taps and prefixes from here on."""
         prefix = current_prefix()
         if prefix:
             self.prefixed(prefix)
@@ -46,13 +46,13 @@ class TapSource:
         self._end = listen(self, is_compiling, paths)
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Stop recording taps and prefixes."""
         self._end()
 
     def tapped(
         self, name: str, value: Any, module: Any, reduce: Any, frame: FrameType | None
     ) -> None:
-        """A value was marked."""
+        """Record a value that the program tapped."""
         jit = MACHINERY.pause_jit()
         try:
             stem, path = self._stem(name, module)
@@ -68,18 +68,18 @@ class TapSource:
                 MACHINERY.resume_jit(jit)
 
     def missed(self, name: str) -> None:
-        """A tap in compiled code was given something that is no tensor."""
+        """Report a tap in compiled code that was given something that is no tensor."""
         self._on_gap(
             Gap("a tap", name, "inside compiled code only tensors can be tapped",
                 "tap a tensor, or use clew.trace(compiled='eager')")
         )  # fmt: skip
 
     def prefixed(self, prefix: str) -> None:
-        """A stretch of the run begins or ends."""
+        """Mark the prefix from here on: a stretch of the run begins or ends."""
         self._recorder.mark(Label(PREFIX, prefix, prefix))
 
     def _stem(self, name: str, module: Any) -> tuple[str, str | None]:
-        """The address of a tap, and the path of the module it belongs to."""
+        """Return the address of a tap, and the path of the module it belongs to."""
         thread = self._recorder.thread()
         caller = thread.stack[-1][NAME]
         if isinstance(module, nn.Module):
