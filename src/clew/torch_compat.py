@@ -124,7 +124,7 @@ def autograd_number(node: Any) -> int:
 
 
 def is_recomputing() -> bool:
-    """Return whether a checkpoint recomputes, in a backward pass, what it has not kept."""
+    """Return whether a checkpoint recomputes, in a backward pass, what it has not saved."""
     if current_autograd_node() is None:
         return False
     frame: FrameType | None = sys._getframe(1)
@@ -414,12 +414,12 @@ def compiled_graph_class(load: bool) -> Any:
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
-    """Whether calls of a module go through `torch.compile`."""
+    """Return whether calls of a module go through `torch.compile`."""
     return "_orig_mod" in module._modules or is_compiled_in_place(module)
 
 
 def is_compiled_in_place(module: torch.nn.Module) -> bool:
-    """Whether `module.compile()` was called."""
+    """Return whether `module.compile()` was called."""
     return module._compiled_call_impl is not None
 
 
@@ -430,7 +430,7 @@ def compiled_inside(module: torch.nn.Module) -> torch.nn.Module | None:
 
 
 def is_dynamo_loaded() -> bool:
-    """Whether anything may have been compiled in this process."""
+    """Return whether anything may have been compiled in this process."""
     return "torch._dynamo" in sys.modules
 
 
