@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -310,3 +312,28 @@ def test_what_is_tapped_or_followed_is_no_part_of_what_jit_traces(asked: dict[st
 
 def graph_of(model: nn.Module) -> str:
     return str(torch.jit.trace(model, torch.ones(1, 2)).inlined_graph)
+
+
+COMPILED_FIRST_INSIDE = """
+import sys, torch, clew
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return clew.tap("h", self.fc(x), self.fc)
+
+net = Net()
+assert "torch._dynamo" not in sys.modules
+with clew.trace(net, level="modules") as t:
+    torch.compile(lambda x: net(x), backend="eager", fullgraph=True)(torch.ones(1, 4))
+print([event.address for event in t.events if event.kind == "tap"])
+"""
+
+
+def test_a_tap_has_its_module_where_the_first_to_compile_is_in_the_block() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", COMPILED_FIRST_INSIDE]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout == "['fc.h#0']\n"

@@ -52,6 +52,9 @@ define("tap(Tensor value, str name, str? module, str reduce) -> ()", _tap)
 define("bound(Tensor value, int plan, str name, int line, str module, bool always) -> ()", _bound)
 define("tap_missed(Tensor value, str name) -> ()", _missed)
 
+# Those who listened before there was anything that compiles.
+taps.learn_paths()
+
 
 def tap(name: str, value: Any, module: str | None, reduce: str) -> None:
     """Record a tensor when the compiled code runs; traced by Dynamo."""

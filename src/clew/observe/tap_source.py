@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -18,7 +17,7 @@ from clew.observe.taps import current_prefix, listen
 from clew.record.recorder import Recorder
 from clew.record.thread_state import NAME, NODE
 from clew.request.callbacks import reducer
-from clew.torch_compat import is_compiling
+from clew.torch_compat import is_compiling, is_dynamo_loaded
 
 
 class TapSource:
@@ -41,8 +40,8 @@ class TapSource:
         prefix = current_prefix()
         if prefix:
             self.prefixed(prefix)
-        # Compiled code alone asks for paths.
-        paths = self._recorder.modules.paths() if "torch._dynamo" in sys.modules else {}
+        # Where nothing can be compiled yet, they are learned when the first tap is.
+        paths = self.paths() if is_dynamo_loaded() else {}
         self._end = listen(self, is_compiling, paths)
 
     def stop(self) -> None:
@@ -77,6 +76,10 @@ class TapSource:
     def prefixed(self, prefix: str) -> None:
         """Mark the prefix from here on: a stretch of the run begins or ends."""
         self._recorder.mark(Label(PREFIX, prefix, prefix))
+
+    def paths(self) -> dict[int, str]:
+        """Return the path of every module, by its id."""
+        return self._recorder.modules.paths()
 
     def _stem(self, name: str, module: Any) -> tuple[str, str | None]:
         """Return the address of a tap, and the path of the module it belongs to."""

@@ -25,6 +25,7 @@ class TapListener(Protocol):
     ) -> None: ...
     def missed(self, name: str) -> None: ...
     def prefixed(self, prefix: str) -> None: ...
+    def paths(self) -> dict[int, str]: ...
 
 
 # Changed in place: Dynamo guards on the list, and compiles anew when someone begins to listen.
@@ -122,6 +123,12 @@ def innermost(kind: type[_T]) -> _T | None:
     found = [listener for listener in listeners() if isinstance(listener, kind)]
     own = [listener for listener in (known() for known in _own.get()) if listener in found]
     return next(iter(own or reversed(found)), None)
+
+
+def learn_paths() -> None:
+    """Learn the paths of modules, which compiled code is given as it is traced."""
+    for listener in listeners():
+        _paths.update(listener.paths())
 
 
 def listen(

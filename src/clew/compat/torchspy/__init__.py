@@ -136,7 +136,7 @@ class DebugContext(taps.TapListener):
         self.prefix, self.module_path_override = prefix, module_path_override
 
     def __enter__(self) -> DebugContext:
-        self._end = taps.listen(self, is_compiling, getattr(self.saver, "module_paths", {}))
+        self._end = taps.listen(self, is_compiling, self.paths())
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -160,6 +160,11 @@ class DebugContext(taps.TapListener):
             )  # fmt: skip
         else:
             self.saver.save(".".join(filter(None, (self.prefix, path, name))), tensor)
+
+    def paths(self) -> dict[int, str]:
+        """Return the paths of the modules that were registered, by their ids."""
+        found: dict[int, str] = getattr(self.saver, "module_paths", {})
+        return found
 
     def missed(self, name: str) -> None:
         """Warn of a tap in compiled code that was given something that is no tensor."""
