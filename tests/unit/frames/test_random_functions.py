@@ -7,6 +7,7 @@ same lines as the plain one, which is what is instrumented.
 from __future__ import annotations
 
 import contextlib
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
@@ -224,7 +225,9 @@ def outcome(function: Any, schedule: list[int], log: Any) -> tuple[str, list[int
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno or 0 for frame in frames if frame.name == "f"]
-        return f"{type(error).__name__}: {error}", lines
+        # Objects in the text have an address, and classes the name of their program.
+        text = re.sub(r" at 0x\w+|cell_\d+", "", str(error))
+        return f"{type(error).__name__}: {text}", lines
 
 
 def variables(function: FunctionType) -> list[str]:
