@@ -4,12 +4,13 @@ PYTHON ?= python3
 WORKERS ?= 2
 BIN := .venv/bin
 READY := .venv/.ready
+NATIVE_READY := .venv/.native-ready
 NODE_READY := viewer/node_modules/.ready
 PIP_INSTALL := $(BIN)/python -m pip install -qq --constraint constraints.txt
 
-.PHONY: setup demo test bench lint viewer viewer-check browser docs api corpus fuzz clean
+.PHONY: setup demo test bench accuracy lint viewer viewer-check browser docs api corpus fuzz soak clean
 
-setup: $(READY)
+setup: $(READY) $(NATIVE_READY)
 
 # torch is asked for by itself and by its exact version, so that pip takes that wheel wherever it
 # is configured to look; the rest then finds torch already in place. An older pip knows no groups.
@@ -20,6 +21,11 @@ $(READY): pyproject.toml constraints.txt
 	$(PIP_INSTALL) --editable '.[torch,all]' --group dev
 	@touch $@
 
+# Without a compiler Clew says so in a line and records with its python engine.
+$(NATIVE_READY): $(READY) $(wildcard src/clew/native/sources/*)
+	@$(BIN)/python -m clew build || true
+	@touch $@
+
 demo: setup
 	@$(BIN)/python examples/demo.py
 
@@ -27,10 +33,16 @@ demo: setup
 test: setup browser
 	@scripts/test_no_torch.sh
 	@scripts/test_s3.sh
+	@WORKERS=$(WORKERS) scripts/test_native.sh
 	@$(BIN)/python -m pytest -q -n $(WORKERS)
 
 bench: setup browser
 	@$(BIN)/python -m bench
+
+# Faults planted in real architectures: how often the answers about them are right. VERBOSE=-v
+# prints what was said where one is not.
+accuracy: setup
+	@$(BIN)/python -m accuracy $(VERBOSE)
 
 lint: setup
 	$(BIN)/ruff check .
@@ -59,6 +71,12 @@ docs: setup
 # Minutes: twenty thousand damaged traces, read in every way. The tests take a hundred.
 fuzz: setup
 	@$(BIN)/python -m tests.mutations
+
+# Half an hour, most of it to build: the native engine with sanitizers, under the programs of its
+# tests. SECONDS=300 runs them longer.
+SECONDS ?= 60
+soak: setup
+	@scripts/soak.sh $(SECONDS)
 
 # Only after a change to its programs or to the format: the traces are committed.
 corpus: setup

@@ -24,7 +24,7 @@ import clew
 from bench.timing import Effort, best_times
 from bench.workloads import training_trace
 from clew.events.columns import Columns
-from clew.events.records import MODULE, OP, STEP
+from clew.events.vocabulary import MODULE, OP, STEP
 from clew.run.run import run_of
 from clew.store.write.seal_part import parquet_options
 

@@ -22,6 +22,7 @@ from bench import storing as store
 from bench.seeds import MODES, ORIGINALS
 from bench.timing import Effort, best_times
 from bench.workloads import Workload
+from clew.native.loading import load
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +104,16 @@ EMPTY_MODE = "empty dispatch mode"
 EMPTY_HOOKS = "empty hooks"
 UNTRACED = "untraced"
 
+# Of ops recorded by the python engine, against an empty mode.
+PYTHON_GOALS = {"encoder": 2.4, "tiny": 3.5}
+
 
 def all_rows(plan: Plan) -> Iterator[Row]:
     """Every row, in the order of the table."""
     yield from recording(plan)
+    yield from native(plan)
     yield from values(plan)
+    yield from flight(plan)
     yield from variables(plan)
     yield from storing(plan)
     yield from reading(plan)
@@ -135,12 +141,12 @@ def recording(plan: Plan) -> Iterator[Row]:
 
 
 def _ops(key: str, work: Workload, effort: Effort, peers: bool) -> Iterator[Row]:
-    with clew.trace(work.model) as trace:
+    with clew.trace(work.model, engine="python") as trace:
         work.run()
     on = f"{work.name}, {len(trace.ops)} ops"
     measured = {
         EMPTY_MODE: subjects.empty_mode(work),
-        "clew": subjects.traced(work),
+        "clew": subjects.traced(work, engine="python"),
         UNTRACED: subjects.untraced(work),
     }
     if peers:
@@ -151,41 +157,114 @@ def _ops(key: str, work: Workload, effort: Effort, peers: bool) -> Iterator[Row]
     def row(name: str, what: str, subject: str, floor: str, goal: float | None = None) -> Row:
         return _ratio(f"{key}.{name}", what, on, floor, times[floor], times[subject], goal)
 
-    yield row("ops", "ops, lines, metadata", "clew", EMPTY_MODE, 1.5)
+    yield row("ops", "python: ops, lines, metadata", "clew", EMPTY_MODE, PYTHON_GOALS.get(key))
     yield row("ops_untraced", "  the same", "clew", UNTRACED)
     if peers:
         yield row("debug_mode", "  DebugMode, modules + stacks", "DebugMode", EMPTY_MODE)
         yield row("inspect_stack", "  inspect.stack() per op", "inspect", EMPTY_MODE)
 
 
+def native(plan: Plan) -> Iterator[Row]:
+    """The native engine, where it is built, against the program by itself and an empty mode."""
+    if load() is None:
+        return
+    cases: list[tuple[str, Callable[[], Workload], dict[str, float]]] = [
+        ("encoder", workloads.encoder, {"ops": 2.0, "stats": 3.0, "modules": 1.3}),
+        ("tiny", workloads.tiny_layers, {}),
+        ("training", workloads.encoder_training, {"ops": 1.8, "stats": 3.0}),
+        ("step", workloads.encoder_step, {"ops": 2.0, "stats": 3.0}),
+    ]
+    for key, build, goals in cases:
+        work = build()
+        measured = {
+            UNTRACED: subjects.untraced(work),
+            EMPTY_MODE: subjects.empty_mode(work),
+            "ops": subjects.traced(work, engine="native"),
+            "stats": subjects.traced(work, engine="native", values="stats"),
+            "modules": subjects.traced(work, engine="native", level="modules"),
+            "profiler": subjects.profiler(work),
+        }
+        times = best_times(measured, plan.small)
+        rows = [
+            ("ops", "native: ops, lines, metadata", UNTRACED, goals.get("ops")),
+            ("ops", "  the same", EMPTY_MODE, 0.75),
+            ("stats", "  with statistics", UNTRACED, goals.get("stats")),
+            ("modules", "  module calls only", UNTRACED, goals.get("modules")),
+            ("profiler", "  torch.profiler, shapes + stacks", UNTRACED, None),
+        ]
+        for name, what, floor, goal in rows:
+            suffix = "_mode" if floor == EMPTY_MODE else ""
+            yield _ratio(
+                f"native.{key}.{name}{suffix}", what, work.name, floor, times[floor], times[name],
+                goal,
+            )  # fmt: skip
+    yield _entering(plan)
+
+
+def _entering(plan: Plan) -> Row:
+    work = workloads.encoder()
+    nothing = Workload(work.name, work.model, lambda: None)
+    best = best_times({"clew": subjects.traced(nothing, engine="native")}, plan.small)["clew"]
+    on = "encoder, 55 modules"
+    return Row("native.entering", "native: entering and leaving", on, "", best * 1e3, "ms", 0.08)
+
+
 def _modules(key: str, work: Workload, effort: Effort) -> Iterator[Row]:
-    with clew.trace(work.model, level="modules") as trace:
+    with clew.trace(work.model, level="modules", engine="python") as trace:
         work.run()
     measured = {
         EMPTY_HOOKS: subjects.empty_hooks(work),
-        "clew": subjects.traced(work, level="modules"),
+        "clew": subjects.traced(work, level="modules", engine="python"),
     }
     times = best_times(measured, effort)
     on = f"{work.name}, {len(trace.modules)} calls"
     yield _ratio(
-        f"{key}.modules", "module calls only", on, EMPTY_HOOKS,
-        times[EMPTY_HOOKS], times["clew"], 1.5,
+        f"{key}.modules", "python: module calls only", on, EMPTY_HOOKS,
+        times[EMPTY_HOOKS], times["clew"], None,
     )  # fmt: skip
 
 
 def values(plan: Plan) -> Iterator[Row]:
     """What keeping statistics or data costs where the kernels take the time."""
     work = workloads.wide_encoder(plan.layers)
-    options = [(level, kept) for kept in ("stats", "full") for level in ("modules", "ops")]
+    engines = ("python", "native") if load() is not None else ("python",)
+    options = [
+        (engine, level, kept)
+        for engine in engines
+        for kept in ("stats", "full")
+        for level in ("modules", "ops")
+    ]
     measured = {UNTRACED: subjects.untraced(work)}
-    for level, kept in options:
-        measured[f"{level}, {kept}"] = subjects.traced(work, level=level, values=kept)
+    for engine, level, kept in options:
+        name = f"{engine}.{level}.{kept}"
+        measured[name] = subjects.traced(work, level=level, values=kept, engine=engine)
+    measured["guard"] = subjects.guarded(work)
     times = best_times(measured, plan.large)
-    goals = {("modules", "stats"): 1.1, ("ops", "stats"): 1.4}
-    for level, kept in options:
+    goals = {("native", "modules", "stats"): 1.05, ("native", "ops", "stats"): 1.1}
+    for engine, level, kept in options:
+        name = f"{engine}.{level}.{kept}"
         yield _ratio(
-            f"values.{level}.{kept}", f'level="{level}", values="{kept}"', work.name, UNTRACED,
-            times[UNTRACED], times[f"{level}, {kept}"], goals.get((level, kept)),
+            f"values.{name}", f'{engine}: level="{level}", values="{kept}"', work.name, UNTRACED,
+            times[UNTRACED], times[name], goals.get((engine, level, kept)),
+        )  # fmt: skip
+    # It takes the native engine where that is built.
+    yield _ratio(
+        "values.guard", f"{engines[-1]}: clew.guard()", work.name, UNTRACED, times[UNTRACED],
+        times["guard"], 1.1 if engines[-1] == "native" else None,
+    )  # fmt: skip
+
+
+def flight(plan: Plan) -> Iterator[Row]:
+    """What the flight recorder costs, with the statistics of every step."""
+    work = workloads.wide_step(plan.layers)
+    engines = ("python", "native") if load() is not None else ("python",)
+    measured = {UNTRACED: subjects.untraced(work)}
+    measured |= {engine: subjects.recorded(work, engine=engine) for engine in engines}
+    times = best_times(measured, plan.large)
+    for engine in engines:
+        yield _ratio(
+            f"flight.{engine}", f"{engine}: clew.recorder, every step", work.name, UNTRACED,
+            times[UNTRACED], times[engine], 1.05 if engine == "native" else None,
         )  # fmt: skip
 
 
@@ -199,7 +278,7 @@ def storing(plan: Plan) -> Iterator[Row]:
         times = best_times(store.writers(tensors), plan.large, time.perf_counter_ns)
         rows = [
             # At least 0.6 of the throughput.
-            ("clew", 'values="full", out=', 1 / 0.6 if kind == "large" else None),
+            ("clew", 'values="full", out=', 1 / 0.6 if kind == "large" else 15),
             ("torch.save", "  torch.save, a file a tensor", None),
             ("h5py", "  h5py, a dataset a tensor", None),
         ]

@@ -74,6 +74,11 @@ def empty_hooks(work: Workload) -> Subject:
     return run
 
 
+def guarded(work: Workload) -> Subject:
+    """`clew.guard`, which raises for NaN and Inf."""
+    return _inside(work, clew.guard)
+
+
 def traced(work: Workload, **options: Any) -> Subject:
     """Clew."""
 
@@ -81,6 +86,19 @@ def traced(work: Workload, **options: Any) -> Subject:
         with clew.trace(work.model, **options) as trace:
             work.run()
         return trace
+
+    return run
+
+
+def recorded(work: Workload, **options: Any) -> Subject:
+    """Clew's flight recorder, over one step: the same recorder each time."""
+    recorder = clew.recorder(work.model, triggers=["nonfinite", "loss_spike"], **options)
+
+    def run() -> object:
+        recorder.start()
+        recorder.step(loss=work.run())
+        recorder.stop()
+        return recorder
 
     return run
 
@@ -93,6 +111,19 @@ def debug_mode(work: Workload) -> Subject:
         work,
         lambda: DebugMode(record_nn_module=True, record_stack_trace=True, record_ids=True),
     )
+
+
+def profiler(work: Workload) -> Subject:
+    """torch.profiler with shapes and stacks."""
+    from torch.profiler import ProfilerActivity, profile
+
+    def run() -> object:
+        recorder = profile(activities=[ProfilerActivity.CPU], record_shapes=True, with_stack=True)
+        with recorder:
+            work.run()
+        return recorder
+
+    return run
 
 
 def stack_per_op(work: Workload) -> Subject:

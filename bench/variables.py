@@ -28,7 +28,7 @@ from clew.record.gaps import UnreadGaps
 from clew.record.recorder import Recorder
 from clew.request.ledger import Ledger
 from clew.request.limits import Limits
-from clew.session.batching import Deferred
+from clew.session.batching import Deferred, Direct
 from clew.store.write.memory_sink import MemoryStore
 
 # Rounds of one run, in each of which the variable is bound and `calls` other calls are made.
@@ -78,7 +78,7 @@ def one_local(calls: int) -> Any:
     """`y` of `target` recorded in full at each binding, and nothing else touched."""
     store = MemoryStore()
     around = Surroundings([], [], [], [], lambda step: {}, [], lambda file: None, {})
-    taker = Deferred(Encoder(lambda: around), store)
+    taker = Deferred(lambda: Direct(Encoder(lambda: around), store))
     budget = Budget(Limits(), lambda gap: None)
     recorder = Recorder(taker, time.perf_counter_ns, NoTensors, budget, UnreadGaps())
     records: Any = _Records(recorder)

@@ -44,6 +44,21 @@ def encoder_training() -> Workload:
     return Workload("encoder forward + backward", model, run)
 
 
+def encoder_step() -> Workload:
+    """A training step of the same, with Adam."""
+    model, x = _encoder(layers=6, width=64, heads=4, hidden=128, batch=2, tokens=16)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def run() -> object:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return Workload("encoder, a step with Adam", model, run)
+
+
 def tiny_layers() -> Workload:
     """64 pairs of Linear and ReLU on four rows: nothing but overhead."""
     torch.manual_seed(0)
@@ -64,6 +79,22 @@ def wide_encoder(layers: int = 12) -> Workload:
     """Encoder layers of a usual size, 4 × 128 tokens: here the kernels take the time."""
     model, x = _encoder(layers, width=768, heads=12, hidden=3072, batch=4, tokens=128)
     return _forward(f"encoder {layers} × 768, 512 tokens", model, x)
+
+
+def wide_step(layers: int = 12) -> Workload:
+    """A training step of encoder layers of a usual size, with AdamW."""
+    model, x = _encoder(layers, width=768, heads=12, hidden=3072, batch=4, tokens=128)
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    def run() -> Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Workload(f"a step of encoder {layers} × 768, 512 tokens", model, run)
 
 
 def training_trace(wanted: int) -> clew.Trace:

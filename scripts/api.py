@@ -25,29 +25,39 @@ HEADER = "# Every name users can write. Written by `make api`; read the differen
 # gets another name changes on the right; the left is what stays.
 HELD = {
     "Callbacks": "clew.request.callbacks.Callbacks",
-    "CodeView": "clew.views.text.code.CodeView",
+    "CodeView": "clew.views.text.code_view.CodeView",
     "Contents": "clew.views.export.formats.Contents",
     "Crash": "clew.run.event.Crash",
+    "Diff": "clew.analysis.diff.divergence.Diff",
+    "Dimension": "clew.analysis.shape_links.Dimension",
+    "Divergence": "clew.analysis.diff.divergence.Divergence",
+    "Dump": "clew.session.flight_recorder.Dump",
     "Edge": "clew.analysis.graph.graph_model.Edge",
     "Event": "clew.run.event.Event",
     "Events": "clew.run.event.Events",
     "Exported": "clew.views.export.formats.Exported",
     "Finding": "clew.analysis.findings.Finding",
+    "Firing": "clew.session.flight_rules.Firing",
+    "FlightRecorder": "clew.session.flight_recorder.FlightRecorder",
     "Gap": "clew.events.model.Gap",
     "Gathered": "clew.events.gathered.Gathered",
     "Graph": "clew.analysis.graph.graph_model.Graph",
     "GraphView": "clew.views.graph.view.GraphView",
-    "Happening": "clew.events.live.Happening",
+    "Happening": "clew.events.live_events.Happening",
     "Hdf5": "clew.events.outputs.Hdf5",
     "Limits": "clew.request.limits.Limits",
-    "Listener": "clew.events.live.Listener",
-    "LiveValue": "clew.events.live.LiveValue",
+    "Listener": "clew.events.live_events.Listener",
+    "LiveValue": "clew.events.live_events.LiveValue",
+    "Matched": "clew.analysis.diff.divergence.Matched",
+    "ModuleError": "clew.analysis.diff.divergence.ModuleError",
     "Node": "clew.analysis.graph.graph_model.Node",
     "NonFinite": "clew.analysis.nonfinite.NonFinite",
     "Report": "clew.views.html.report.Report",
     "Schedule": "clew.request.limits.Schedule",
     "Selection": "clew.analysis.selection.Selection",
     "Series": "clew.analysis.series.Series",
+    "ShapeChain": "clew.analysis.shape_links.ShapeChain",
+    "ShapeLink": "clew.analysis.shape_links.ShapeLink",
     "Source": "clew.events.model.Source",
     "Stats": "clew.events.model.Stats",
     "TableView": "clew.views.text.table_view.TableView",
@@ -66,7 +76,10 @@ Entry = tuple[str, str]
 def api() -> dict[str, str]:
     """Return every public name with what follows it on its line."""
     commands = options("clew", importlib.import_module("clew.cli.main").parser())
-    groups = exported(), held(), callbacks(), errors(), adapters(), export_formats(), commands
+    groups = (
+        exported(), held(), callbacks(), triggers(), errors(), adapters(), export_formats(),
+        commands,
+    )  # fmt: skip
     return dict(sorted(entry for group in groups for entry in group))
 
 
@@ -99,6 +112,14 @@ def callbacks() -> Iterator[Entry]:
     for name in module.__all__:
         if inspect.isfunction(found := getattr(module, name)):
             yield f"clew.callbacks.{name}", function(found)
+
+
+def triggers() -> Iterator[Entry]:
+    """List what `clew.triggers` offers."""
+    module = importlib.import_module("clew.triggers")
+    for name in module.__all__:
+        found = getattr(module, name)
+        yield f"clew.triggers.{name}", constructor(found) if inspect.isclass(found) else ""
 
 
 def errors() -> Iterator[Entry]:

@@ -303,7 +303,7 @@ def huge_lines(trace: Path) -> None:
 @attack
 def huge_ranks_of_labels(trace: Path) -> None:
     label = ["gathered", "x", "x", None, None, None, None, None, 2**62]
-    from clew.events.records import KINDS, LABELLED
+    from clew.events.vocabulary import KINDS, LABELLED
 
     label[0] = LABELLED[-1]
     number = add_rows(trace, "label", [[kind, *label[1:]] for kind in LABELLED])

@@ -6,10 +6,15 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+# Golden files and documents show the python engine; `make test` runs tests/integration with the
+# native one as well.
+os.environ.setdefault("CLEW_ENGINE", "python")
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -22,6 +27,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def any_width(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that run in parallel are told how wide the terminal is, which text would keep to."""
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture
+def python_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what the python engine alone does."""
+    monkeypatch.setenv("CLEW_ENGINE", "python")
+
+
+@pytest.fixture
+def native_engine() -> None:
+    """For tests of what the native engine alone does, when the tests run with it."""
+    if os.environ["CLEW_ENGINE"] != "native":
+        pytest.skip("the native engine does it: CLEW_ENGINE=native")
+
+
+@pytest.fixture
+def engine() -> str:
+    """The engine that the tests run with."""
+    return os.environ["CLEW_ENGINE"]
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from clew.events.columns import (
     Template,
     Tensor,
 )
-from clew.events.records import MODULE
+from clew.events.vocabulary import MODULE
 from clew.run.run import Run, run_of
 
 

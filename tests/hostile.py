@@ -16,7 +16,7 @@ import numpy as np
 
 import clew
 from clew.events.columns import Columns, Leaf, Symbol, Tensor
-from clew.events.records import Label, Unseen
+from clew.events.vocabulary import Label, Unseen
 from clew.run.run import Run
 
 # Codes that set a colour as Clew does and otherwise, a title, a bell, a link; a cursor that goes

@@ -47,7 +47,7 @@ _TRACES = Path(__file__).parent
 BASES = [
     *(_TRACES / f"corpus/traces/{name}.clew" for name in (
         "compiled", "crash", "full", "fused", "killed", "missing_rank", "nan_modules", "nan_op",
-        "taps", "threads", "two_callers", "unnamed", "workers")),
+        "native", "taps", "threads", "two_callers", "unnamed", "workers")),
     *(_TRACES / f"formats/v{version}/killed.clew" for version in (2, 3, 4, 5)),
 ]  # fmt: skip
 # Calls of a round, after the one that reads everything.

@@ -136,6 +136,14 @@ def untraced(model: nn.Module) -> AbstractContextManager[None]:
     return nullcontext()
 
 
+def least_change() -> Callable[[nn.Module], AbstractContextManager[Any]]:
+    """The tracer that changes the least of all that see ops with the engine of the tests.
+
+    A dispatch mode changes what it sees; the native engine nothing.
+    """
+    return untraced if os.environ["CLEW_ENGINE"] == "native" else passing
+
+
 def differing(a: Outcome, b: Outcome) -> list[str]:
     """What is not the same in two outcomes."""
     return [key for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)]
@@ -191,3 +199,18 @@ def resident() -> int:
 def faults(trace: Any) -> list[str]:
     """What Clew itself failed at while it recorded."""
     return [str(gap) for gap in trace.coverage if "Clew failed" in gap.why]
+
+
+def call_around(event: Any) -> Any:
+    """Return the module call an event ran in, through the composites around it; None if in none."""
+    above = event.parent
+    while above is not None and above.kind == "composite":
+        above = above.parent
+    return above
+
+
+def guess(note: str) -> str | None:
+    """Return the guess of a crash note."""
+    guesses = [line.partition("perhaps: ")[2] for line in note.splitlines() if "perhaps:" in line]
+    assert len(guesses) <= 1
+    return guesses[0] if guesses else None

@@ -57,6 +57,9 @@ def read_tree(text: str) -> PrintedTree:
             break
         lead = _LEAD.match(line)
         assert lead is not None
+        # What an op that failed said, in lines of their own below it.
+        if re.match(r"✗ \w+: |  in ", line[lead.end() :]):
+            continue
         depth = len(lead.group()) // 3
         read = _read_line(line, titles, len(lead.group()))
         del levels[depth + 1 :]

@@ -15,6 +15,8 @@ from clew.views.export.formats import FORMATS
 
 # Stacks asked for: one is as deep as the program was, so that all of them may be any number.
 _STACKS = 100
+# Tensors whose shapes are asked about: a chain may go through all of the run.
+_CHAINS = 4
 
 
 def walk(t: clew.Trace, folder: Path) -> None:
@@ -48,6 +50,37 @@ def findings(t: clew.Trace, folder: Path) -> None:
     _ = [finding.to_dict() for finding in t.findings], t.nonfinite()
 
 
+def health(t: clew.Trace, folder: Path) -> None:
+    """Every rule about training and data."""
+    found = t.health()
+    _ = str(found), repr(found), found.to_dict()
+
+
+def shapes(t: clew.Trace, folder: Path) -> None:
+    """Where the dimensions of some tensors come from."""
+    for event in (*t.modules[-_CHAINS:], *t.ops[-_CHAINS:]):
+        for dim in range(3):
+            with contextlib.suppress(clew.ClewError):
+                chain = t.why_shape(event.address, dim)
+                _ = str(chain), chain.to_dict()
+
+
+def compared(t: clew.Trace, folder: Path) -> None:
+    """The run with itself."""
+    with contextlib.suppress(clew.ClewError):
+        found = clew.diff(t, t)
+        _ = str(found), found.to_dict()
+
+
+def memory(t: clew.Trace, folder: Path) -> None:
+    """Where the memory went."""
+    found = t.memory()
+    _ = str(found), found.to_dict(), repr(found)
+    for step in t.steps[:2] if found.devices else ():
+        with contextlib.suppress(clew.ClewError):
+            _ = str(found.at(step))
+
+
 def addresses(t: clew.Trace, folder: Path) -> None:
     """Selections, searches and series."""
     for address in ("", "op:*", "**", "fc:grad", "line:a.py:3"):
@@ -68,7 +101,7 @@ def only(t: clew.Trace, folder: Path) -> None:
 
 def recover(t: clew.Trace, folder: Path) -> None:
     """Save, tear the end off, seal what is left."""
-    from clew.store.write.recover import recover as seal
+    from clew.store.write.recovery import recover as seal
 
     path = Path(t.save(folder / "torn.clew"))
     seal(path)
@@ -85,6 +118,10 @@ CALLS: dict[str, Callable[[clew.Trace, Path], Any]] = {
     "data": data,
     "facts": facts,
     "findings": findings,
+    "health": health,
+    "shapes": shapes,
+    "compared": compared,
+    "memory": memory,
     "addresses": addresses,
     "only": only,
     "tree": lambda t, folder: str(t),

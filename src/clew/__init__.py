@@ -21,11 +21,16 @@ _HOME = {
     "Callbacks": "clew.request.callbacks",
     "ClewError": "clew.errors",
     "ClewWarning": "clew.errors",
+    "Diff": "clew.analysis.diff.divergence",
     "Hdf5": "clew.events.outputs",
     "Limits": "clew.request.limits",
+    "NonFiniteError": "clew.errors",
     "Trace": "clew.traces",
+    "diff": "clew.traces",
+    "guard": "clew.session.guard",
     "load": "clew.traces",
     "prefix": "clew.observe.taps",
+    "recorder": "clew.session.flight_recorder",
     "schedule": "clew.request.limits",
     "tap": "clew.observe.taps",
     "trace": "clew.session",
@@ -36,12 +41,17 @@ __all__ = [
     "Callbacks",
     "ClewError",
     "ClewWarning",
+    "Diff",
     "Hdf5",
     "Limits",
+    "NonFiniteError",
     "Trace",
     "__version__",
+    "diff",
+    "guard",
     "load",
     "prefix",
+    "recorder",
     "schedule",
     "tap",
     "trace",
@@ -51,13 +61,16 @@ __all__ = [
 logging.getLogger("clew").addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
-    from clew.errors import ClewError, ClewWarning
+    from clew.analysis.diff.divergence import Diff
+    from clew.errors import ClewError, ClewWarning, NonFiniteError
     from clew.events.outputs import Hdf5
     from clew.observe.taps import prefix, tap
     from clew.request.callbacks import Callbacks
     from clew.request.limits import Limits, schedule
     from clew.session import trace
-    from clew.traces import Trace, load
+    from clew.session.flight_recorder import recorder
+    from clew.session.guard import guard
+    from clew.traces import Trace, diff, load
     from clew.watching import watch
 
 

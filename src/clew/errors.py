@@ -9,7 +9,9 @@ Must not know: anything else of Clew but plain text; every other module may impo
      ├─ TraceStateError      (RuntimeError)   start, stop or step at the wrong time
      ├─ MissingDependency    (ImportError)    an optional package is not installed
      ├─ BadTrace                              files that cannot be read as a trace
-     └─ NotRecorded          (LookupError)    the data asked for was not kept
+     ├─ BuildError           (RuntimeError)   the native engine cannot be built
+     ├─ NotRecorded          (LookupError)    the data asked for was not kept
+     └─ NonFiniteError       (ArithmeticError)  NaN or Inf that `clew.guard` found
 """
 
 from __future__ import annotations
@@ -20,8 +22,12 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from clew.plain_text import plain_lines
+
+if TYPE_CHECKING:
+    from clew.analysis.nonfinite import NonFinite
 
 _EXCERPT = 70
 _OWN_DIR = os.path.dirname(__file__) + os.sep
@@ -95,8 +101,35 @@ class BadTrace(ClewError):
     """A file that is not, or not wholly, a trace."""
 
 
+class BuildError(ClewError, RuntimeError):
+    """The native engine cannot be built: why, what to do, and what the compiler printed."""
+
+    def __init__(self, what: str, output: str = "") -> None:
+        super().__init__(what, output)
+        self.what = what
+        self.output = output
+
+    def __str__(self) -> str:
+        return plain_lines(self.what)
+
+
 class NotRecorded(ClewError, LookupError):
     """Data that was not recorded; the message says how to record it."""
+
+
+class NonFiniteError(ClewError, ArithmeticError):
+    """NaN or Inf that an op produced and that `clew.guard` found.
+
+    `nonfinite` is the `NonFinite` of `t.nonfinite()`, with the event that made it, None if that was
+    not seen. It is not there after pickling.
+    """
+
+    def __init__(self, text: str, nonfinite: NonFinite | None = None) -> None:
+        super().__init__(text)
+        self.nonfinite = nonfinite
+
+    def __reduce__(self) -> tuple[type[NonFiniteError], tuple[str]]:
+        return NonFiniteError, (str(self.args[0]),)
 
 
 def _excerpt(text: str, position: int) -> tuple[str, int]:
@@ -120,12 +153,8 @@ class ClewWarning(UserWarning):
 def warn(message: str) -> None:
     """Return one warning, at the user's line; log it instead if warnings are errors."""
     level, frame = 1, sys._getframe(0)
-    torch = sys.modules.get("torch")
-    skipped = (
-        _OWN_DIR,
-        os.path.dirname(str(getattr(torch, "__file__", _OWN_DIR))) + os.sep,
-        contextlib.__file__,
-    )
+    torch = str(getattr(sys.modules.get("torch"), "__file__", _OWN_DIR))
+    skipped = _OWN_DIR, torch.removesuffix("__init__.py"), contextlib.__file__
     while frame.f_back is not None and frame.f_code.co_filename.startswith(skipped):
         level, frame = level + 1, frame.f_back
     try:

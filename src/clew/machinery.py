@@ -18,7 +18,8 @@ class Machinery:
 
     # The frame that runs a module's hooks and then its forward.
     call_frame: CodeType | None = None
-    # Ids of code objects that are never shown.
+    # Code objects that are never shown, and their ids. See `hide`.
+    hidden_codes: list[CodeType] = field(default_factory=list)
     hidden: set[int] = field(default_factory=set)
     # A frame of this code on the stack means this phase.
     phases: dict[CodeType, int] = field(default_factory=dict)
@@ -36,6 +37,11 @@ class Machinery:
         "<frozen ",
         "<eval_with_key>",
     )
+
+    def hide(self, *codes: CodeType) -> None:
+        """Never show frames of some code."""
+        self.hidden_codes += codes
+        self.hidden |= set(map(id, codes))
 
 
 MACHINERY = Machinery()

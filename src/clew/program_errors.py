@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import signal
+import sys
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
@@ -49,6 +51,50 @@ def add_note(error: BaseException, note: str) -> None:
         noted.add_note(note)
     else:  # Python 3.10
         noted.__notes__ = [*getattr(error, "__notes__", []), note]
+        _print_notes_at_end()
+
+
+class _NotePrinter:
+    """A `sys.excepthook` that prints Clew's notes after the traceback, where Python does not."""
+
+    def __init__(self, before: Callable[..., Any]) -> None:
+        self._before = before
+
+    def __call__(self, cls: Any, error: Any, traceback: Any) -> None:
+        self._before(cls, error, traceback)
+        for note in getattr(error, "__notes__", ()):
+            if str(note).startswith("clew: "):
+                sys.stderr.write(f"{note}\n")
+
+
+def _print_notes_at_end() -> None:
+    """Print notes if the exception ends the program: Python 3.10 shows none.
+
+    The backport of exception groups shows them, and would do so twice.
+    """
+    if not _installed and "exceptiongroup" not in sys.modules:
+        _installed.append(True)
+        sys.excepthook = _NotePrinter(sys.excepthook)
+
+
+# Whether the hook is in place, perhaps below one that the program has installed since.
+_installed: list[bool] = []
+
+
+def inner_errors(error: BaseException, is_own: bool) -> list[BaseException]:
+    """Return the exceptions that led to another one, the innermost first.
+
+    One that was being handled has led to it only if the program itself raised the other,
+    `is_own`: a second try that fails by itself has nothing to do with the first.
+    """
+    found = [error]
+    while True:
+        above = found[-1].__cause__
+        if above is None and is_own and not found[-1].__suppress_context__:
+            above = found[-1].__context__
+        if above is None or any(above is one for one in found):
+            return found[:0:-1]
+        found.append(above)
 
 
 def error_text(exception: BaseException) -> str:

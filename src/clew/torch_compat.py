@@ -6,6 +6,7 @@ they are for each op, or where torch need not be there. Seen on 2.6 to 2.13.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
@@ -33,7 +34,7 @@ from torch.utils._python_dispatch import (
 )
 from torch.utils.data import dataloader
 
-from clew.events.records import BACKWARD, DATA, OPTIMIZER, RECOMPUTE
+from clew.events.vocabulary import BACKWARD, DATA, OPTIMIZER, RECOMPUTE
 from clew.machinery import MACHINERY
 
 # Torch's lines are not user code. The separator matters: a package merely named torch-something
@@ -41,13 +42,13 @@ from clew.machinery import MACHINERY
 MACHINERY.libraries += (os.path.dirname(torch.__file__) + os.sep,)
 
 
-def _nested_code(code: CodeType, name: str) -> CodeType | None:
+def nested_code(code: CodeType, name: str) -> CodeType | None:
     """Return the code of the function called `name` defined inside `code`, at any depth."""
     for const in code.co_consts:
         if isinstance(const, CodeType):
             if const.co_name == name:
                 return const
-            deeper = _nested_code(const, name)
+            deeper = nested_code(const, name)
             if deeper is not None:
                 return deeper
     return None
@@ -58,7 +59,7 @@ def _code(owner: Any, *path: str) -> list[CodeType]:
     function = getattr(owner, path[0], None)
     code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
     for name in path[1:]:
-        code = code and _nested_code(code, name)
+        code = code and nested_code(code, name)
     return [code] if code else []
 
 
@@ -66,13 +67,17 @@ _CALL_IMPL = nn_module.Module._call_impl.__code__
 
 # The frame that runs global hooks and then forward: `inner` inside `_call_impl`; a torch that
 # runs them in `_call_impl` itself gets that.
-CALL_FRAME: CodeType = _nested_code(_CALL_IMPL, "inner") or _CALL_IMPL
+CALL_FRAME: CodeType = nested_code(_CALL_IMPL, "inner") or _CALL_IMPL
 
 # The outermost frame of a module call, whose locals are `args` and `kwargs` as given.
 WRAPPED_CALL: CodeType = nn_module.Module._wrapped_call_impl.__code__
 
+# Where a module keeps its parameters, buffers and children. Seen on 2.13.
+HELD_TENSORS = ("_parameters", "_buffers")
+HELD_MODULES = "_modules"
+
 MACHINERY.call_frame = CALL_FRAME
-MACHINERY.hidden |= set(map(id, (CALL_FRAME, _CALL_IMPL, WRAPPED_CALL)))
+MACHINERY.hide(CALL_FRAME, _CALL_IMPL, WRAPPED_CALL)
 
 MACHINERY.phases |= {
     code: phase
@@ -133,7 +138,7 @@ def is_recomputing() -> bool:
     return frame is not None and MACHINERY.phases[frame.f_code] == RECOMPUTE
 
 
-def hide_from_dynamo(code: CodeType) -> None:
+def hide_from_dynamo(code: CodeType | None) -> None:
     """Keep Dynamo from compiling frames of `code` and what they call.
 
     torch's way, to wrap the handler in `torch._dynamo.disable`, imports Dynamo (seconds) and costs
@@ -161,8 +166,42 @@ def register_effect(op: str) -> None:
 
 
 def without_modes() -> Any:
-    """Return a context in which no dispatch mode, the user's or ours, sees what runs."""
-    return torch._C._DisableTorchDispatch()
+    """Return a context in which no dispatch mode and no engine, the user's or ours, sees what runs.
+
+    The native engine brings a context of its own, as it sees ops also where modes are off.
+    """
+    return _hiding_context()
+
+
+_hiding_context: Callable[[], Any] = torch._C._DisableTorchDispatch
+
+
+def hide_own_ops_by(context: Callable[[], Any]) -> None:
+    """Make `without_modes` return another context."""
+    global _hiding_context
+    _hiding_context = context
+
+
+def op_overload(name: str, overload: str, schema: str) -> Any:
+    """Return an op by the names that it has in C++: `aten::add`, `Tensor`."""
+    namespace, _, base = name.partition("::")
+    overload = overload or "default"
+    packet = getattr(getattr(torch.ops, namespace), base, None)
+    found = getattr(packet, overload, None)
+    if found is not None and str(found._schema) == schema:
+        return found
+    return RemovedOp(f"{namespace}.{base}.{overload}", torch._C.parse_schema(schema))
+
+
+class RemovedOp:
+    """Stands for an op whose library was taken away after it ran."""
+
+    def __init__(self, name: str, schema: Any) -> None:
+        self._name = name
+        self._schema = schema
+
+    def __str__(self) -> str:
+        return self._name
 
 
 def without_mode_stack() -> Any:
@@ -356,26 +395,84 @@ class _ForgetfulWeakref:
     """
 
     def getweakrefs(self, tensor: Any) -> list[Any]:
-        for forget in _forgetters:
-            forget(tensor)
+        _forget_all(tensor)
         return weakref.getweakrefs(tensor)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(weakref, name)
 
 
+_FORGETFUL = _ForgetfulWeakref()
+_swap_impl = torch._C._swap_tensor_impl
+
+
+def _forgetful_swap(first: Any, second: Any) -> None:
+    """Swap tensors; an op that `swap_tensors` runs before may have met them anew."""
+    _forget_all(first)
+    _forget_all(second)
+    _swap_impl(first, second)
+
+
+def _forget_all(tensor: Any) -> None:
+    for forget in _forgetters:
+        forget(tensor)
+
+
 def on_swap(forget: Callable[[torch.Tensor], None]) -> Callable[[], None]:
     """Call `forget` with tensors about to be swapped; return a function that undoes this."""
     utils: Any = torch.utils
+    builtin: Any = torch._C
     _forgetters.append(forget)
-    utils.weakref = _ForgetfulWeakref()
+    utils.weakref = _FORGETFUL
+    builtin._swap_tensor_impl = _forgetful_swap
 
     def undo() -> None:
         _forgetters.remove(forget)
         if not _forgetters:
             utils.weakref = weakref
+            builtin._swap_tensor_impl = _swap_impl
 
     return undo
+
+
+# Called before `backward` with the tensors it is called on, and after it.
+_around_backward: list[tuple[Callable[[Any], None], Callable[[], None]]] = []
+_backward = torch.autograd.backward
+
+
+def _watched_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+    if torch.compiler.is_dynamo_compiling():
+        return _backward(tensors, *args, **kwargs)
+    around = list(_around_backward)
+    for before, _ in around:
+        before(tensors)
+    _backward(tensors, *args, **kwargs)
+    for _, after in around:
+        after()
+    return None
+
+
+def on_backward(before: Callable[[Any], None], after: Callable[[], None]) -> Callable[[], None]:
+    """Call functions around each `backward`; return a function that undoes this.
+
+    Torch has no hook for it. `Tensor.backward` looks `torch.autograd.backward` up when it is called
+    (seen in 2.13); where a version does not, nothing is called.
+    """
+    autograd: Any = torch.autograd
+    pair = before, after
+    _around_backward.append(pair)
+    autograd.backward = _watched_backward
+
+    def undo() -> None:
+        _around_backward.remove(pair)
+        if not _around_backward and autograd.backward is _watched_backward:
+            autograd.backward = _backward
+
+    return undo
+
+
+MACHINERY.hide(_watched_backward.__code__)
+functools.update_wrapper(_watched_backward, _backward)
 
 
 def push_mode(mode: TorchDispatchMode) -> None:
@@ -444,11 +541,16 @@ def is_dynamo_graph(module: torch.nn.Module) -> bool:
 _SCRIPT_MODULE = torch.jit.ScriptModule
 
 
+def may_be_scripted(cls: type) -> bool:
+    """Return whether TorchScript runs the modules of a class."""
+    return _SCRIPT_MODULE in cls.__mro__
+
+
 def is_scripted(module: torch.nn.Module | None, cls: str) -> bool:
     """Return whether TorchScript runs a module; by the name of its class if the module is gone."""
     if module is None:
         return cls in ("RecursiveScriptModule", "TracedModule", "TopLevelTracedModule")
-    return _SCRIPT_MODULE in type(module).__mro__
+    return may_be_scripted(type(module))
 
 
 def compiled_graph_count() -> int:
@@ -544,6 +646,19 @@ BUILTIN_MODULES = "torch._C._"
 is_jit_tracing: Callable[[], bool] = torch._C._is_tracing
 jit_state: Callable[[], Any] = torch._C._get_tracing_state
 set_jit_state: Callable[[Any], None] = torch._C._set_tracing_state  # type: ignore[attr-defined]
+
+
+_SNAPSHOT: Any = torch._C.DispatchKey.PythonTLSSnapshot
+_is_excluded: Any = torch._C._dispatch_tls_is_dispatch_key_excluded
+
+
+def is_bare_alias() -> bool:
+    """Return whether the `detach` that a mode is given now is no op of the program.
+
+    Torch shows modes each alias it makes: of tensors saved for backward, of `.data`. These come
+    past the dispatcher, which switches the keys above the mode's off.
+    """
+    return not _is_excluded(_SNAPSHOT)
 
 
 def _pause_jit() -> Any:

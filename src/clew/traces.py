@@ -6,34 +6,34 @@ It holds no logic; each method calls the room that does the work. Must not know 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from clew import analysis, store, views
-from clew.analysis.crash import first_crash
-from clew.analysis.findings import findings
-from clew.analysis.nonfinite import nonfinite
 from clew.errors import MissingDependency
 from clew.events.model import Gap
-from clew.events.records import MODULE, OP, VARIABLE
-from clew.run.event import Crash, Events
-from clew.run.run import Run
-from clew.store.storage import Storage, storage_of
+from clew.events.vocabulary import MODULE, OP, VARIABLE
 from clew.views.html import EVENTS
-from clew.views.text.style import counted
 
 if TYPE_CHECKING:
+    from clew.analysis.diff.divergence import Diff
     from clew.analysis.findings import Finding
+    from clew.analysis.health.verdicts import Health
+    from clew.analysis.memory.memory_model import Memory
     from clew.analysis.nonfinite import NonFinite
     from clew.analysis.selection import Selection
     from clew.analysis.series import Series
+    from clew.analysis.shape_links import ShapeChain
+    from clew.run.event import Crash, Events
+    from clew.run.run import Run
+    from clew.store.storage import Storage
     from clew.views.export.formats import Exported
     from clew.views.graph.view import GraphView
     from clew.views.html.report import Report, Side
-    from clew.views.text.code import CodeView
+    from clew.views.text.code_view import CodeView
     from clew.views.text.table_view import TableView
     from clew.views.text.tree import TreeView
 
@@ -118,13 +118,15 @@ class Trace:
     @property
     def findings(self) -> list[Finding]:
         """Return what to read first, the worst first: crash, NaN and Inf, different ranks,
-        coverage.
+        silent broadcasting, coverage.
 
         Each has `severity` (`"error"`, `"warning"`, `"info"`), `kind`, `text`, `event`, `count`:
 
             for finding in t.findings:
                 print(finding.severity, finding.text)
         """
+        from clew.analysis.findings import findings  # recording loads nothing that reads
+
         return findings(self._current_run())
 
     def nonfinite(self) -> list[NonFinite]:
@@ -139,12 +141,54 @@ class Trace:
             for found in t.nonfinite():
                 print(found.kind, found.event.source, found.hint)
         """
+        from clew.analysis.nonfinite import nonfinite  # recording loads nothing that reads
+
         return nonfinite(self._current_run())
+
+    def why_shape(self, address: str, dim: int) -> ShapeChain:
+        """Return where a dimension of a tensor comes from; `print` shows the lines and ops.
+
+        The chain leads from the tensor that an address names back to inputs, parameters and numbers
+        given to ops, past every place where the dimension was permuted, split, merged, broadcast,
+        concatenated or resized. Negative dims count from the end:
+
+            with clew.trace(model) as t:
+                model(x)
+            print(t.why_shape("classifier:in", dim=1))
+        """
+        return analysis.why_shape(self._current_run(), address, dim)
+
+    def memory(self) -> Memory:
+        """Return where the memory of tensors went; `print` shows the peak and what was alive then.
+
+        Bytes are counted from the op that made a storage to the op before which it was freed. The
+        peak has its event and groups by kind (parameters, gradients, saved for backward, optimizer
+        state, ...), by module and by source line; `growth` is memory that stays from step to step;
+        `at` gives another moment:
+
+            with clew.trace(model) as t:
+                loss_of(model(x)).backward()
+            print(t.memory())
+        """
+        return analysis.memory_of(self._current_run())
+
+    def health(self, **thresholds: float) -> Health:
+        """Return whether training and data look healthy: a verdict of each rule, with findings.
+
+        Rules are about gradients, activations, parameters, updates, the loss, train and eval mode,
+        batches and images. A rule that the recording has too little for says what to record.
+        `thresholds` set what counts as too much, by name:
+
+            with clew.trace(model, values="stats") as t:
+                train(model)
+            print(t.health(vanishing=1e-6))
+        """
+        return analysis.health_of(self._current_run(), thresholds)
 
     @property
     def crash(self) -> Crash | None:
         """Return the exception that ended the recorded block, None if there was none."""
-        return first_crash(self._current_run())
+        return analysis.first_crash(self._current_run())
 
     def __getitem__(self, address: str) -> Selection:
         """Return the events that an address names: `t["encoder.layers.0"]`, `t["fc:in"]`.
@@ -171,18 +215,34 @@ class Trace:
         return analysis.series_of(self._current_run(), address, mode)
 
     def tree(
-        self, depth: int | None = None, fold: bool = True, rows: int | None = None
+        self,
+        depth: int | None = None,
+        fold: bool = True,
+        rows: int | None = None,
+        ops: str | None = None,
     ) -> TreeView:
-        """Return the tree of module calls, repeated layers folded; its `str()` is the text."""
-        return views.tree_view(self._current_run(), depth=depth, fold=fold, rows=rows)
+        """Return the tree of module calls, repeated layers folded; its `str()` is the text.
+
+        Ops are named by what ran them, such as `linear`; `ops="aten"` lists all by their own names.
+        """
+        return views.tree_view(self._current_run(), depth=depth, fold=fold, rows=rows, ops=ops)
 
     def code(
-        self, address: str | None = None, *, succinct: bool = True, color: bool | None = None
+        self,
+        address: str | None = None,
+        *,
+        succinct: bool = True,
+        color: bool | None = None,
+        ops: str | None = None,
     ) -> CodeView:
-        """Return source lines with the ops they ran and the named values; `str()` is the text."""
+        """Return source lines with the ops they ran and the named values; `str()` is the text.
+
+        A composite such as `linear`, and a call of a module of torch.nn, stands for its ops;
+        `ops="aten"` shows all of them.
+        """
         run = self._current_run()
         rows = None if address is None else [event.row for event in analysis.select(run, address)]
-        return views.code_view(run, rows, succinct=succinct, color=color)
+        return views.code_view(run, rows, succinct=succinct, color=color, ops=ops)
 
     def graph(
         self,
@@ -297,6 +357,7 @@ class Trace:
 
     def __repr__(self) -> str:
         calls, ops, named = len(self.modules), len(self.ops), len(self.variables)
+        counted = views.counted
         parts = [counted(calls, "module call"), counted(ops, "op")] if calls or ops else []
         parts += [f"{counted(named, 'value')} of variables"] if named else []
         return f"<Trace {', '.join(parts) or 'of nothing'}>"
@@ -313,5 +374,30 @@ def load(path: str | os.PathLike[str]) -> Trace:
 
     A URL such as `s3://bucket/run.clew` is reached through fsspec.
     """
-    storage = storage_of(path)
+    from clew.run.run import Run  # recording loads nothing that reads
+
+    storage = store.storage_of(path)
     return Trace(Run(*store.open_trace(storage)), storage)
+
+
+def diff(
+    a: Trace | str | os.PathLike[str],
+    b: Trace | str | os.PathLike[str],
+    *,
+    map: Mapping[str, str] | None = None,
+    tol: float | None = None,
+) -> Diff:
+    """Compare two traces, or saved ones by their paths; `print` shows where they part first.
+
+    Both need `values="stats"` or more. `a` is the reference. `map` gives modules of `b` the names
+    of `a`: `{"model.layers.*": "transformer.h.*"}`. `tol` is the relative error of an element that
+    counts as rounding; by default it depends on the dtype:
+
+        print(clew.diff("before.clew", "after.clew"))
+    """
+    first, second = (_trace_of(one)._current_run() for one in (a, b))
+    return analysis.diff_runs(first, second, map, tol)
+
+
+def _trace_of(given: Trace | str | os.PathLike[str]) -> Trace:
+    return given if isinstance(given, Trace) else load(given)

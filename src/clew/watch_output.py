@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TextIO
 
 from clew.errors import ClewError
-from clew.events.watched import WatchEvent
+from clew.events.watch_events import WatchEvent
 from clew.views.text.style import Style, style_for
 from clew.views.text.watch import WatchText
 

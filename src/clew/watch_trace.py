@@ -30,7 +30,8 @@ from clew.request.limits import Limits
 from clew.run.live_derived import LiveDerived
 from clew.run.run import Run, run_of
 from clew.session.batching import Deferred, Direct, Unkept
-from clew.session.environment import Environment, module_rows, rank_and_size, source_text
+from clew.session.environment import Environment, rank_and_size, source_text
+from clew.session.memory_trace import module_rows
 from clew.store.read.worker_files import WorkerFiles
 from clew.store.write.memory_sink import MemoryStore
 from clew.store.write.worker_file import WorkerFile
@@ -62,7 +63,8 @@ class WatchTrace(Trace):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.sink = WorkerFile(place, own_worker() or f"process {os.getpid()}")
         encoder = Encoder(self._around)
-        self._deferred = (Deferred if keeps else Unkept)(encoder, self._store)
+        direct = Direct(encoder, self._store)
+        self._deferred = (Deferred if keeps else Unkept)(lambda: direct)
         self.recorder: Recorder = Recorder(
             self._deferred if self.sink is None else Direct(encoder, self.sink),
             time.perf_counter_ns,
@@ -82,7 +84,7 @@ class WatchTrace(Trace):
         if self._knows_torch or not has_torch():
             return
         # These import torch, which the program has done by now.
-        from clew.keep import glances  # noqa: F401 - importing it registers it
+        from clew.keep import fast_summaries  # noqa: F401 - importing it registers it
         from clew.keep.identity import TensorTable
         from clew.keep.keeper import Keeper
         from clew.torch_compat import keep_from_dynamo
@@ -93,9 +95,9 @@ class WatchTrace(Trace):
         table = TensorTable(recorder.modules)
         table.values = recorder.values.tensors.values
         recorder.values.tensors = table
-        recorder.values.keep(
-            Keeper("meta", Interest(), recorder.values.budget, self.gaps.add, recorder.values.kept),
-            False,
+        values = recorder.values
+        values.keep(
+            lambda: Keeper("meta", Interest(), values.budget, self.gaps.add, values.kept), False
         )
 
     def crashed(self, error: BaseException) -> None:

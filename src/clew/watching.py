@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from clew.errors import ClewError
 from clew.events.model import Gap
-from clew.events.watched import OTHER, Seen, WatchEvent
-from clew.keep import describing
+from clew.events.watch_events import WatchEvent
 from clew.observe.dataloader import (
     LoaderSource,
     WorkerPlan,
@@ -32,23 +31,22 @@ from clew.observe.dataloader import (
 )
 from clew.observe.variables.frames import join_thread
 from clew.observe.variables.frames.functions import unwrap
-from clew.observe.variables.selector import NoWishes, Wishes
-from clew.observe.variables.told_once import told_in_full
+from clew.observe.variables.selector import watched_names
 from clew.observe.variables.user_code import Scope
 from clew.observe.variables.watched import WatchSource
-from clew.observe.variables.watched_variables import Wants
+from clew.observe.variables.watched_calls import WatchOptions
 from clew.record.active import active_trace
+from clew.request.request import is_disabled
 from clew.session.worker_start import begin_worker
 from clew.store.read.worker_files import WorkerFiles
 from clew.watch_output import Output, output_for
-from clew.watch_trace import WatchTrace, has_torch, is_child, own_worker, remove_at_exit
+from clew.watch_trace import WatchTrace, is_child, own_worker, remove_at_exit
 
 if TYPE_CHECKING:
     from clew.traces import Trace
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-_GLANCES = "clew.keep.glances"
 VALUES = ("meta", "stats", "full")
 # How many times one line is followed: if variables are named, and if all are followed.
 BUDGET_NAMED, BUDGET = 10_000, 1_000
@@ -88,63 +86,25 @@ def watch(
     [...double.y#0', ...double.y#1', ...double.return#0']
     """
     if values not in VALUES:
-        options = ", ".join(map(repr, VALUES))
-        raise ClewError(f"values={values!r} is not one of {options}")
+        known = ", ".join(map(repr, VALUES))
+        raise ClewError(f"values={values!r} is not one of {known}")
     most = (BUDGET_NAMED if names else BUDGET) if budget is None else budget
-    wants = Wants(Wishes(names), values, lines, stack, on_change, depth, most)
+    options = WatchOptions(watched_names(names), values, lines, stack, on_change, depth, most)
     only = (scope,) if isinstance(scope, str) else tuple(scope)
-    return Watch(wants, only, output_for(out, repeats, stack))
-
-
-def watch_calls(output: Output, *names: str, lines: bool = False, stack: bool = False) -> Watch:
-    """Send each call of a function, with its arguments and result, to an output of another form.
-
-    In what the function calls, only the variables that are named and, with `lines`, the lines are
-    followed. Nothing of it is stored, unless a `clew.trace` records it.
-    """
-    wishes = Wishes(names) if names else NoWishes()
-    depth = None if names or lines else 0
-    wants = Wants(wishes, lines=lines, stack=stack, depth=depth, decorated=True)
-    return Watch(wants, (), output, keeps=False)
-
-
-def seen(value: object) -> Seen:
-    """Describe a value now, as a watch prints it: facts, numbers, the leaves of a container.
-
-    >>> import numpy as np
-    >>> seen(np.arange(3)).stats["max"]
-    2.0
-    """
-    if _GLANCES not in sys.modules:
-        _learn_tensors()
-    try:
-        return describing.glimpse(value, numbers=True)
-    except Exception:  # a kind of tensor that cannot be read
-        return Seen(OTHER, type(value).__name__)
-
-
-def is_same(one: object, other: object, equal: Callable[[Any, Any], Any] | None = None) -> bool:
-    """Return whether a watch takes two values as the same; `equal` compares what is not data.
-
-    >>> is_same([1.0, float("nan")], [1.0, float("nan")])
-    True
-    """
-    _learn_tensors()
-    return describing.is_same(one, other, equal)
-
-
-def _learn_tensors() -> None:
-    if has_torch():
-        importlib.import_module(_GLANCES)
+    return Watch(options, only, output_for(out, repeats, stack))
 
 
 class Watch:
     """Variables that are watched; `with` it, or decorate a function with it."""
 
     def __init__(
-        self, wants: Wants, scope: tuple[str, ...], output: Output | None, keeps: bool = True
+        self,
+        options: WatchOptions,
+        scope: tuple[str, ...],
+        output: Output | None,
+        keeps: bool = True,
     ) -> None:
-        self._wants = wants
+        self._options = options
         self._keeps = keeps
         self._scope = scope
         self._output = output
@@ -153,6 +113,8 @@ class Watch:
         self._lock = threading.RLock()
         # The names of this watch's functions, the same in every process that has them.
         self._keys: list[str] = []
+        # How many blocks are open that follow nothing, with CLEW_DISABLE=1.
+        self._idle_blocks = 0
         self._blocks: list[tuple[WatchSource, LoaderSource, Callable[[], None]]] = []
         # The source that follows the decorated function, and how many calls need it.
         self._sources: dict[int, tuple[WatchSource, int]] = {}
@@ -170,12 +132,15 @@ class Watch:
         return [] if self._output is None else self._output.files()
 
     def __repr__(self) -> str:
-        names = ", ".join(a.text for a in self._wants.names.addresses) or "all tensors and arrays"
+        names = ", ".join(a.text for a in self._options.names.addresses) or "all tensors and arrays"
         return f"<Watch {names}>"
 
     # As a context manager
 
     def __enter__(self) -> Watch:
+        if is_disabled():
+            self._idle_blocks += 1
+            return self
         frame = sys._getframe(1)
         source = self._source(frame.f_code.co_filename)
         workers = self._loader_source(source)
@@ -194,6 +159,9 @@ class Watch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._idle_blocks:
+            self._idle_blocks -= 1
+            return
         source, workers, leave = self._blocks.pop()
         leave()
         workers.stop()
@@ -206,12 +174,12 @@ class Watch:
     def _loader_source(self, source: WatchSource) -> LoaderSource:
         """Make the source that lets the workers of DataLoaders watch the same variables."""
         plan = WorkerPlan(
-            watch=tuple(address.text for address in self._wants.names.addresses),
-            values=self._wants.values,
-            on_change=self._wants.on_change,
+            watch=tuple(address.text for address in self._options.names.addresses),
+            values=self._options.values,
+            on_change=self._options.on_change,
             scope=self._scope,
         )
-        return LoaderSource(source.recorder, plan, begin_worker, WorkerFiles, source.gap)
+        return LoaderSource(source.recorder, plan, begin_worker, WorkerFiles, source.report.on_gap)
 
     # As a decorator
 
@@ -225,8 +193,9 @@ class Watch:
             return whole  # type: ignore[no-any-return]
         wrapped = self._wrapped(_followable(function))
         wrapped.watch = self
-        if self._wants.decorated and not self._wants.stack:
-            told_in_full(inspect.unwrap(function).__code__, self._wants.names)
+        others = self._options.others
+        if others is not None and not self._options.stack:
+            others.register(inspect.unwrap(function).__code__, self._options.names)
         self._keys.append(f"{function.__module__}:{function.__qualname__}")
         remove_at_exit()
         return wrapped  # type: ignore[no-any-return]
@@ -273,6 +242,9 @@ class Watch:
     @contextlib.contextmanager
     def _watching(self, function: Callable[..., Any]) -> Iterator[None]:
         """Follow a function while one of its calls runs; calls at the same time share it."""
+        if is_disabled():
+            yield
+            return
         key = id(function)
         with self._lock:
             found = self._sources.get(key)
@@ -305,7 +277,7 @@ class Watch:
         self, function: Callable[..., Any], args: tuple[Any, ...]
     ) -> contextlib.AbstractContextManager[None]:
         """Let the parent of a child process read what a call records when the call is over."""
-        own = self._own_trace() if is_child() else None
+        own = self._own_trace() if is_child() and not is_disabled() else None
         if own is None or own.sink is None:
             return contextlib.nullcontext()
         is_item = function.__name__ == "__getitem__" and len(args) > 1
@@ -340,8 +312,8 @@ class Watch:
         if before is not None and before.recorder is recorder:
             return before
         tell = None if self._output is None else self._tell
-        source = WatchSource(recorder, self._wants, Scope(self._scope, file), tell, gap)
-        source.worker = own_worker()
+        source = WatchSource(recorder, self._options, Scope(self._scope, file), tell, gap)
+        source.calls.worker = own_worker()
         return source
 
     def _own_trace(self) -> WatchTrace:
@@ -366,9 +338,9 @@ class Watch:
             _running.remove(source)
         try:
             source.stop()
-            if called and source.is_unseen() and _is_compiler_used():
-                source.say_compiled()
-            source.say_missed()
+            if called and source.calls.is_unseen() and _is_compiler_used():
+                source.report.say_compiled()
+            source.report.say_missed()
             if self._own is not None and self._own.sink is not None:
                 self._own.recorder.drain()
             if self._output is not None:

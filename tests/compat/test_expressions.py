@@ -13,7 +13,7 @@ from torch import Tensor
 
 import clew
 from clew.compat.engine.expressions import Expression, Wording, expression_at
-from clew.events.live import Happening
+from clew.events.live_events import Happening
 from clew.events.model import Source
 from clew.views.text.style import base_op
 from tests.processes import HANG_GUARD

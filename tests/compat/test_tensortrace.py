@@ -6,6 +6,7 @@ import importlib
 import textwrap
 import warnings
 from collections import namedtuple
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -422,19 +423,30 @@ def test_checklist_stack_and_padded_stack() -> None:
     assert empty.values.tolist() == []
 
 
+@pytest.fixture
+def lone_rank() -> Iterator[None]:
+    """A process group of one.
+
+    It outlives what the test makes with it: freed as part of a DistributedDataParallel, it makes
+    torch wait for its threads with the GIL held, which these may need (pytorch/pytorch#56297).
+    """
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    group = distributed.group.WORLD
+    yield
+    distributed.destroy_process_group()
+    del group
+
+
+@pytest.mark.usefixtures("lone_rank")
 def test_checklist_ddp_and_dp_unwrapping() -> None:
     model = Net()
     with ModelTracer(nn.DataParallel(model), ["fc1"]) as tracer:
         nn.DataParallel(model)(torch.ones(2, 3))
     assert tracer.model is model
     assert tracer.results["fc1"].iterations == [1]
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    try:
-        wrapped = nn.parallel.DistributedDataParallel(model)
-        with ModelTracer(wrapped, ["fc1", "forward.self.seen"]) as tracer:
-            wrapped(torch.ones(2, 3)).sum().backward()
-    finally:
-        distributed.destroy_process_group()
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    with ModelTracer(wrapped, ["fc1", "forward.self.seen"]) as tracer:
+        wrapped(torch.ones(2, 3)).sum().backward()
     assert (tracer.model, tracer.rank) == (model, 0)
     assert set(tracer.results) == {"fc1", "forward.self.seen"}
 

@@ -79,19 +79,31 @@ def _shaped(op: SeenOp) -> tuple[Any, ...]:
     return () if op.name in _UNTOLD else tuple(facts for facts in op.inputs if facts[1])
 
 
+# The producer of a tensor, where the other list has no such op.
+_ANOTHER = "another op"
+
+
 def ops(witnessed: list[SeenOp], told: list[SeenOp]) -> Iterator[Difference]:
     """Everything about ops that is not as the witness saw it."""
     keys = ([(op.name, op.thread) for op in ops] for ops in (witnessed, told))
     pairs, found = paired(*keys, "ops")
     yield from found
     number = {b: a for a, b in pairs}
+    true_ops, said_ops = {a for a, _ in pairs}, set(number)
     for a, b in pairs:
         for fact, field in FIELDS.items():
             true, said = getattr(witnessed[a], field), getattr(told[b], field)
             if fact == "producers":
-                said = tuple(number.get(p, p) for p in said)
+                true = tuple(_ANOTHER if _is_missing(p, true_ops) else p for p in true)
+                said = tuple(
+                    _ANOTHER if _is_missing(p, said_ops) else number.get(p, p) for p in said
+                )
             if true != said:
                 yield Difference(fact, witnessed[a].name, f"op {a}: {true}, told {said}")
+
+
+def _is_missing(producer: int | str | None, there: set[int]) -> bool:
+    return isinstance(producer, int) and producer not in there
 
 
 def outcomes(true: Outcome, left: Outcome) -> Iterator[Difference]:

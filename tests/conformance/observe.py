@@ -9,13 +9,15 @@ from typing import Any
 
 import clew
 from clew.events.model import Gap
+from clew.native.loading import load
 from clew.run.value import Value
 from tests.conformance.normalise import Facts, SeenOp, constant_text, flat
 from tests.conformance.oracle import Outcome, outcome, prepare
 from tests.conformance.programs import Prepared
 
-# The engines that see ops.
-ENGINES = ("python",)
+# The engines that see ops, and those of them that are there.
+ENGINES = ("python", "native")
+BUILT = ENGINES if load() is not None else ENGINES[:1]
 
 
 @dataclass
@@ -31,7 +33,7 @@ def observe(engine: str, build: Callable[[], Prepared]) -> Observed:
     """Run a program under an engine."""
     assert engine in ENGINES
     prepared = prepare(build)
-    with clew.trace(prepared.model) as t:
+    with clew.trace(prepared.model, engine=engine) as t:
         found = prepared.run()
     left = outcome(prepared, found)
     ops = list(t.ops)

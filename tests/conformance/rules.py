@@ -9,7 +9,7 @@ in each program it names or, if it holds for any program, in the one that shows 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.conformance.compare import Difference
 
@@ -73,11 +73,6 @@ _BELOW = "it runs where modes are switched off"
 
 RULES = [
     # What any dispatch mode changes, in any program.
-    _mode("kernels", ("+aten.detach.default",),
-          "an alias (of what is saved for backward, `.data`, a view of another dtype) is no op, "
-          "and shown to modes as one",
-          "encoder_in_training", "tensors_given_other_data", "memory_formats_and_dtypes",
-          holds_for_any=True),
     _mode("kernels", ("-aten.add_.Tensor", "+aten.add.Tensor"), f"sums of gradients: {_SAFE}",
           "one_tensor_used_three_times", holds_for_any=True),
     _mode("kernels", ("-aten._reshape_alias.default", "+aten.view.default"),
@@ -144,8 +139,7 @@ RULES = [
           "errors_that_the_program_catches"),
     _mode("kernels", ("-aten.alias.default",), f"a result becomes one of a subclass: {_BELOW}",
           "subclass_by_name", "lazy_modules"),
-    _mode("kernels", ("shapes of aten.detach.default", "-aten.detach.default"),
-          f"a mode sees `.data` of a parameter as detach; how a new one is made: {_BELOW}",
+    _mode("kernels", ("-aten.detach.default",), f"how a new parameter is made: {_BELOW}",
           "copies_of_modules"),
     _mode("kernels", ("-aten._local_scalar_dense.default", "-aten.cos.default", "+cond"),
           "a mode is given torch.cond as one op", "higher_order_operator",
@@ -157,9 +151,9 @@ RULES = [
     _mode("kernels", ("+aten.clone.default",),
           "a copy that an op makes of its arguments on the way to its kernel is a part of it",
           "complex_numbers", "gru_on_packed_sequences", "losses"),
-    _mode("kernels", ("+aten.mul.Tensor", "-aten.mul.Tensor"),
-          "what a hook does with a saved tensor is a part of the op that saves it",
-          "hooks_on_saved_tensors"),
+    _mode("kernels", ("+aten.detach.default",),
+          "what a checkpoint does with a tensor that is saved is a part of the op that saves it",
+          "checkpoint_without_reentry", "checkpoint_of_a_sequence"),
     _mode("kernels", ("+aten.mul.Tensor",), "what a mode of the program adds is a part of its op",
           "dispatch_mode_of_the_program"),
     _mode("kernels", ANYTHING, _TRANSFORMED, "gradients_of_samples_by_vmap", "random_vmap",
@@ -179,10 +173,9 @@ RULES = [
     *[
         _mode(fact, ("-aten.ones_like.default", "-aten.expand.default", "-aten.mul.Tensor",
                      *["-aten.t.default"] * 3, "-aten.mm.default", "-aten.sum.dim_IntList",
-                     "-aten.view.default", *["-aten.detach.default"] * detached),
+                     "-aten.view.default", *["-aten.detach.default"] * 2),
               _THREADS, "backward_in_threads", gap="ops outside module calls")
-        # One more: of a result that was saved for backward, which the profiler does not see.
-        for fact, detached in (("kernels", 2), ("ops", 3))
+        for fact in ("kernels", "ops")
     ],
     _mode("producers", ("aten.mul.Tensor",), _THREADS, "ops_in_threads", "backward_in_threads",
           gap="ops outside module calls"),
@@ -193,4 +186,117 @@ RULES = [
     _mode("modules", ("aten.view.default",),
           "torch puts backward hooks on a result after all forward hooks, so for the caller",
           "hooks_of_modules_and_tensors"),
+]  # fmt: skip
+
+
+def _mirrored(rule: Rule) -> Rule:
+    """What a mode sees and the profiler does not is, for the native engine, the other way round.
+
+    It sees the kernels that the profiler sees; who made what is told by a mode.
+    """
+    swap = str.maketrans("+-", "-+")
+    shows = tuple(what[0].translate(swap) + what[1:] for what in rule.shows)
+    return replace(rule, engine="native", fact="ops", shows=shows, gap=None)
+
+
+# Where the two lists are matched otherwise; random transformations differ in shapes only.
+_NOT_MIRRORED = {"ctc_loss", "random_vmap"}
+
+
+def _native(fact: str, shows: tuple[str, ...], reason: str, *programs: str, **more: object) -> Rule:
+    return Rule("native", fact, shows, reason, programs, **more)  # type: ignore[arg-type]
+
+
+def _same_names(reason: str, program: str, *facts: str) -> list[Rule]:
+    """Where other kernels run, ops of the same name that are not the same are compared."""
+    return [_native(fact, ANYTHING, reason, program) for fact in facts]
+
+
+_CHECKPOINTED = (
+    "what a checkpoint makes of a saved tensor, inside the op that saves it, is an alias"
+)
+_OTHER_FORMULA = "a mode makes torch take another formula, with ops of the same names"
+_ELEMENTS = "a write to other elements of its memory does not make a view a new value"
+_GIVEN_DATA = "memory that is given to a tensor, by `.data` or a copy, is still that of its maker"
+_NO_LINE = "on a thread that runs nothing but backward, torch's own line is the only one"
+_EMPTY_VECTORS = "without a mode, torch does not ask for vectors that are not wanted"
+_OUTSIDE_IN = "it sees an op where the program calls it, before a mode of the program does"
+_AS_BASE = "the alias of a subclass is an op of its own, which no mode sees"
+
+RULES += [
+    *[
+        _mirrored(rule)
+        for rule in RULES
+        if rule.fact == "kernels"
+        and rule.shows[0][0] in "+-*"
+        and rule.reason != _THREADS
+        and not _NOT_MIRRORED.intersection(rule.programs)
+    ],
+    _native("ops", ANYTHING, _TRANSFORMED, "gradients_of_samples_by_vmap",
+            "transformations_of_functions", "forward_mode"),
+    _native("ops", ANYTHING, "ctc_loss reads lengths out of their tensors where no mode is on",
+            "ctc_loss"),
+    # Ops of the same name that are not the same.
+    *_same_names(_WHOLE, "inference_of_an_encoder", "arguments", "shapes", "results of ops",
+                 "producers"),
+    *[
+        rule
+        for program in ("gradients_of_samples_by_vmap", "transformations_of_functions")
+        for rule in _same_names(_TRANSFORMED, program, "arguments", "shapes", "results of ops",
+                                "producers")
+    ],
+    *_same_names(_TRANSFORMED, "random_vmap", "shapes", "results of ops"),
+    *_same_names(_TRANSFORMED, "forward_mode", "arguments", "shapes", "producers"),
+    *_same_names(_OTHER_FORMULA, "backward_of_products", "shapes", "results of ops", "producers"),
+    *_same_names(_OTHER_FORMULA, "backward_of_running_products", "producers"),
+    *_same_names(_OTHER_FORMULA, "backward_of_picked_elements", "arguments", "shapes",
+                 "results of ops", "producers", "lines"),
+    _native("ops", ("+aten.masked_fill.Scalar", "-aten.masked_fill.Scalar"), _OTHER_FORMULA,
+            "backward_of_picked_elements"),
+    *_same_names(_OTHER_FORMULA, "ctc_loss", "shapes", "results of ops", "producers"),
+    *[
+        _native(fact, (f"aten.{op}.default",) * times, _EMPTY_VECTORS, program)
+        for fact in ("arguments", "results of ops")
+        for op, times, program in (("_linalg_svd", 3, "singular_values"),
+                                   ("_linalg_eigh", 1, "eigenvalues"))
+    ],
+    # Who made it.
+    _native("producers", ("aten.t.default", "aten.mm.default"), _CHECKPOINTED,
+            "checkpoint_without_reentry", "checkpoint_of_a_sequence"),
+    _native("producers", ("aten.tanh_backward.default",), _CHECKPOINTED,
+            "checkpoint_without_reentry"),
+    _native("producers", ("aten.sub.Tensor",), _ELEMENTS, "writes_through_views"),
+    _native("producers", ("aten._foreach_add_.Scalar",), _ELEMENTS,
+            "writes_through_lists_of_views"),
+    _native("producers", ("aten.t_.default", "aten.mul.Tensor", "aten.mul.Tensor"),
+            "a change of shape in place is a new value of its memory, by that op",
+            "memory_that_changes_its_shape"),
+    _native("producers", ("aten.t.default", "aten.mul_.Tensor"), _GIVEN_DATA,
+            "tensors_given_other_data"),
+    _native("producers", ("aten.copy_.default", "aten.copy_.default", "aten.t.default",
+                          "aten.addmm.default"), _GIVEN_DATA, "copies_of_modules"),
+    _native("producers", ("aten.uniform_.default", "aten.zero_.default", "aten.fill_.Scalar"),
+            _GIVEN_DATA, "lazy_modules"),
+    _native("producers", ("aten.exp.default", "aten.select.int"), _AS_BASE, "subclass_by_name"),
+    _native("producers", ("aten.add.Tensor",), _OUTSIDE_IN, "dispatch_mode_of_the_program"),
+    _native("producers", ("aten.mul.Tensor",),
+            "a copy that an op makes of its arguments on the way to its kernel is a part of it",
+            "complex_numbers"),
+    _native("producers", ("aten.ge.Scalar",),
+            "a copy that an op makes of its arguments on the way to its kernel is a part of it",
+            "losses"),
+    # Where it ran.
+    _native("lines", ("aten.ones_like.default", "aten.detach.default", "aten.detach.default"),
+            _NO_LINE, "backward_in_threads"),
+    _native("lines", ("aten.sin.default", "aten.add.Tensor"), _OUTSIDE_IN,
+            "dispatch_mode_of_the_program"),
+    _native("modules", ("aten.view.default",),
+            "torch puts backward hooks on a result after all forward hooks, so for the caller",
+            "hooks_of_modules_and_tensors"),
+    *[
+        _native("kernels", (f"shapes of aten.{op}",) * times,
+                "the profiler has no shape of a jagged tensor", "jagged_tensors")
+        for op, times in (("_nested_view_from_jagged.default", 1), ("mul.Tensor", 1),
+                          ("_nested_get_values.default", 2), ("sum.dim_IntList", 1))
+    ],
 ]  # fmt: skip

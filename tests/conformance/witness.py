@@ -63,7 +63,16 @@ class Witness(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "namespace", "") == "profiler":
             return func(*args, **kwargs or {})
+        if func is torch.ops.aten.detach.default and not _came_by_the_dispatcher():
+            return self.account.met_alias(func(*args), args[0])
         return self.account.witnessed(func, args, kwargs or {})
+
+
+def _came_by_the_dispatcher() -> bool:
+    # It switches off what is above a mode while the mode runs.
+    return bool(
+        torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.PythonTLSSnapshot)
+    )
 
 
 @dataclass
@@ -139,6 +148,15 @@ class Account:
         self._keep(results)
         op["outputs"] = tuple(map(_facts, results))
         return out
+
+    def met_alias(self, alias: Tensor, tensor: Tensor) -> Tensor:
+        """Take for the tensor itself what torch makes of one that it saves, and of `.data`."""
+        self._keep([tensor, alias])
+        producer = self._producer(tensor)
+        if producer is not None:
+            self._made[id(alias)] = producer
+        self._groups[id(alias)] = self._group(tensor)
+        return alias
 
     def _keep(self, tensors: list[Tensor]) -> None:
         """Keep the memory of tensors for good, so that none is ever taken for another.

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from clew.native.library import library_root
 from tests.processes import HANG_GUARD
 
 CORPUS = Path(__file__).parent
@@ -96,6 +97,9 @@ def _environment() -> dict[str, str]:
         "PYTHONHASHSEED": "0",
         "PYTHONNOUSERSITE": "1",
         "OMP_NUM_THREADS": "1",
+        # The programs that want the native engine say so.
+        "CLEW_ENGINE": "python",
+        "CLEW_NATIVE": str(library_root().path),
         # Its name would have the user's in it.
         "TORCHINDUCTOR_CACHE_DIR": str(PLACE / "inductor"),
         # The name of the job in the manifest; without it that would be this machine's.

@@ -626,8 +626,43 @@ def two_callers(out: Path) -> None:
             t.step()
 
 
+class Attention(nn.Module):
+    """Calls composites by themselves and in one another, and one that writes in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(4, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key = self.project(x).chunk(2, dim=-1)
+        scores = torch.einsum("btd,bsd->bts", query, key)
+        weights = F.dropout(scores.softmax(-1), 0.5, self.training)
+        return torch.matmul(weights, x).add_(x)
+
+
+def native(out: Path) -> None:
+    """Composites, a backward, a thread and an op that raised, by the native engine."""
+    model = nn.Sequential(Attention(), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    # Ops with a line in this file, on another thread.
+    worker = threading.Thread(target=square_of_sine, args=[torch.ones(2)], name="worker")
+    capture = ["op:aten._softmax.default", "0.project"]
+    with clew.trace(model, engine="native", values="stats", capture=capture, out=out) as t:
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.randn(2, 3, 4)).square().mean().backward()
+            optimizer.step()
+            t.step()
+        worker.start()
+        worker.join()
+        try:
+            F.linear(torch.ones(2, 3), torch.ones(2, 4))
+        except RuntimeError:
+            torch.ones(2).sum()
+
+
 PROGRAMS: tuple[Program, ...] = (
     compiled, gathered, equal_ranks, unequal_ranks, missing_rank, steps, killed,
     autograd_function, checkpoint, gradients, fused, shared, threads, deep, workers, crash,
-    nan_op, nan_batch, nan_weight, nan_modules, masks, taps, full, unnamed, two_callers,
+    nan_op, nan_batch, nan_weight, nan_modules, masks, taps, full, unnamed, two_callers, native,
 )  # fmt: skip

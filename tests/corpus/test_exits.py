@@ -18,7 +18,7 @@ import pytest
 from clew.address import written
 from clew.store.format.manifest import Format
 from clew.store.read.open_trace import rank_folders, read_files
-from clew.store.write.recover import recover
+from clew.store.write.recovery import recover
 from clew.views.export.formats import FORMATS
 from tests.corpus.exits import EXITS, HAS_FINDINGS, Case, objects_with_numbers, pages
 from tests.processes import HANG_GUARD
@@ -166,7 +166,7 @@ def test_some_exits_carry_everything() -> None:
     for exit in WHOLE:
         assert set(PROMISED[exit].values()) == {YES}, exit
     assert {name: cell for name, cell in PROMISED["page"].items() if cell != YES} == {
-        "results": "some: number", "values": "some: number",
+        "events": "some: composites", "results": "some: number", "values": "some: number",
     }  # fmt: skip
     # What a file that grows cannot have: the future, and what is noticed on opening it.
     assert {name: cell for name, cell in PROMISED["duckdb"].items() if cell != YES} == {

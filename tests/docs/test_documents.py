@@ -3,6 +3,8 @@ targets exist.
 
 The ```python blocks of a document are run in order as one program. A ```text block that follows
 one directly is what it prints; times, which differ from run to run, are compared as `‹time›`.
+Commands in a ```sh block are run where a ```text block follows, after those before them; the
+program they name is the ```python block that begins with its name.
 `CLEW_UPDATE_DOCS=1 make docs` writes what is printed into the documents: read the difference.
 """
 
@@ -16,6 +18,8 @@ import linecache
 import os
 import pkgutil
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +36,8 @@ BLOCK = re.compile(
     r"^```(?P<language>\w+)\n(?P<code>.*?)^```\n(?:\n*^```text\n(?P<shown>.*?)^```$)?", re.M | re.S
 )
 TIME = re.compile(r"\b\d[\d.]* (?:ns|µs|ms|s|min)\b")
+# Of files, which differ by a few bytes from run to run.
+SIZE = re.compile(r"\b\d[\d.]* (?:B|KiB|MiB)\)")
 
 
 def document_name(path: Path) -> str:
@@ -63,6 +69,37 @@ def test_examples_run_and_print_what_is_shown(
             assert _comparable(output) == _comparable(example["shown"])
 
 
+@pytest.mark.parametrize("document", [ROOT / "docs" / "running.md"], ids=document_name)
+def test_commands_run_and_print_what_is_shown(
+    document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = document.read_text()
+    blocks = list(BLOCK.finditer(text))
+    for block in blocks:
+        if block["language"] == "python" and block["code"].startswith("# "):
+            name, _, _ = block["code"][2:].partition("\n")
+            Path(name).write_text(block["code"])
+    commands = [b for b in blocks if b["language"] == "sh" and b["shown"] is not None]
+    printed = [_printed_by(command["code"]) for command in commands]
+    if os.environ.get("CLEW_UPDATE_DOCS"):
+        document.write_text(_with_outputs(text, commands, printed))
+        return
+    for command, output in zip(commands, printed, strict=True):
+        assert _comparable(output) == _comparable(command["shown"])
+
+
+def _printed_by(commands: str) -> str:
+    """What commands print to both streams, with `clew` and `python` those of this environment."""
+    shell = 'python() { "$PYTHON" "$@"; }\nclew() { "$PYTHON" -m clew "$@"; }\nexec 2>&1\n'
+    source = str(Path(clew.__file__).parents[1])
+    env = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": source, "NO_COLOR": "1"}
+    done = subprocess.run(
+        ["bash", "-c", shell + commands], capture_output=True, text=True, env=env, check=False
+    )
+    return done.stdout.replace(f"{Path.cwd()}{os.sep}", "")
+
+
 def _outputs(script: str, examples: list[re.Match[str]]) -> Iterator[str]:
     """What each example prints, run in order as one program of that file name."""
     Path(script).write_text("".join(example["code"] for example in examples))
@@ -90,7 +127,8 @@ def _with_outputs(text: str, examples: list[re.Match[str]], printed: list[str]) 
 
 def _comparable(text: str) -> list[str]:
     # Columns are as wide as the times in them.
-    lines = (TIME.sub("‹time›", line) for line in text.strip("\n").splitlines())
+    text = SIZE.sub("‹size›)", TIME.sub("‹time›", text))
+    lines = text.strip("\n").splitlines()
     return [re.sub("  +", "  ", line).rstrip() for line in lines]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from clew.views.text.code import code_view
+from clew.views.text.code_view import code_view
 from clew.views.text.style import Style
 from clew.views.text.table_view import table_view
 from clew.views.text.tree import tree_view

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import clew
-from clew.events.watched import Seen, WatchedCall, WatchEvent
+from clew.events.watch_events import ValueSummary, WatchedCall, WatchEvent
 from clew.views.text.style import Style
 from clew.views.text.watch import WatchText
 from tests.golden import watched
@@ -50,8 +50,8 @@ def test_watch_with_lines(golden: Golden) -> None:
 
 CALL = WatchedCall(0, None, 0, "run", "/a/run.py", 1, ("run.py:9",))
 FLOATS = {"count": 64, "min": -1.0, "max": 2.0, "mean": 0.5, "std": 0.9, "nan": 0, "inf": 0}
-ON_CPU = Seen("tensor", "Tensor", "float32", (8, 8), "cpu", stats=FLOATS, memory=(1, 0, 0))
-ON_CUDA = Seen("tensor", "Tensor", "float16", (8, 8), "cuda:0", grad=True,
+ON_CPU = ValueSummary("tensor", "Tensor", "float32", (8, 8), "cpu", stats=FLOATS, memory=(1, 0, 0))
+ON_CUDA = ValueSummary("tensor", "Tensor", "float16", (8, 8), "cuda:0", grad=True,
                stats={**FLOATS, "nan": 3, "max": 9.0}, memory=(2, 0, 0))  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 
 import clew
-from clew.events.records import MODULE
+from clew.events.vocabulary import MODULE
 from clew.run.run import Run, run_of
 
 

@@ -32,6 +32,29 @@ class Net(nn.Module):
         return clew.tap("h", h) * 2
 
 
+class Keyed(nn.Module):
+    """Layers whose names have letters that mean something in an address."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = nn.ModuleDict({"x[0]": nn.Linear(3, 3), "x": nn.ModuleList([nn.ReLU()])})
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.heads["x[0]"](x)
+        return self.heads["x"][0](h)
+
+
+def test_a_bracket_in_the_name_of_a_module_is_a_letter() -> None:
+    model = Keyed()
+    with clew.trace(model, capture=["heads['x[0]']"]) as t:
+        y = model(ONE)
+    assert not t.coverage
+    kept = t["heads['x[0]']"].one.outputs["0"].tensor()
+    assert torch.equal(kept.relu(), y)
+    with pytest.raises(clew.ClewError, match="not kept"):
+        t["heads.x.0"].one.outputs["0"].tensor()
+
+
 def several_models(t: Any) -> None:
     first, second = nn.Linear(3, 3), nn.Linear(3, 3)
     for _ in range(4):

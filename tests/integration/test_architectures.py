@@ -9,7 +9,7 @@ import torch
 
 import clew
 from tests import models
-from tests.outcomes import STRUCTURE, Outcome, differing, faults, passing, train, untraced
+from tests.outcomes import STRUCTURE, Outcome, differing, faults, least_change, train, untraced
 
 RECORDINGS = [
     {"level": "ops", "values": "meta"},
@@ -30,8 +30,8 @@ def without_trace(name: str) -> Outcome:
 
 
 @functools.cache
-def with_idle_mode(name: str) -> Outcome:
-    return train(lambda: models.build(name), passing)
+def with_least_change(name: str) -> Outcome:
+    return train(lambda: models.build(name), least_change())
 
 
 @pytest.mark.parametrize("options", RECORDINGS, ids=recording_name)
@@ -49,7 +49,7 @@ def test_training_leaves_the_same_bits(name: str, options: dict[str, str]) -> No
     sees_ops = options["level"] == "ops"
     expected = dict(without_trace(name))
     if sees_ops:
-        idle = with_idle_mode(name)
+        idle = with_least_change(name)
         expected |= {key: idle[key] for key in idle if key.startswith(STRUCTURE)}
     assert differing(expected, traced) == []
     assert faults(trace) == []

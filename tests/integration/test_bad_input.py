@@ -126,6 +126,26 @@ def test_a_string_to_capture_is_one_address() -> None:
 # Runs in which nothing happens
 
 
+def test_a_model_that_an_exception_kept_from_running_is_no_news() -> None:
+    model = nn.Linear(3, 4)
+    with pytest.raises(RuntimeError, match="multiplied"), clew.trace(model, capture=["fc"]) as t:
+        model(torch.ones(2, 3) @ torch.ones(2, 3))
+    assert [str(gap) for gap in t.coverage] == [
+        "an address to capture at fc: nothing that ran matches it; the nearest that ran: none"
+    ]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_container_that_is_made_for_the_trace_gives_its_names(again: bool) -> None:
+    encoder, head = nn.Linear(3, 4), nn.Linear(4, 2)
+    for _ in range(1 + again):
+        with clew.trace(nn.ModuleDict({"encoder": encoder, "head": head})) as t:
+            head(encoder(torch.ones(1, 3))).sum().backward()
+    assert [call.module for call in t.modules] == ["encoder", "head"]
+    assert t["head"].inputs["0"].shape == (1, 4)
+    assert not t.coverage
+
+
 def test_a_model_that_never_runs() -> None:
     model, other = nn.Linear(2, 2), nn.Sequential(nn.ReLU())
     with pytest.warns(clew.ClewWarning, match="never ran inside the trace") as warned:
@@ -441,7 +461,7 @@ def test_many_traces_one_after_the_other_know_nothing_of_each_other() -> None:
         with clew.trace(model) as t:
             model(ONE)
         traces.append(t)
-    assert [len(t.events) for t in traces] == [3] * 5
+    assert [(len(t.modules), len(t.ops)) for t in traces] == [(1, 2)] * 5
     assert [t[""].one.call for t in traces] == [0] * 5
 
 

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from bench import rows
+from bench import peers, rows
 from bench.__main__ import table
 from bench.rows import Plan, Row
 from bench.seeds import MODES, ORIGINALS
 from bench.timing import Effort
+from clew.native.loading import load
 
 ONCE = Effort(rounds=1, seconds=0.0)
 TINY = dataclasses.replace(
@@ -36,11 +37,26 @@ WORKLOADS = ("encoder", "tiny", "training", "gpt2")
 SIZES = ("large", "small")
 
 # The rows of each section that have a goal, and those that only tell.
+NATIVE_ON = ("encoder", "tiny", "training", "step")
+NATIVE_ROWS = ("ops", "ops_mode", "stats", "modules", "profiler")
+# Nothing is measured where it is not built.
+BUILT = load() is not None
+NATIVE = {f"native.{on}.{what}" for on in NATIVE_ON for what in NATIVE_ROWS if BUILT}
+ENTERING = {"native.entering"} if BUILT else set()
+ENGINES = ("python", "native") if BUILT else ("python",)
 PROMISED: dict[str, set[str]] = {
-    "recording": {f"{on}.{what}" for on in WORKLOADS for what in ("ops", "modules")},
-    "values": {"values.modules.stats", "values.ops.stats"},
+    "recording": {"encoder.ops", "tiny.ops"},
+    "native": (NATIVE | ENTERING)
+    - {f"native.tiny.{what}" for what in NATIVE_ROWS if what != "ops_mode"}
+    - {f"native.{on}.{what}" for on, what in (("training", "modules"), ("step", "modules"))}
+    - {f"native.{on}.profiler" for on in NATIVE_ON},
+    "values": {
+        *(f"values.native.{level}.stats" for level in ("modules", "ops") if BUILT),
+        *(("values.guard",) if BUILT else ()),
+    },
+    "flight": {"flight.native"} if BUILT else set(),
     "variables": {"variables.local"},
-    "storing": {"store.large.clew", "store.stall.modules"},
+    "storing": {"store.large.clew", "store.small.clew", "store.stall.modules"},
     "reading": set(),
     "files": {f"files.{what}{end}" for what in ("save", "tree", "html") for end in ("", ".linear")},
     "taps": {"tap.idle"},
@@ -53,14 +69,23 @@ PROMISED: dict[str, set[str]] = {
 }
 INFORMATIVE: dict[str, set[str]] = {
     "recording": {
-        *(f"{on}.ops_untraced" for on in WORKLOADS),
+        *(f"{on}.{what}" for on in WORKLOADS for what in ("ops_untraced", "modules")),
+        *("training.ops", "gpt2.ops"),
         *(f"{on}.{peer}" for on in ("encoder", "gpt2") for peer in ("debug_mode", "inspect_stack")),
     },
-    "values": {"values.modules.full", "values.ops.full"},
+    "native": NATIVE,
+    "values": {
+        f"values.{engine}.{level}.{kept}"
+        for engine in ENGINES
+        for level in ("modules", "ops")
+        for kept in ("stats", "full")
+    }
+    | {"values.guard"},
+    "flight": {"flight.python"},
     "variables": {f"variables.{way}" for way in ("watch", "watch_text", "settrace", "pysnooper")},
     "storing": {
         *(f"store.{size}.{way}" for size in SIZES for way in ("torch.save", "h5py")),
-        *("store.small.clew", "store.stall.ops"),
+        "store.stall.ops",
     },
     "reading": {
         f"store.read.{size}.{way}" for size in SIZES for way in ("clew", "torch.save", "h5py")
@@ -103,3 +128,14 @@ def test_a_run_has_every_section(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(rows, section, noted)
     assert list(rows.all_rows(rows.FULL)) == []
     assert run == list(PROMISED)
+
+
+def test_other_tools_are_asked_the_same_questions() -> None:
+    expected = {"same": True, "line": True, "layer": True, "sizes": True, "change": True}
+    clew_tool = peers.TOOLS["clew, python"]
+    found = {**peers.same_program(clew_tool), **peers.crash_words(clew_tool)}
+    assert found == expected
+    assert peers.keeps_fused_path(clew_tool)
+    other = peers.TOOLS["DebugMode"]
+    assert peers.same_program(other) == {"same": True, "line": True}
+    assert peers.crash_words(other) == {"layer": False, "sizes": True, "change": False}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import clew
 from clew import Callbacks
 from clew.events.gathered import Gathered
-from clew.events.live import Happening
+from clew.events.live_events import Happening
 from clew.request.callbacks import deterministic
 
 

@@ -86,6 +86,18 @@ def test_a_gradient_is_asked_for_after_a_write_to_a_part() -> None:
     assert used.producer.name == "aten.add_.Tensor"
 
 
+@pytest.mark.parametrize("level", ["modules", "ops"])
+def test_statistics_of_a_tensor_that_was_written_to_between_calls(level: str) -> None:
+    model, x = nn.Identity(), torch.zeros(3)
+    with clew.trace(model, level=level, values="stats") as t:
+        for _ in range(3):
+            model(x)
+            model(x.view(3))
+            x += 1
+    means = [event.outputs[""].stats.mean for event in t.modules]
+    assert means == [0, 0, 1, 1, 2, 2]
+
+
 def test_memory_that_gets_a_gradient_by_a_write_to_a_part_of_it() -> None:
     source = torch.ones(2, requires_grad=True)
     with clew.trace() as t:

@@ -108,16 +108,22 @@ def test_version_and_help() -> None:
     assert "Exit codes: 0 fine, 1 found something, 2" in " ".join(text.split())
 
 
+# Not about one trace: test_native_commands.py, test_run_command.py and test_diff.py here.
+OTHERS = ("build", "diff", "doctor", "env", "run")
+TRACE_COMMANDS = [command for command in COMMANDS if command not in OTHERS]
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_and_json(command: str) -> None:
     text = run(command, "--help").stdout
-    assert "TRACE" in text
+    assert ("TRACE" in text) == (command in (*TRACE_COMMANDS, "doctor"))
     assert "--json" in text
 
 
 # Commands that write something, or ask for more than a trace.
 ARGUMENTS: dict[str, list[str]] = {
     "value": ["layers.0"],
+    "why-shape": ["layers.0", "--dim", "1"],
     "html": ["-o", "{tmp}/x.html"],
     "export": ["csv", "{tmp}/x.csv"],
 }
@@ -133,7 +139,7 @@ def numbers_as_text(data: Any, path: str = "") -> list[str]:
     return [path] if is_number else []
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", TRACE_COMMANDS)
 def test_json_begins_with_the_version_of_its_schema(
     command: str, run_folder: Path, tmp_path: Path
 ) -> None:
@@ -143,7 +149,9 @@ def test_json_begins_with_the_version_of_its_schema(
     assert len(data) > 1
 
 
-@pytest.mark.parametrize("command", ["info", "value", "graph", "html", "export"])
+@pytest.mark.parametrize(
+    "command", ["info", "health", "value", "why-shape", "graph", "html", "export"]
+)
 def test_numbers_in_json_are_numbers(command: str, run_folder: Path, tmp_path: Path) -> None:
     arguments = [text.format(tmp=tmp_path) for text in ARGUMENTS.get(command, [])]
     data = run_json(command, run_folder, *arguments)
@@ -156,9 +164,13 @@ def test_numbers_in_json_are_numbers(command: str, run_folder: Path, tmp_path: P
 # What each command says of the trace, in words that no other command uses.
 SAID = {
     "info": r"ranks +2",
+    "crash": r"no crash",
+    "health": r"health of 2 steps: 0 of \d+ rules found something",
     "show": r"layers\.0 … layers\.3 ×4  Sequential",
-    "code": r"# addmm\(f32\[8\], f32\[2,8\], f32\[8,8\]\) -> f32\[2,8\]",
+    "code": r"\[layers.0.0\] Linear\(f32\[2,8\]\) -> f32\[2,8\]",
     "value": r"layers\.0#0.* f32\[2,8\]",
+    "why-shape": r"parameter layers\.0\.0\.weight: out_features of layers\.0\.0",
+    "mem": r"peak .* on cpu",
     "graph": r"layers",
     "html": r"x\.html",
     "export": r"x\.csv",
@@ -166,7 +178,7 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", TRACE_COMMANDS)
 def test_every_command_answers_in_words(command: str, run_folder: Path, tmp_path: Path) -> None:
     arguments = [text.format(tmp=tmp_path) for text in ARGUMENTS.get(command, [])]
     done = run(command, run_folder, *arguments)
@@ -230,7 +242,7 @@ def test_info_as_json(run_folder: Path) -> None:
 def test_info_of_a_crash_is_fine_and_tells(crashed: Path) -> None:
     text = run("info", crashed, code=0).stdout
     assert "crash     RuntimeError: mat1 and mat2 shapes cannot be multiplied" in text
-    assert "aten.addmm.default in layers.0.0" in text
+    assert "aten.addmm.default failed in layers.0.0" in text
     crash = run_json("info", crashed)["crash"]
     assert crash["event"].startswith("op:aten.addmm.default#")
     assert crash["source"].startswith(__file__)
@@ -276,7 +288,10 @@ def test_show_as_json(run_folder: Path) -> None:
 def test_code_prints_lines_with_their_ops(run_folder: Path) -> None:
     text = run("code", run_folder, "layers.1#0").stdout
     assert "x = layer(x)" in text
-    assert "addmm" in text
+    assert "Linear(f32[2,8]) -> f32[2,8]" in text
+    assert "addmm" not in text
+    assert "addmm(" in run("code", run_folder, "layers.1#0", "--ops", "aten").stdout
+    assert "addmm" in run("show", run_folder, "--ops", "aten", "--depth", 9).stdout
     assert len(run("code", run_folder, "--all").stdout) > len(run("code", run_folder).stdout)
     assert run_json("code", run_folder, "layers.1#0")
 
@@ -441,8 +456,43 @@ def test_an_empty_trace_is_no_success(tmp_path: Path) -> None:
     assert "coverage  1 gap" in text
 
 
+def test_clew_alone_says_what_to_do_first() -> None:
+    text = run().stdout
+    assert "clew run train.py" in text
+    assert all(name in COMMANDS for name in re.findall(r"^  clew (\w+)", text, re.M))
+    assert len(text.splitlines()) < 12
+
+
+def test_lists_have_a_budget(run_folder: Path) -> None:
+    lines = run("graph", run_folder, "--rows", 3).stdout.splitlines()
+    assert len(lines) == 3
+    assert re.fullmatch(r"\.\.\. \d+ more lines left out; --rows \d+ shows all", lines[-1])
+    doctor = run("doctor", run_folder, "--rows", 2, code=0).stdout.splitlines()
+    assert len(doctor) == 2
+
+
+def test_doctor_of_a_trace(run_folder: Path) -> None:
+    facts = run_json("doctor", run_folder)
+    assert facts["trace"]["events"] == len(clew.load(run_folder))
+    assert facts["trace"]["coverage"] == []
+    assert "not seen   nothing that Clew knows of" in run("doctor", run_folder).stdout
+
+
 @pytest.mark.parametrize(
-    "args", [[], ["nonsense"], ["show", "x", "--rows", "0"], ["export", "x", "doc", "y"]]
+    ("words", "said"),
+    [
+        (["shwo", "x"], "there is no command 'shwo'; did you mean show?"),
+        (["zzz"], "there is no command 'zzz'\n"),
+        (["show", "x", "--dpeth", "2"], "unrecognized arguments: --dpeth 2; did you mean --depth?"),
+        (["value", "x", "y", "--rws=2"], "did you mean --rows?"),
+    ],
+)
+def test_a_typo_suggests(words: list[str], said: str) -> None:
+    assert said in run(*words, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    "args", [["nonsense"], ["show", "x", "--rows", "0"], ["export", "x", "doc", "y"]]
 )
 def test_wrong_usage_is_exit_2(args: list[str]) -> None:
     assert "usage: clew" in run(*args, code=2).stderr

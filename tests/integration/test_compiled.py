@@ -272,19 +272,34 @@ def test_a_compiled_optimizer_is_compiled_as_ever() -> None:
     assert frames(lambda model: clew.trace(model, capture=asked)) == alone
 
 
-def test_a_higher_order_op_is_one_op_and_coverage_says_so() -> None:
+def traced_branch() -> clew.Trace:
+    """Trace `torch.cond`, which must give what it gives alone."""
     torch.manual_seed(0)
     model = Branching()
     expected = run(model)
     with clew.trace(model) as t:
         assert differing(expected, run(model)) == []
     assert faults(t) == []
+    return t
+
+
+@pytest.mark.usefixtures("python_engine")
+def test_a_higher_order_op_is_one_op_and_coverage_says_so() -> None:
+    """To a dispatch mode, that is."""
+    t = traced_branch()
     ran = [op for op in t.ops if op.name == "cond"]
     assert [op.phase for op in ran] == ["forward", "backward"]
     assert [tuple(op.outputs["0"].shape) for op in ran] == [(3, 4), (4,)]
     assert not any("relu" in op.name for op in t.ops)
     (gap,) = {gap.why for gap in t.coverage if gap.what == "the ops inside of cond"}
     assert "recorded as one op" in gap
+
+
+@pytest.mark.usefixtures("native_engine")
+def test_the_native_engine_sees_the_ops_of_a_higher_order_op() -> None:
+    t = traced_branch()
+    assert {"aten.relu.default", "aten.threshold_backward.default"} <= {op.name for op in t.ops}
+    assert not [gap for gap in t.coverage if gap.what == "the ops inside of cond"]
 
 
 @pytest.mark.parametrize("level", ["ops", "modules"])

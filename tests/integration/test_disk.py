@@ -312,7 +312,9 @@ def test_shards_open_with_safetensors(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(trace_writer, "_INLINE", 3)
     monkeypatch.setattr(shards, "_LARGEST_SHARD", 300_000)
     t = record(dtypes, values="full", out=tmp_path / "run.clew")
-    values = [v for e in t.events for v in [*e.inputs.values(), *e.outputs.values()]]
+    # The native engine keeps nothing of memory that nobody has written yet.
+    events = [e for e in t.events if e.name != "aten.empty.memory_format"]
+    values = [v for e in events for v in [*e.inputs.values(), *e.outputs.values()]]
     large = {v.number: v.tensor() for v in values if v.array().nbytes > 8}
     assert len(large) > 100
     paths = sorted(tmp_path.glob("run.clew/rank=00000/shard-*.safetensors"))
@@ -416,8 +418,8 @@ def test_sources_can_be_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fact", "message"),
     [
-        ({"version": 99}, "format version '99', this Clew reads 2 to 5; upgrade Clew"),
-        ({"version": 1}, "format version 1, this Clew reads 2 to 5; open it with the Clew that"),
+        ({"version": 99}, "format version '99', this Clew reads 2 to 6; upgrade Clew"),
+        ({"version": 1}, "format version 1, this Clew reads 2 to 6; open it with the Clew that"),
         ({"version": 0}, "format version 0,"),
         ({"version": -1}, "format version -1,"),
         ({"version": "2"}, "format version '2',"),
@@ -435,7 +437,7 @@ def test_a_format_it_does_not_know_is_refused(
 ) -> None:
     path = record(arguments).save(tmp_path / "run.clew")
     manifest = json.loads((path / "manifest.json").read_text())
-    assert (manifest["version"], manifest["checksum"]) == (5, "xxh3")
+    assert (manifest["version"], manifest["checksum"]) == (6, "xxh3")
     (path / "manifest.json").write_text(json.dumps(manifest | fact))
     with pytest.raises(clew.ClewError, match=re.escape(message)):
         clew.load(path)

@@ -9,6 +9,7 @@ import inspect
 import signal
 import sys
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import pytest
@@ -80,7 +81,9 @@ def test_tensors_that_lie_apart_are_said_to() -> None:
     with pytest.raises(RuntimeError, match="device") as caught, clew.trace():
         torch.cat([torch.ones(2), torch.ones(3, device="meta")])
     (note,) = caught.value.__notes__
-    assert note.endswith("arguments: 0.0 f32[2] on cpu, 0.1 f32[3] on meta")
+    named = "torch.ones(2) f32[2] on cpu, torch.ones(3, device='meta') f32[3] on meta"
+    assert f"given: {named}\n" in note
+    assert note.endswith("torch.ones(3, device='meta') has no data: it is on meta")
 
 
 def test_an_error_in_backward() -> None:
@@ -159,7 +162,7 @@ def test_any_error_has_a_line_and_a_module(program: Any, text: str) -> None:
     t = crash(lambda: model(torch.ones(2, 3)), model)
     event = t.crash.event
     assert text in t.crash.exception
-    assert event.kind in ("op", "note")
+    assert event.kind in ("op", "note", "composite")
     assert event.module == "1.0"
     assert event.error == t.crash.exception
     assert event.source.file == __file__
@@ -516,13 +519,19 @@ def at_the_end(monkeypatch: pytest.MonkeyPatch, part: str, error: BaseException)
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Break Clew where it meets a tensor for the first time."""
+    """Break Clew where it first meets a tensor, or with the native engine a line of a forward."""
     from clew.keep.identity import TensorTable
+    from clew.observe.native_ops import Host
 
-    def known(table: TensorTable, tensor: Tensor) -> Any:
+    def fail(*args: Any) -> Any:
         raise ZeroDivisionError("a bug of ours")
 
-    monkeypatch.setattr(TensorTable, "known", known)
+    def node(host: Host, parent: int, code: CodeType, *rest: int) -> int:
+        return fail() if code.co_name == "forward" else usual(host, parent, code, *rest)
+
+    usual = Host.node
+    monkeypatch.setattr(TensorTable, "known", fail)
+    monkeypatch.setattr(Host, "node", node)
 
 
 @pytest.mark.usefixtures("broken")

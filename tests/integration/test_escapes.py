@@ -120,6 +120,15 @@ def calls(kind: str, member: str, thing: Any) -> Iterator[Callable[[], Any]]:
         yield lambda: thing.find("e")
     elif member == "series":
         yield lambda: thing.series("**")
+    elif member == "why_shape":
+        events = [event for event in thing.ops if event.outputs]
+        for event in events[:3]:
+            yield lambda event=event: thing.why_shape(event.address, 0)
+        yield lambda: thing.why_shape("**", 0)
+    elif member == "at" and kind == "Memory":
+        yield lambda: thing.at(0)
+    elif member == "by":
+        yield from (lambda name=name: thing.by(name) for name in ("kind", "module", "line"))
     elif member == "head":
         yield lambda: thing.head(2)
     elif member == "items_of":
@@ -255,6 +264,14 @@ def command_lines(folder: Path, out: Path) -> dict[str, list[list[str]]]:
     trace = str(folder)
     return {
         "info": [[trace], [trace, "--rows", "500"], [f"{out}/{ODD_NAME}"]],
+        "crash": [[trace], [trace, "--rank", "7"], [f"{out}/\x1b[5m"]],
+        "health": [[trace], [trace, "--set", "vanishing=0.5"], [trace, "--set", "x\x1b[5m=1"],
+                   [trace, "--set", "\x1b[5m"]],
+        "why-shape": [[trace, "**", "--dim", "0"], [trace, "op:*#0", "--dim", "0"],
+                      [trace, "layr\x1b[5m", "--dim", "1"], [trace, "**", "--dim", "\x1b[5m"]],
+        "diff": [[trace, trace], [trace, f"{out}/\x1b[5m"], [trace, trace, "--map", "\x1b[5m"]],
+        "mem": [[trace], [trace, "--rows", "99"], [trace, "--by", "line"],
+                [trace, "--by", "\x1b[5m"]],
         "show": [[trace], [trace, "--no-fold"], [trace, "--depth", "9"], [trace, "--rank", "7"]],
         "code": [[trace], [trace, "--all"], [trace, "layr"], [trace, "op:*", "--rows", "30"]],
         "value": [[trace, "**"], [trace, "op:*", "--rows", "3"], [trace, "layr#\x1b[5m"]],
@@ -265,6 +282,11 @@ def command_lines(folder: Path, out: Path) -> dict[str, list[list[str]]]:
                    [trace, "hdf5", f"{out}/y.h5", "--address", "layr\x1b[5m"],
                    [trace, "csv\x1b[5m", f"{out}/z.csv"]],
         "recover": [[trace], [f"{out}/\x1b[5m"]],
+        # Below a file there can be no folder: nothing is compiled.
+        "build": [["--help"], ["--to", f"{trace}/manifest.json/\x1b[5m"]],
+        "doctor": [[], ["\x1b[5m"], [trace]],
+        "run": [["--help"], [f"{out}/\x1b[5m.py"], ["--level", "\x1b[5m"]],
+        "env": [[], ["\x1b[5m"]],
     }  # fmt: skip
 
 

@@ -301,6 +301,8 @@ def test_every_kept_value_is_exported_once_at_least(full: clew.Trace, tmp_path: 
     groups = hdf5_groups(tmp_path / "x.h5")
     stored = {row.tobytes() for group in groups.values() for row in map(np.asarray, rows(group))}
     for event in full.events:
+        if event.name == "aten.empty.memory_format":
+            continue  # the native engine keeps nothing of memory that nobody has written yet
         for value in (*event.inputs.values(), *event.outputs.values()):
             assert value.array().tobytes() in stored
     assert {"fc.weight:param", "fc.bias:param"} <= set(groups)
@@ -786,7 +788,7 @@ def test_chrome_trace_nests_calls_by_rank_and_thread(
     events = chrome(full, tmp_path / name)
     spans = [event for event in events if event["ph"] == "X"]
     calls = [event for event in spans if event["cat"] != "step"]
-    assert len(calls) == len(full.modules) + len(full.ops)
+    assert len(calls) == sum(e.kind in ("module", "op", "composite") for e in full.events)
     assert {event["pid"] for event in spans} == set(range(RANKS))
     assert_nested(spans)
     names = {(e["pid"], e["args"]["name"]) for e in events if e["name"] == "process_name"}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -54,7 +55,7 @@ def test_memory_and_its_end(kept: Recorded) -> None:
     assert (ops["mul"].outputs[""].freed or 0) > ops["neg"].id
 
 
-def test_memory_that_autograd_may_hold_is_not_said_to_be_gone(kept: Recorded) -> None:
+def test_memory_that_autograd_holds_is_freed_when_its_gradient_is_there(kept: Recorded) -> None:
     def program(t: clew.Trace) -> None:
         x = torch.ones(3, requires_grad=True)
         y = x.exp()  # saves its result
@@ -62,9 +63,26 @@ def test_memory_that_autograd_may_hold_is_not_said_to_be_gone(kept: Recorded) ->
         del y
         torch.ones(2)
         z.backward()
+        torch.ones(4)
 
     t = kept(program)
-    assert t["op:aten.exp.default"][0].outputs[""].freed is None
+    freed = t["op:aten.exp.default"][0].outputs[""].freed
+    (gradient,) = t["op:aten.mul.Tensor"]
+    assert gradient.id < (freed or 0) <= t["op:aten.ones.default"][-1].id
+
+
+def test_the_end_of_memory_that_no_op_made(kept: Recorded) -> None:
+    def program(t: clew.Trace) -> None:
+        data = [torch.from_numpy(np.ones(100, dtype=np.float32))]
+        data[0].mul(2)
+        del data[0]
+        torch.ones(2)
+
+    t = kept(program)
+    (mul,) = t["op:aten.mul.Tensor"]
+    (ones,) = t["op:aten.ones.default"]
+    assert mul.inputs["0"].storage_bytes == 400
+    assert mul.inputs["0"].freed == ones.id
 
 
 def test_memory_met_from_outside(kept: Recorded) -> None:
@@ -183,3 +201,29 @@ def test_nothing_of_it_is_kept_alive() -> None:
     del model, generator, optimizer
     assert [thing() for thing in held] == [None, None, None]
     assert len(t.events)
+
+
+class Cached(nn.Module):
+    def __init__(self, cache: Any) -> None:
+        super().__init__()
+        self.scale, self.cache = 2.0, cache
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale
+
+
+def test_an_attribute_that_is_plain_in_some_modules_of_a_class_only() -> None:
+    """What is no plain attribute of one module may be one of another, or become one."""
+    model = nn.Sequential(Cached(torch.ones(2)), Cached(3), Cached(torch.ones(2)))
+
+    def caches() -> list[Any]:
+        with clew.trace(model) as t:
+            model(torch.ones(2))
+        return [t[name][0].attributes.get("cache") for name in "012"]
+
+    assert caches() == [None, 3, None]
+    assert caches() == [None, 3, None]
+    model[2].cache = 4
+    assert caches() == [None, 3, 4]
+    model[1].cache = torch.ones(1)
+    assert caches() == [None, None, 4]

@@ -16,7 +16,7 @@ import torch
 import zarr
 
 import clew
-from clew.events.records import Kept, Payload, pack
+from clew.events.vocabulary import Kept, Payload, pack
 
 ROOT = Path(__file__).parents[2]
 HUGE = 1 << 40

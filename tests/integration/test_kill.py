@@ -21,7 +21,7 @@ import pytest
 from safetensors import safe_open
 
 import clew
-from clew.store.write.recover import recover
+from clew.store.write.recovery import recover
 from tests.same_trace import facts_of
 
 KILLS = 60

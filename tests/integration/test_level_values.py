@@ -84,7 +84,7 @@ def test_what_fails_is_told_with_its_line() -> None:
         clew.trace(model, level="values", capture=["fc"]) as t,
     ):
         model(torch.ones(1, 4))
-    assert raised.value.__notes__[0].startswith("clew: raised\n  at ")
+    assert raised.value.__notes__[0].startswith("clew: RuntimeError raised\n  at ")
     assert "h = self.fc(x)" in raised.value.__notes__[0]
     assert [str(gap) for gap in t.coverage] == [
         "an address to capture at fc: every call of it raised, so it has no result; "

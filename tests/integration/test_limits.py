@@ -128,6 +128,24 @@ def test_events_of_many_kinds(level: str, most: int, streamed: bool, tmp_path: P
         assert len(clew.load(tmp_path / "run.clew").events) == len(t.events)
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("most", [1, 3, 6, 64, 500])
+@pytest.mark.parametrize("level", ["ops", "modules"])
+def test_calls_around_the_last_event_are_there(
+    level: str, most: int, streamed: bool, tmp_path: Path
+) -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), nn.Linear(2, 2))
+    out = tmp_path / "run.clew" if streamed else None
+    with clew.trace(model, level=level, limits=clew.Limits(events=most), out=out) as t:
+        for _ in range(200):
+            model(torch.ones(1, 2))
+            t.step()
+    loaded = t if out is None else clew.load(out)
+    assert most <= len(loaded.events) <= most + 4, "calls three deep and a composite may be open"
+    ids = {event.id for event in loaded.events}
+    assert all(event.parent_id is None or event.parent_id in ids for event in loaded.events)
+
+
 def test_past_its_events_a_trace_leaves_the_program_alone(tmp_path: Path) -> None:
     model = Deep(3)
     with clew.trace(

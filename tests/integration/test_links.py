@@ -13,7 +13,7 @@ from torch import nn
 import clew
 from clew.cli.main import main
 from clew.errors import BadTrace, ClewError
-from clew.store.write.recover import recover
+from clew.store.write.recovery import recover
 
 COMMANDS = (["info"], ["show"], ["code"], ["value", ""], ["recover"])
 

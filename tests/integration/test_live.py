@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import clew
-from clew.events.live import Happening, LiveValue, values_in
+from clew.events.live_events import Happening, LiveValue, values_in
 
 
 class Listener:

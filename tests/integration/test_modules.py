@@ -24,7 +24,7 @@ import clew
 from clew.record.module_registry import ModuleTable
 from tests import models
 from tests.models import Call
-from tests.outcomes import faults
+from tests.outcomes import call_around, faults
 from tests.processes import HANG_GUARD
 
 ONE = torch.ones(1, 2)
@@ -66,7 +66,8 @@ def test_times_nest_too() -> None:
     assert second.start + second.duration <= root.start + root.duration
     for op in t.ops:
         if op.parent is not None:
-            (call,) = (event for event in t.modules if event.id == op.parent_id)
+            call = call_around(op)
+            assert call in t.modules
             assert call.start <= op.start
             assert op.start + op.duration <= call.start + call.duration
 
@@ -183,7 +184,7 @@ def test_direct_calls_in_a_loop_are_told_apart() -> None:
         model(ONE)
         model(ONE)
     assert [event.call for event in t["fc"]] == [0, 1, 2, 3, 4, 5]
-    assert [len([op for op in t.ops if op.parent_id == event.id]) for event in t["fc"]] == [2] * 6
+    assert [len([op for op in t.ops if call_around(op) == event]) for event in t["fc"]] == [2] * 6
 
 
 def test_direct_calls_nest_with_hooked_ones() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import re
-import threading
 import xml.etree.ElementTree as ET
 from typing import Any
 
@@ -189,17 +188,20 @@ def test_statistics_of_kept_data() -> None:
 
 def test_everything_a_trace_gives_is_data_with_a_line_for_notebooks(trace: clew.Trace) -> None:
     model = nn.Linear(4, 8)
-    with clew.trace(model) as threaded:
-        thread = threading.Thread(target=model, args=(torch.ones(1, 4),))
-        thread.start()
-        thread.join()
+    with clew.trace(model), clew.trace(model) as nested:
+        model(torch.ones(1, 4))
     with pytest.raises(RuntimeError), clew.trace(model) as failed:
         model(torch.ones(1, 3))
-    op, gap, crash = trace.ops[0], threaded.coverage[0], failed.crash
+    op, gap, crash = trace.ops[0], nested.coverage[0], failed.crash
     value = trace["0"].output
+    chain = trace.why_shape("0", 1)
+    memory = trace.memory()
+    assert memory.peak is not None
     for thing in (
         trace, trace.events, trace.modules, op, op.source, value, value.stats, trace["0"],
         trace.series("0"), trace.tree(), trace.code(), trace.table(), trace.graph(), gap, crash,
+        chain, chain.links[0], chain.dimension, memory, memory.devices[0], memory.peak,
+        memory.peak.kinds[0], memory.devices[0].steps[0],
     ):  # fmt: skip
         assert "\n" not in repr(thing)
         assert "\x1b" not in thing._repr_mimebundle_()["text/plain"]
@@ -209,3 +211,15 @@ def test_everything_a_trace_gives_is_data_with_a_line_for_notebooks(trace: clew.
     assert gap.to_dict()["remedy"] == gap.remedy
     assert crash is not None
     assert crash.to_dict()["event"]["name"] == "aten.addmm.default"
+
+
+def test_a_chain_of_a_dimension_is_shown_as_text_in_full(trace: clew.Trace) -> None:
+    chain = trace.why_shape("0", 1)
+    assert chain._repr_mimebundle_()["text/plain"] == str(chain)
+    assert html.escape(str(chain).splitlines()[0]) in static_html(chain)
+
+
+def test_where_the_memory_went_is_shown_as_text_in_full(trace: clew.Trace) -> None:
+    memory = trace.memory()
+    assert memory._repr_mimebundle_()["text/plain"] == str(memory)
+    assert html.escape(str(memory).splitlines()[0]) in static_html(memory)

@@ -108,8 +108,12 @@ def test_what_people_write_is_seen(name: str) -> None:
         compute()
     with clew.trace() as t:
         compute()
-    assert [event.name for event in t.ops] == names.seen
-    assert op in names.seen
+    seen = [event.name for event in t.ops]
+    if t.env["engine"] == "native":
+        assert op in seen  # tests/conformance compares the lists
+    else:
+        assert seen == names.seen
+        assert op in names.seen
     assert faults(t) == []
 
 
@@ -253,6 +257,7 @@ def test_a_long_list_of_sizes_and_a_deep_one() -> None:
 # Contexts
 
 
+@pytest.mark.usefixtures("python_engine")
 def test_composite_ops_arrive_whole_under_inference_mode() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)).eval()
     with clew.trace(model) as t, torch.inference_mode():
@@ -361,7 +366,9 @@ def test_vmap_and_grad_are_recorded() -> None:
         torch.func.jvp(torch.sin, (torch.ones(2),), (torch.ones(2),))
         torch.func.hessian(lambda x: x.pow(3).sum())(torch.ones(2))
     names = {op.name for op in t.ops}
-    assert {"aten.mul.Tensor", "aten.sin.default", "aten.cos.default"} <= names
+    assert {"aten.mul.Tensor", "aten.sin.default"} <= names
+    # What a transformation makes of an op is a part of it for the native engine.
+    assert ("aten.cos.default" in names) == (t.env["engine"] == "python")
     assert all(op.source.file == __file__ for op in t.ops)
     assert faults(t) == []
 

@@ -51,6 +51,22 @@ def test_variables_are_marked_and_counted_apart(reentrant: bool) -> None:
     assert trace.series("block.h").steps == [0, 1]
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recomputed_ops_have_the_module_that_made_the_checkpoint(reentrant: bool) -> None:
+    """They run once its call is over."""
+
+    class OfOps(Checkpointed):
+        def block(self, x: Tensor) -> Tensor:
+            return torch.tanh(self.linear(x))
+
+    model = OfOps(reentrant)
+    with clew.trace(model) as trace:
+        model(inputs()).sum().backward()
+    modules = {op.name: op.module for op in trace.ops if op.phase == "recompute"}
+    assert modules["aten.tanh.default"] == ""
+    assert modules["aten.addmm.default"] == "linear"
+
+
 class Step(nn.Module):
     """A step of training as one module: the backward pass runs while its call is open."""
 

@@ -21,7 +21,7 @@ from torch import nn
 
 import clew
 from clew.errors import ClewError, NotRecorded
-from clew.run import derive
+from clew.run import derive_state
 
 LAST = 200
 # What the past may add to the memory, beside what is in the ring.
@@ -229,7 +229,7 @@ def test_a_call_stays_as_long_as_something_in_it(out: Path | None) -> None:
     assert LAST <= len(t.events) < 2 * LAST
 
 
-def test_threads_fall_out_as_well(out: Path | None) -> None:
+def test_threads_fall_out_as_well(out: Path | None, engine: str) -> None:
     def run(t: Any) -> None:
         def work() -> None:
             for _ in range(50):
@@ -246,7 +246,14 @@ def test_threads_fall_out_as_well(out: Path | None) -> None:
     inner = nn.Linear(2, 2)
     t = traced(run, out=out, model=inner)
     assert len(t.events) < 3 * LAST
-    assert {event.parent.name for event in t.ops} == {"Linear"}
+    outside = {event.name for event in t.ops if event.parent is None}
+    # The native engine also sees the ops of these threads that are in no module call.
+    assert outside == ({"aten.zeros.default"} if engine == "native" else set())
+    inside = [event for event in t.ops if event.name not in outside]
+    assert {event.module for event in inside} == {""}
+    parents = {"Linear"} if engine == "python" else {"aten.linear.default"}
+    assert {event.parent.name for event in inside} == parents
+    assert {event.parent.name for event in t.events if event.kind == "composite"} <= {"Linear"}
     assert [g.why for g in t.coverage if "damaged" in g.why or "missing" in g.why] == []
 
 
@@ -366,7 +373,7 @@ def test_rings_elsewhere(tmp_path: Path) -> None:
     "settings", [{"values": "stats", "last": 60}, {"level": "modules", "last": 20}]
 )
 def test_memory_stays_as_it_is(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(derive, "_RECENT_EVENTS", 64)
+    monkeypatch.setattr(derive_state, "_RECENT_EVENTS", 64)
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     sizes = []
@@ -410,6 +417,7 @@ def test_a_call_that_an_interrupt_ended_stays_in_its_step(out: Path | None) -> N
 
     model = Stopped()
     t = traced(run, out=out, last=40, model=model)
-    assert len(t.steps) > 8
+    # Of five events each; how many more stay depends on where batches end.
+    assert len(t.steps) >= 8
     assert [call.step for call in t.modules] == t.steps
     assert all(op.parent is not None for op in t.ops if op.name == "aten.add.Tensor")

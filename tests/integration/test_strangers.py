@@ -13,7 +13,7 @@ import pytest
 
 import clew
 from clew.events.columns import EVENT_COLUMNS, Columns
-from clew.events.records import MODULE
+from clew.events.vocabulary import MODULE
 from clew.run.run import Run
 from tests.attacks import ATTACKS, HONEST, make
 from tests.processes import HANG_GUARD

@@ -14,11 +14,13 @@ from torch import nn
 
 import clew
 from clew.keep import value_records
-from clew.run import derive
-from clew.session import trace_store
+from clew.run import derive_state
+from clew.session import memory_trace
 
-# Of all that is remembered of the past; what grows past this grows for ever.
-MOST_BYTES = 40_000
+# Of all that is remembered of the past; what grows past this grows for ever. The native engine
+# remembers 32,768 nestings of arguments, of which each step of Adam has new ones: that it stops
+# there is tested in tests/native/test_bounded.py.
+MOST_BYTES = {"python": 40_000, "native": 60_000}
 
 
 class Net(nn.Module):
@@ -44,11 +46,15 @@ class Net(nn.Module):
     ids=["ops with statistics", "modules", "captured", "watched", "values alone"],
 )
 def test_memory_does_not_grow_with_steps(
-    settings: dict[str, Any], steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: dict[str, Any],
+    steps: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    engine: str,
 ) -> None:
     # Small, so that few steps reach them.
-    monkeypatch.setattr(trace_store, "_TEMPLATES", 64)
-    monkeypatch.setattr(derive, "_RECENT_EVENTS", 64)
+    monkeypatch.setattr(memory_trace, "_TEMPLATES", 64)
+    monkeypatch.setattr(derive_state, "_RECENT_EVENTS", 64)
     monkeypatch.setattr(value_records, "_MANY", 16)
     model = Net()
     optimizer = torch.optim.Adam(model.parameters())
@@ -78,7 +84,7 @@ def test_memory_does_not_grow_with_steps(
             tracemalloc.stop()
             over.set()
             other.join()
-    assert used[2] - used[1] < MOST_BYTES
+    assert used[2] - used[1] < MOST_BYTES[engine]
     assert t.steps[-1] >= steps
     assert not [gap for gap in t.coverage if gap.what == "an event"]
 
@@ -87,7 +93,7 @@ def test_rows_let_go_of_and_used_again_are_read_as_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Arguments that come again long after are those of each event."""
-    monkeypatch.setattr(trace_store, "_TEMPLATES", 4)
+    monkeypatch.setattr(memory_trace, "_TEMPLATES", 4)
     factors = [float(n % 7) for n in range(40)]
     with clew.trace(out=tmp_path / "run.clew") as t:
         for factor in factors:

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import clew
 from clew.observe.other_threads import _cpu_time
-from tests.outcomes import differing, faults, installed
+from tests.outcomes import call_around, differing, faults, installed
 from tests.processes import HANG_GUARD
 
 
@@ -57,7 +57,7 @@ class Block(nn.Module):
 def test_a_module_call_on_another_thread_has_its_ops() -> None:
     model = Block()
     with clew.trace(model) as t:
-        in_thread(lambda: model(torch.ones(1, 2)), "worker")
+        in_thread(lambda: model(TENSOR), "worker")
     assert [event.address for event in t.modules] == ["#0", "fc#0"]
     assert [(op.name, op.module) for op in t.ops][:3] == [
         ("aten.t.default", "fc"),
@@ -78,7 +78,7 @@ def test_every_module_call_on_another_thread_has_its_ops() -> None:
 
     with clew.trace(model) as t:
         in_thread(work, "worker")
-    assert [[op.name for op in t.ops if op.parent_id == call.id] for call in t.modules] == [
+    assert [[op.name for op in t.ops if call_around(op) == call] for call in t.modules] == [
         ["aten.t.default", "aten.addmm.default"]
     ] * 3
     assert {event.thread for event in t.events} == {"worker"}
@@ -104,6 +104,7 @@ def test_threads_that_follow_one_another_are_told_apart() -> None:
     ]
 
 
+@pytest.mark.usefixtures("python_engine")
 def test_ops_elsewhere_on_that_thread_are_in_the_coverage() -> None:
     model = Block()
 
@@ -120,6 +121,32 @@ def test_ops_elsewhere_on_that_thread_are_in_the_coverage() -> None:
     assert "clew.trace" in gap.remedy
 
 
+@pytest.mark.usefixtures("native_engine")
+def test_ops_of_a_thread_of_the_block_are_recorded() -> None:
+    model = Block()
+
+    def work() -> None:
+        torch.ones(5) + 1
+        model(TENSOR)
+        TENSOR.exp()
+
+    with clew.trace(model) as t:
+        in_thread(work, "worker")
+        in_thread(lambda: TENSOR.exp(), "without modules")
+    assert [(op.name, op.module, op.thread) for op in t.ops] == [
+        ("aten.ones.default", None, "worker"),
+        ("aten.add.Tensor", None, "worker"),
+        ("aten.t.default", "fc", "worker"),
+        ("aten.addmm.default", "fc", "worker"),
+        ("aten.relu.default", "", "worker"),
+        ("aten.exp.default", None, "worker"),
+        ("aten.exp.default", None, "without modules"),
+    ]
+    assert {op.source.file for op in t.ops} == {__file__}
+    assert t.coverage == ()
+
+
+@pytest.mark.usefixtures("python_engine")
 @pytest.mark.parametrize(
     "work",
     [
@@ -146,6 +173,7 @@ def test_a_thread_without_ops_is_left_alone() -> None:
     assert threading.getprofile() is None
 
 
+@pytest.mark.usefixtures("python_engine")
 def test_a_thread_that_does_much_else_is_not_watched_for_ever() -> None:
     profiles: list[Any] = []
 
@@ -194,6 +222,7 @@ def is_asleep(thread: threading.Thread) -> bool:
     return not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "S"
 
 
+@pytest.mark.usefixtures("python_engine")
 def test_an_older_thread_that_runs_is_in_the_coverage(pool: ThreadPoolExecutor) -> None:
     with clew.trace() as t:
         torch.ones(1) + 1
@@ -201,6 +230,22 @@ def test_an_older_thread_that_runs_is_in_the_coverage(pool: ThreadPoolExecutor) 
     (gap,) = t.coverage
     assert (gap.what, gap.where) == ("a thread that was not watched", "thread older_0")
     assert gap.why.startswith("it is older than the trace, and ran")
+
+
+@pytest.mark.usefixtures("native_engine")
+def test_ops_of_an_older_thread_are_in_the_coverage(pool: ThreadPoolExecutor) -> None:
+    model = nn.Linear(2, 2)
+    with clew.trace(model) as t:
+        pool.submit(sorted, [2, 1]).result()
+        pool.submit(model, TENSOR).result()
+        assert list(t.coverage) == []
+        pool.submit(torch.ones, 3).result()
+        pool.submit(torch.ones, 3).result()
+    (gap,) = t.coverage
+    assert (gap.what, gap.where) == ("ops outside module calls", "thread older_0")
+    assert gap.why.startswith("it is older than the trace")
+    assert "clew.trace" in gap.remedy
+    assert [op.name for op in t.ops] == ["aten.t.default", "aten.addmm.default"]
 
 
 def test_an_older_thread_that_ends_is_in_the_coverage() -> None:
@@ -220,6 +265,7 @@ def test_an_older_thread_that_waits_is_not(pool: ThreadPoolExecutor) -> None:
     assert list(t.coverage) == []
 
 
+@pytest.mark.usefixtures("python_engine")
 def test_an_older_thread_that_calls_a_module_has_one_gap(pool: ThreadPoolExecutor) -> None:
     model = Block()
     with clew.trace(model) as t:
@@ -250,14 +296,17 @@ def test_a_thread_of_a_package_without_torch_is_no_gap() -> None:
     assert [gap for gap in t.coverage if monitor.name in gap.where] == []
 
 
-def test_traces_that_end_in_the_order_they_began_leave_nothing() -> None:
+def test_traces_that_end_in_the_order_they_began_leave_nothing(engine: str) -> None:
     first, second = clew.trace().start(), clew.trace().start()
     torch.ones(1) + 1
     first.stop()
     in_thread(lambda: torch.ones(3) * 2, "worker")
     second.stop()
     assert threading.getprofile() is None
-    assert [gap.what for gap in second.coverage if "worker" in gap.where] != []
+    if engine == "native":
+        assert [op.name for op in second.ops][-2:] == ["aten.ones.default", "aten.mul.Tensor"]
+    else:
+        assert [gap.what for gap in second.coverage if "worker" in gap.where] != []
     assert [gap.what for gap in first.coverage if "worker" in gap.where] == []
 
 
@@ -316,12 +365,11 @@ def test_many_threads_at_once(rounds: int) -> None:
     assert faults(t) == []
     assert len(t[""]) == 4 * rounds
     assert sorted(event.call for event in t[""]) == list(range(4 * rounds))
-    calls = {event.id: event for event in t.modules}
     for number in range(4):
         mine = [e for e in t.events if e.thread == f"worker {number}"]
         assert len([e for e in mine if e.kind == "module"]) == 2 * rounds
         for event in mine:
-            assert event.parent is None or calls[event.parent_id].thread == event.thread
+            assert event.parent is None or event.parent.thread == event.thread
         for root in (e for e in mine if e.module == "" and e.kind == "module"):
             assert root.inputs["0"].shape == (number + 1, 2)
             assert root.inputs["0"].array().tolist() == [[number, number]] * (number + 1)
@@ -436,14 +484,14 @@ def test_a_tensor_that_goes_from_thread_to_thread() -> None:
     assert used.producer.name == "aten.addmm.default"
 
 
-def test_threads_that_are_gone_do_not_pile_up() -> None:
+def test_threads_that_are_gone_do_not_pile_up(engine: str) -> None:
     model = Block()
     with clew.trace(model) as t:
         for _ in range(20):
             in_thread(lambda: model(torch.ones(1, 2)), "short")
     assert len(t[""]) == 20
     assert {event.thread for event in t.modules} == {"short"}
-    assert len(t.coverage) == 1
+    assert len(t.coverage) == (engine == "python")
     for root in t[""]:
         assert root.parent is None
 
@@ -516,6 +564,19 @@ def modes_here() -> int:
     return len(_get_current_dispatch_mode_stack())
 
 
+@pytest.mark.usefixtures("native_engine")
+def test_stopped_on_another_thread_nothing_is_left_behind() -> None:
+    before = installed()
+    t = clew.trace().start()
+    TENSOR.exp()
+    in_thread(t.stop)
+    assert differing(before, installed()) == []
+    TENSOR.exp()
+    assert [op.name for op in t.ops] == ["aten.exp.default"]
+    assert t.coverage == ()
+
+
+@pytest.mark.usefixtures("python_engine")
 def test_a_mode_left_behind_goes_with_the_next_op() -> None:
     t = clew.trace().start()
     torch.ones(2)
@@ -529,6 +590,7 @@ def test_a_mode_left_behind_goes_with_the_next_op() -> None:
     assert "stopped on another thread" in gap.why
 
 
+@pytest.mark.usefixtures("python_engine")
 def test_a_mode_left_behind_goes_with_the_next_trace() -> None:
     first = clew.trace().start()
     in_thread(first.stop)
@@ -540,6 +602,7 @@ def test_a_mode_left_behind_goes_with_the_next_trace() -> None:
     assert not first.events
 
 
+@pytest.mark.usefixtures("python_engine")
 def test_a_mode_left_behind_among_modes_of_the_program() -> None:
     seen = []
 
@@ -560,6 +623,7 @@ def test_a_mode_left_behind_among_modes_of_the_program() -> None:
     assert seen == ["aten.ones.default"] * 4
 
 
+@pytest.mark.usefixtures("python_engine")
 def test_a_profile_function_of_the_program_stays_where_a_mode_is_left_behind() -> None:
     called = []
 
@@ -581,7 +645,7 @@ def test_a_profile_function_of_the_program_stays_where_a_mode_is_left_behind() -
     assert not t.events
 
 
-def test_stopped_while_a_module_runs_on_another_thread() -> None:
+def test_stopped_while_a_module_runs_on_another_thread(engine: str) -> None:
     inside, stopped = threading.Event(), threading.Event()
 
     class Waits(nn.Module):
@@ -595,7 +659,7 @@ def test_stopped_while_a_module_runs_on_another_thread() -> None:
     modes: list[int] = []
     model = Waits()
     with clew.trace(model) as t:
-        thread = threading.Thread(target=lambda: model(torch.ones(2)))
+        thread = threading.Thread(target=lambda: model(TENSOR))
         thread.start()
         inside.wait()
     stopped.set()
@@ -603,7 +667,8 @@ def test_stopped_while_a_module_runs_on_another_thread() -> None:
     assert modes == [0]
     assert [op.name for op in t.ops] == []
     assert [e.kind for e in t.events if e.kind == "note"] == []
-    assert any(gap.what.startswith("the end of the trace on Thread") for gap in t.coverage)
+    said = any(gap.what.startswith("the end of the trace on Thread") for gap in t.coverage)
+    assert said == (engine == "python")
 
 
 @pytest.mark.parametrize("place", ["memory", "disk"])

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 import clew
+from clew.compat.engine.watched_functions import watch_calls
 from clew.compat.tracy_nn import Tracer
-from clew.events.live import Happening
+from clew.events.live_events import Happening
 from clew.keep import keeper, value_records
 from clew.watch_output import Output
-from clew.watching import watch_calls
 
 # Bytes; what is kept of a call takes many times as much.
 FLAT = 120

@@ -123,7 +123,7 @@ def test_an_exception_in_a_worker_carries_the_history_of_its_sample(method: str)
         with pytest.raises(ValueError, match="no frames in 3") as caught:
             list(loader(Videos(bad=(3,)), method))
     text = str(caught.value)
-    assert "clew: worker 1, sample 3:" in text
+    assert "clew: worker 1, sample 3 of Videos:" in text
     assert "datasets.py:decode.video  uint8[4,3]  datasets.py:" in text
     assert "datasets.py:decode.video  float32[4,3]  datasets.py:" in text
     failed = [event for event in t[CAPTURED] if event.prefix == "worker1.sample3"]

@@ -54,6 +54,20 @@ def test_trace_without_torch_says_what_to_install(python: Interpreter) -> None:
     assert 'pip install "clew[torch]"' in python.ask("import clew\n" + asked)
 
 
+def test_the_doctor_says_that_torch_is_missing(python: Interpreter) -> None:
+    code, text = clew_command(python, "doctor")
+    assert code == 0
+    assert "engine     none, as nothing can be recorded: torch cannot be imported: " in text
+    assert 'to change  pip install "clew[torch]"\n' in text
+
+
+def test_there_is_nothing_to_build_without_torch(python: Interpreter) -> None:
+    code, text = clew_command(python, "build")
+    assert code == 2
+    assert text.startswith("clew: the native engine is built for one torch, which cannot be ")
+    assert 'Run: pip install "clew[torch]"' in text
+
+
 def test_a_saved_trace_opens_and_prints(python: Interpreter) -> None:
     text = python.ask(LOAD + "print(t)")
     assert "Sequential" in text

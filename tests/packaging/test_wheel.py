@@ -21,6 +21,7 @@ from typing import NamedTuple
 import pytest
 
 import clew
+from clew.native import target
 from tests.processes import HANG_GUARD
 
 ROOT = Path(__file__).parents[2]
@@ -83,6 +84,8 @@ def test_the_wheel_is_the_package_and_nothing_else(built: Built) -> None:
         names = set(archive.namelist())
     assert {name for name in names if ".dist-info/" not in name} == sources()
     assert "clew/py.typed" in names
+    # What `clew build` compiles.
+    assert "clew/native/sources/module.cpp" in names
 
 
 def test_the_source_distribution_can_be_tested(built: Built) -> None:
@@ -117,7 +120,7 @@ def test_the_description_needs_no_file_beside_it(built: Built) -> None:
     assert [link for link in re.findall(r"\]\(([^)]*)\)", text) if "://" not in link] == []
     # What a link said is still there.
     assert "| `docs/addresses.md` | how to name modules, calls, operations, lines |" in text
-    assert "what it costs (`docs/performance.md`)" in text
+    assert "What it costs (`docs/performance.md`) has all figures" in text
 
 
 def test_an_installed_clew_works(built: Built, tmp_path: Path) -> None:
@@ -127,6 +130,9 @@ def test_an_installed_clew_works(built: Built, tmp_path: Path) -> None:
     assert built.python.parents[1] in Path(place).parents
     assert has_torch == "False"
     assert done(command, "--version", cwd=tmp_path) == f"clew {clew.__version__}\n"
+    hashed = "from clew.native.target import *; print(current_target(SOURCES).sources)"
+    same = done(built.python, "-c", hashed, cwd=tmp_path).strip()
+    assert same == target.current_target(ROOT / "src" / "clew" / "native" / "sources").sources
     shown, expected = done(command, "show", TRACE, cwd=tmp_path), str(clew.load(TRACE))
     assert shown.splitlines()[:10] == expected.splitlines()[:10]
     done(command, "html", TRACE, "-o", "run.html", cwd=tmp_path)

@@ -11,15 +11,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+import clew
 from clew.events.columns import EVENT_COLUMNS, VALUE_COLUMNS, Columns, Derived
-from clew.events.records import MODULE, OP
-from clew.run.derive import State, derive, derive_all
+from clew.events.vocabulary import COMPOSITE, MODULE, OF_OPS, OP
+from clew.run.derive import derive, derive_all
+from clew.run.derive_state import State
 from clew.run.live_derived import LiveDerived
 from clew.store.read.open_trace import rank_folders, read_files
+from tests.native.engine import needs_engine
 
 TRACES = Path(__file__).parents[1] / "corpus" / "traces"
 RANKS = [rank for trace in sorted(TRACES.iterdir()) for rank in rank_folders(trace).values()]
+# What may be open: events lie in it.
+CALLS = (MODULE, COMPOSITE)
 # Event id -> its facts, with texts for what is a row of a table.
 Facts = dict[int, dict[str, Any]]
 
@@ -32,6 +39,18 @@ def read(folder: Path) -> Columns:
 @pytest.fixture(params=RANKS, ids=[f"{rank.parent.stem}-{rank.name[-1]}" for rank in RANKS])
 def columns(request: pytest.FixtureRequest) -> Columns:
     return replace(read(request.param), derived=None)
+
+
+@lru_cache
+def with_composites() -> Columns:
+    """Two steps as the native engine records them, some in nested composites of both passes."""
+    model = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
+    with clew.trace(model, engine="native") as t:
+        for _ in range(2):
+            model(torch.ones(1, 3, 8)).sum().backward()
+            t.step()
+    (columns,) = t._current_run().recorded()
+    return replace(columns, derived=None)
 
 
 def facts_of(columns: Columns, derived: Derived) -> Facts:
@@ -69,7 +88,7 @@ class Replay:
         self.columns = columns
         # Events of a worker come when it hands them over, after all that began before in the file.
         come = np.maximum(columns.end, np.maximum.accumulate(columns.start))
-        is_open = (columns.end < 0) & (columns.kind == MODULE)
+        is_open = (columns.end < 0) & np.isin(columns.kind, CALLS)
         ends = np.where(is_open, np.iinfo(np.int64).max, come)
         self.ended = np.lexsort((columns.id, ends))
         tensors = np.array([len(t.tensors) for t in columns.templates], dtype=np.int64)
@@ -83,7 +102,8 @@ class Replay:
 
     def _of_gradient(self, row: int) -> list[int]:
         number = int(self.columns.number[row])
-        return [-2 - number] if self.columns.kind[row] == OP and number <= -2 else []
+        is_op = self.columns.kind[row] in OF_OPS
+        return [-2 - number] if is_op and number <= -2 else []
 
     def open_calls(self, count: int) -> Any:
         """Give the rows of calls in which events are under way after the first `count` ended."""
@@ -92,7 +112,7 @@ class Replay:
         c = self.columns
         rest = self.ended[count:]
         now = c.start[self.ended[:count]].max()
-        return rest[(c.kind[rest] == MODULE) & (c.start[rest] <= now)]
+        return rest[np.isin(c.kind[rest], CALLS) & (c.start[rest] <= now)]
 
     def seen(self, count: int) -> Any:
         """Give the rows of what has ended by then, and of open calls."""
@@ -189,4 +209,33 @@ def test_events_one_by_one_give_the_same_facts(columns: Columns) -> None:
     total = len(columns.id)
     cuts = [*range(1, min(total, 100)), total]
     assert differing(columns, in_batches(columns, cuts, forget=True), wanted) == []
+    assert differing(columns, growing(columns, cuts), wanted) == []
+
+
+@needs_engine
+def test_composites_do_not_change_the_facts_of_other_events() -> None:
+    columns = with_composites()
+    assert (columns.kind == COMPOSITE).sum() > 20
+    rows = np.flatnonzero(columns.kind != COMPOSITE)
+    arrays = {name: getattr(columns, name)[rows] for name in EVENT_COLUMNS}
+    # Without composites, what ran in one has its module call for a parent.
+    around = dict(zip(columns.id.tolist(), columns.parent.tolist(), strict=True))
+    composites = set(columns.id[columns.kind == COMPOSITE].tolist())
+    for at, parent in enumerate(arrays["parent"].tolist()):
+        while parent in composites:
+            parent = around[parent]
+        arrays["parent"][at] = parent
+    plain = replace(columns, **arrays)
+    found, wanted = (facts_of(c, derive_all(c)) for c in (columns, plain))
+    kept = {event: found[event] for event in wanted}
+    assert differing(plain, kept, wanted) == []
+
+
+@needs_engine
+@pytest.mark.parametrize("seed", range(6))
+def test_batches_of_composites_give_the_same_facts(seed: int) -> None:
+    columns = with_composites()
+    cuts = random_cuts(columns, seed)
+    wanted = facts_of(columns, derive_all(columns))
+    assert differing(columns, in_batches(columns, cuts, forget=seed % 2 == 0), wanted) == []
     assert differing(columns, growing(columns, cuts), wanted) == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, Columns, Symbol, Tensor
-from clew.events.records import MODULE, NOTE, OP, STEP, Kept, Opaque, Payload, Unseen
+from clew.events.vocabulary import MODULE, NOTE, OP, STEP, Kept, Opaque, Payload, Unseen
 from clew.record.encoder import Encoder, Surroundings
 from clew.store.write.memory_sink import MemoryStore
 from clew.stream import records as raw

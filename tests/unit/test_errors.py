@@ -12,6 +12,7 @@ import pytest
 from clew import errors
 from clew.errors import (
     AddressSyntaxError,
+    BuildError,
     ClewError,
     MissingDependency,
     NoMatch,
@@ -26,6 +27,7 @@ EXAMPLES = [
     TraceStateError("the trace has not been started"),
     MissingDependency("to_pandas()", "pandas", "clew[pandas]"),
     NotRecorded("the values were not kept"),
+    BuildError("there is no C++ compiler", "c++: not found\n"),
 ]
 
 

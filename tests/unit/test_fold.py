@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import clew
 from clew.analysis.fold import Folds, Item, Repeat, rows_of
-from clew.events.records import MODULE
+from clew.events.vocabulary import MODULE
 from tests.golden import programs
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clew.address import parse
-from clew.events.records import TAP, VARIABLE, Label
+from clew.events.vocabulary import TAP, VARIABLE, Label
 from clew.request.callbacks import Callbacks
 from clew.request.interest import Asked, Interest
 from clew.request.ledger import Ledger

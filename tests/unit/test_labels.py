@@ -6,7 +6,7 @@ import pytest
 
 from clew.address import parse
 from clew.events.labels import is_made_of, is_named, role_of
-from clew.events.records import COPIED, GATHERED, SAVED, TAP, VARIABLE, Label
+from clew.events.vocabulary import COPIED, GATHERED, SAVED, TAP, VARIABLE, Label
 from clew.store.format.json_rows import dump, from_json, load_label
 from clew.store.format.upgrade import upgraded_row
 

@@ -16,9 +16,9 @@ import torch
 import clew
 from clew.keep import (
     changes,
-    glances,  # noqa: F401 - which knows tensors
+    fast_summaries,  # noqa: F401 - which knows tensors
 )
-from clew.keep.changes import look
+from clew.keep.changes import state_of
 
 
 @dataclass
@@ -73,11 +73,11 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
 def test_a_change_is_seen_and_nothing_else_is(case: str) -> None:
     make, change = CASES[case]
     value = make()
-    before = look(value)
-    assert look(value) == before
+    before = state_of(value)
+    assert state_of(value) == before
     assert not before.cut
     change(value)
-    after = look(value)
+    after = state_of(value)
     assert after.same != before.same
     assert after.memory == before.memory
     assert changes.changes(before, after)
@@ -85,24 +85,24 @@ def test_a_change_is_seen_and_nothing_else_is(case: str) -> None:
 
 def test_equal_containers_look_the_same() -> None:
     one, other = ([float("nan"), "a", 2**70, None, b"x"] * 500 for _ in range(2))
-    assert look(one).same == look(other).same
+    assert state_of(one).same == state_of(other).same
 
 
 def test_a_container_in_itself_ends() -> None:
     value: list[Any] = [torch.ones(1)]
     value.append(value)
-    before = look(value)
-    assert look(value) == before
+    before = state_of(value)
+    assert state_of(value) == before
     value[0].add_(1)
-    assert look(value).same != before.same
+    assert state_of(value).same != before.same
 
 
 def test_what_is_too_large_or_too_deep_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert look(nested([torch.ones(1)], 3000)).cut
+    assert state_of(nested([torch.ones(1)], 3000)).cut
     monkeypatch.setattr(changes, "_MOST_BYTES", 10_000)
-    assert not look(list(range(1500))).cut
-    assert look(list(range(5000))).cut
-    assert look([torch.ones(1) for _ in range(1500)]).cut
+    assert not state_of(list(range(1500))).cut
+    assert state_of(list(range(5000))).cut
+    assert state_of([torch.ones(1) for _ in range(1500)]).cut
 
 
 def test_a_watch_sees_far_inside_and_says_where_it_does_not(

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.analysis.nesting import Nesting
+from clew.analysis.nested_rows import Nesting
 from clew.run.lookup import number_lists, numbered, used_rows
 
 SMALL = st.integers(-2, 3)

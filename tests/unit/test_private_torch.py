@@ -16,6 +16,7 @@ SOURCES = Path(clew.__file__).parent
 
 # Files that may use a private name: how it is written -> why it is not in `torch_compat.py`.
 ALLOWED = {
+    "analysis/shape/layers.py": {"_addmm_activation": "the name of an op in a trace"},
     "keep/identity.py": {
         "_cdata": "read for each tensor of each op: a call more would be felt",
         "_version": "the same",
@@ -34,14 +35,20 @@ ALLOWED = {
         "_modules": "an attribute of a module, if it is one",
     },
     "record/live_feed.py": {"torch._": "the beginning of a class's module name"},
-    "record/module_registry.py": {
+    "record/model_names.py": {
         "_parameters": "names of parameters in a watch without torch",
         "_buffers": "names of buffers in a watch without torch",
         "_modules": "names of modules in a watch without torch",
         "_orig_mod": "the name under which `torch.compile` wraps a module",
         "_fsdp_wrapped_module": "the name under which FSDP does",
     },
+    "record/module_registry.py": {
+        "_parameters": "names of parameters in a watch without torch",
+        "_buffers": "names of buffers in a watch without torch",
+        "_modules": "names of modules in a watch without torch",
+    },
     "record/thread_state.py": {"_call_impl": "tells a module where torch may not be there"},
+    "session/late_model.py": {"_modules": "a part of a module, found without running a property"},
     "watching.py": {"torch._dynamo": "asked whether it is loaded, before torch is"},
 }
 

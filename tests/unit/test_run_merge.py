@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 import clew
-from clew.events.records import Kept
+from clew.events.vocabulary import Kept
 from clew.run.run import Run
 
 RUN = Path(__file__).parents[1] / "no_torch" / "run.clew"

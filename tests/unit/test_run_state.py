@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from clew.events.columns import COLUMN_NAMES, Columns, Place, Template
-from clew.events.records import OP, STEP
-from clew.run import derive as module
-from clew.run.derive import State, derive, derive_all
+from clew.events.vocabulary import OP, STEP
+from clew.run import derive_state as module
+from clew.run.derive import derive, derive_all
+from clew.run.derive_state import State
 
 
 def steps_of_one_op(count: int, first: int = 0) -> Columns:
@@ -31,7 +32,7 @@ def steps_of_one_op(count: int, first: int = 0) -> Columns:
 
 
 def test_every_op_of_a_long_run_has_its_step() -> None:
-    count = module._MOST_MARKS + 1000
+    count = module.MOST_MARKS + 1000
     derived = derive_all(steps_of_one_op(count))
     assert derived.step.tolist() == np.repeat(np.arange(count), 2).tolist()
     assert derived.call[1::2].tolist() == list(range(count))
@@ -44,7 +45,7 @@ def test_the_state_stays_small_over_a_long_run() -> None:
         derived = derive(steps_of_one_op(size, first), state)
         assert derived.step[-1] == first + size - 1
         assert derived.call[-1] == first + size - 1
-    assert len(state.steps) <= module._MOST_MARKS
-    assert len(state.events) <= module._MOST_EVENTS
-    assert len(state.calls) <= module._MOST_CALLS
-    assert all(len(makers) <= module._MOST_MAKERS for makers in state.makers.values())
+    assert len(state.steps) <= module.MOST_MARKS
+    assert len(state.events) <= module.MOST_EVENTS
+    assert len(state.calls) <= module.MOST_CALLS
+    assert all(len(makers) <= module.MOST_MAKERS for makers in state.makers.values())

@@ -13,7 +13,7 @@ import torch
 import clew
 from clew.callbacks.samples import Sample, leaves_of
 from clew.events.columns import COLUMN_NAMES
-from clew.events.records import TAP, Label
+from clew.events.vocabulary import TAP, Label
 from clew.session.rank_mail import SampleMail
 from clew.store.format.wire import read_message, to_bytes
 from clew.store.write.memory_sink import MemoryStore

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from clew.address.cursor import split
 from clew.address.matching import (
+    compile_path,
     compile_pattern,
     has_wildcard,
     matches,
@@ -27,6 +28,7 @@ __all__ = [
     "Address",
     "Key",
     "Segment",
+    "compile_path",
     "compile_pattern",
     "has_wildcard",
     "join",

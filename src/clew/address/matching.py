@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from clew.address.cursor import Cursor, split
-from clew.address.segments import SUBSCRIPT, Key, Segment, class_ranges, join, unquoted
+from clew.address.segments import SUBSCRIPT, Key, Segment, class_ranges, join, unquoted, written
 
 # Matching works on one string per name in which every segment ends with a dot; a dot inside a
 # key is written \0. So a dot is always a boundary, and the root, "", has no segment.
@@ -46,6 +46,18 @@ def compile_pattern(pattern: str) -> Callable[[str], bool]:
         return lambda name: _subject_of_name(name) == wanted
     fullmatch = re.compile(_regex(segments), re.DOTALL).fullmatch
     return lambda name: fullmatch(_subject_of_name(name)) is not None
+
+
+def compile_path(pattern: str) -> Callable[[str], bool]:
+    """Return the test whether a path of a module, parameter or buffer matches a pattern.
+
+    Torch lets a name have any letter but a dot, so a bracket in it is a letter too.
+
+    >>> compile_path("heads['x[0]']")("heads.x[0]")
+    True
+    """
+    matches_written = compile_pattern(pattern)
+    return lambda path: matches_written(written(path))
 
 
 def segment_matches(segment: Segment, name: Segment) -> bool:

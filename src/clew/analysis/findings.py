@@ -1,8 +1,9 @@
 """What to read first about a run, the worst first.
 
-Input: a `Run`. Output: `Finding`s: crashes, origins of NaN and Inf, ranks that ran different ops,
-gaps in the coverage, and where NaN and Inf were not checked. Text, page and JSON all show this
-list.
+Input: a `Run`. Output: `Finding`s: crashes, why a flight recorder wrote the trace, origins of NaN
+and Inf, ranks that ran different ops, silent broadcasting, float16 near the end of its range,
+memory that grows, certain faults of training and data, gaps in the coverage, and where NaN and Inf
+were not checked. Text, page and JSON all show this list.
 """
 
 from __future__ import annotations
@@ -13,8 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from clew.analysis.crash import failing_event
+from clew.analysis.broadcasts import silent_broadcasts
+from clew.analysis.failures import failing_event
 from clew.analysis.file_names import file_names
+from clew.analysis.half_range import range_warnings
+from clew.analysis.health.certain_faults import certain_faults
+from clew.analysis.health.verdicts import HealthFinding
 from clew.analysis.nonfinite import (
     ABSORBED,
     CONSTANT,
@@ -27,22 +32,29 @@ from clew.analysis.nonfinite import (
 from clew.analysis.rank_order import Parting, partings
 from clew.events.columns import Ints
 from clew.events.model import Data
-from clew.events.records import GATHERED, MODULE, NOTE, OP, PREFIX, STEP
+from clew.events.vocabulary import GATHERED, MODULE, NOTE, OP, PREFIX, STEP
 from clew.plain_text import first_line, plain
 from clew.run.event import Event
 from clew.run.run import Run
+from clew.stream.ring import is_fallen_out
 
 ERROR, WARNING, INFO = SEVERITIES = ("error", "warning", "info")
 _MOST_PARTINGS = 4
+_MOST_BROADCASTS = 4
+_MOST_GROWING = 2
+# Memory that grows is looked for in runs of so many steps: all but the first and the last count.
+FEWEST_STEPS = 5
+_MOST_RANGES = 4
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Finding(Data):
     """One thing to know about a run.
 
-    `severity` is `"error"`, `"warning"` or `"info"`. `kind` is `"crash"`, a kind of `NonFinite`,
-    `"ranks"`, `"coverage"` or `"not checked"`. `text` is a sentence, `event` the event to look at
-    or None, `count` how many such things there are.
+    `severity` is `"error"`, `"warning"` or `"info"`. `kind` is `"crash"`, `"recorder"`, a kind of
+    `NonFinite`, `"ranks"`, `"broadcast"`, `"range"`, `"memory"`, `"health"`, `"coverage"` or
+    `"not checked"`. `text` is a sentence, `event` the event to look at or None, `count` how many
+    such things there are.
     """
 
     severity: str
@@ -80,8 +92,13 @@ def list_findings(search: NonFiniteSearch) -> list[Finding]:
     names = file_names(run)
     found = [
         *_crashes(run, names),
+        *_recorder(run),
         *_nonfinite(search, names),
         *_ranks(run, names),
+        *_broadcasts(run, names),
+        *_growth(run),
+        *_health(run, names),
+        *_ranges(run, names),
         *_coverage(run),
         *_not_checked(search),
     ]
@@ -108,6 +125,22 @@ def _crashes(run: Run, names: dict[str, str]) -> Iterator[Finding]:
         first = first_line(text) or "an exception"
         where = "" if event is None else f", raised at {_where(event, names)}"
         yield Finding(ERROR, "crash", f"{who} by {first}{where}", event, 1)
+
+
+# Triggers that say nothing bad of a run: somebody asked for the trace.
+_ASKED_FOR = ("dump", "file", "signal", "sigterm")
+
+
+def _recorder(run: Run) -> Iterator[Finding]:
+    """Yield why a flight recorder wrote the trace; the file may say anything there."""
+    for env in run.environments.values():
+        written = env.get("recorder")
+        fired = written.get("fired") if isinstance(written, dict) else None
+        for one in fired if isinstance(fired, list) else ():
+            if isinstance(one, dict) and one.get("trigger") != "exception":  # that is the crash
+                severity = INFO if one.get("trigger") in _ASKED_FOR else WARNING
+                text = f"the recorder wrote this in step {one.get('step')}: {one.get('text')}"
+                yield Finding(severity, "recorder", first_line(text), None, 1)
 
 
 # Texts for the origins of each kind: for one, for several.
@@ -182,8 +215,63 @@ def _parting_text(run: Run, parting: Parting, names: dict[str, str]) -> str:
     return f"{differs} rank {rank} ran {sides[0]} where rank {other} ran {sides[1]}"
 
 
+def _broadcasts(run: Run, names: dict[str, str]) -> Iterator[Finding]:
+    found = silent_broadcasts(run)
+    for one in found[:_MOST_BROADCASTS]:
+        event = run.event(one.row)
+        shapes = [f"[{','.join(map(str, shape))}]" for shape in (*one.shapes, one.result)]
+        text = (
+            f"{one.name} broadcast both {shapes[0]} and {shapes[1]} to {shapes[2]} at "
+            f"{_where(event, names)}; give them the same shape if they belong together "
+            "element by element"
+        )
+        yield Finding(WARNING, "broadcast", text, event, one.count)
+    left = len(found) - _MOST_BROADCASTS
+    if left > 0:
+        yield Finding(
+            WARNING, "broadcast", f"{left:,} more lines broadcast both operands", None, left
+        )
+
+
+def _growth(run: Run) -> Iterator[Finding]:
+    """Yield a finding for each rank and device whose memory grows from step to step."""
+    if len(run.steps) < FEWEST_STEPS:
+        return
+    # Most runs have too few steps to ask.
+    from clew.analysis.memory.memory_answer import memory_of
+    from clew.analysis.memory.memory_lines import growth_text
+
+    for device in memory_of(run).devices[:_MOST_GROWING]:
+        if device.growth is not None:
+            yield Finding(WARNING, "memory", growth_text(device.growth), device.growth.event, 1)
+
+
+def _health(run: Run, names: dict[str, str]) -> Iterator[Finding]:
+    """Yield what rules about training and data are certain of; `Trace.health` has the rest."""
+    rules: dict[str, list[HealthFinding]] = {}
+    for one in certain_faults(run):
+        rules.setdefault(one.rule, []).append(one)
+    for found in rules.values():
+        first = found[0]
+        more = "" if len(found) == 1 else f", and {len(found) - 1:,} more"
+        text = f"{first.text}, at {_where(first.event, names)}{more}; {first.advice}"
+        yield Finding(WARNING, "health", text, first.event, len(found))
+
+
+def _ranges(run: Run, names: dict[str, str]) -> Iterator[Finding]:
+    found = range_warnings(run)
+    for one in found[:_MOST_RANGES]:
+        event = run.event(one.row)
+        yield Finding(WARNING, "range", f"{_where(event, names)}: {one.text}", event, one.count)
+    left = len(found) - _MOST_RANGES
+    if left > 0:
+        yield Finding(WARNING, "range", f"{left:,} more lines near the end of float16", None, left)
+
+
 def _coverage(run: Run) -> Iterator[Finding]:
     gaps = run.coverage
+    if "recorder" in run.environment:
+        gaps = tuple(gap for gap in gaps if not is_fallen_out(gap))  # that is what was asked for
     if gaps:
         things = "1 thing was" if len(gaps) == 1 else f"{len(gaps):,} things were"
         first = "" if len(gaps) == 1 else "first "
@@ -195,6 +283,8 @@ def _not_checked(search: NonFiniteSearch) -> Iterator[Finding]:
     """Yield a finding if results without statistics could not be checked for NaN and Inf."""
     flow, run = search.flow, search.run
     quiet = np.isin(run.columns.kind, (NOTE, STEP, PREFIX, GATHERED))
+    # Memory that an op returns before anybody has written to it holds nothing to check.
+    quiet |= flow.is_uninitialised
     results = flow.is_result & flow.is_float[flow.values] & ~quiet[flow.event]
     total = _distinct(flow.event[results])
     unseen = _distinct(flow.event[results & ~flow.known[flow.values]])

@@ -17,7 +17,7 @@ import numpy as np
 
 from clew.analysis.structure import Structure
 from clew.events.columns import Ints
-from clew.events.records import MODULE
+from clew.events.vocabulary import MODULE
 from clew.run.run import Run
 
 # How far apart two calls of one loop may be, in siblings, and how many later calls are tried.

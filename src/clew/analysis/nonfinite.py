@@ -7,18 +7,19 @@ them. An origin that reaches no module's output, loss or gradient (the -inf of a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from clew.analysis.gradient_hints import gradient_reason
 from clew.analysis.nonfinite_hints import is_nonfinite_number, made_nan_of_inf, reason
 from clew.analysis.value_flow import NAN, UNKNOWN, ValueFlow
 from clew.events.columns import IN
 from clew.events.model import Data
-from clew.events.records import DATA, GATHERED, MODULE, OP, RECOMPUTE
+from clew.events.vocabulary import DATA, GATHERED, MODULE, OP, RECOMPUTE
 from clew.plain_text import plain
 from clew.run.event import Event
 from clew.run.run import Run
@@ -106,11 +107,16 @@ class _Origin:
 
 
 class NonFiniteSearch:
-    """Non-finite values of a run: where they come from, and the rows they pass through."""
+    """Non-finite values of a run: where they come from, and the rows they pass through.
 
-    def __init__(self, run: Run) -> None:
+    `ends_at` and `is_over` say what counts as an end that they reach; see `ValueFlow`.
+    """
+
+    def __init__(
+        self, run: Run, ends_at: Sequence[int] | None = None, is_over: bool = True
+    ) -> None:
         self.run = run
-        self.flow = ValueFlow(run)
+        self.flow = ValueFlow(run, ends_at, is_over)
         self._origins = self._search() if self.flow.bad.any() else []
 
     @property
@@ -289,7 +295,7 @@ class NonFiniteSearch:
         if origin.kind == CONSTANT and flow.producer[origin.number] < 0:
             return f"{nonfinite_text(value)} was given as a tensor of one number"
         if event.kind == "op":
-            said = reason(event, value)
+            said = gradient_reason(event, value) or reason(event, value)
             taken, _ = flow.leaves(origin.row)
             if said or flow.known[taken].all():
                 return said

@@ -14,12 +14,12 @@ from clew.run.event import Event
 from clew.run.value import Value
 
 # The largest finite number of each dtype.
-_LARGEST = {
+LARGEST = {
     "float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38, "float64": 1.7977e308,
     "float8_e4m3fn": 448.0, "float8_e5m2": 57344.0,
 }  # fmt: skip
 # So narrow that overflow is the likely reason for Inf, for any op.
-_NARROW = ("float16", "float8_e4m3fn", "float8_e5m2")
+NARROW = ("float16", "float8_e4m3fn", "float8_e5m2")
 
 _SQUARING = frozenset({"square", "mul", "mm", "bmm", "addmm", "baddbmm", "matmul", "pow", "dot"})
 _EXPONENTIALS = {"exp": 1.0, "expm1": 1.0, "exp2": math.log(2), "sinh": 1.0, "cosh": 1.0}
@@ -34,7 +34,11 @@ def reason(event: Event, result: Value) -> str:
     base = bare_op(event.name).rstrip("_").removeprefix("_foreach_")
     if result.stats is None:
         return ""
-    for say in (_of_domain, _of_division, _of_power, _of_few, _of_constant, _of_range):
+    checks = (
+        _of_domain, _of_division, _of_power, _of_few, _of_matrix, _of_constant, _of_update,
+        _of_range,
+    )  # fmt: skip
+    for say in checks:
         text = say(base, event, result)
         if text:
             return text
@@ -59,31 +63,49 @@ def made_nan_of_inf(event: Event) -> str:
 
 def _of_domain(base: str, event: Event, result: Value) -> str:
     """Explain ops that take only some numbers: logarithms, roots, inverse functions."""
-    stats = _stats(event, "0")
+    stats = stats_of(event, "0")
     if stats is None or stats.min is None or stats.max is None:
         return ""
     low, high = stats.min, stats.max
     if base in _LOGARITHMS and low <= _LOGARITHMS[base]:
-        bound = _number(_LOGARITHMS[base])
-        return f"{base} of a value ≤ {bound}: min of input 0 is {_number(low)}"
+        bound = number_text(_LOGARITHMS[base])
+        return f"{base} of a value ≤ {bound}: min of input 0 is {number_text(low)}"
     if base == "sqrt" and low < 0:
-        return f"sqrt of a negative value: min of input 0 is {_number(low)}"
+        return f"sqrt of a negative value: min of input 0 is {number_text(low)}"
     if base == "rsqrt" and low <= 0:
-        return f"rsqrt of a value ≤ 0: min of input 0 is {_number(low)}"
+        return f"rsqrt of a value ≤ 0: min of input 0 is {number_text(low)}"
     if base == "acosh" and low < 1:
-        return f"acosh of a value < 1: min of input 0 is {_number(low)}"
+        return f"acosh of a value < 1: min of input 0 is {number_text(low)}"
+    if base == "logit" and (low <= 0 or high >= 1):
+        return f"logit of a value outside (0, 1): {_span(low, high)}"
     if base in _BOUNDED and max(abs(low), abs(high)) >= 1:
-        return (
-            f"{base} of a value outside {_BOUNDED[base]}: "
-            f"input 0 is from {_number(low)} to {_number(high)}"
-        )
+        return f"{base} of a value outside {_BOUNDED[base]}: {_span(low, high)}"
     if base in _EXPONENTIALS:
-        most = math.log(_LARGEST.get(result.dtype, math.inf)) / _EXPONENTIALS[base]
+        most = math.log(LARGEST.get(result.dtype, math.inf)) / _EXPONENTIALS[base]
         if high >= most - 1e-3:
-            return (
-                f"{base} of {_number(high)}, the max of input 0, is more than {result.dtype} holds"
-            )
+            most_of = f"{number_text(high)}, the max of input 0,"
+            return f"{base} of {most_of} is more than {result.dtype} holds"
     return ""
+
+
+def _span(low: float, high: float) -> str:
+    return f"input 0 is from {number_text(low)} to {number_text(high)}"
+
+
+def _of_matrix(base: str, event: Event, result: Value) -> str:
+    if base in ("_linalg_slogdet", "linalg_inv_ex", "_linalg_det"):
+        return "the matrix is singular, or nearly so"
+    return ""
+
+
+def _of_update(base: str, event: Event, result: Value) -> str:
+    """Explain what the step of an optimizer made."""
+    if event.phase != "optimizer":
+        return ""
+    sizes = [size_of(value.stats) for value in event.inputs.values()]
+    return (
+        f"the update of the optimizer overflows: it took up to {number_text(max(sizes, default=0))}"
+    )
 
 
 def _of_division(base: str, event: Event, result: Value) -> str:
@@ -93,7 +115,7 @@ def _of_division(base: str, event: Event, result: Value) -> str:
     below = event.arguments.get(path)
     if isinstance(below, (int, float)) and not isinstance(below, bool) and below == 0:
         return "division by 0"
-    stats = _stats(event, path)
+    stats = stats_of(event, path)
     if stats is None or not stats.zeros:
         return ""
     zeros = f"{stats.zeros:,} of {stats.count:,} elements of input {path} are 0"
@@ -101,25 +123,31 @@ def _of_division(base: str, event: Event, result: Value) -> str:
 
 
 def _of_power(base: str, event: Event, result: Value) -> str:
-    stats = _stats(event, "0")
+    stats = stats_of(event, "0")
     exponent = event.arguments.get("1")
     if base != "pow" or stats is None or not isinstance(exponent, (int, float)):
         return ""
     if exponent < 0 and stats.zeros:
-        return f"0 to the power of {_number(exponent)}: {stats.zeros:,} elements of input 0 are 0"
+        return (
+            f"0 to the power of {number_text(exponent)}: {stats.zeros:,} elements of input 0 are 0"
+        )
     if exponent != int(exponent) and stats.min is not None and stats.min < 0:
-        low = _number(stats.min)
-        return f"a negative value to the power of {_number(exponent)}: min of input 0 is {low}"
+        low = number_text(stats.min)
+        return f"a negative value to the power of {number_text(exponent)}: min of input 0 is {low}"
     return ""
 
 
 def _of_few(base: str, event: Event, result: Value) -> str:
     """Explain results of too few elements: none to average, one for a standard deviation."""
-    stats = _stats(event, "0")
+    stats = stats_of(event, "0")
     if base in ("mean", "median", "nanmean") and stats is not None and stats.count == 0:
         return f"{base} of no elements"
-    if base in _MOMENTS and stats is not None and _has_nan(result) and stats.count <= 1:
-        return f"{base} of {stats.count} element{'' if stats.count == 1 else 's'}"
+    if base in _MOMENTS and stats is not None and _has_nan(result):
+        each = stats.count // max(result.stats.count, 1) if result.stats is not None else 0
+        if each <= 1:
+            return f"{base} of {each} element{'' if each == 1 else 's'}"
+    if base in ("native_layer_norm", "native_group_norm") and event.arguments.get("4", 1) == 0:
+        return "the elements that it normalizes are equal, and eps is 0"
     if base in ("nll_loss_forward", "nll_loss2d_forward"):
         weight = event.outputs.get("1")
         total = None if weight is None or weight.stats is None else weight.stats.max
@@ -133,7 +161,7 @@ def _of_constant(base: str, event: Event, result: Value) -> str:
     if not given:
         return ""
     path, number = next(iter(given.items()))
-    stats = _stats(event, "0")
+    stats = stats_of(event, "0")
     if base == "mul" and _has_nan(result) and stats is not None and stats.zeros:
         return f"0 × {number}: {stats.zeros:,} of {stats.count:,} elements of input 0 are 0"
     return f"{number} was given as argument {path}"
@@ -141,16 +169,16 @@ def _of_constant(base: str, event: Event, result: Value) -> str:
 
 def _of_range(base: str, event: Event, result: Value) -> str:
     """Explain numbers too large for the dtype of the result."""
-    most = _LARGEST.get(result.dtype)
+    most = LARGEST.get(result.dtype)
     if most is None or result.stats is None or not result.stats.inf:
         return ""
-    sizes = {path: _size(value.stats) for path, value in event.inputs.items()}
+    sizes = {path: size_of(value.stats) for path, value in event.inputs.items()}
     path, largest = max(sizes.items(), key=lambda item: item[1], default=("", 0.0))
     reached = largest * largest if base in _SQUARING else largest
     count = max((v.stats.count for v in event.inputs.values() if v.stats is not None), default=1)
-    if result.dtype in _NARROW or reached * count >= most:
-        taken = f": the largest element of input {path} is {_number(largest)}" if path else ""
-        return f"overflow, {result.dtype} holds up to {_number(most)}{taken}"
+    if result.dtype in NARROW or reached * count >= most:
+        taken = f": the largest element of input {path} is {number_text(largest)}" if path else ""
+        return f"overflow, {result.dtype} holds up to {number_text(most)}{taken}"
     return ""
 
 
@@ -164,12 +192,14 @@ def is_nonfinite_number(constant: object) -> bool:
     return isinstance(constant, float) and not math.isfinite(constant)
 
 
-def _stats(event: Event, path: str) -> Stats | None:
+def stats_of(event: Event, path: str) -> Stats | None:
+    """Return the statistics of one input of an op."""
     value = event.inputs.get(path)
     return None if value is None else value.stats
 
 
-def _size(stats: Stats | None) -> float:
+def size_of(stats: Stats | None) -> float:
+    """Return the largest absolute value of some elements, 0 if it is not known."""
     if stats is None or stats.min is None or stats.max is None:
         return 0.0
     return max(abs(stats.min), abs(stats.max))
@@ -179,5 +209,6 @@ def _has_nan(result: Value) -> bool:
     return result.stats is not None and result.stats.nan > 0
 
 
-def _number(number: float) -> str:
+def number_text(number: float) -> str:
+    """Write a number as hints do."""
     return f"{number:.6g}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clew.events.columns import Ints
-from clew.events.records import MODULE, OP
+from clew.events.vocabulary import MODULE, OP
 from clew.run.run import Run
 
 

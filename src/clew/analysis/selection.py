@@ -16,6 +16,7 @@ from clew.address import (
     ROLES,
     Address,
     Segment,
+    compile_path,
     compile_pattern,
     has_wildcard,
     join,
@@ -30,7 +31,16 @@ from clew.errors import ClewError, NoMatch, NotRecorded
 from clew.events.columns import Ints
 from clew.events.labels import is_named
 from clew.events.notebook_port import Shown
-from clew.events.records import GRADIENT, MODULE, OP, PREFIX, RECOMPUTE, TAP, VARIABLE
+from clew.events.vocabulary import (
+    GRADIENT,
+    MODULE,
+    OF_OPS,
+    OP,
+    PREFIX,
+    RECOMPUTE,
+    TAP,
+    VARIABLE,
+)
 from clew.plain_text import plain
 from clew.run.event import Event
 from clew.run.run import Run
@@ -275,8 +285,8 @@ def _idle_modules(run: Run, address: Address) -> list[str]:
     """Return modules that an address names and that exist, though none of them ran."""
     if address.kind != "path" or address.call is not None:
         return []
-    matcher = compile_pattern(address.path)
-    return sorted(m.path for m in run.columns.modules if matcher(written(m.path)))
+    matcher = compile_path(address.path)
+    return sorted(m.path for m in run.columns.modules if matcher(m.path))
 
 
 def address_of(event: Event, role: str, path: str, with_call: bool = False) -> str:
@@ -300,13 +310,13 @@ def find(run: Run, pattern: str) -> Selection:
     wanted = pattern.lower()
     globbed = compile_pattern(pattern)
     rows = np.zeros(len(run), dtype=bool)
-    for kind in (MODULE, OP, VARIABLE, TAP, GRADIENT):
+    for kind in (MODULE, *OF_OPS, VARIABLE, TAP, GRADIENT):
         mine = run.rows(kind)
         found = [
             subject
             for subject in np.unique(c.subject[mine]).tolist()
             if any(wanted in text.lower() or globbed(text) for text in _texts(run, kind, subject))
-            or (kind == OP and matches_op(pattern, c.ops[subject]))
+            or (kind in OF_OPS and matches_op(pattern, c.ops[subject]))
         ]
         rows[mine[np.isin(c.subject[mine], found)]] = True
     if not rows.any():
@@ -319,7 +329,7 @@ def _texts(run: Run, kind: int, subject: int) -> list[str]:
     c = run.columns
     if kind == MODULE:
         return [c.modules[subject].cls, *_aliases(run, subject)]
-    if kind == OP:
+    if kind in OF_OPS:
         return [c.ops[subject]]
     label = c.labels[subject]
     return [label.name, label.stem, f"{label.stem}:{label.role}"] if label.role else [
@@ -345,8 +355,8 @@ def _modules(run: Run, address: Address) -> tuple[Ints, list[str]]:
     c = run.columns
     rows = run.rows(MODULE)
     rows = rows[run.phase[rows] != RECOMPUTE]
-    matcher = compile_pattern(address.path)
-    found = _calls_of(run, rows, {m.number for m in c.modules if matcher(written(m.path))})
+    matcher = compile_path(address.path)
+    found = _calls_of(run, rows, {m.number for m in c.modules if matcher(m.path)})
     if address.call is not None:
         found = found[run.call[found] == address.call]
         if not len(found):
@@ -373,10 +383,13 @@ def _without_wrappers(run: Run, rows: Any) -> Any:
 
 
 def _ops(run: Run, address: Address) -> tuple[Ints, list[str]]:
+    """Find ops, and the composites that an address names; `op:aten.*` names none of them."""
     c = run.columns
     wanted = [i for i, name in enumerate(c.ops) if matches_op(address.path, name)]
-    rows = run.rows(OP)
-    rows = rows[np.isin(c.subject[rows], wanted)]
+    # A name without its namespace, or what follows that.
+    spelt = address.segments[1:] or address.segments
+    kinds = OF_OPS if any(str(text).strip("*") for text in spelt) else (OP,)
+    rows = np.flatnonzero(np.isin(c.kind, kinds) & np.isin(c.subject, wanted))
     if address.call is not None and len(wanted) == 1:
         rows = rows[run.call[rows] == address.call]
     elif address.call is not None:

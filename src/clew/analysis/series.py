@@ -20,7 +20,7 @@ from clew.errors import ClewError, NoMatch, NotRecorded
 from clew.events.labels import is_made_of
 from clew.events.model import Source
 from clew.events.notebook_port import Shown
-from clew.events.records import COPIED, ENDED, GATHERED, MODES, REDUCED, SAVED, Label
+from clew.events.vocabulary import COPIED, ENDED, GATHERED, MODES, REDUCED, SAVED, Label
 from clew.run.event import Event
 from clew.run.run import Run
 from clew.run.value import Value

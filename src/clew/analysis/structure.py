@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from clew.analysis.nesting import Nesting
+from clew.analysis.nested_rows import Nesting
 from clew.events.columns import Ints, Leaf, Meta, Template, Tensor
-from clew.events.records import GRADIENT, MODULE, OP, TAP, VARIABLE
+from clew.events.vocabulary import GRADIENT, MODULE, OF_OPS, TAP, VARIABLE
 from clew.run.lookup import number_lists, numbered
 from clew.run.run import Run
 
@@ -139,7 +139,7 @@ class Structure:
         signature = np.arange(len(c.id))
         keys = signature.copy()
         first = len(c.id)
-        ops = np.flatnonzero(c.kind == OP)
+        ops = np.flatnonzero(np.isin(c.kind, OF_OPS))
         loose = np.array([self._number(shape.loose) for shape in self._templates], dtype=np.int64)
         facts = c.subject[ops], self._tensors[ops], c.error[ops], phase[ops]
         template = c.template[ops]

@@ -8,6 +8,7 @@ recorded, what arrives is `UNKNOWN`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from clew.errors import ClewError
 from clew.events.columns import Ints
 from clew.events.op_names import UNINITIALISED, bare_op
-from clew.events.records import BACKWARD, GRADIENT, LABELLED, MODULE, OP
+from clew.events.vocabulary import BACKWARD, COMPOSITE, GRADIENT, LABELLED, MODULE, OP
 from clew.run.run import Run
 
 # What reaches an output, a loss or a gradient, as bits.
@@ -25,6 +26,8 @@ INF, NAN, UNKNOWN = 1, 2, 4
 
 Flags = NDArray[np.bool_]
 
+# Ops that return their argument as it is.
+_IDLE = ("lift_fresh", "detach_")
 # Ops that write all of the memory they are given and read none of it; so do all `out=` forms.
 _OVERWRITING = frozenset(
     {"copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_",
@@ -36,17 +39,29 @@ class ValueFlow:
     """The values of a run, which of them are not finite, and the rows they flow through.
 
     `values`, `event` and `is_result` have for each tensor of each event its number, the row of the
-    event, and whether it is a result.
+    event, and whether it is a result. `ends_at` are the events whose values count as the ends that
+    others reach; without it, these are modules' outputs, losses and gradients and, in a run that
+    `is_over`, what nothing else was computed from.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(
+        self, run: Run, ends_at: Sequence[int] | None = None, is_over: bool = True
+    ) -> None:
         self.run = run
+        self._ends_at = ends_at
+        self._is_over = is_over
         c = run.columns
         tensors = run.tensors
-        self.values: Ints = tensors.value
-        self.event: Ints = tensors.event
-        self.is_result: Flags = tensors.is_output
-        self.producer = run.producers
+        # Values flow through the ops in a composite, not through itself.
+        flows = c.kind[tensors.event] != COMPOSITE
+        self.values: Ints = tensors.value[flows]
+        self.event: Ints = tensors.event[flows]
+        self.is_result: Flags = tensors.is_output[flows]
+        made_by = run.producers
+        # A trace without events may name producers of its values.
+        made = (made_by >= 0) & bool(len(run))
+        handed = np.append(self._op_traits[2], False)
+        self.producer = np.where(made & handed[np.where(made, made_by, -1)], -1, made_by)
         self.has_ops = bool((c.kind == OP).any())
         self.is_float: Flags = _per_meta(run, lambda meta: _is_float(meta.dtype))
         self.known: Flags = (run.stats["count"] >= 0) | ~self.is_float
@@ -75,7 +90,8 @@ class ValueFlow:
         """
         c = self.run.columns
         numbers = np.flatnonzero(self.bad & (c.version >= 0))
-        facts = np.stack([column[numbers] for column in (c.storage, c.version, c.meta, c.producer)])
+        columns = (c.storage, c.version, c.meta, self.producer)
+        facts = np.stack([column[numbers] for column in columns])
         _, first, inverse = np.unique(facts, axis=1, return_index=True, return_inverse=True)
         stands_for = np.arange(len(self.bad))
         stands_for[numbers] = numbers[first[inverse.reshape(-1)]]
@@ -95,7 +111,7 @@ class ValueFlow:
             [base in UNINITIALISED for base in bases],
             [b in _OVERWRITING or e == "out" or e.endswith("_out")
              for b, e in zip(bases, last, strict=True)],
-            [base == "lift_fresh" for base in bases],
+            [base in _IDLE for base in bases],
         )  # fmt: skip
         c = self.run.columns
         subject = np.where(c.kind == OP, c.subject, len(names))
@@ -121,6 +137,9 @@ class ValueFlow:
         fresh = np.zeros(len(self.bad), dtype=bool)
         fresh[made] = self.is_uninitialised[self.producer[made]]
         on_fresh = np.isin(c.storage, np.unique(c.storage[fresh]))
+        # `torch.tensor` makes memory, fills it without an op, and hands it over by one.
+        brought = np.zeros(len(self.bad), dtype=bool)
+        brought[self.values[self._op_traits[2][self.event]]] = True
         overwritten = self.bad & ~made & self._op_traits[1][self.first_taken]
         for number in np.flatnonzero(overwritten & (self.first_taken >= 0)).tolist():
             # A parameter made on fresh memory looks like memory from outside.
@@ -129,7 +148,7 @@ class ValueFlow:
         for number in np.flatnonzero(self.bad & on_fresh).tolist():
             row = int(self.producer[number])
             if fresh[number] or row < 0:
-                found[number] = True
+                found[number] = fresh[number] or not brought[number]
                 continue
             taken, given = self.leaves(row)
             others = taken[c.storage[taken] != c.storage[number]]
@@ -228,6 +247,9 @@ class ValueFlow:
         """Return which values are a module's output, a loss, a gradient, or the final result."""
         run, c = self.run, self.run.columns
         ends: Flags = np.zeros(len(self.bad), dtype=bool)
+        if self._ends_at is not None:
+            ends[self.values[np.isin(self.event, self._ends_at)]] = True
+            return ends
         kind, phase = c.kind[self.event], run.phase[self.event]
         ends[self.values[self.is_result & (kind == MODULE)]] = True
         ends[self.values[kind == GRADIENT]] = True
@@ -245,8 +267,23 @@ class ValueFlow:
         ends[started[~backward[started]]] = True
         used, used_before = self._used()
         outside = (first >= 0) & (run.owner_row[first] < 0)
-        ends |= (backward & ~used) | (outside & ~backward & ~used_before)
+        ends |= backward & ~used
+        if self._is_over:
+            ends |= outside & ~backward & ~used_before & ~self._workspace(used)
         return ends
+
+    def _workspace(self, used: Flags) -> Flags:
+        """Return which values an op gave beside a first result that was used.
+
+        Ops such as `_ctc_loss` return what their backward needs; the program never sees it.
+        """
+        found: Flags = np.zeros(len(self.bad), dtype=bool)
+        results = np.flatnonzero(self.is_result)
+        _, first, which = np.unique(self.event[results], return_index=True, return_inverse=True)
+        leading = self.values[results[first]][which.reshape(-1)]
+        given = self.values[results]
+        found[given[(given != leading) & used[leading]]] = True
+        return found
 
     def _used(self) -> tuple[Flags, Flags]:
         """Return which values others were made from: in any phase, and outside the backward pass.

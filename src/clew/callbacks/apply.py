@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from clew.address import Key, join, written
-from clew.callbacks.isolation import Quiet
+from clew.callbacks.isolation import IsolatedCall
 from clew.events.labels import OP_STEM, role_of
 from clew.events.model import Gap
-from clew.events.records import RECOMPUTE, SAVED, VARIABLE, Label
-from clew.keep.changes import Look
+from clew.events.vocabulary import RECOMPUTE, SAVED, VARIABLE, Label
+from clew.keep.changes import ValueState
 from clew.keep.nesting import at_path, describe
 from clew.record.module_registry import ModuleEntry
 from clew.record.recorder import Recorder, Where
@@ -44,7 +44,7 @@ class Named:
         self._ledger = interest.ledger
         self._steps = steps
         self._training = training
-        self._quiet = Quiet(recorder, on_gap)
+        self._isolated = IsolatedCall(recorder, on_gap)
         # Takes a value that is needed again, for a gather or at the end.
         self.collect: Callable[[Label, Callbacks, Any], None] = lambda label, how, value: None
         # The first address with callbacks that names a label.
@@ -52,8 +52,8 @@ class Named:
         # Label -> the event it was recorded in last.
         self._last: dict[Label, int] = {}
 
-    def record(self, label: Label, value: Any, where: Where, now: Look | None = None) -> None:
-        """Record a value that has a name; `now` is a fresh `Look` at it, if there is one."""
+    def record(self, label: Label, value: Any, where: Where, now: ValueState | None = None) -> None:
+        """Record a value that has a name; `now` is its fresh `ValueState`, if there is one."""
         found = self._with_callbacks(label)
         if found is None:
             self._recorder.named(label, value, where, now)
@@ -174,7 +174,7 @@ class Named:
         where = label.stem + (f":{label.role}" if label.role else "")
         if callbacks.with_address:
             save = functools.wraps(save)(functools.partial(save, address=where))
-        found = self._quiet.call(save, value, where, value)
+        found = self._isolated.call(save, value, where, value)
         return _ABSENT if found is None else found
 
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from clew.callbacks.isolation import Quiet
+from clew.callbacks.isolation import IsolatedCall
 from clew.callbacks.rank_mailbox import Mail, Ranks, Round
 from clew.callbacks.samples import Restore, Sample, leaves_of
 from clew.events.gathered import Gathered
 from clew.events.model import Gap
-from clew.events.records import COPIED, ENDED, REDUCED, Label
+from clew.events.vocabulary import COPIED, ENDED, REDUCED, Label
 from clew.record.recorder import Recorder
 from clew.record.steps import Steps
 from clew.request.callbacks import Callbacks
@@ -49,7 +49,7 @@ class Gather:
         self._on_trouble = on_trouble
         # Steps of the other mode, in which nothing is collected, do not count.
         self._only = only
-        self._quiet = Quiet(recorder, on_gap)
+        self._isolated = IsolatedCall(recorder, on_gap)
         self._ranks = Ranks(mail, self._trouble)
         # Values since the last gather, and those that the `end` callbacks will get.
         self._window: list[Sample] = []
@@ -78,7 +78,7 @@ class Gather:
         self._ranks.alive()
         completed = self._steps.completed(self._only)
         if completed is not None and completed % self._every == 0:
-            with self._quiet.together():
+            with self._isolated.together():
                 self._arrived(self._ranks.give(completed, self._taken()))
 
     def finish(self, crashed: bool) -> None:
@@ -148,7 +148,7 @@ class Gather:
             [sample.ordinal for sample in samples], where,
             [sample.step for sample in samples], [sample.rank for sample in samples],
         )  # fmt: skip
-        result = self._quiet.call(function, values, where, _FAILED)
+        result = self._isolated.call(function, values, where, _FAILED)
         if result is _FAILED:
             return None
         items = [] if result is None else result if isinstance(result, list) else [result]

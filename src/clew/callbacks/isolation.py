@@ -25,7 +25,7 @@ from clew.torch_compat import local_part, unobserved, without_mode_stack, withou
 _OWN = "clew.request.callbacks"
 
 
-class Quiet:
+class IsolatedCall:
     """Calls functions that neither autograd nor a mode sees; if one fails it adds a gap."""
 
     def __init__(self, recorder: Recorder, on_gap: Callable[[Gap], Any]) -> None:
@@ -48,7 +48,7 @@ class Quiet:
         """Return what a function makes of a value; `otherwise`, and add a gap, if it fails."""
         thread = self._recorder.thread()
         mute = thread.mute
-        thread.mute = True
+        thread.set_mute(True)
         try:
             # Only the local part of a DTensor: the ranks would have to agree to make the whole.
             with unobserved(), without_modes():
@@ -63,7 +63,7 @@ class Quiet:
             )  # fmt: skip
             return otherwise
         finally:
-            thread.mute = mute
+            thread.set_mute(mute)
 
     def _guard(self, function: Any) -> contextlib.AbstractContextManager[None]:
         """Return a context that restores the random states that a function changes."""

@@ -155,7 +155,7 @@ class Ranks:
         self._inbox.add_own(key, items)
         if self._store is not None:
             with self._on_failure():
-                self._look()
+                self._read_news()
         return self._inbox.complete()
 
     def end(self, steps: int = 0, wait: bool = True) -> tuple[list[Round], dict[int, int]]:
@@ -204,7 +204,7 @@ class Ranks:
             self._store.set(key, str(len(data)))
             self._store.add("news", 1)
 
-    def _look(self) -> bool:
+    def _read_news(self) -> bool:
         """Read new messages; return whether there was any sign of life."""
         heard = self._store.add("news", 0)
         if heard == self._heard:
@@ -229,7 +229,7 @@ class Ranks:
         """Read messages until all other ranks have ended, or give no sign of life."""
         last = time.monotonic()
         while True:
-            is_alive = self._look()
+            is_alive = self._read_news()
             missing = self._inbox.missing()
             if not missing:
                 return

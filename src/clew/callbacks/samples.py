@@ -24,7 +24,7 @@ from clew.events.columns import (
     Template,
 )
 from clew.events.columns import Tensor as TensorMark
-from clew.events.records import GATHERED, PARTS, SAVED, Kept, Label, Payload
+from clew.events.vocabulary import GATHERED, PARTS, SAVED, Kept, Label, Payload
 from clew.keep import python_values
 from clew.keep.identity import odd_facts
 from clew.keep.nesting import describe

@@ -6,7 +6,7 @@ import argparse
 
 from clew import views
 from clew.cli.output import emit, within
-from clew.cli.reading import Commands, add_command, add_rank, open_trace, positive
+from clew.cli.reading import Commands, add_command, add_ops, add_rank, open_trace, positive
 
 
 def add_parser(commands: Commands) -> None:
@@ -17,13 +17,14 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument("address", metavar="ADDRESS", nargs="?", help="only what ran in here")
     parser.add_argument("--all", action="store_true", help="every op, nothing abridged")
+    add_ops(parser)
     parser.add_argument("--rows", type=positive, metavar="N", help="at most so many lines")
     add_rank(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the code."""
-    code = open_trace(args).code(args.address, succinct=not args.all)
+    code = open_trace(args).code(args.address, succinct=not args.all, ops=args.ops)
 
     def text() -> str:
         lines = code.text(views.style_for(shell=True)).splitlines()

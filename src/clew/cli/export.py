@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from clew.cli.exist_option import add_exist
 from clew.cli.output import complain, emit, within
 from clew.cli.reading import Commands, add_command, add_rank, open_trace, positive
-from clew.cli.writing import add_exist
 from clew.errors import ClewError
 from clew.views.export.formats import FORMATS
 

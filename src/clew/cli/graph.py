@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clew import analysis, views
-from clew.cli.output import emit
+from clew.cli.exist_option import add_exist
+from clew.cli.output import emit, within
 from clew.cli.reading import Commands, add_command, add_rank, open_trace, positive
-from clew.cli.writing import add_exist
 from clew.errors import ClewError
 from clew.views.graph.options import COLORS, DIRECTIONS, SUFFIXES, THEMES
 
@@ -41,6 +41,7 @@ def add_parser(commands: Commands) -> None:
     endings = ", ".join(SUFFIXES)
     add("-o", "--out", metavar="FILE", help=f"write a file; its ending says what: {endings}")
     add("--depth", type=positive, metavar="N", help="modules down to this depth")
+    add("--rows", type=positive, metavar="N", help="list at most so many lines")
     add("--no-fold", action="store_true", help="show every repeat of a layer")
     add("--ops", choices=("between", "all", "none"), help="which ops are boxes (between calls)")
     add("--prune", action="append", nargs="?", const=True, metavar="NAME",
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         options["prune"] = True if True in args.prune else args.prune
     view = _calls_view(args, options) if Path(args.trace).is_file() else _view(args, options)
     if args.out is None:
-        emit(args, view.to_dict, lambda: str(view))
+        emit(args, view.to_dict, lambda: _listed(view, args.rows))
         return 0
     size = {name: getattr(args, name) for name in ("dpi", "width", "height")}
     size = {name: number for name, number in size.items() if number is not None}
@@ -79,6 +80,11 @@ def run(args: argparse.Namespace) -> int:
     said = ", ".join(f"{count} {name}" for name, count in counts.items())
     emit(args, lambda: {"path": str(path), **counts}, lambda: f"{path}: {said}")
     return 0
+
+
+def _listed(view: GraphView, rows: int | None) -> str:
+    lines = str(view).splitlines()
+    return "\n".join(within(lines, rows, f"--rows {len(lines)}"))
 
 
 def _view(args: argparse.Namespace, options: dict[str, Any]) -> GraphView:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from clew.cli.exist_option import add_exist
 from clew.cli.output import emit
 from clew.cli.reading import Commands, add_command, add_rank, open_trace, positive
-from clew.cli.writing import add_exist
 from clew.store.storage import is_url
 
 

@@ -1,4 +1,4 @@
-"""Shared by the reading commands: the TRACE argument, `--rank`, `--json`, and opening the trace."""
+"""Shared by the commands: `--json`, the TRACE argument, `--rank`, and opening the trace."""
 
 from __future__ import annotations
 
@@ -23,20 +23,38 @@ def add_command(
     more: str = "",
 ) -> argparse.ArgumentParser:
     """Add a command with the trace to read and `--json`."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=what, description=f"{what[0].upper()}{what[1:]}. {more}".rstrip()
-    )
+    parser = add_plain_command(commands, name, run, what, more)
     parser.add_argument(
         "trace", metavar="TRACE", help="the folder of a recorded trace, run.clew, or its URL"
     )
+    return parser
+
+
+def add_plain_command(
+    commands: Commands,
+    name: str,
+    run: Callable[[argparse.Namespace], int | Callable[[], int]],
+    what: str,
+    more: str = "",
+) -> argparse.ArgumentParser:
+    """Add a command that reads no trace, with `--json`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=what, description=f"{what[0].upper()}{what[1:]}. {more}".rstrip()
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, parser=parser)
     return parser
 
 
 def add_rank(parser: argparse.ArgumentParser) -> None:
     """Add `--rank`, for commands that can read one rank only."""
     parser.add_argument("--rank", type=int, metavar="N", help="look at this rank only")
+
+
+def add_ops(parser: argparse.ArgumentParser) -> None:
+    """Add `--ops`, for commands that fold ops into what ran them."""
+    help_text = "every op by its own name, not what ran it, such as linear"
+    parser.add_argument("--ops", choices=["aten"], help=help_text)
 
 
 def positive(text: str) -> int:

@@ -6,7 +6,7 @@ import argparse
 
 from clew import views
 from clew.cli.output import emit
-from clew.cli.reading import Commands, add_command, add_rank, open_trace, positive
+from clew.cli.reading import Commands, add_command, add_ops, add_rank, open_trace, positive
 
 
 def add_parser(commands: Commands) -> None:
@@ -15,12 +15,15 @@ def add_parser(commands: Commands) -> None:
     parser = add_command(commands, "show", run, "show what ran as a tree of module calls", more)
     parser.add_argument("--depth", type=positive, metavar="N", help="modules down to this depth")
     parser.add_argument("--rows", type=positive, metavar="N", help="at most so many lines")
+    add_ops(parser)
     parser.add_argument("--no-fold", action="store_true", help="show every repeat of a layer")
     add_rank(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the tree."""
-    tree = open_trace(args).tree(depth=args.depth, fold=not args.no_fold, rows=args.rows)
+    tree = open_trace(args).tree(
+        depth=args.depth, fold=not args.no_fold, rows=args.rows, ops=args.ops
+    )
     emit(args, tree.to_dict, lambda: tree.text(views.style_for(shell=True)))
     return 0

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from clew.errors import warn
-from clew.events.live import Happening, LiveValue, in_words
+from clew.events.live_events import Happening, LiveValue, in_words
 from clew.events.model import Source
 from clew.events.tensor_text import short_dtype
 from clew.session import Tracer, trace

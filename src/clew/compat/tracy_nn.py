@@ -17,7 +17,7 @@ from typing import Any
 from torch import nn
 
 from clew.compat.engine.expressions import Wording
-from clew.events.live import Happening, in_words, values_in
+from clew.events.live_events import Happening, in_words, values_in
 from clew.session import Tracer as _Tracer
 from clew.session import trace as _trace
 from clew.views.text.style import base_op, suited

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clew.events.model import Gap
-from clew.events.records import Kept, Label
+from clew.events.vocabulary import Kept, Label
 from clew.plain_text import plain
 
 # Version of the trace on disk. It counts up with every change that a reader of the version before
 # would misread or miss; a reader refuses versions that are newer than itself, or older than the
 # oldest it still reads.
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 OLDEST_VERSION = 2
 
 Ints = NDArray[np.int64]

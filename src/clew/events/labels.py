@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from clew.address import Address, compile_pattern, join, matches_file, matches_op
-from clew.events.records import GRADIENT, TAP, VARIABLE, Label
+from clew.events.vocabulary import GRADIENT, TAP, VARIABLE, Label
 
 OP_STEM = "op:"
 

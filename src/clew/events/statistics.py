@@ -10,7 +10,6 @@ from math import inf, isfinite, isnan
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clew.events.digest import checksum
 
@@ -20,7 +19,7 @@ _ROW = 1 << 10
 
 NUMERIC_KINDS = "biufc"
 
-Numbers: TypeAlias = NDArray[Any]
+Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Statistics: TypeAlias = dict[str, float | int | str]
 # A function that gets numbers piece by piece.
 Look: TypeAlias = Callable[[Numbers], None] | None
@@ -76,21 +75,33 @@ def moments(numbers: Numbers, in_pairs: bool, look: Look = None, fill: Look = No
             nothing = dict.fromkeys(("min", "max", "mean", "std", "norm"), float("nan"))
             return {**nothing, "nan": nan, "inf": infinite, "zeros": zeros, **ends}
         sums = _sums(numbers)
-    mean, norm = _mean_and_norm(numbers, sums)
-    variance = norm * norm / len(numbers) - mean * mean
-    if variance < 1e-3 * mean * mean:
-        variance = _variance(numbers, mean)
+    mean, std, norm = _mean_std_norm(numbers, sums)
     return {
-        "min": sums.low, "max": sums.high, "mean": mean, "std": max(variance, 0.0) ** 0.5,
-        "norm": norm, "nan": nan, "inf": infinite, "zeros": zeros, **ends,
+        "min": sums.low, "max": sums.high, "mean": mean, "std": std, "norm": norm,
+        "nan": nan, "inf": infinite, "zeros": zeros, **ends,
     }  # fmt: skip
 
 
-def _variance(numbers: Numbers, mean: float) -> float:
-    """Return the variance from deviations, where the difference of large sums is inexact."""
-    apart = numbers.astype(np.float64) - mean
-    _, deviation = _mean_and_norm(apart, _sums(apart))
-    return deviation * deviation / len(numbers)
+def _mean_std_norm(numbers: Numbers, sums: Sums) -> tuple[float, float, float]:
+    """Return mean, standard deviation and Euclidean norm of finite numbers."""
+    count = len(numbers)
+    if sums.low == sums.high:
+        return sums.low + 0.0, 0.0, abs(sums.low) * count**0.5  # a mean is not -0.0
+    largest = max(abs(sums.low), abs(sums.high))
+    scale = 1.0
+    if isfinite(sums.squares) and isfinite(sums.total) and largest > _SMALL[numbers.dtype.char]:
+        mean, norm = sums.total / count, sums.squares**0.5
+    else:
+        # Their squares are too large or too small for the element type.
+        scale = largest
+        wide = numbers.astype(np.float64) / scale
+        mean, norm = float(wide.mean()), float(np.linalg.norm(wide))
+    variance = norm * norm / count - mean * mean
+    if variance < 1e-3 * mean * mean:
+        # The difference of two large numbers has few digits; the squares of differences have all.
+        apart = numbers.astype(np.float64) / scale - mean
+        variance = float(np.dot(apart, apart)) / count
+    return mean * scale, max(variance, 0.0) ** 0.5 * scale, norm * scale
 
 
 def extremes(numbers: Numbers) -> Statistics:
@@ -156,12 +167,5 @@ def _total(block: Numbers, ones: Numbers) -> float:
 _ONES = {np.dtype(kind).char: np.ones(_BLOCK, dtype=kind) for kind in (np.float32, np.float64)}
 # Numbers up to here have a finite sum, even if they fill all memory.
 _LARGE = {np.dtype(np.float32).char: 1e30, np.dtype(np.float64).char: 1e290}
-
-
-def _mean_and_norm(numbers: Numbers, sums: Sums) -> tuple[float, float]:
-    if isfinite(sums.squares) and isfinite(sums.total):
-        return sums.total / len(numbers), sums.squares**0.5
-    # Too large for arithmetic in the element type.
-    scale = float(np.abs(numbers).max())
-    wide = numbers.astype(np.float64) / scale
-    return float(wide.mean()) * scale, float(np.linalg.norm(wide)) * scale
+# Squares of numbers down to here have all their digits.
+_SMALL = {np.dtype(np.float32).char: 1e-15, np.dtype(np.float64).char: 1e-140}

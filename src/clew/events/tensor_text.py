@@ -6,6 +6,7 @@ Input: facts, statistics and data. Output: text. Every view writes tensors this 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any, TextIO
 
 import numpy as np
@@ -123,8 +124,13 @@ def _bars(array: Any) -> str:
     if not flat.size or flat.min() == flat.max() or not np.isfinite(flat.max() - flat.min()):
         return ""
     bins = np.histogram(flat, _BINS)[0]
+    return bar_line(bins.tolist(), int(bins.max()))
+
+
+def bar_line(numbers: Sequence[int], most: int) -> str:
+    """Draw numbers from 0 to `most` as a line of bars."""
     bars = _BARS if takes(_BARS) else _ASCII_BARS
-    return "".join(bars[round(n / bins.max() * (len(bars) - 1))] for n in bins.tolist())
+    return "".join(bars[round(n / max(most, 1) * (len(bars) - 1))] for n in numbers)
 
 
 def takes(symbols: str, stream: TextIO | None = None) -> bool:

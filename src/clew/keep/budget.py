@@ -37,6 +37,10 @@ class Budget:
         # Bytes that have not been handed to the sink yet.
         self.pending = 0
         self._count = 0
+        # Called with bytes that were deleted, where the native engine counts them.
+        self.on_give_back: Callable[[int], None] | None = None
+        # Returns the bytes that the native engine has kept and not handed over.
+        self.native_pending: Callable[[], int] = lambda: 0
         # Returns whether data waits to be written: then this thread does some of the work.
         self.is_behind: Callable[[], bool] = lambda: False
         self._until = None if limits.seconds is None else time.monotonic() + limits.seconds
@@ -68,11 +72,40 @@ class Budget:
     def give_back(self, size: int) -> None:
         """Make room: so many bytes of recorded data were deleted."""
         self._given_back += size
+        if self.on_give_back is not None:
+            self.on_give_back(size)
+
+    def native_limits(self) -> tuple[int, int, int, int, int]:
+        """Return the limits as the native engine counts them, which keeps values itself.
+
+        Those are the bytes that may wait, the bytes, elements, one in how many values, and until
+        when; -1 for no limit.
+        """
+        limits = self._limits
+        until = -1
+        if limits.seconds is not None:
+            until = time.monotonic_ns() + int(limits.seconds * 1e9)
+        most = -1 if limits.bytes is None else limits.bytes
+        elements = -1 if limits.elements is None else limits.elements
+        return min(_BATCH_BYTES, limits.queue), most, elements, limits.sample, until
+
+    def reached(self, which: int) -> None:
+        """Report limits that the native engine has reached, a bit for each."""
+        limits = self._limits
+        for bit, what, name in (
+            (1, f"{limits.bytes} bytes", "bytes"),
+            (2, f"{limits.elements} elements a value", "elements"),
+            (4, f"one value in {limits.sample}", "sample"),
+            (8, f"{limits.seconds} seconds", "seconds"),
+        ):
+            if which & bit:
+                self._limited(what, name)
 
     @property
     def is_full(self) -> bool:
         """Return whether enough data waits that it should be handed to the sink."""
-        return self.pending >= min(_BATCH_BYTES, self._limits.queue)
+        most = min(_BATCH_BYTES, self._limits.queue)
+        return self.pending + self.native_pending() >= most
 
     def _limited(self, what: str, name: str) -> None:
         self._on_gap(

@@ -1,8 +1,8 @@
 """Detect whether a value has changed since it was last read, without keeping it.
 
-Comes in: a live value. Goes out: a `Look`: identity, facts and, where those do not suffice, a
-checksum of the content. A value whose look is equal is unchanged: NaN equals itself, and there is
-no tolerance. Containers are read whole, up to a limit; a look says when it was reached.
+Comes in: a live value. Goes out: a `ValueState`: identity, facts and, where those do not suffice, a
+checksum of the content. A value whose state is equal is unchanged: NaN equals itself, and there is
+no tolerance. Containers are read whole, up to a limit; a state says when it was reached.
 Must not import torch: `keep.keeper` passes the function that reads tensors to `learn`.
 """
 
@@ -21,19 +21,19 @@ import numpy as np
 
 from clew.events.digest import checksum
 from clew.events.model import Gap
-from clew.events.records import Opaque
 from clew.events.statistics import Numbers
+from clew.events.vocabulary import Opaque
 from clew.keep import nesting
 
 _MOST_LEAVES = 1000
 # Of one container: bytes of plain data (about ten milliseconds' worth), and how many bytes an item
-# counts as that is no plain data and needs a look of its own.
+# counts as that is no plain data and has to be read by itself.
 _MOST_BYTES = 1 << 24
-_BYTES_OF_A_LOOK = 1 << 10
+_BYTES_OF_AN_OBJECT = 1 << 10
 _ITEMS_AT_ONCE = 1024
 
 
-class Look(NamedTuple):
+class ValueState(NamedTuple):
     """The state of a value at one moment.
 
     `kind` is its class, `facts` those of FACTS that it has, `memory` its object and version,
@@ -48,39 +48,42 @@ class Look(NamedTuple):
 
     @property
     def same(self) -> tuple[Any, ...]:
-        """Return what is equal for two looks between which no change can be seen."""
+        """Return what is equal for two states between which no change can be seen."""
         return self.kind, self.facts, self.content
 
 
 FACTS = ("shape", "dtype", "device", "layout", "requires_grad")
 
-_tensor_look: list[Callable[[Any], Look]] = []
+_tensor_state: list[Callable[[Any], ValueState]] = []
 
 
-def learn(tensor_look: Callable[[Any], Look]) -> None:
+def learn(tensor_state: Callable[[Any], ValueState]) -> None:
     """Set the function that reads tensors."""
-    _tensor_look[:] = [tensor_look]
+    _tensor_state[:] = [tensor_state]
 
 
-def look(value: Any) -> Look:
-    """Return the look of a value as it is now."""
+def state_of(value: Any) -> ValueState:
+    """Return the state of a value as it is now."""
     if nesting.is_tensor(value):
-        return _tensor_look[0](value)
+        if not _tensor_state:
+            # Loads torch, which is there if a tensor is; it calls `learn`.
+            from clew.keep import keeper  # noqa: F401
+        return _tensor_state[0](value)
     if isinstance(value, np.ndarray):
         facts = (value.shape, value.dtype, "cpu", value.strides)
-        return Look("ndarray", facts, id(value), array_hash(value))
+        return ValueState("ndarray", facts, id(value), array_hash(value))
     if isinstance(value, np.generic):
-        return Look(type(value).__name__, (value.shape, value.dtype), 0, value.tobytes())
+        return ValueState(type(value).__name__, (value.shape, value.dtype), 0, value.tobytes())
     if type(value) in nesting.CONSTANTS:
-        return Look(type(value).__name__, (), 0, _exact(value))
+        return ValueState(type(value).__name__, (), 0, _exact(value))
     if isinstance(value, (bytearray, array)):
-        return Look(type(value).__name__, (len(value),), id(value), checksum(value))
+        return ValueState(type(value).__name__, (len(value),), id(value), checksum(value))
     is_large = _length(value) > _MOST_LEAVES or isinstance(value, deque)
-    return _whole_look(value) if is_large else _container_look(value)
+    return _whole_state(value) if is_large else _container_state(value)
 
 
-def not_all_seen(where: str) -> Gap:
-    """Return the gap of a variable whose looks are cut."""
+def not_read_whole(where: str) -> Gap:
+    """Return the gap of a variable whose states are cut."""
     return Gap(
         "changes of a variable",
         where,
@@ -98,24 +101,26 @@ def _exact(value: Any) -> Any:
     return value
 
 
-def _container_look(value: Any) -> Look:
-    """Return the look of a container by its leaves, of anything else by its identity."""
-    leaves: list[Look] = []
+def _container_state(value: Any) -> ValueState:
+    """Return the state of a container by its leaves, of anything else by its identity."""
+    leaves: list[ValueState] = []
 
     def leaf(item: Any) -> Any:
         if len(leaves) < _MOST_LEAVES:
-            leaves.append(look(item) if item is not value else Look(type(item).__name__, (), 0, 0))
+            leaves.append(
+                state_of(item) if item is not value else ValueState(type(item).__name__, (), 0, 0)
+            )
         return type(item).__name__
 
     described = nesting.describe(value, leaf, 0, leaf)
     if isinstance(described, (list, dict)):
         if len(leaves) == _MOST_LEAVES or _is_cut(described):
-            return _whole_look(value)
+            return _whole_state(value)
         contents = tuple(item.same for item in leaves)
-        return Look(type(value).__name__, (_keys(described),), id(value), contents)
+        return ValueState(type(value).__name__, (_keys(described),), id(value), contents)
     if isinstance(value, (set, frozenset)) and all(type(v) in nesting.CONSTANTS for v in value):
-        return Look(type(value).__name__, (), id(value), frozenset(map(_exact, value)))
-    return Look(type(value).__name__, (), id(value), id(value))
+        return ValueState(type(value).__name__, (), id(value), frozenset(map(_exact, value)))
+    return ValueState(type(value).__name__, (), id(value), id(value))
 
 
 def _keys(described: Any) -> Any:
@@ -134,22 +139,22 @@ def _is_cut(described: Any) -> bool:
     return len(described) >= _MOST_LEAVES or any(map(_is_cut, inside))
 
 
-def _whole_look(value: Any) -> Look:
-    """Return the look of a container by a hash of everything in it."""
+def _whole_state(value: Any) -> ValueState:
+    """Return the state of a container by a hash of everything in it."""
     room = [_MOST_BYTES]
     try:
         content: Any = _hash(value, room, set())
     except RuntimeError:  # too deep, or written to by another thread
         content, room = id(value), [-1]
-    return Look(type(value).__name__, (_length(value),), id(value), content, room[0] < 0)
+    return ValueState(type(value).__name__, (_length(value),), id(value), content, room[0] < 0)
 
 
 def _hash(value: Any, room: list[int], around: set[int]) -> int:
     """Hash a value and all that is in it while `room` lasts; `around` are the open containers."""
     items = _items(value)
     if items is None:
-        room[0] -= _BYTES_OF_A_LOOK
-        return hash(look(value).same)
+        room[0] -= _BYTES_OF_AN_OBJECT
+        return hash(state_of(value).same)
     if id(value) in around:
         return 0
     around.add(id(value))
@@ -199,8 +204,8 @@ def array_hash(array: Numbers) -> int:
     return checksum(flat.view(np.uint8))
 
 
-def changes(before: Look | None, after: Look) -> list[str]:
-    """Return the names of what differs between two looks; empty if nothing does.
+def changes(before: ValueState | None, after: ValueState) -> list[str]:
+    """Return the names of what differs between two states; empty if nothing does.
 
     In this order: type, shape, dtype, device, layout, requires_grad, then the values.
     """

@@ -1,7 +1,7 @@
 """Describe a value for the recording and for a watch at once, so that it is read only once.
 
-Comes in: a live value and a fresh `Look` at it. Goes out: its tokens for the recording and a `Seen`
-for the lines that a watch prints. Both use the statistics that the recording keeps.
+Comes in: a live value and its fresh `ValueState`. Goes out: its tokens for the recording and a
+`ValueSummary` for the lines that a watch prints. Both use the statistics that the recording keeps.
 Must not import torch.
 """
 
@@ -10,23 +10,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from clew.events.records import KeepLevel, Kept
 from clew.events.statistics import array_statistics
-from clew.events.watched import OTHER, Seen
-from clew.keep.changes import Look, look
+from clew.events.vocabulary import KeepLevel, Kept
+from clew.events.watch_events import OTHER, ValueSummary
+from clew.keep.changes import ValueState, state_of
 from clew.keep.nesting import CONSTANTS, describe, is_tensor
-from clew.keep.seen import examine, glance, is_array, see, see_items, tensor_numbers
 from clew.keep.value_records import ValueRecords
+from clew.keep.value_summaries import (
+    is_array,
+    summarize_array,
+    summarize_items,
+    summarize_leaf,
+    summarize_whole,
+    tensor_numbers,
+)
 from clew.stream.records import Made, Token
 
 _LONGEST_TEXT = 1000
 
 
 class _Described(NamedTuple):
-    """A leaf of a value: its token for the recording and its `Seen` for the watch."""
+    """A leaf of a value: its token for the recording and its `ValueSummary` for the watch."""
 
     token: Token
-    seen: Seen
+    summary: ValueSummary
 
 
 class Describer:
@@ -40,22 +47,24 @@ class Describer:
         self._values = values
         self._shown = shown
 
-    def described(self, value: Any, now: Look, digest: bool = True) -> tuple[Any, Seen]:
-        """Return a value with a token for each leaf, and the `Seen` of the whole value.
+    def described(
+        self, value: Any, now: ValueState, digest: bool = True
+    ) -> tuple[Any, ValueSummary]:
+        """Return a value with a token for each leaf, and the `ValueSummary` of the whole value.
 
         `digest` says whether the value will be compared with others.
         """
 
         def leaf(item: Any) -> _Described:
-            return self._leaf(item, now if item is value else look(item), digest)
+            return self._leaf(item, now if item is value else state_of(item), digest)
 
         described = describe(value, leaf, 0, leaf)
         if isinstance(described, _Described):
-            return described.token, described.seen
-        seen = see_items(value, _mapped(described, lambda d: d.seen), now)
-        return _mapped(described, lambda d: d.token), seen
+            return described.token, described.summary
+        summary = summarize_items(value, _mapped(described, lambda d: d.summary), now)
+        return _mapped(described, lambda d: d.token), summary
 
-    def _leaf(self, item: Any, now: Look, digest: bool) -> _Described:
+    def _leaf(self, item: Any, now: ValueState, digest: bool) -> _Described:
         records, wanted = self._records, self._values
         stats = wanted != "meta"
         if wanted == "stats" and is_tensor(item):
@@ -66,13 +75,13 @@ class Describer:
             level = KeepLevel.FULL
         token, made = records.leaf(item, level, now)
         if not stats or not is_array(item):
-            return _Described(token, see(item, now))
+            return _Described(token, summarize_leaf(item, now))
         kept = made() if callable(made) else made
         found = _numbers(records, item) if kept is None else kept.stats
-        return _Described(token, see(item, now, found))
+        return _Described(token, summarize_leaf(item, now, found))
 
-    def _tensor(self, token: Token, tensor: Any, now: Look, digest: bool) -> Seen:
-        """Return the `Seen` of a tensor, and keep its statistics under its token."""
+    def _tensor(self, token: Token, tensor: Any, now: ValueState, digest: bool) -> ValueSummary:
+        """Return the `ValueSummary` of a tensor, and keep its statistics under its token."""
         records = self._records
         made: Made | None = None
 
@@ -82,44 +91,54 @@ class Describer:
                 made = records.keeper.keep(token, tensor, KeepLevel.STATS)
             return made.stats if isinstance(made, Kept) else None
 
-        found = glance(tensor, True, digest) if self._shown else examine(tensor, whole, now)
+        found = (
+            summarize_array(tensor, True, digest)
+            if self._shown
+            else summarize_whole(tensor, whole, now)
+        )
         if found.stats is not None and made is None:
             records.kept.append((token, Kept(found.stats, None)))
         return found
 
 
-def glimpse(value: Any, numbers: bool = False, digest: bool = False) -> Seen:
-    """Return the `Seen` of any value; compute the numbers of arrays, which takes time, if asked."""
+def summarize(value: Any, numbers: bool = False, digest: bool = False) -> ValueSummary:
+    """Summarize any value; with `numbers`, compute those of arrays too, which takes time."""
     # Hooks get a tuple of one tensor: `describe` would cost more than it is worth there.
     is_pack = type(value) in (tuple, list) and len(value) == 1
     inner = value[0] if is_pack else value
     if is_array(inner):
-        found = glance(inner, numbers, digest)
+        found = summarize_array(inner, numbers, digest)
         if is_pack:
             items = (("0", found),)
-            found = Seen(OTHER, type(value).__name__, items=items, length=1, memory=id(value))
+            found = ValueSummary(
+                OTHER, type(value).__name__, items=items, length=1, memory=id(value)
+            )
         return found
     if type(value) in CONSTANTS:
-        return see(value, _unseen(value))
-    known: dict[int, Seen] = {}
+        return summarize_leaf(value, _identity(value))
+    known: dict[int, ValueSummary] = {}
 
-    def leaf(item: Any) -> Seen:
+    def leaf(item: Any) -> ValueSummary:
         found = known.get(id(item))
         if found is None:
             is_plain = not is_array(item)
-            found = see(item, _unseen(item)) if is_plain else glance(item, numbers, digest)
+            found = (
+                summarize_leaf(item, _identity(item))
+                if is_plain
+                else summarize_array(item, numbers, digest)
+            )
             known[id(item)] = found
         return found
 
     described = describe(value, leaf, 0, leaf)
-    if isinstance(described, Seen):
+    if isinstance(described, ValueSummary):
         return described
-    return see_items(value, described, _unseen(value))
+    return summarize_items(value, described, _identity(value))
 
 
-def _unseen(value: Any) -> Look:
-    """Return the look of a value that is no array: its identity, nothing of its content."""
-    return Look(type(value).__name__, (), id(value), 0)
+def _identity(value: Any) -> ValueState:
+    """Return the state of a value that is no array: its identity, nothing of its content."""
+    return ValueState(type(value).__name__, (), id(value), 0)
 
 
 def _mapped(described: Any, part: Callable[[_Described], Any]) -> Any:
@@ -133,7 +152,7 @@ def _mapped(described: Any, part: Callable[[_Described], Any]) -> Any:
     return described
 
 
-def is_equal(before: Seen | None, after: Seen) -> bool:
+def is_equal(before: ValueSummary | None, after: ValueSummary) -> bool:
     """Return whether two values with equal facts are known to have the same content."""
     old, new = (before.stats if before is not None else None) or {}, after.stats or {}
     return "digest" in old and old["digest"] == new.get("digest")
@@ -151,11 +170,14 @@ def is_same(one: Any, other: Any, equal: Callable[[Any, Any], Any] | None = None
         return same and all(is_same(one[key], other[key], equal) for key in one)
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(is_same, one, other, [equal] * len(one)))
-    before, after = look(one), look(other)
+    before, after = state_of(one), state_of(other)
     if before.same == after.same:
         return True
-    if is_tensor(one):  # the looks of large ones hold versions, and these may differ
-        digests = glimpse(one, numbers=True, digest=True), glimpse(other, numbers=True, digest=True)
+    if is_tensor(one):  # the states of large ones hold versions, and these may differ
+        digests = (
+            summarize(one, numbers=True, digest=True),
+            summarize(other, numbers=True, digest=True),
+        )
         return before.facts == after.facts and is_equal(*digests)
     if equal is None or is_array(one) or type(one) in CONSTANTS:
         return False

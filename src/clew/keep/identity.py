@@ -40,30 +40,38 @@ class TensorTable:
 
     def __init__(self, modules: ModuleTable) -> None:
         self.values: list[Any] = []
-        # Weak references of tensors that are gone.
+        # Weak references of memory that is gone.
         self.gone: list[Any] = []
+        # id of a storage -> the reference that goes into `gone` with it. Torch keeps the Python
+        # object of a storage for as long as the storage lives, whoever holds it.
+        self.memories: dict[int, Callable[[], Any]] = {}
         self.generators = Generators()
         self.generator_names = self.generators.names
-        self.sizes: dict[int, int] = {}
-        # number of a storage that no recorded op made -> its bytes
+        # number of a storage that no recorded op made -> its bytes, and the id of the reference
+        # that is told when it is freed
+        self.sizes: dict[int, tuple[int, int]] = {}
         # id(tensor) -> a function that returns the tensor while its token is valid, the token of
         # its newest version, the recorded `requires_grad`, or None if it need not be compared
         self.live: dict[int, tuple[Callable[[], Tensor | None], Token, bool | None]] = {}
         # Called with each new token and its tensor when more than facts is to be kept.
         self.keep: Callable[[Token, Tensor, Any], None] | None = None
         self._name_of = modules.tensor_name
-        modules.owned.on_late = self.forget
-        modules.owned.size_of = _size
+        name_tensors(modules, self.forget)
         # id(tensor) -> (its token, the version the token stands for), for tensors met outside ops;
         # the token tells it from one that lived at the same address before
         self._versions: dict[int, tuple[Token, int]] = {}
-        # address of a storage that no recorded op made -> (one tensor on it, its number)
-        self._storages: dict[int, tuple[Callable[[], Tensor | None], int]] = {}
+        # address of a storage that no recorded op made -> (a reference to it, its number)
+        self._storages: dict[int, tuple[Callable[[], Any], int]] = {}
         self._numbers = itertools.count()
 
     def known(self, tensor: Tensor) -> Token:
         """Return the token of a tensor that is used; make one if there is none."""
         return self.credited(tensor, -1)
+
+    def adopted(self, tensor: Tensor) -> Token:
+        """Make a token for a tensor that is used and has none."""
+        with unobserved():
+            return self._adopt(tensor, -1)
 
     def credited(self, tensor: Tensor, producer: int) -> Token:
         """Return the token of a tensor; a new one names the call `producer` as its producer."""
@@ -92,11 +100,11 @@ class TensorTable:
 
         For places where no op reports writes. `producer` is the call that a new token names.
         """
-        known = self._versions.get(id(tensor))
-        if known is not None and type(tensor) in PLAIN and not function_mode_count():
-            held = self.live.get(id(tensor))
+        held = self.live.get(id(tensor))
+        if held is not None and type(tensor) in PLAIN and not function_mode_count():
+            known = self._versions.get(id(tensor))
             if (
-                held is not None
+                known is not None
                 and held[1] is known[0]
                 and held[0]() is tensor
                 and (held[2] is None or held[2] is tensor.requires_grad)
@@ -104,10 +112,10 @@ class TensorTable:
             ):
                 return held[1]
         with unobserved():
-            return self._current(tensor, producer)
+            return self._current(tensor, producer, held is None)
 
-    def _current(self, tensor: Tensor, producer: int) -> Token:
-        held = self._held(tensor)
+    def _current(self, tensor: Tensor, producer: int, is_new: bool) -> Token:
+        held = None if is_new else self._held(tensor)
         if held is None:
             token = self._adopt(tensor, producer)
         else:
@@ -138,8 +146,7 @@ class TensorTable:
             reference = ref(tensor)
             holder = self._storages.get(address)
             if holder is None or holder[0]() is None:
-                holder = self._storages[address] = (reference, next(self._numbers))
-                self.sizes[holder[1]] = memory.nbytes()
+                holder = self._outside(memory)
             token: Token = tensor.shape
             requires_grad = tensor.requires_grad
             self.values.extend(
@@ -195,6 +202,10 @@ class TensorTable:
             self._versions[id(tensor)] = (token, version)
         return token
 
+    def aliased(self, alias: Tensor, token: Token) -> Token:
+        """Make a token for a tensor that shows the same elements as a known one, made by no op."""
+        return self.add(alias, token, None, SAME, False)
+
     def renewed(self, tensor: Tensor) -> Token:
         """Make a token for a tensor that was written to without a new version."""
         return self.add(tensor, self.known(tensor), WRITTEN, -1, tensor.requires_grad)
@@ -217,14 +228,16 @@ class TensorTable:
                 token, stride, device, extra = odd_facts(tensor)
             name = self._name_of(tensor)
             held = self.live.get(id(tensor))
+            memory_end = None
             if held is not None and held[0]() is tensor:
-                reference, told_gone = held[0], None
+                reference = held[0]
+            elif storage is None:
+                reference, memory_end = self._follow(tensor)
             else:
-                reference = ref(tensor, self.gone.append)
-                told_gone = id(reference)
+                reference = ref(tensor)
             self.values.extend(
                 (token, version, storage, stride, tensor.dtype, device, extra, grad, producer, name,
-                 told_gone)
+                 memory_end)
             )  # fmt: skip
             # None if autograd has yet to set it, or if the tensor's class could observe the read.
             unseen = type(tensor) is Tensor or type(tensor).__torch_function__ is _UNSEEING
@@ -242,16 +255,40 @@ class TensorTable:
                     self.keep(token, tensor, storage if is_view else None)
             return token
 
+    def _follow(self, tensor: Tensor) -> tuple[Any, int]:
+        """Have the end of new memory told; return a reference to the tensor, and the id told."""
+        try:
+            memory = tensor.untyped_storage()
+        except Exception as odd:  # sparse, or a wrapper: it has no other memory than itself
+            pass_on(odd)
+            reference = ref(tensor, self.gone.append)
+            return reference, id(reference)
+        end = self.memories[id(memory)] = ref(memory, self.gone.append)
+        return ref(tensor), id(end)
+
+    def _outside(self, memory: Any) -> tuple[Callable[[], Any], int]:
+        """Number a storage that no recorded op is known to have made, and have its end told."""
+        number = next(self._numbers)
+        known = self.memories.get(id(memory))
+        if known is not None and known() is memory:
+            # The memory of another value, met through a tensor that was made without an op, as
+            # `tensor.data` is: its bytes are counted there.
+            end = known
+            self.sizes[number] = (0, -1)
+        else:
+            end = self.memories[id(memory)] = ref(memory, self.gone.append)
+            self.sizes[number] = (memory.nbytes(), id(end))
+        holder = self._storages[memory._cdata] = (end, number)
+        return holder
+
     def forget(self, tensor: Tensor) -> None:
-        """Drop every weak reference to a tensor."""
+        """Drop the weak reference to a tensor."""
         self.live.pop(id(tensor), None)
-        for address, holder in list(self._storages.items()):
-            if holder[0]() is tensor:
-                del self._storages[address]
 
     def release(self) -> None:
         """Drop every weak reference."""
         self.live.clear()
+        self.memories.clear()
         self._storages.clear()
         self._versions.clear()
 
@@ -263,6 +300,10 @@ class TensorTable:
             if held is not None and held[0]() is None and self.live.get(key) is held:
                 del self.live[key]
                 self._versions.pop(key, None)
+        for key in list(self.memories):
+            end = self.memories.get(key)
+            if end is not None and end() is None and self.memories.get(key) is end:
+                del self.memories[key]
         for address in list(self._storages):
             holder = self._storages.get(address)
             if holder is not None and holder[0]() is None:
@@ -272,22 +313,23 @@ class TensorTable:
     def _storage(self, tensor: Tensor) -> int:
         """Return a number shared by all tensors on the memory of a tensor that no op made."""
         try:
-            address = tensor.untyped_storage()._cdata
+            memory = tensor.untyped_storage()
+            holder = self._storages.get(memory._cdata)
+            return (self._outside(memory) if holder is None or holder[0]() is None else holder)[1]
         except Exception as odd:
             pass_on(odd)
             return next(self._numbers)
-        holder = self._storages.get(address)
-        if holder is not None and holder[0]() is not None:
-            return holder[1]
-        number = next(self._numbers)
-        self.sizes[number] = tensor.untyped_storage().nbytes()
-        self._storages[address] = (ref(tensor), number)
-        return number
 
 
-def _size(tensor: Tensor) -> int | None:
+def name_tensors(modules: ModuleTable, forget: Callable[[Tensor], None]) -> None:
+    """Have modules measure tensors, and `forget` those that get a name late."""
+    modules.owned.on_late = forget
+    modules.owned.sizes_of = _sizes
+
+
+def _sizes(tensors: list[Tensor]) -> list[int | None]:
     with unobserved():
-        return None if is_lazy(tensor) else tensor.numel()
+        return [t.numel() if type(t) in PLAIN or not is_lazy(t) else None for t in tensors]
 
 
 def _while_same(
@@ -343,10 +385,8 @@ def version_of(tensor: Tensor) -> int | None:
 def odd_facts(tensor: Any) -> tuple[Any, ...]:
     """Facts of subclasses, sparse, nested, quantised, wrapped tensors: each one guarded."""
     local = _try(lambda: shard_of(tensor), None)
-    dims = _try(lambda: [_dim(d) for d in tensor.shape], None)
     return (
-        # An object that no other value has: Python would share one empty plain tuple.
-        torch.Size(dims) if dims is not None else UnknownShape([-1]),
+        shape_of(tensor),
         _try(lambda: tuple(_dim(d) for d in tensor.stride()), None),
         _try(lambda: tensor.device, None),
         Extra(
@@ -356,6 +396,13 @@ def odd_facts(tensor: Any) -> tuple[Any, ...]:
             local_shape=None if local is None else tuple(local.shape),
         ),
     )
+
+
+def shape_of(tensor: Any) -> Token:
+    """Return the shape of any tensor; nested ones have none."""
+    dims = _try(lambda: [_dim(d) for d in tensor.shape], None)
+    # An object that no other value has: Python would share one empty plain tuple.
+    return torch.Size(dims) if dims is not None else UnknownShape([-1])
 
 
 def _dim(size: Any) -> int:

@@ -18,12 +18,13 @@ from torch import Tensor
 from clew.address import Address, matches_field
 from clew.events.digest import checksum
 from clew.events.model import Gap
-from clew.events.records import KeepLevel, Kept
 from clew.events.statistics import Statistics
-from clew.keep import changes, seen
+from clew.events.vocabulary import KeepLevel, Kept
+from clew.keep import changes, value_summaries
 from clew.keep.budget import Budget
 from clew.keep.buffers import Buffers
-from clew.keep.changes import Look
+from clew.keep.changes import ValueState
+from clew.keep.device_statistics import DeviceStatistics
 from clew.keep.identity import PLAIN, odd_facts, version_of
 from clew.keep.nesting import tensors_in
 from clew.keep.snapshots import (
@@ -63,20 +64,21 @@ _SOON_COPIED = 16 << 10
 class Taken(NamedTuple):
     """What was kept of a tensor version, for later views of the same elements.
 
-    The token is held so that no other gets its id. `in_order` says whether statistics and
-    snapshot are of the elements in the order that the tensor has them in.
+    The token is held so that no other gets its id. `stats` is a function while an accelerator
+    computes them. `in_order` says whether statistics and snapshot are of the elements in the order
+    that the tensor has them in.
     """
 
     token: Token
     elements: tuple[Any, ...]
     contiguous: bool
-    stats: Statistics | None
+    stats: Statistics | Callable[[], Statistics] | None
     snapshot: Snapshot | None
     in_order: bool = True
 
     def measured(self) -> Statistics:
         """Return the statistics, which are taken once."""
-        stats = self.stats
+        stats = self.stats() if callable(self.stats) else self.stats
         if stats is None:
             stats = {} if self.snapshot is None else self.snapshot.stats
         if not self.in_order:
@@ -109,6 +111,7 @@ class Keeper:
         self._in_full: dict[int, tuple[Token, Made | None]] = {}
         self._taken: dict[int, Taken] = {}
         self._buffers = Buffers()
+        self._on_devices = DeviceStatistics()
 
     def __call__(self, token: Token, tensor: Tensor, base: Any) -> None:
         """Keep what the option `values` asks for of a new tensor version.
@@ -139,7 +142,7 @@ class Keeper:
             if have is not None and not _is_as_taken(tensor, have):
                 have = None
         elif have is not None:
-            return Kept(have.measured(), None)
+            return partial(self._finished_view, have)
         return self._keep(token, tensor, level is KeepLevel.FULL, have, later=False)
 
     def _keep(
@@ -238,15 +241,22 @@ class Keeper:
         if elements is None:
             self._not_kept(tensor, "it has no elements of its own that could be copied")
             return None
+        if elements.is_cuda and torch.cuda.is_current_stream_capturing():
+            self._not_kept(tensor, "a CUDA graph is being captured, which would hold our ops too")
+            return None
         shared = known.snapshot if known is not None and known.contiguous else None
         if shared is not None and not tensor.is_contiguous():
             shared = None
         size = elements.numel() * elements.element_size()
-        stats: Statistics | None = None
+        stats: Statistics | Callable[[], Statistics] | None = None
         copy: Snapshot | None = None
         if not full or not self._budget.has_room(elements.numel(), 0 if shared else size):
-            stats = statistics(elements)
-            made: Made = Kept(stats, None)
+            if elements.is_cpu:
+                stats = statistics(elements)
+                made: Made = Kept(stats, None)
+            else:
+                stats = self._on_devices.measure(elements)
+                made = partial(self._finished_view, Taken(token, (), True, stats, None))
         else:
             parts = parts_of(tensor, elements)
             if parts is not None:
@@ -261,7 +271,7 @@ class Keeper:
     def _of_view(self, token: Token, tensor: Tensor, known: Taken) -> Made:
         """Keep the statistics of elements that are known, in another shape or order."""
         contiguous = tensor.is_contiguous()
-        if contiguous and not known.contiguous:
+        if contiguous and not known.contiguous and tensor.is_cpu:
             stats = {**known.measured(), "digest": digest_of(tensor)}
             taken = Taken(token, known.elements, contiguous, stats, None)
         else:
@@ -271,7 +281,7 @@ class Keeper:
         return partial(self._finished_view, taken)
 
     def _finished_view(self, taken: Taken) -> Kept:
-        """Return the statistics of a view, when the records are stored."""
+        """Return statistics that were or are being computed, when the records are stored."""
         try:
             return Kept(taken.measured(), None)
         except Exception as fault:
@@ -369,8 +379,8 @@ def _elements(tensor: Tensor) -> tuple[Any, ...]:
 _FEW_BYTES = 1 << 16
 
 
-def look_at(tensor: Tensor) -> Look:
-    """Return the look of a tensor: its elements if they are few or writes raise no version."""
+def tensor_state(tensor: Tensor) -> ValueState:
+    """Return the state of a tensor: its elements if they are few or writes raise no version."""
     if type(tensor) in PLAIN:
         with unobserved():
             if (
@@ -378,23 +388,23 @@ def look_at(tensor: Tensor) -> Look:
                 and tensor.is_cpu
                 and not (tensor.is_nested or is_transformed(tensor))
             ):
-                return _look_at_memory(tensor)
+                return _state_in_memory(tensor)
     with unobserved(), without_modes():
         shape, stride, device, extra = odd_facts(tensor)
         facts = (tuple(shape), tensor.dtype, str(device), (stride, *extra), tensor.requires_grad)
         memory = (id(tensor), version_of(tensor), 0)
-        return Look(type(tensor).__name__, facts, memory, memory)
+        return ValueState(type(tensor).__name__, facts, memory, memory)
 
 
-def _look_at_memory(tensor: Tensor) -> Look:
+def _state_in_memory(tensor: Tensor) -> ValueState:
     facts = (tuple(tensor.shape), tensor.dtype, "cpu", tensor.stride(), tensor.requires_grad)
     version = version_of(tensor)
     memory = (id(tensor), version, tensor.data_ptr())
     size = tensor.nbytes
     if size > _FEW_BYTES and version is not None and tensor.untyped_storage().resizable():
-        return Look("Tensor", facts, memory, memory)
+        return ValueState("Tensor", facts, memory, memory)
     content = _content(tensor, size) if has_memory(tensor) else memory
-    return Look("Tensor", facts, memory, content)
+    return ValueState("Tensor", facts, memory, content)
 
 
 def _content(tensor: Tensor, size: int) -> int:
@@ -407,7 +417,7 @@ def _content(tensor: Tensor, size: int) -> int:
     return checksum(data)
 
 
-changes.learn(look_at)
+changes.learn(tensor_state)
 
 
 def small_elements(tensor: Tensor, most: int) -> Any:
@@ -431,4 +441,4 @@ def numbers(tensor: Tensor, digest: bool) -> Statistics | None:
         return None
 
 
-seen.learn(small_elements, numbers)
+value_summaries.learn(small_elements, numbers)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from clew.events.records import Opaque, RecordClass
+from clew.events.vocabulary import Opaque, RecordClass
 from clew.keep import objects
 from clew.keep.objects import MOST_ITEMS, attributes_of, class_text, contents_of
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clew.events.records import KeepLevel, Kept, Payload
 from clew.events.statistics import NUMERIC_KINDS, Numbers, array_statistics
+from clew.events.vocabulary import KeepLevel, Kept, Payload
 from clew.keep.budget import Budget
 from clew.stream.records import Extra, Made, Shape, Token, once
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Kinds of NumPy dtypes that are not numeric and yet can be stored as bytes: text, dates, raw bytes.
 _OTHER_KINDS = "USMmV"
+# Kind, size and byte order of a numeric dtype -> its name.
+_dtype_names: dict[str, str] = {}
 _SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
 
 
@@ -57,7 +59,17 @@ def facts_of(value: Any) -> tuple[Shape, tuple[int, ...], str, str, Extra]:
     if value.itemsize:
         stride = tuple(s // value.itemsize for s in stride)
     extra = Extra("strided", "ndarray", None, None)
-    return Shape(value.shape), stride, str(value.dtype), "cpu", extra
+    return Shape(value.shape), stride, dtype_name(value.dtype), "cpu", extra
+
+
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """Return the name of a dtype; NumPy builds that of a number anew each time, slowly."""
+    if dtype.kind not in NUMERIC_KINDS:
+        return str(dtype)
+    name = _dtype_names.get(dtype.str)
+    if name is None:
+        name = _dtype_names[dtype.str] = str(dtype)
+    return name
 
 
 def _is_array(value: Any) -> bool:
@@ -112,7 +124,7 @@ class NoTensors:
         self.values: list[Any] = []
         self.gone: list[Any] = []
         self.generator_names: list[str] = []
-        self.sizes: dict[int, int] = {}
+        self.sizes: dict[int, tuple[int, int]] = {}
         self.live: dict[int, Any] = {}
 
     def forget(self, tensor: Any) -> None:

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clew.events.records import Payload, pack
 from clew.events.statistics import Numbers, Statistics
+from clew.events.vocabulary import Payload, pack
+from clew.keep.device_statistics import done_after
 from clew.keep.statistics import memory_of, statistics_of_bytes
 from clew.torch_compat import has_memory, is_transformed, is_zero_tensor, local_part, sparse_parts
 
@@ -33,14 +34,31 @@ SMALL = 64 << 10
 
 
 class Snapshot:
-    """A copy of a tensor's elements; its statistics are computed once, when first asked for."""
+    """A copy of a tensor's elements; its statistics are computed once, when first asked for.
 
-    __slots__ = ("_data", "_dtype", "_stats")
+    `arrived` returns when the data is there, for one that an accelerator is still copying.
+    """
 
-    def __init__(self, data: Any, dtype: torch.dtype, stats: Statistics | None = None) -> None:
-        self._data = data
+    __slots__ = ("_arrived", "_bytes", "_dtype", "_stats")
+
+    def __init__(
+        self,
+        data: Any,
+        dtype: torch.dtype,
+        stats: Statistics | None = None,
+        arrived: Callable[[], None] | None = None,
+    ) -> None:
+        self._bytes = data
         self._dtype = dtype
         self._stats = stats
+        self._arrived = arrived
+
+    @property
+    def _data(self) -> Any:
+        if self._arrived is not None:
+            self._arrived()
+            self._arrived = None
+        return self._bytes
 
     @property
     def stats(self) -> Statistics:
@@ -68,7 +86,15 @@ def fresh(size: int) -> Numbers:
 
 def snapshot(elements: Tensor, take: Callable[[int], Numbers] = fresh) -> Snapshot:
     """Copy an ordinary tensor's elements; call it where autograd and modes are off."""
-    return Snapshot(bytes_of(elements, take), elements.dtype)
+    if elements.is_cpu:
+        return Snapshot(bytes_of(elements, take), elements.dtype)
+    return device_snapshot(elements)
+
+
+def device_snapshot(elements: Tensor) -> Snapshot:
+    """Copy an ordinary tensor on an accelerator without waiting until that is done."""
+    copy = elements.contiguous().view(-1).view(torch.uint8).to("cpu", non_blocking=True)
+    return Snapshot(copy.numpy(), elements.dtype, arrived=done_after(elements.device))
 
 
 def bytes_of(elements: Tensor, take: Callable[[int], Numbers] = fresh) -> Any:

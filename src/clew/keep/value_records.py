@@ -6,15 +6,24 @@ Must not import torch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from clew.events.records import KeepLevel
+from clew.events.vocabulary import KeepLevel
 from clew.keep import python_values
 from clew.keep.budget import Budget
-from clew.keep.changes import Look, look
+from clew.keep.changes import ValueState, state_of
 from clew.keep.nesting import describe, is_tensor
-from clew.stream.records import Made, Records, Shape, Token, UnknownShape, tokens_in
+from clew.stream.records import (
+    Made,
+    NativeRows,
+    Records,
+    Shape,
+    Token,
+    UnknownShape,
+    tokens_in,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,19 +47,23 @@ class ValueRecords:
         # Keeps the data of single values and, with `keeps_every`, more than facts of all tensors.
         self.keeper: Keeper | None = None
         self.keeps_every = False
+        self._make_keeper: Callable[[], Keeper] | None = None
         # id of a token -> (token, content), of tensors in variables, taps and the like
         self._contents: dict[int, tuple[Token, Any]] = {}
 
-    def keep(self, keeper: Keeper, every: bool) -> None:
-        """Set the keeper; with `every`, it keeps more than facts of each tensor version."""
-        self.keeper, self.keeps_every = keeper, every
-        if every:
-            self.tensors.keep = keeper
+    def keep(self, make: Callable[[], Keeper], every: bool) -> None:
+        """Have a keeper made with the first value that it keeps.
 
-    def described(self, value: Any, now: Look | None = None) -> Any:
+        With `every`, it is made here, and keeps more than facts of each tensor version.
+        """
+        self._make_keeper, self.keeps_every = make, every
+        if every:
+            self.keeper = self.tensors.keep = make()
+
+    def described(self, value: Any, now: ValueState | None = None) -> Any:
         """Return a value with a token for each leaf, whose data is kept.
 
-        `now` is a fresh look at the value, if the caller has one.
+        `now` is the fresh state of the value, if the caller has one.
         """
 
         def keep(leaf: Any) -> Token:
@@ -59,18 +72,20 @@ class ValueRecords:
         return describe(value, keep, 0, keep)
 
     def leaf(
-        self, value: Any, level: KeepLevel, now: Look | None = None
+        self, value: Any, level: KeepLevel, now: ValueState | None = None
     ) -> tuple[Token, Made | None]:
         """Return the token of a value that is no container, and what is kept of it.
 
-        `now` is a fresh look at the value, if the caller has one.
+        `now` is the fresh state of the value, if the caller has one.
         """
         if not is_tensor(value):
             token, made = python_values.record(value, self.tensors.values, level, self.budget)
             if made is not None:
                 self.kept.append((token, made))
             return token, made
-        token = self._token_of_content(value, (now or look(value)).content)
+        if self.keeper is None and self._make_keeper is not None:
+            self.keeper = self._make_keeper()  # with it `state_of` learns how to read tensors
+        token = self._token_of_content(value, (now or state_of(value)).content)
         if self.keeper is not None and level > KeepLevel.META:
             return token, self.keeper.keep(token, value, level)
         return token, None
@@ -109,6 +124,14 @@ class ValueRecords:
         if self.keeper is not None:
             self.keeper.forget()
         return kept, size
+
+    def take_native(self, held: list[int]) -> NativeRows | None:
+        """Take what the native engine recorded, None if it does not record.
+
+        Open calls have taken the values `held`.
+        """
+        take = getattr(self.tensors, "take", None)
+        return None if take is None else take(held)
 
     def take_into(self, records: Records) -> None:
         """Move the records of values, and what was seen of their memory, into `records`."""

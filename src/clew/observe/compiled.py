@@ -18,9 +18,10 @@ import torch
 from torch import nn
 
 from clew.events.model import Gap
-from clew.events.records import BACKWARD
+from clew.events.vocabulary import BACKWARD
 from clew.frame_locals import first_argument, some_locals
 from clew.keep.nesting import describe
+from clew.program_errors import error_text, mark
 from clew.record.recorder import Recorder
 from clew.record.thread_state import FRAME, NAME, DirectCall, ThreadState
 from clew.torch_compat import (
@@ -37,6 +38,7 @@ from clew.torch_compat import (
     is_dynamo_graph,
     is_dynamo_loaded,
     is_scripted,
+    may_be_scripted,
     next_autograd_number,
 )
 
@@ -78,8 +80,7 @@ class CompiledSource:
             self._recorder.modules.on_wrapper = self._on_wrapper
         if not is_dynamo_loaded():
             return  # nothing is compiled yet
-        modules = [name.entry.ref() for name in self._recorder.modules.names]
-        compiled = any(module is not None and is_compiled(module) for module in modules)
+        compiled = any(map(is_compiled, self._recorder.modules.modules()))
         self._graphs = compiled_graph_count()
         self._undo.append(silence_extra_call())
         self._put_aside()
@@ -114,7 +115,8 @@ class CompiledSource:
                     "run the compiled code once before the block")
             )  # fmt: skip
         self._watching = False
-        for name in self._recorder.modules.called:
+        modules = self._recorder.modules
+        for name in modules.called if any(map(may_be_scripted, modules.classes)) else ():
             if is_scripted(name.entry.ref(), name.cls):
                 self._on_gap(
                     Gap("a scripted module", name.path or "the root module",
@@ -157,16 +159,23 @@ class HooksAside:
     """Removes Clew's hooks while Dynamo compiles, so that the compiled code is valid without them.
 
     Not if other threads have run modules, as they may do so meanwhile. `graphs` counts the graphs
-    compiled without hooks.
+    compiled without hooks. The native engine would see the ops that Dynamo runs to find out about
+    shapes; it leaves out what runs on this thread meanwhile.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self.graphs = 0
+        self._recorder = recorder
         self._threads = recorder.threads
+        self._muted: int | None = None
         self._before = 0
         self._aside: list[dict[int, Any]] | None = None
 
     def begin(self, *trigger: Any) -> None:
+        thread = self._threads.by_ident.get(threading.get_ident())
+        if self._recorder.on_mute is not None and thread is not None and not thread.mute:
+            self._muted = thread.index
+            self._recorder.on_mute(thread.index, True)
         if self._aside is not None or set(self._threads.by_ident) - {threading.get_ident()}:
             return
         self._before = compiled_graph_count()
@@ -183,6 +192,9 @@ class HooksAside:
 
     def end(self, *trigger: Any) -> None:
         aside, self._aside = self._aside, None
+        muted, self._muted = self._muted, None
+        if muted is not None and self._recorder.on_mute is not None:
+            self._recorder.on_mute(muted, False)
         if aside is None:
             return
         for hooks, before in zip(GLOBAL_HOOKS, aside, strict=True):
@@ -223,12 +235,16 @@ def _watch(
         if thread is None or thread.mute or not thread.followed:
             return original(graph, inputs)
         record = _begin(recorder, thread, inputs, on_gap)
-        thread.mute = True
+        thread.set_mute(True)
         start = recorder.clock()
         try:
             out = original(graph, inputs)
+        except Exception as error:
+            if record is not None:
+                _fail(recorder, record, start, error)
+            raise
         finally:
-            thread.mute = False
+            thread.set_mute(False)
         if record is not None:
             _end(recorder, record, start, out)
         return out
@@ -263,6 +279,16 @@ def _begin(
     except Exception as fault:
         recorder.gaps.fault(fault, "a compiled region")
         return None
+
+
+def _fail(recorder: Recorder, record: tuple[Any, ...], start: int, error: BaseException) -> None:
+    """Record a region that raised: nothing inside it has an event."""
+    event, node, parent, number, tokens = record
+    mark(error, recorder.threads.owner)
+    recorder.buffer.push(
+        (event, _SUBJECT, node, parent, start, recorder.clock(), number, tokens, None, None,
+         error_text(error), None)
+    )  # fmt: skip
 
 
 def _compiled_in_place(thread: ThreadState, frame: FrameType, parent: int) -> DirectCall | None:

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from clew.events.model import Gap
-from clew.events.records import PREFIX, Label
+from clew.events.vocabulary import PREFIX, Label
+from clew.observe.ragged_batch import is_about_shapes, ragged_text
 from clew.observe.taps import current_prefix
 from clew.program_errors import add_note
 from clew.record.recorder import Recorder
@@ -145,10 +146,15 @@ class WorkerCollate:
     own: Callable[[Any], Any]
 
     def __call__(self, items: Any) -> Any:
-        batch = index_text(_Here.batch) if _Here.batch else None
+        made = list(_Here.batch)
+        batch = index_text(made) if made else None
         _Here.batch.clear()
         with sample(batch):
-            return self.own(items)
+            try:
+                return self.own(items)
+            except Exception as error:
+                _tell_ragged(error, made, items)
+                raise
 
 
 class LoaderSource:
@@ -341,10 +347,22 @@ def _tell_history(error: BaseException, sink: Outbox) -> None:
     if _has_note(error):
         return
     lines = "\n".join(f"  {line}" for line in sink.history)
-    which = "" if sink.sample is None else f", sample {sink.sample}"
+    dataset = getattr(_worker_info(), "dataset", None)
+    whose = "" if dataset is None else f" of {type(dataset).__name__}"
+    which = "" if sink.sample is None else f", sample {sink.sample}{whose}"
     note = f"clew: {sink.worker}{which}" + (f":\n{lines}" if lines else "")
     with contextlib.suppress(Exception):
         add_note(error, note)
+
+
+def _tell_ragged(error: BaseException, made: list[str], items: Any) -> None:
+    """Add to an exception which sample has another shape, if it is about shapes."""
+    # A dataset that makes a whole batch at once has one text for all its samples.
+    indices = made[0].split(",") if len(made) == 1 else made
+    with contextlib.suppress(Exception):
+        said = ragged_text(indices, items) if is_about_shapes(error) else ""
+        if said:
+            add_note(error, f"clew: {said}")
 
 
 def _worker_info() -> Any:

@@ -26,7 +26,7 @@ from torch import Tensor, is_grad_enabled, strided
 
 from clew.callbacks.apply import Named
 from clew.events.model import Gap
-from clew.events.records import BACKWARD, NO_NODE, RECOMPUTE, backward_number, recompute_number
+from clew.events.vocabulary import BACKWARD, NO_NODE, RECOMPUTE, backward_number, recompute_number
 from clew.keep.generators import drawing_of
 from clew.keep.identity import PLAIN, TensorTable, Token
 from clew.keep.nesting import CONSTANTS, describe
@@ -44,7 +44,9 @@ from clew.torch_compat import (
     direct_call,
     function_mode_count,
     hide_from_dynamo,
+    is_bare_alias,
     is_jit_tracing,
+    nested_code,
     next_autograd_number,
     push_mode,
     remove_mode,
@@ -60,6 +62,8 @@ _UNDECLARED_WRITES = {
     "aten::miopen_batch_norm",
     "aten::batch_norm",
 }
+# Ops whose result lies on the memory of their first argument, without declaring it.
+_UNDECLARED_VIEWS = {"aten::_unsafe_view"}
 # Most ops arrive after torch.jit.trace has set its graph aside; these arrive before.
 _UNDER_JIT = Gap(
     "some ops under torch.jit.trace",
@@ -106,7 +110,7 @@ class OpMode(TorchDispatchMode):
 
     def retire(self) -> None:
         """Stop recording, and leave the thread when it runs its next op."""
-        self._thread.mute = True
+        self._thread.set_mute(True)
         _left_behind.setdefault(self._thread.ident, []).append(self)
 
     def leave(self) -> bool:
@@ -179,8 +183,10 @@ def _handler(recorder: Recorder, thread: ThreadState, named: Named | None) -> Ca
     push_value = tensors.values.extend
     gone = tensors.gone
     told_gone = gone.append
+    memories = tensors.memories
     draw = tensors.generators.draw
     known = tensors.current if keeping else tensors.known
+    adopted = tensors.current if keeping else tensors.adopted
     next_event = recorder.buffer.ids.__next__
     clock = recorder.clock
     push_event = recorder.buffer.push
@@ -213,6 +219,13 @@ def _handler(recorder: Recorder, thread: ThreadState, named: Named | None) -> Ca
             elif not op.annotation:
                 recorder.gaps.add(_UNDER_JIT)
             return op.call(*args, **kwargs) if kwargs else op.call(*args)
+        if op.detaches and is_bare_alias():
+            alias = op.call(*args)
+            try:
+                tensors.aliased(alias, known(args[0]))
+            except Exception as fault:
+                recorder.gaps.fault(fault, str(func))
+            return alias
         ready = False
         try:
             frame = getframe(1)
@@ -269,7 +282,7 @@ def _handler(recorder: Recorder, thread: ThreadState, named: Named | None) -> Ca
                 ):
                     inputs.append(argument)
                 elif isinstance(argument, Tensor):
-                    inputs.append(known(argument))
+                    inputs.append(adopted(argument) if held is None else known(argument))
                 else:
                     inputs.append(describe(argument, known))
             named = {k: describe(v, known) for k, v in kwargs.items()} if kwargs else None
@@ -313,29 +326,32 @@ def _handler(recorder: Recorder, thread: ThreadState, named: Named | None) -> Ca
                         follows = grad
                         if position is None:
                             version, storage = 0, None
+                            memory = out.untyped_storage()
+                            end_of_memory = memories[id(memory)] = ref(memory, told_gone)
+                            memory_end: Any = id(end_of_memory)
                         else:
-                            version, storage = None, inputs[position]
+                            version, storage, memory_end = None, inputs[position], None
                             if not grad and not op.detaches and type(args[position]) in PLAIN:
                                 # A view requires grad also where autograd makes no node for it.
                                 follows = args[position].requires_grad
-                        reference = ref(out, told_gone)
                         push_value(
                             (result, version, storage, out.stride(), out.dtype, out.device, None,
-                             follows, event, None, id(reference))
+                             follows, event, None, memory_end)
                         )  # fmt: skip
-                        live[id(out)] = (reference, result, None if grad else follows)
+                        live[id(out)] = (ref(out), result, None if grad else follows)
                     elif type(out) is tuple:
                         result = []
                         for item in out:
                             if type(item) is not Tensor or item.layout is not strided:
                                 raise TypeError
                             token = item.shape
-                            reference = ref(item, told_gone)
+                            memory = item.untyped_storage()
+                            end_of_memory = memories[id(memory)] = ref(memory, told_gone)
                             push_value(
                                 (token, 0, None, item.stride(), item.dtype, item.device, None,
-                                 grad, event, None, id(reference))
+                                 grad, event, None, id(end_of_memory))
                             )  # fmt: skip
-                            live[id(item)] = (reference, token, None if grad else False)
+                            live[id(item)] = (ref(item), token, None if grad else False)
                             result.append(token)
                     else:
                         raise TypeError
@@ -352,8 +368,11 @@ def _handler(recorder: Recorder, thread: ThreadState, named: Named | None) -> Ca
             recorder.gaps.fault(fault, str(func))
         return out
 
-    hide_from_dynamo(handler.__code__)
     return handler
+
+
+# Every handler has this code.
+hide_from_dynamo(nested_code(_handler.__code__, "handler"))
 
 
 def _backward_number(known: Callable[[Tensor], Token], made: int) -> int | Token:
@@ -452,6 +471,8 @@ class OpFacts:
             # A list of views does not say what it views: take the argument that may alias anything.
             names = names or ("*" if result.alias_info is not None else ())
             self.bases.append(next((owner[n] for n in names if n in owner), None))
+        if schema.name in _UNDECLARED_VIEWS:
+            self.bases = [0]
 
     def half_written(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: TensorTable, event: int
@@ -502,7 +523,7 @@ class OpFacts:
             if token is not None:
                 return token
             argument = args[base] if base is not None and base < len(args) else None
-            # `_unsafe_view` and others share memory without declaring it.
+            # Some ops share memory without declaring it.
             like = args[0] if args and not writes else None
             return tensors.produced(tensor, event, grad, argument, not self.detaches, like)
 

@@ -26,8 +26,8 @@ from torch.optim.optimizer import (
 from clew.address import written
 from clew.callbacks.apply import Named
 from clew.callbacks.isolation import unseen
-from clew.events.records import GRADIENT, VARIABLE, Label
-from clew.keep.changes import look
+from clew.events.vocabulary import GRADIENT, VARIABLE, Label
+from clew.keep.changes import state_of
 from clew.keep.nesting import tensors_in
 from clew.machinery import MACHINERY
 from clew.record.module_registry import ModuleName
@@ -61,8 +61,8 @@ class GradSource:
         self._followed: dict[int, _Followed] = {}
         # Those of lazy modules, which are followed once they have a shape: paths and tensors.
         self._shapeless: list[tuple[str, Callable[[], Any]]] = []
-        # (path, role) -> how it looked when it was recorded last
-        self._looks: dict[tuple[str, str], Any] = {}
+        # (path, role) -> its state when it was recorded last
+        self._states: dict[tuple[str, str], Any] = {}
         self._before: dict[int, Tensor] = {}
         self._handles: list[Any] = []
 
@@ -192,10 +192,10 @@ class GradSource:
         try:
             if not self._names.is_due(label):
                 return
-            now = look(value).same
-            if self._looks.get((path, role)) == now and not again:
+            now = state_of(value).same
+            if self._states.get((path, role)) == now and not again:
                 return
-            self._looks[path, role] = now
+            self._states[path, role] = now
         except Exception as fault:
             self._recorder.gaps.fault(fault, f"{path}:{role}")
             return
@@ -287,7 +287,7 @@ def _run_closure(
     return result
 
 
-MACHINERY.hidden.add(id(_run_closure.__code__))
+MACHINERY.hide(_run_closure.__code__)
 
 
 def _grad_of(parameter: Tensor) -> Tensor | None:

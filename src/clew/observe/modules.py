@@ -9,22 +9,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from threading import get_ident
-from types import FrameType
-from typing import Any
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from clew.callbacks.apply import Named
-from clew.events.records import RECOMPUTE
+from clew.events.vocabulary import RECOMPUTE
 from clew.keep.nesting import CONSTANTS, describe
 from clew.machinery import MACHINERY
-from clew.observe.gradients import GradSource
 from clew.observe.own_hooks import OwnHooks
-from clew.record.attributes import look
+from clew.record.attributes import note_attributes
+from clew.record.gaps import Gaps
 from clew.record.recorder import Recorder
-from clew.record.thread_state import FRAME, ID, NAME, NODE, NUMBER, Call, ThreadState
+from clew.record.thread_state import FRAME, ID, INPUTS, NAME, NODE, NUMBER, Call, ThreadState
 from clew.torch_compat import (
     CALL_FRAME,
     WRAPPED_CALL,
@@ -35,6 +35,31 @@ from clew.torch_compat import (
     set_jit_state,
 )
 
+if TYPE_CHECKING:
+    from clew.observe.gradients import GradSource
+
+
+class NativeCalls(Protocol):
+    """The open calls of each thread, kept by the native engine."""
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...]) -> bool:
+        """Record that a call begins; return False if only Python code can do that."""
+
+    def leave(self, module: nn.Module, args: tuple[Any, ...], result: Any) -> bool:
+        """Record that a call ends; return False if only Python code can do that."""
+
+    def finish(self, event: int, result: Any) -> bool:
+        """End a call that the engine records with a result."""
+
+    def fail(self, event: int, error: str | None) -> bool:
+        """End a call that the engine records with the text of an exception."""
+
+    def push_call(self, event: int, frame: int) -> None:
+        """Begin a call that Python code records, in the frame with this id."""
+
+    def pop_call(self, event: int) -> None:
+        """End a call that Python code records, and all that began in it."""
+
 
 class ModuleSource:
     """Installs the hooks of one recording and removes them.
@@ -42,7 +67,8 @@ class ModuleSource:
     `sees_ops` says whether ops are recorded as well; ops report writes to tensors. `on_thread` is
     called when a module runs on a thread that is not followed, `on_idle` with the module when the
     outermost call of a thread has ended. `on_outermost` is called before an outermost call is
-    recorded, and returns whether to record it.
+    recorded, and returns whether to record it. `native` records calls itself where nobody asks for
+    more, and is told of the others.
     """
 
     def __init__(
@@ -54,18 +80,28 @@ class ModuleSource:
         on_outermost: Callable[[nn.Module], bool],
         grads: GradSource | None,
         named_values: Named | None,
+        own: OwnHooks,
+        native: NativeCalls | None,
     ) -> None:
-        self._own = OwnHooks()
+        self._own = own
         self.enter, self._leave = _hooks(
-            recorder, sees_ops, on_thread, on_idle, on_outermost, grads, named_values, self._own
-        )
+            recorder, sees_ops, on_thread, on_idle, on_outermost, grads, named_values, self._own,
+            native,
+        )  # fmt: skip
+        self._hooks: tuple[Callable[..., None], Callable[..., None]] = self.enter, self._leave
+        asks_for_more = (
+            grads is not None or named_values is not None or recorder.feed is not None
+            or recorder.values.keeps_every or not recorder.keeps_calls
+        )  # fmt: skip
+        if native is not None and not asks_for_more:
+            self._hooks = _native_hooks(native, *self._hooks, recorder.gaps)
         self._handles: list[Any] = []
 
     def start(self) -> None:
         """Record every module call of the process."""
         self._handles = [
-            register_module_forward_pre_hook(self.enter),
-            register_module_forward_hook(self._leave, always_call=True),
+            register_module_forward_pre_hook(self._hooks[0]),
+            register_module_forward_hook(self._hooks[1], always_call=True),
         ]
 
     def stop(self) -> None:
@@ -74,6 +110,45 @@ class ModuleSource:
             handle.remove()
         self._handles = []
         self._own.remove_all()
+
+
+def _native_hooks(
+    native: NativeCalls, enter: Callable[..., None], leave: Callable[..., None], gaps: Gaps
+) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Return hooks that have the native engine record calls; others are for `enter` and `leave`."""
+    is_compiling = torch.compiler.is_dynamo_compiling
+    getframe = sys._getframe
+    native_enter, native_leave = native.enter, native.leave
+
+    def begins(module: nn.Module, args: tuple[Any, ...]) -> None:
+        # First of all, so that Dynamo folds the whole hook away when it meets it.
+        if is_compiling():
+            return
+        try:
+            # `enter` hides what Clew reads of a module from `torch.jit.trace`.
+            if not is_jit_tracing() and native_enter(module, args):
+                return
+        except Exception as fault:
+            gaps.fault(fault, "a module call")
+            return
+        enter(module, args, getframe(1))
+
+    def ends(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
+        if is_compiling():
+            return
+        try:
+            if not native_leave(module, args, result):
+                leave(module, args, result, getframe(1))
+        except RecursionError:
+            # Told of by the calls around this one, which have the room; torch would warn of it.
+            return
+        except Exception as fault:
+            gaps.fault(fault, "the end of a module call")
+
+    return begins, ends
+
+
+MACHINERY.hide(*(c for c in _native_hooks.__code__.co_consts if isinstance(c, CodeType)))
 
 
 def _hooks(
@@ -85,6 +160,7 @@ def _hooks(
     grads: GradSource | None,
     named_values: Named | None,
     own: OwnHooks,
+    native: NativeCalls | None,
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     is_compiling = torch.compiler.is_dynamo_compiling
     hidden = MACHINERY.hidden
@@ -111,9 +187,11 @@ def _hooks(
     known = tensors.known if sees_ops else tensors.current
 
     function_modes = function_mode_count
+    push_call = None if native is None else native.push_call
 
     keeping = keeper is not None
     capturing = keeping and keeper.interest.keeps_calls
+    own_waiting, own_failed = own.waiting, own.failed
 
     def follow_grads(call: Call, module: nn.Module, result: Any) -> None:
         name: Any = call[NAME]
@@ -202,17 +280,17 @@ def _hooks(
                     k: v if type(v) in CONSTANTS else describe(v, known) for k, v in kwargs.items()
                 }
             event = next_event()
+            # Read once: torch's modules find their attributes slowly.
+            held_by = module.__dict__
             if recorded and (entry.turn != turn[0] or entry.training is not module.training):
                 entry.turn, entry.training = turn[0], module.training
-                look(recorder.buffer.attributes, entry, module, event)
-            if own.failed:
-                own.clear()
-            if id(inner) in own.waiting:  # the hook of a call that an interrupt ended
-                own.forget(id(inner))
-            if module._forward_hooks:
-                own.wait(module, id(inner), leave)
+                note_attributes(recorder.buffer.attributes, entry, type(module), held_by, event)
+            if held_by.get("_forward_hooks") or own_waiting or own_failed:
+                own.begin(module, id(inner), leave)
             # The clock last, so that the time is the module's, not the recording's.
             stack.append((event, node, id(inner), name, parent, clock(), number, inputs, named))
+            if push_call is not None:
+                push_call(event, id(inner))
             if on_enter is not None:
                 on_enter(thread, stack[-1])
             if named_values is not None:
@@ -223,7 +301,9 @@ def _hooks(
             if jit is not None:
                 set_jit_state(jit)
 
-    def leave(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
+    def leave(
+        module: nn.Module, args: tuple[Any, ...], result: Any, frame: FrameType | None = None
+    ) -> None:
         if is_compiling():
             return
         jit = jit_state() if is_jit_tracing() else None
@@ -235,8 +315,9 @@ def _hooks(
             if thread is None or thread.mute:
                 return
             stack = thread.stack
-            frame = getframe(1)
-            if own.waiting and not own.is_last(id(frame)):
+            if frame is None:
+                frame = getframe(1)
+            if own_waiting and not own.is_last(id(frame)):
                 return
             if frame.f_code is CALL_FRAME:
                 if stack[-1][FRAME] != id(frame) and not thread.reopen(id(frame)):
@@ -244,6 +325,13 @@ def _hooks(
                 if named_values is not None:
                     named_values.left(stack[-1], result)
                 call = stack.pop()
+                if native is not None:
+                    if call[INPUTS] is None:
+                        native.finish(call[ID], result)
+                        if len(stack) == 1:
+                            on_idle(thread, module)
+                        return
+                    native.pop_call(call[ID])
                 if capturing:
                     keeper.keep_call(call[NAME], call[NUMBER], "out", result, known)
                 if grads is not None:
@@ -276,9 +364,14 @@ def _hooks(
                 call[NAME].entry.failed += 1  # type: ignore[union-attr]
                 stopped = isinstance(exception, StopRecomputation)
                 out, error = None, None if stopped else recorder.failure(thread, call, exception)
+                if native is not None and call[INPUTS] is not None:
+                    native.pop_call(call[ID])
             if len(stack) == 1:
                 on_idle(thread, module)
             if not recorded:
+                return
+            if native is not None and call[INPUTS] is None:
+                native.fail(call[ID], error)
                 return
             event, node, _, name, parent, start, number, inputs, named = call
             # Last, as listeners that hear of the end may begin a step.

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from clew.events.columns import Attributes
 from clew.record.attributes import changed, plain
+from clew.torch_compat import unobserved
 
 if TYPE_CHECKING:
     from clew.record.recorder import Recorder
@@ -50,6 +50,8 @@ class OptimizerSource:
             self._recorder.gaps.fault(fault, "the settings of an optimizer")
 
     def _look_at(self, optimizer: Optimizer) -> None:
+        from clew.events.columns import Attributes  # most traces see no step of an optimizer
+
         recorder = self._recorder
         if recorder.halted:
             return
@@ -63,10 +65,14 @@ class OptimizerSource:
             known = before[at] if at < len(before) else None
             new = group if known is None else changed(known, group)
             if known is None:
+                parameters = optimizer.param_groups[at]["params"]
+                with unobserved():
+                    frozen = [one for one in parameters if not one.requires_grad]
                 new = {
                     "class": type(optimizer).__name__,
                     **new,
-                    "params": self._names(optimizer.param_groups[at]["params"]),
+                    "params": self._names(parameters),
+                    "frozen": self._names(frozen),
                 }
             if new:
                 recorder.buffer.attributes.append(

@@ -16,12 +16,11 @@ from typing import Any
 from torch import Tensor
 
 from clew.events.model import Gap
-from clew.observe.variables.user_code import is_library
 from clew.record.recorder import Recorder
 from clew.torch_compat import BUILTIN_MODULES
 
 # A new thread is profiled for so many calls and returns, then left alone.
-_LOOKS = 5000
+_MOST_CALLS = 5000
 
 # Threads of these packages never run ops of the program.
 _MACHINERY = ("clew", "multiprocessing", "torch")
@@ -41,16 +40,16 @@ class ThreadSource:
         self._older = [
             (thread, _cpu_time(thread)) for thread in threading.enumerate() if thread is not here
         ]
-        if not _looking:
+        if not _sources:
             _program_has[:] = [threading.getprofile()]
-            threading.setprofile(_look)
-        _looking.append(self)
+            threading.setprofile(_profile_call)
+        _sources.append(self)
 
     def stop(self) -> None:
         """Profile no new threads; those that are profiled stop with their next call."""
-        if self in _looking:
-            _looking.remove(self)
-        if not _looking and threading.getprofile() is _look:
+        if self in _sources:
+            _sources.remove(self)
+        if not _sources and threading.getprofile() is _profile_call:
             threading.setprofile(_program_has[0])
         for thread, before in self._older:
             now = _cpu_time(thread)
@@ -62,27 +61,27 @@ class ThreadSource:
 
 
 # Recordings may overlap in any order: all of them share one profile function.
-_looking: list[ThreadSource] = []
+_sources: list[ThreadSource] = []
 _program_has: list[Any] = [None]
-_looks = threading.local()
+_calls_seen = threading.local()
 
 
-def _look(frame: FrameType, event: str, arg: Any) -> None:
+def _profile_call(frame: FrameType, event: str, arg: Any) -> None:
     """Profile a call in a new thread, and call the program's profile function if there is one."""
     profile, ident = _program_has[0], threading.get_ident()
-    looks = _looks.count = getattr(_looks, "count", 0) + 1
-    blind = [source for source in _looking if ident not in source.recorder.threads.by_ident]
+    count = _calls_seen.count = getattr(_calls_seen, "count", 0) + 1
+    blind = [source for source in _sources if ident not in source.recorder.threads.by_ident]
     gap = None
     if event == "c_call" and _is_torch(arg):
         gap = ops_not_recorded(threading.current_thread().name)
-    elif looks > _LOOKS and _is_program_s(threading.current_thread()):
+    elif count > _MOST_CALLS and _is_program_s(threading.current_thread()):
         gap = _not_watched(
-            threading.current_thread().name, f"it used no torch in its first {_LOOKS:,} calls"
+            threading.current_thread().name, f"it used no torch in its first {_MOST_CALLS:,} calls"
         )
     if gap is not None:
         for source in blind:
             source.on_gap(gap)
-    if gap is not None or not blind or looks > _LOOKS:
+    if gap is not None or not blind or count > _MOST_CALLS:
         sys.setprofile(profile)
     if profile is not None:
         profile(frame, event, arg)
@@ -124,6 +123,8 @@ def _is_program_s(thread: threading.Thread) -> bool:
     """
     if isinstance(thread, threading._DummyThread):
         return False
+    from clew.observe.variables.user_code import is_library  # most programs have one thread
+
     began = getattr(thread, "_target", None) or type(thread).run
     module = str(getattr(began, "__module__", ""))
     package = module.partition(".")[0]

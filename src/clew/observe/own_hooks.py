@@ -11,6 +11,8 @@ from typing import Any
 
 from torch import nn
 
+from clew.torch_compat import forward_hooks
+
 
 class OwnHooks:
     """Follows calls of modules that have forward hooks, which may change the result.
@@ -29,9 +31,14 @@ class OwnHooks:
         self.failed: list[Any] = []
         self._failed_in = 0
 
-    def wait(self, module: nn.Module, frame: int, hook: Callable[..., None]) -> None:
+    def begin(self, module: nn.Module, frame: int, hook: Callable[..., None]) -> None:
         """Have `hook` called behind the module's hooks, also when one of them raises."""
-        self.waiting[frame] = nn.Module.register_forward_hook(module, hook, always_call=True)
+        if self.failed:
+            self.clear()
+        if frame in self.waiting:  # the hook of a call that an interrupt ended
+            self.forget(frame)
+        if forward_hooks(module):
+            self.waiting[frame] = nn.Module.register_forward_hook(module, hook, always_call=True)
 
     def is_last(self, frame: int) -> bool:
         """Return whether the hook that runs is the last one of its call."""
@@ -72,6 +79,7 @@ class OwnHooks:
 
     def remove_all(self) -> None:
         """Remove all hooks, also those of calls whose end was never seen."""
-        self.clear()
+        if self.failed:
+            self.clear()
         for frame in list(self.waiting):
             self.forget(frame)

@@ -9,9 +9,9 @@ from typing import Any
 from torch import nn
 
 from clew.callbacks.apply import Named, stem_of
-from clew.callbacks.isolation import Quiet
+from clew.callbacks.isolation import IsolatedCall
 from clew.events.model import Gap
-from clew.events.records import PREFIX, TAP, Label
+from clew.events.vocabulary import PREFIX, TAP, Label
 from clew.machinery import MACHINERY
 from clew.observe.taps import current_prefix, listen
 from clew.record.recorder import Recorder
@@ -32,7 +32,7 @@ class TapSource:
         self._recorder = recorder
         self._named = named
         self._on_gap = on_gap
-        self._quiet = Quiet(recorder, on_gap)
+        self._isolated = IsolatedCall(recorder, on_gap)
         self._end: Callable[[], None] = lambda: None
 
     def start(self) -> None:
@@ -57,7 +57,7 @@ class TapSource:
             stem, path = self._stem(name, module)
             if reduce is not None:
                 function = reducer(reduce) if isinstance(reduce, str) else reduce
-                value = self._quiet.call(function, value, stem, value)
+                value = self._isolated.call(function, value, stem, value)
             label = Label(TAP, stem, str(name), module=path)
             self._named.record(label, value, frame)
         except Exception as fault:

@@ -142,14 +142,15 @@ def listen(
     _is_compiling = is_compiling
     _paths.update(paths)
     _listeners.append(listener)
-    _own.set((ref(listener), *_own.get()))
+    this = ref(listener)
+    _own.set((this, *_own.get()))
 
     def end() -> None:
         _listeners.remove(listener)
         own = list(_own.get())
-        with contextlib.suppress(ValueError):  # it may end in another thread or task
-            own.remove(ref(listener))
-        _own.set(tuple(own))
+        if this in own:  # it may end in another thread or task
+            own.remove(this)
+            _own.set(tuple(own))
         if not _listeners:
             _paths.clear()
 

@@ -14,13 +14,13 @@ import numpy as np
 
 from clew.events.columns import EVENT_COLUMNS, ModuleRow, Tensor
 from clew.events.model import Gap
-from clew.events.records import Kept, Label
+from clew.events.vocabulary import Kept, Label
 from clew.record import foreign
 from clew.record.attributes import settled
-from clew.record.tables import RecordTables
+from clew.record.record_tables import RecordTables
 from clew.record.value_columns import ValueColumns
 from clew.stream.batch import Batch
-from clew.stream.records import EVENT_FIELDS, Records
+from clew.stream.records import EVENT_FIELDS, EVENT_ROW, NativeRows, Records
 from clew.stream.redact import redacted
 
 # Rows of tables and small counts fit in half the width: a million events are many bytes.
@@ -45,6 +45,13 @@ class Surroundings:
     gaps: list[Gap]
     source: Callable[[str], str | None]
     environment: dict[str, Any]
+
+
+def _open_calls(records: Records) -> int:
+    count = len(records.open_calls) // EVENT_FIELDS
+    if records.native is None:
+        return count
+    return count + len(records.native.open_calls) // EVENT_ROW.itemsize
 
 
 class Encoder:
@@ -78,12 +85,16 @@ class Encoder:
         values.begin(records)
         self._add_events(records.events)
         # A value of an earlier batch that is gone has no number, and nobody can ask for its data.
-        known = [(values.numbers.get(id(token)), kept) for token, kept in records.kept]
-        kept = {n: made if isinstance(made, Kept) else made() for n, made in known if n is not None}
+        known = [(values.number(token), kept) for token, kept in records.kept]
+        kept = {} if records.native is None else values.native_numbers.kept(records.native)
+        kept |= {
+            n: made if isinstance(made, Kept) else made() for n, made in known if n is not None
+        }
         for one in records.foreign:
             numbers = self._foreign.setdefault(one.source, foreign.Numbers())
             kept |= foreign.add(self, one, numbers)
         self._add_events(records.open_calls)
+        events = self._joined_events(records.native)
         freed = values.freed(records)
         elsewhere = (n for other in self._foreign.values() for n, _ in other.values.values())
         oldest = min(records.open_calls[::EVENT_FIELDS], default=inf)
@@ -92,10 +103,10 @@ class Encoder:
         modes = around.modes(self._last_mode)
         self._last_mode = max(modes, default=self._last_mode)
         tables = self._gained(around)
-        columns = {**self._columns, "refs": self._refs, **values.columns}
+        columns = events | values.arrays()
         batch = Batch(
-            {name: np.array(c, _WIDTHS.get(name, np.int64)) for name, c in columns.items()},
-            len(records.open_calls) // EVENT_FIELDS,
+            {name: np.asarray(c, _WIDTHS.get(name, np.int64)) for name, c in columns.items()},
+            _open_calls(records),
             tables,
             kept,
             gone,
@@ -107,6 +118,31 @@ class Encoder:
             around.environment,
         )
         return redacted(batch) if self._redact else batch
+
+    def _joined_events(self, native: NativeRows | None) -> dict[str, Any]:
+        """Return the columns of all events: those of the native engine, then those of Python.
+
+        Open calls come last, those of Python before those of the native engine.
+        """
+        columns: dict[str, Any] = {**self._columns, "refs": self._refs}
+        if native is None:
+            return columns
+        numbers = self.values.native_numbers
+        events = numbers.events(native)
+        over = len(native.events) // EVENT_ROW.itemsize
+        # An empty list would be one of floats, which cannot hold the numbers of two nodes.
+        of_python = {name: np.array(column, np.int64) for name, column in columns.items()}
+        firsts, refs = events["first_ref"], of_python.pop("refs")
+        # The tensors of events are in the order of the events.
+        split = int(firsts[over]) if len(firsts) > over else len(numbers.refs)
+        of_python["first_ref"] += split
+        events["first_ref"] = np.append(firsts[:over], firsts[over:] + len(refs))
+        joined = {
+            name: np.concatenate((events[name][:over], column, events[name][over:]))
+            for name, column in of_python.items()
+        }
+        all_refs = np.concatenate((numbers.refs[:split], refs, numbers.refs[split:]))
+        return {**joined, "refs": all_refs}
 
     def _gained(self, around: Surroundings) -> dict[str, list[Any]]:
         return self.tables.gained(
@@ -133,10 +169,9 @@ class Encoder:
         columns["parent"] += parents
         columns["start"] += starts
         columns["end"] += ends
-        token_numbers = self.values.numbers
+        token_number: Any = self.values.number
         columns["number"] += [
-            -2 - token_numbers[id(number)] if isinstance(number, tuple) else number
-            for number in numbers
+            -2 - token_number(number) if isinstance(number, tuple) else number for number in numbers
         ]
         columns["error"] += [-1 if text is None else tables.error(text) for text in errors]
         columns["generator"] += [one[1] if type(one) is tuple else -1 for one in seen]
@@ -199,7 +234,7 @@ class Encoder:
             cls = type(item)
             if isinstance(item, tuple):
                 key.append(Tensor)
-                number = self.values.numbers.get(id(item))
+                number = self.values.number(item)
                 values.append(self.values.lost(item) if number is None else number)
             elif cls is list or cls is dict:
                 self._flatten(item, key, values)

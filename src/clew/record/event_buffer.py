@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
-from clew.record.foreign import Foreign
+if TYPE_CHECKING:
+    from clew.record.foreign import Foreign
 
 # Events handed over at a time: few enough to stay small, enough to amortise the call.
 _BATCH = 1 << 14
@@ -17,7 +18,7 @@ class EventBuffer:
     """Event ids and event records; at most about `batch` of them before they are handed over."""
 
     def __init__(self, batch: float = math.inf) -> None:
-        self.ids = itertools.count()
+        self.ids: Iterator[int] = itertools.count()
         self.events: list[Any] = []
         # Appends the fields of an event.
         self.push: Callable[[tuple[Any, ...]], None] = self.events.extend
@@ -34,7 +35,14 @@ class EventBuffer:
 
     def next_id(self) -> int:
         """Return the id that the next event gets."""
-        return int(repr(self.ids)[len("count(") : -1])
+        peek: Any = getattr(self.ids, "peek_id", None)
+        return int(repr(self.ids)[len("count(") : -1] if peek is None else peek())
+
+    def is_empty(self) -> bool:
+        """Return whether no event was recorded so far."""
+        if isinstance(self.ids, itertools.count):
+            return not self.events and not self.was_taken
+        return self.next_id() == 0  # events that the native engine has are not here
 
     def tell(self, on_end: Callable[[tuple[Any, ...]], None]) -> None:
         """Call a function with each record that is pushed."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from clew.events.vocabulary import COMPOSITE, MODULE
 from clew.record.module_registry import ModuleName
-from clew.stream.records import EVENT_FIELDS
+from clew.stream.records import END, EVENT_FIELDS, EVENT_ROW, NativeRows
 
 
 class EventLimit:
@@ -37,6 +41,32 @@ class EventLimit:
     def has(self, event: int) -> bool:
         """Return whether an event is within the limit, once that was reached."""
         return event <= self._newest
+
+    def first_ended(
+        self, events: list[Any], native: NativeRows | None
+    ) -> tuple[list[Any], NativeRows | None]:
+        """Leave out events of the native engine that ended past the limit; count the others.
+
+        Events of Python that ended before those are within the limit too. Calls that were open when
+        the limit was reached stay, as they contain events within it.
+        """
+        if native is None or self.most == math.inf:
+            return events, native
+        rows = np.frombuffer(native.events, EVENT_ROW)
+        open_calls = np.frombuffer(native.open_calls, EVENT_ROW)
+        ids = np.append(rows["id"], np.array(events[::EVENT_FIELDS], np.int64))
+        ends = np.append(rows["end"], np.array(events[END::EVENT_FIELDS], np.int64))
+        room = max(0, int(self.most) - self._recorded)
+        is_first = np.zeros(len(ends), bool)
+        is_first[np.argsort(ends, kind="stable")[:room]] = True
+        self._newest = max([self._newest, *ids[is_first].tolist()])
+        if len(ends) >= room:
+            open_calls = open_calls[open_calls["id"] <= self._newest]
+        was_open = np.isin(rows["kind"], (MODULE, COMPOSITE)) & (rows["id"] <= self._newest)
+        within = is_first[: len(rows)]
+        self._recorded += int(within.sum())
+        kept = rows[within | was_open]
+        return events, replace(native, events=kept.tobytes(), open_calls=open_calls.tobytes())
 
     def within(self, events: list[Any]) -> list[Any]:
         """Return those of some events that are within the limit.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from clew.events.columns import Template
-from clew.events.records import LABELLED, OP, PREFIX, Kept
+from clew.events.vocabulary import LABELLED, OP, PREFIX, Kept
 from clew.stream.batch import Batch
 
 if TYPE_CHECKING:

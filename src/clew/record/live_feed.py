@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from clew.events.live import Happening, Listener, LiveValue
+from clew.events.live_events import Happening, Listener, LiveValue
 from clew.events.model import Source
-from clew.events.records import KINDS, Label, Opaque, Unseen
+from clew.events.vocabulary import KINDS, Label, Opaque, Unseen
 from clew.record.recorder import Recorder
 from clew.record.stacks import StackNode, lines_of
 from clew.record.thread_state import INPUTS, NAME, NAMED, NODE, Call, ThreadState

@@ -9,19 +9,21 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from clew.record.model_names import (
+    WRAPPED,
+    ModelNames,
+    NameRow,
+    SizesOf,
+    is_wrapped,
+    names_known,
+    names_now,
+    walk,
+)
 
 if TYPE_CHECKING:
     from torch import nn
-
-# Attributes under which a wrapper holds its module; they add nothing to the module's path.
-_WRAPPED = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "module"}
-_WRAPPER_CLASSES = {
-    "DataParallel",
-    "DistributedDataParallel",
-    "FullyShardedDataParallel",
-    "DeepSpeedEngine",
-}
 
 
 class ModuleEntry:
@@ -32,9 +34,9 @@ class ModuleEntry:
         "training", "turn", "wrapper",
     )  # fmt: skip
 
-    def __init__(self, number: int, module: nn.Module, wrapper: bool) -> None:
+    def __init__(self, number: int, ref: weakref.ref[nn.Module], wrapper: bool) -> None:
         self.number = number
-        self.ref = weakref.ref(module)
+        self.ref = ref
         self.wrapper = wrapper
         self.names: list[ModuleName] = []
         self.calls = 0
@@ -65,7 +67,9 @@ class ModuleName:
 
 
 # A module, the attribute that holds a parameter or buffer, and the path of that tensor.
-_TensorName: TypeAlias = tuple[ModuleEntry, str, str]
+_TensorName: TypeAlias = tuple["ModuleEntry | NameRow", str, str]
+# The parameters or buffers of a module, by attribute.
+_Owned: TypeAlias = dict[str, Any]
 
 
 class TensorNames:
@@ -80,19 +84,13 @@ class TensorNames:
         self.on_late: Callable[[Any], None] = lambda tensor: None
         # Called with each tensor that gets a name.
         self.on_name: Callable[[str, Any], None] | None = None
-        # Returns the number of elements of a parameter, None while it has no shape.
-        self.size_of: Callable[[Any], int | None] = lambda tensor: int(tensor.numel())
+        # Returns the number of elements of each parameter, None while it has no shape.
+        self.sizes_of: SizesOf = _sizes
         self._parameters: list[tuple[str, int, int]] = []
+        # Path, owner, attribute and tensor of parameters that are to be counted.
+        self._unmeasured: list[tuple[str, ModuleName, str, Any]] = []
         # Path, owner and attribute of parameters of lazy modules, which get a size at a call.
         self._sizeless: list[tuple[str, ModuleName, str]] = []
-
-    def path(self, tensor: Any) -> str | None:
-        """Return the path of a tensor whose id is known, None if it is another by now."""
-        entry, attribute, path = self.by_id[id(tensor)]
-        module = entry.ref()
-        if module is None:
-            return None
-        return path if _owned(module, attribute) is tensor else None
 
     def tensors(self) -> list[tuple[str, Any]]:
         """Return every tensor that is still there, with each of its paths."""
@@ -111,54 +109,85 @@ class TensorNames:
             module = name.entry.ref()
             parameter = None if module is None else _owned(module, attribute)
             if parameter is not None:
-                self._measure(path, name, attribute, parameter)
+                self._unmeasured.append((path, name, attribute, parameter))
+        self.measure()
         return self._parameters
 
-    def add(self, module: nn.Module, owner: ModuleName, is_new: bool, is_late: bool) -> None:
+    def add(
+        self, parameters: _Owned, buffers: _Owned, owner: ModuleName, is_new: bool, is_late: bool
+    ) -> None:
         """Name the tensors that a module owns; count parameters only if the module `is_new`.
 
         `is_late` says that they may have been recorded before.
         """
+        # Flat: runs for every parameter of the model in every trace.
         prefix = owner.path + "." if owner.path else ""
-        entry = owner.entry
+        entry, by_id, on_name = owner.entry, self.by_id, self.on_name
         if is_late:
-            for tensor in (*module._parameters.values(), *module._buffers.values()):
+            for tensor in (*parameters.values(), *buffers.values()):
                 if tensor is not None:
                     self.on_late(tensor)
-        counted = owner if is_new else None
-        for attribute, parameter in module._parameters.items():
-            if parameter is not None:
-                self._name(parameter, (entry, attribute, prefix + attribute), counted)
-        for attribute, buffer in module._buffers.items():
-            if buffer is not None:
-                self._name(buffer, (entry, attribute, prefix + attribute), None)
+        for owned in (parameters, buffers) if buffers else (parameters,):
+            for attribute, tensor in owned.items():
+                if tensor is None:
+                    continue
+                path = prefix + attribute
+                known = by_id.get(id(tensor))
+                if known is not None and path_of(known, tensor) is not None:
+                    self._others.append((entry, attribute, path))
+                else:  # or a tensor with the same id that is gone
+                    by_id[id(tensor)] = (entry, attribute, path)
+                    if is_new and owned is parameters:
+                        self._unmeasured.append((path, owner, attribute, tensor))
+                if on_name is not None:
+                    on_name(path, tensor)
 
-    def _name(self, tensor: Any, name: _TensorName, owner: ModuleName | None) -> None:
-        """Add a name of a tensor; with an `owner`, count it as a parameter if it had no name."""
-        _, attribute, path = name
-        if id(tensor) in self.by_id and self.path(tensor) is not None:
-            self._others.append(name)
-        else:  # or a tensor with the same id that is gone
-            self.by_id[id(tensor)] = name
-            if owner is not None:
-                self._measure(path, owner, attribute, tensor)
-        if self.on_name is not None:
-            self.on_name(path, tensor)
+    def adopt(self, model: ModelNames, names: list[ModuleName]) -> None:
+        """Name the tensors of a model whose modules have these names."""
+        for key, row, attribute, path, is_parameter, size in model.tensors:
+            name = names[row]
+            if key in self.by_id:
+                self._others.append((name.entry, attribute, path))
+            else:
+                self.by_id[key] = (name.entry, attribute, path)
+                if is_parameter and size is None:
+                    self._sizeless.append((path, name, attribute))
+                elif is_parameter and size is not None:
+                    self._parameters.append((path, name.index, size))
+            module = name.entry.ref() if self.on_name is not None else None
+            if module is not None and self.on_name is not None:
+                self.on_name(path, _owned(module, attribute))
 
-    def _measure(self, path: str, name: ModuleName, attribute: str, parameter: Any) -> None:
-        size = self.size_of(parameter)
-        if size is None:
-            self._sizeless.append((path, name, attribute))
-        else:
-            self._parameters.append((path, name.index, size))
+    def measure(self) -> None:
+        """Count the parameters that were named since the last call; until then they are held."""
+        found, self._unmeasured = self._unmeasured, []
+        sizes = self.sizes_of([parameter for _, _, _, parameter in found])
+        for (path, owner, attribute, _), size in zip(found, sizes, strict=True):
+            if size is None:
+                self._sizeless.append((path, owner, attribute))
+            else:
+                self._parameters.append((path, owner.index, size))
+
+
+def path_of(name: _TensorName, tensor: Any) -> str | None:
+    """Return the path of a tensor that had this name, None if its module has another by now."""
+    entry, attribute, path = name
+    module = entry.ref()
+    return path if module is not None and _owned(module, attribute) is tensor else None
+
+
+def _sizes(parameters: list[Any]) -> list[int | None]:
+    return [int(parameter.numel()) for parameter in parameters]
 
 
 def _owned(module: nn.Module, attribute: str) -> Any:
     """Return the parameter or buffer of a module, None if it has none of this name."""
-    for tensors in (module._parameters, module._buffers):
-        if attribute in tensors:
-            return tensors[attribute]
-    return None
+    # The dictionaries of a scripted module have no `get`.
+    parameters = module._parameters
+    if attribute in parameters:
+        return parameters[attribute]
+    buffers = module._buffers
+    return buffers[attribute] if attribute in buffers else None  # noqa: SIM401
 
 
 class GivenModel:
@@ -177,10 +206,33 @@ class GivenModel:
         return self.names[0].entry.ref() if self.names else self.ref()
 
 
+class NativeNames(Protocol):
+    """The recording of the native engine, which refers to the names of a model by their rows."""
+
+    def offer_names(self, names: Any) -> None:
+        """Use the names that an earlier recording has found, if the model is as it was."""
+
+    def used_names(self) -> Any:
+        """Return the names that are used and were not made objects yet, or None."""
+
+    def named(self, names: Any, objects: list[ModuleName]) -> None:
+        """Take the objects that were made of names."""
+
+    def renamed(self, row: int) -> None:
+        """Ask which name is meant at each call of a module: it has got another one."""
+
+    def has_calls(self) -> bool:
+        """Return whether any module was called."""
+
+
 class ModuleTable:
     """Every module met, by identity, with every name it has."""
 
     def __init__(self) -> None:
+        # The native engine and its recording, if it records module calls.
+        self._native: tuple[Any, NativeNames] | None = None
+        # What the recording was offered.
+        self._offered: ModelNames | None = None
         self._names: list[ModuleName] = []
         # The models given get their names when one is first asked for: many blocks run none.
         self.models: list[GivenModel] = []
@@ -196,6 +248,8 @@ class ModuleTable:
         self.on_wrapper: Callable[[nn.Module], None] = lambda module: None
         # Called with each module that gets a name.
         self.on_module: Callable[[str, Any], None] | None = None
+        # The classes of all modules that have a name.
+        self.classes: set[type] = set()
         self._root_names: dict[str, int] = {}
         self._unowned: dict[tuple[str, int], str] = {}
         # True once modules may have been deleted.
@@ -204,18 +258,20 @@ class ModuleTable:
     @property
     def names(self) -> list[ModuleName]:
         """Return every name of every module."""
-        self._name_given()
+        self.name_given()
         return self._names
 
     @property
     def called(self) -> list[ModuleName]:
         """Return the names of modules that were called."""
+        if self._used() is not None:
+            self.name_given()
         return [name for name in self._names if name.entry.calls]
 
     @property
     def entries(self) -> dict[int, ModuleEntry]:
         """Return every module, by its id."""
-        self._name_given()
+        self.name_given()
         return self._entries
 
     def give(self, model: nn.Module, path: str) -> None:
@@ -225,53 +281,123 @@ class ModuleTable:
         self._unnamed.append(given)
         self._is_named = False
 
-    def _name_given(self) -> None:
+    def give_late(self, model: nn.Module, path: str) -> None:
+        """Use the names of a model that is there only now; modules that ran before keep theirs."""
+        self.name_given()
+        self._started = True
+        given = GivenModel(model, path)
+        known = len(self._names)
+        self.register(model, path)
+        given.names = self._names[known:]
+        self.models.append(given)
+
+    def use_native(self, engine: Any, recording: NativeNames) -> None:
+        """Have the native engine use the names of the model given that earlier recordings found."""
+        self._native = engine, recording
+        if len(self.models) == 1:
+            given = self.models[0]
+            model = given.ref()
+            self._offered = None if model is None else names_known(model, given.path)
+            if self._offered is not None:
+                recording.offer_names(self._offered.checked)
+
+    def modules(self) -> list[nn.Module]:
+        """Return the modules of the models given, without making objects of their names."""
+        known = self._known()
+        if known is None:
+            refs = [name.entry.ref for name in self.names]
+        else:
+            refs = [row.ref for row in known.rows]
+        return [module for ref in refs if (module := ref()) is not None]
+
+    def has_run(self, given: GivenModel) -> bool:
+        """Return whether a model given, or a module inside it, was called."""
+        if self._native is not None and self._used() is not None:
+            return self._native[1].has_calls()
+        return any(name.entry.calls for name in given.names)
+
+    def _known(self) -> ModelNames | None:
+        """Return names that hold and have no objects yet."""
+        offered = None if self._is_named else self._offered
+        return offered if offered is not None and offered.checked.is_same() else None
+
+    def _used(self) -> ModelNames | None:
+        """Return the names that the native engine uses and that have no objects yet."""
+        if self._is_named or self._offered is None or self._native is None:
+            return None
+        return None if self._native[1].used_names() is None else self._offered
+
+    def name_given(self) -> None:
         """Name the models that were given; other threads wait until all have names."""
         if self._is_named:
             return
         with self._naming:
             pending, self._unnamed = self._unnamed, []
             for given in pending:
-                model, known = given.ref(), len(self._names)
-                if model is not None:
-                    self.register(model, given.path)
-                    given.names = self._names[known:]
+                known = len(self._names)
+                self._name(given)
+                given.names = self._names[known:]
             if pending:  # and this is not called by what gets the names
                 self._is_named = True
+
+    def _name(self, given: GivenModel) -> None:
+        """Name a model that was given, by the names that it is known to have."""
+        model, used = given.ref(), self._used()
+        if self._native is None:
+            if model is not None:
+                self.register(model, given.path)
+            return
+        engine, recording = self._native
+        if used is None and model is not None:
+            used = names_now(model, given.path, self.owned.sizes_of, engine)
+        if used is not None:
+            self._adopt(used, recording if len(self.models) == 1 else None)
+
+    def _adopt(self, model: ModelNames, recording: NativeNames | None) -> None:
+        """Make objects of the names of a model; `recording` gets them, if it is the only model."""
+        by_number: dict[int, ModuleEntry] = {}
+        entries: dict[int, ModuleEntry] = {}
+        names: list[ModuleName] = []
+        for ref, path, parent, cls, number, wrapper in model.rows:
+            module = ref()
+            # A module of two models has one entry.
+            entry = by_number.get(number) or self._entries.get(id(module))
+            if entry is None:
+                entry = ModuleEntry(self._entry_count, ref, wrapper)
+                self._entry_count += 1
+            by_number[number] = entry
+            if module is not None:
+                self.classes.add(type(module))
+                entries[id(module)] = entry
+            name = ModuleName(len(self._names) + len(names), path, parent, cls, entry)
+            entry.names.append(name)
+            names.append(name)
+        if recording is not None and model.checked is not None:
+            # Before anybody finds them here: from then on the calls are counted here.
+            recording.named(model.checked, names)
+        self._names += names
+        self._entries.update(entries)
+        self.owned.adopt(model, names)
+        if self.on_module is not None:
+            for ref, path, *_ in model.rows:
+                self.on_module(path, ref())
 
     @property
     def parameters(self) -> list[tuple[str, int, int]]:
         """Return path, owner's name index and number of elements of each; shared ones once."""
-        self._name_given()
+        self.name_given()
         return self.owned.parameters()
 
     def register(self, model: nn.Module, path: str) -> None:
         """Name a model and everything inside it, a shared module once for each path."""
-        pending: list[tuple[str, str | None, nn.Module, tuple[int, ...]]] = [
-            (path, None, model, ())
-        ]
-        while pending:
-            path, parent, module, above = pending.pop()
-            children = module._modules
-            wrapper = False
-            if children:
-                above = (*above, id(module))
-                # The dictionaries of a scripted module have little more than `items`.
-                for attribute, child in reversed(list(children.items())):
-                    # A module that contains itself is entered once.
-                    if child is not None and id(child) not in above:
-                        if attribute in _WRAPPED and _is_wrapped(attribute, module):
-                            wrapper = True
-                            inside = path
-                        else:
-                            inside = f"{path}.{attribute}" if path else attribute
-                        pending.append((inside, path, child, above))
-            self._add(module, path, parent, wrapper)
+        for module, inside, parent, wrapper in walk(model, path):
+            self._add(module, inside, parent, wrapper)
+        self.owned.measure()
 
     def name_of(self, module: nn.Module, caller: ModuleName | None, place: int) -> ModuleName:
         """Return the name of a module that fits the module that calls it."""
         if not self._is_named:
-            self._name_given()
+            self.name_given()
         entry = self._entries.get(id(module))
         if entry is None or entry.ref() is not module:
             return self._discover(module, caller, place)
@@ -284,19 +410,32 @@ class ModuleTable:
 
     def paths(self) -> dict[int, str]:
         """Return the path of every known module, by its id."""
+        known = self._known()
+        if known is not None:
+            return known.paths
         return {key: entry.names[0].path for key, entry in self.entries.items()}
 
     def tensors(self) -> list[tuple[str, Any]]:
         """Return every parameter and buffer that has a name, with each of its paths."""
-        self._name_given()
+        self.name_given()
         return self.owned.tensors()
 
     def tensor_name(self, tensor: Any) -> str | None:
         """Return the path of a parameter or buffer, None for any other tensor."""
         if not self._is_named:
-            self._name_given()
+            self.name_given()
         # Mostly the result of an op, which has none.
-        return self.owned.path(tensor) if id(tensor) in self.owned.by_id else None
+        known = self.owned.by_id.get(id(tensor))
+        return None if known is None else path_of(known, tensor)
+
+    def tensor_names(self, tensors: list[Any]) -> list[str | None]:
+        """Return the paths of parameters and buffers, None for any other tensor."""
+        used = self._used()
+        if used is None:
+            return [None if tensor is None else self.tensor_name(tensor) for tensor in tensors]
+        find = used.by_id.get
+        known = [(find(id(tensor)), tensor) for tensor in tensors]
+        return [None if name is None else path_of(name, tensor) for name, tensor in known]
 
     def _discover(self, module: nn.Module, caller: ModuleName | None, place: int) -> ModuleName:
         """Name a module that was not there when the recording began."""
@@ -312,6 +451,7 @@ class ModuleTable:
             # Wrapped after the module inside it got its name: both have the same name.
             for name in wrapped.names:
                 self._add(module, name.path, name.parent, True)
+            self.owned.measure()
             self.on_wrapper(module)
             return self._entries[id(module)].names[0]
         cls = type(module).__name__
@@ -339,27 +479,34 @@ class ModuleTable:
     def _add(self, module: nn.Module, path: str, parent: str | None, wrapper: bool) -> None:
         cls = type(module).__name__
         entry = self._entries.get(id(module))
+        # Read once: torch's modules find their attributes slowly.
+        parameters, buffers = module._parameters, module._buffers
         if entry is None or entry.ref() is not module:
+            self.classes.add(type(module))
             heir = self._heir(path, cls) if self._started else None
             if heir is not None:
                 heir.ref = weakref.ref(module)
                 self._entries[id(module)] = heir
                 name = next(name for name in heir.names if name.path == path)
-                self.owned.add(module, name, is_new=False, is_late=True)
+                self.owned.add(parameters, buffers, name, is_new=False, is_late=True)
                 return
-            entry = self._entries[id(module)] = ModuleEntry(self._entry_count, module, wrapper)
+            entry = ModuleEntry(self._entry_count, weakref.ref(module), wrapper)
+            self._entries[id(module)] = entry
             self._entry_count += 1
-        name = ModuleName(len(self._names), path, parent, cls, entry)
+        names = self._names
+        name = ModuleName(len(names), path, parent, cls, entry)
         entry.names.append(name)
-        self._names.append(name)
+        names.append(name)
+        if self._native is not None and len(entry.names) == 2:
+            self._native[1].renamed(entry.names[0].index)
         if self.on_module is not None:
             self.on_module(path, module)
-        if module._parameters or module._buffers:
-            self.owned.add(module, name, is_new=True, is_late=self._started)
+        if parameters or buffers:
+            self.owned.add(parameters, buffers, name, is_new=True, is_late=self._started)
 
 
 def _join(path: str, attribute: str, owner: nn.Module) -> str:
-    if _is_wrapped(attribute, owner):
+    if is_wrapped(attribute, owner):
         return path
     return f"{path}.{attribute}" if path else attribute
 
@@ -367,12 +514,5 @@ def _join(path: str, attribute: str, owner: nn.Module) -> str:
 def wrapped_in(module: nn.Module) -> nn.Module | None:
     """Return the module that a wrapper wraps, None if it is no wrapper."""
     children = module._modules
-    found = (children[name] for name in _WRAPPED if name in children and _is_wrapped(name, module))
+    found = (children[name] for name in WRAPPED if name in children and is_wrapped(name, module))
     return next(found, None)
-
-
-def _is_wrapped(attribute: str, owner: nn.Module) -> bool:
-    # A user's module may have an attribute called `module`.
-    return attribute in _WRAPPED and (
-        attribute != "module" or type(owner).__name__ in _WRAPPER_CLASSES
-    )

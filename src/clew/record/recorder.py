@@ -12,19 +12,18 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from clew.events.records import Label
+from clew.events.vocabulary import Label
 from clew.keep.budget import Budget
-from clew.keep.changes import Look
+from clew.keep.changes import ValueState
 from clew.keep.value_records import ValueRecords
 from clew.program_errors import error_text, is_marked, mark, unmark
 from clew.record.event_buffer import EventBuffer
 from clew.record.event_limit import EventLimit
-from clew.record.foreign import Foreign
 from clew.record.gaps import TOO_DEEP, Gaps
 from clew.record.module_registry import ModuleTable
 from clew.record.stacks import STACKS, Position, StackNode
 from clew.record.thread_state import ID, NODE, Call, ThreadState, ThreadStates
-from clew.stream.records import Note, Records, Taker
+from clew.stream.records import Note, NumberedToken, Records, Taker, tokens_in
 
 if TYPE_CHECKING:
     from torch import nn
@@ -87,6 +86,8 @@ class Recorder:
         self._limit = EventLimit(most_events)
         self._on_halt = on_halt
         self.on_direct = on_direct
+        # Called with the index of a thread that is not to be recorded, or is to be again.
+        self.on_mute: Callable[[int, bool], None] | None = None
         # The addresses that they have met.
         self.met_by_workers: set[str] = set()
         # Held from the first token of a named value to its event, so that no hand-over comes
@@ -142,17 +143,19 @@ class Recorder:
              text, None)
         )  # fmt: skip
 
-    def named(self, label: Label, value: Any, where: Where, now: Look | None = None) -> int:
+    def named(self, label: Label, value: Any, where: Where, now: ValueState | None = None) -> int:
         """Record a labelled value as it is now, and return the event's id.
 
-        `now` is a fresh `Look` at it, if the caller has one.
+        `now` is its fresh `ValueState`, if the caller has one.
         """
         if self.halted:
             return -1
         with self.naming:
-            return self.told(label, self.values.described(value, now), where)
+            return self.record_described(label, self.values.described(value, now), where)
 
-    def told(self, label: Label, out: Any, where: Where, start: int | None = None) -> int:
+    def record_described(
+        self, label: Label, out: Any, where: Where, start: int | None = None
+    ) -> int:
         """Record a described value under a label; `start` is when the code that made it began."""
         thread = self.thread()
         if self.halted:
@@ -199,6 +202,8 @@ class Recorder:
 
     def adopt(self, batch: Batch, source: str, process: str) -> None:
         """Take over a batch that another process recorded; `source` identifies the process."""
+        from clew.record.foreign import Foreign  # which only programs with workers need
+
         if not self.halted:
             ids = [next(self.buffer.ids) for _ in batch.columns["id"]]
             self.buffer.foreign.append(
@@ -212,7 +217,7 @@ class Recorder:
 
     def is_empty(self) -> bool:
         """Return whether no event was recorded so far."""
-        return not self.buffer.events and not self.buffer.was_taken
+        return self.buffer.is_empty()
 
     def halt(self) -> None:
         """Record nothing more."""
@@ -250,10 +255,16 @@ class Recorder:
         # after the value, so none of them can be missing.
         kept, size = self.values.take_kept()
         events, attributes = self.buffer.take()
+        held = [t.number for t in tokens_in(self.threads.given()) if type(t) is NumberedToken]
+        events, native = self._limit.first_ended(events, self.values.take_native(held))
         events = self._limit.within(events)
-        records = Records(events, [], kept, attributes=attributes)
+        records = Records(events, [], kept, attributes=attributes, native=native)
         self.values.take_into(records)
         records.size = size + _FIELD_BYTES * (len(events) + len(records.values))
+        if native is not None:
+            self.buffer.was_taken = self.buffer.was_taken or bool(native.events)
+            records.size += native.size
+            records.attributes += native.noted
         records.foreign, self.buffer.foreign = self.buffer.foreign, []
         if self.feed is not None:
             self.feed.handed_over()

@@ -12,16 +12,18 @@ import functools
 import itertools
 import linecache
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FrameType, TracebackType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from clew.events.columns import Place
 from clew.events.model import Source
 from clew.events.notebook_cells import file_of, shown_file
-from clew.events.records import FORWARD, OPTIMIZER
+from clew.events.vocabulary import FORWARD, OPTIMIZER
 from clew.frame_locals import some_locals
 from clew.machinery import MACHINERY
+
+if TYPE_CHECKING:
+    from clew.events.columns import Place
 
 # File, function, line, last line, column, last column.
 Position: TypeAlias = tuple[str, str, int, int, int, int]
@@ -69,6 +71,8 @@ class StackTree:
         # Code objects that a compiler made. This tree may hold the only references to them.
         self._made: list[CodeType] = []
         self._roots: dict[tuple[int, int], StackNode] = {}
+        # Called when code objects are dropped: their ids may be those of others from then on.
+        self.on_let_go: Callable[[], None] | None = None
 
     def root(self, thread: int, phase: int = FORWARD) -> StackNode:
         """Return the tree root of a recording's n-th thread."""
@@ -118,7 +122,7 @@ class StackTree:
             node.direct = direct
             path[:0] = id(code), frame.f_lasti
             if MACHINERY.phases.get(code) == OPTIMIZER:
-                closures = _functions_given(frame)
+                closures = functions_given(frame)
         if path:
             base.kids[tuple(path)] = node
         return node
@@ -141,6 +145,8 @@ class StackTree:
         The first of these nodes comes at `since` or later.
         """
         gone = set(map(id, codes))
+        if self.on_let_go is not None:
+            self.on_let_go()
         above: dict[int, StackNode] = {}
         positions: dict[int, Sequence[_Span]] = {}
         for node in self.nodes[since:]:
@@ -179,7 +185,7 @@ class StackTree:
 STACKS = StackTree()
 
 
-def _functions_given(frame: FrameType) -> list[CodeType]:
+def functions_given(frame: FrameType) -> list[CodeType]:
     """Return the code of functions passed to `optimizer.step`: they run the model again."""
     args, kwargs = some_locals(frame, ("args", "kwargs"))
     found: list[Any] = []
@@ -234,6 +240,8 @@ def lines_of(node: StackNode) -> tuple[Source, ...]:
 
 def place_of(node: StackNode, parent: int) -> Place:
     """Return the row of a node; `parent` is the row of the node above it."""
+    from clew.events.columns import Place  # which recording alone does without
+
     site = node.site or _site(node)
     if site is None:
         return Place(parent, "", "", 0, 0, 0, 0, True, node.phase, node.thread)

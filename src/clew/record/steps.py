@@ -5,9 +5,7 @@ A step is a train or an eval step by the `training` of the model that runs in it
 
 from __future__ import annotations
 
-from collections import Counter
-
-from clew.events.records import EVAL, TRAIN
+from clew.events.vocabulary import EVAL, TRAIN
 from clew.stream.modes import Modes
 
 
@@ -18,7 +16,7 @@ class Steps:
         self.number = 0
         # step -> "train" or "eval", for each in which a model ran
         self.modes = Modes()
-        self._counts: Counter[str] = Counter()
+        self._counts = {TRAIN: 0, EVAL: 0}
 
     def begin(self) -> int:
         """Begin the next step and return its number."""

@@ -22,21 +22,22 @@ def outside_memory(number: int) -> int:
 
 
 class Memory:
-    """The size of the memory of live tensors, and how many tensors lie on each."""
+    """The size of the memory of live tensors, and the references that are told when it is freed."""
 
     def __init__(self) -> None:
         self._sizes: dict[int, int] = {}
-        # id of a weak reference -> the memory of its tensor. The tensor table holds the reference
-        # itself, so that it can drop it when torch asks for that.
+        # id of a weak reference -> the memory whose end it tells. The tensor table holds the
+        # reference itself.
         self._references: dict[int, int] = {}
-        # memory -> tensors on it whose end is reported, and whether the memory is freed with the
-        # last of them: autograd may keep memory by itself
-        self._holders: dict[int, tuple[int, bool]] = {}
+        # memory that no recorded op made -> the first value on it
+        self._first_values: dict[int, int] = {}
         self._last_event = -1
 
     def learn(self, records: Records) -> None:
         """Learn the size of memory that no recorded op made."""
-        self._sizes |= {outside_memory(number): size for number, size in records.sizes.items()}
+        for number, (size, reference) in records.sizes.items():
+            self._sizes[outside_memory(number)] = size
+            self._references[reference] = outside_memory(number)
 
     def size(self, storage: int, value: int, needed: int) -> int:
         """Return the bytes of the memory of a new value, -1 where they are not known.
@@ -59,19 +60,18 @@ class Memory:
             for at, (storage, meta) in enumerate(zip(storages, metas, strict=True))
             if storage == own + 2 * at
         )
+        for at, storage in enumerate(storages):
+            if storage % 2 == 0:
+                self._first_values.setdefault(storage, first + at)
         return [known.get(storage, -1) for storage in storages]
 
-    def hold(self, storages: list[int], references: list[int | None], follows: list[int]) -> None:
-        """Count tensors on their memory, under the ids of their weak references.
-
-        `follows` says of each whether autograd follows it.
-        """
-        holders = self._holders
-        for storage, reference, is_followed in zip(storages, references, follows, strict=True):
-            if reference is not None:
-                self._references[reference] = storage
-                count, is_all = holders.get(storage, (0, storage % 2 == 1))
-                holders[storage] = (count + 1, is_all and not is_followed)
+    def hold(self, storages: list[int], references: list[int | None]) -> None:
+        """Learn which memory is freed with which references, by their ids."""
+        self._references.update(
+            (reference, storage)
+            for storage, reference in zip(storages, references, strict=True)
+            if reference is not None
+        )
 
     def freed(self, records: Records) -> list[tuple[int, int]]:
         """Return the first value on each freed memory, and the op before which it was freed."""
@@ -83,12 +83,11 @@ class Memory:
         values: list[int] = []
         for at, reference in enumerate(records.gone):
             storage = self._references.pop(id(reference), -1)
-            count, is_all = self._holders.pop(storage, (0, False))
-            if count > 1:
-                self._holders[storage] = (count - 1, is_all)
-            elif is_all:
+            own = storage // 2 if storage % 2 else -1
+            value = self._first_values.pop(storage, own) if storage >= 0 else -1
+            if value >= 0:
                 gone.append(at)
-                values.append(storage // 2)
+                values.append(value)
         seen = [
             (event, count if type(count) is int else count[0])
             for event, count in zip(events, records.events[SEEN::EVENT_FIELDS], strict=True)

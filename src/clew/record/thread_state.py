@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from clew.events.records import BACKWARD, RECOMPUTE, Unseen
+from clew.events.vocabulary import BACKWARD, RECOMPUTE, Unseen
 from clew.frame_locals import first_argument, some_locals
 from clew.keep.nesting import describe
 from clew.machinery import MACHINERY
@@ -94,6 +94,8 @@ class ThreadStates:
         self.by_ident: dict[int, ThreadState] = {}
         self.names: list[str] = []
         self._processes: dict[str, int] = {}
+        # Makes the state of a thread.
+        self.state_of: Callable[[Recorder, int, int], ThreadState] = ThreadState
 
     def of_thread(self, boundary: int = NO_FRAME) -> ThreadState:
         """Return the state of the running thread; make it if there is none."""
@@ -105,9 +107,9 @@ class ThreadStates:
             thread.release()
             thread = None
         if thread is None:
-            thread = self.by_ident[ident] = ThreadState(self._recorder, len(self.names), boundary)
+            thread = self.by_ident[ident] = self.state_of(self._recorder, len(self.names), boundary)
             self.names.append(thread.name)
-            thread.mute = self._recorder.halted
+            thread.set_mute(self._recorder.halted)
         return thread
 
     def of_process(self, name: str) -> int:
@@ -123,7 +125,7 @@ class ThreadStates:
     def mute(self) -> None:
         """Stop recording the ops of all threads."""
         for thread in self:
-            thread.mute = True
+            thread.set_mute(True)
 
     def open_calls(self, admitted: Callable[[int], bool]) -> list[Any]:
         """Return records of the module calls open now, of each thread until one is not admitted."""
@@ -132,6 +134,8 @@ class ThreadStates:
             for event, node, _, name, parent, start, number, inputs, named in thread.stack[1:]:
                 if not admitted(event):
                     break
+                if inputs is None:
+                    continue  # the native engine has its record
                 records += (event, name, node, parent, start, OPEN, number, inputs, named)
                 records += (None, None, None)
         return records
@@ -162,13 +166,19 @@ class ThreadState:
         thread = threading.current_thread()
         self.python_thread = weakref.ref(thread)
         self.name = thread.name
-        self._engine_root = STACKS.root(index, BACKWARD)
+        self.engine_root = STACKS.root(index, BACKWARD)
         root = STACKS.root(index)
         self.stack: list[Call] = [_outside(root, boundary)]
         # Whether the ops of this thread are recorded while ops are recorded at all.
         self.followed = False
-        # True while code of Clew or opaque code runs: then ops are not recorded.
+        # True while code of Clew or opaque code runs: then ops are not recorded. See `set_mute`.
         self.mute = False
+
+    def set_mute(self, mute: bool) -> None:
+        """Record nothing of this thread, or record it again."""
+        self.mute = mute
+        if self.recorder.on_mute is not None:
+            self.recorder.on_mute(self.index, mute)
 
     @property
     def outermost(self) -> nn.Module | None:
@@ -177,9 +187,9 @@ class ThreadState:
         return None if name is None else name.entry.ref()
 
     def release(self) -> None:
-        """Break the reference cycle between this object and its recorder."""
-        self.stack.clear()
-        del self.recorder
+        """Drop what is known of open calls; `Threads` drops this object."""
+        # Neither is taken away: a hook of a thread that still runs may be using them.
+        self.stack = self.stack[:1]
 
     def place(self, frame: FrameType | None) -> tuple[StackNode, int]:
         """Return the stack node of a frame and the id of the module call it runs in."""
@@ -189,9 +199,14 @@ class ThreadState:
         key: list[int] = []
         walker = frame
         while id(walker) != target:
-            if walker is None or walker.f_code is call_frame:
+            if walker is None:
                 return self._search(frame)
-            key += (id(walker.f_code), walker.f_lasti)
+            code = walker.f_code
+            if code is call_frame:
+                return self._search(frame)
+            # Faster than to extend it by both.
+            key.append(id(code))
+            key.append(walker.f_lasti)
             walker = walker.f_back
         node = top[NODE].kids.get(tuple(key))
         if node is None or node.direct:
@@ -205,7 +220,7 @@ class ThreadState:
             if frame is None:
                 if threading.get_ident() != self.ident:
                     # An engine thread that runs this thread's backward has a short stack.
-                    return STACKS.descend(self._engine_root, frames), -1
+                    return STACKS.descend(self.engine_root, frames), -1
                 self.abandon_above(0)
                 self.stack[0] = _outside(self.stack[0][NODE], NO_FRAME)
                 break

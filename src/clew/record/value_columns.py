@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from clew.events.columns import VALUE_COLUMNS, Ints
+from clew.record.record_tables import RecordTables
 from clew.record.storages import Memory, outside_memory, own_memory
-from clew.record.tables import RecordTables
-from clew.stream.records import SAME, VALUE_FIELDS, Records, Token, tokens_in
+from clew.stream.records import SAME, VALUE_FIELDS, NumberedToken, Records, Token, tokens_in
+
+if TYPE_CHECKING:
+    from clew.record.native_rows import NativeNumbers
 
 # A thread records an event with a token it has made within so many hand-overs, and so many values
 # of each are remembered for it.
@@ -31,9 +34,12 @@ class ValueColumns:
     def __init__(self, tables: RecordTables) -> None:
         self._tables = tables
         self._memory = Memory()
-        # Columns of the batch that is being made, and how many values came before it.
+        # Columns of the batch that is being made, but for values of the native engine, which come
+        # first; and how many values came before all of these.
         self.columns: dict[str, list[int]] = {}
         self._first = 0
+        self.native: dict[str, Ints] = {}
+        self._native_numbers: NativeNumbers | None = None
         # id of a token -> number of its value
         self.numbers: dict[int, int] = {}
         # value -> (storage, meta, grad, name, version, producer), for values that may still be used
@@ -50,8 +56,13 @@ class ValueColumns:
 
     def begin(self, records: Records) -> None:
         """Begin a batch with the values of some records."""
-        self._first += len(self.columns.get("version", ()))
+        first = self._first + len(self.columns.get("version", ()))
         self.columns = {name: [] for name in VALUE_COLUMNS}
+        self.native = {}
+        if records.native is not None:
+            self.native = self.native_numbers.learn(records.native, first)
+            first += len(self.native["version"])
+        self._first = first
         self._memory.learn(records)
         tokens, versions, storages, *facts, grads, producers, names, references = (
             records.values[field::VALUE_FIELDS] for field in range(VALUE_FIELDS)
@@ -93,7 +104,7 @@ class ValueColumns:
             zip(numbers, zip(places, metas, grads, named, versions, producers, strict=True),
                 strict=True)
         )  # fmt: skip
-        self._memory.hold(places, references, grads)
+        self._memory.hold(places, references)
 
     def _follow_shared(
         self, shared: dict[int, int], first: int, places: list[int], versions: list[Any],
@@ -125,6 +136,30 @@ class ValueColumns:
     def next_number(self) -> int:
         """Return the number that the next value gets."""
         return self._first + len(self.columns["version"])
+
+    @property
+    def native_numbers(self) -> NativeNumbers:
+        """Return the numbers that rows and values of the native engine have here."""
+        if self._native_numbers is None:
+            from clew.record.native_rows import NativeNumbers  # which loads torch
+
+            self._native_numbers = NativeNumbers(self._tables)
+        return self._native_numbers
+
+    def number(self, token: Token) -> int | None:
+        """Return the number of the value of a token, None if it has none."""
+        if type(token) is NumberedToken:
+            return self.native_numbers.value(token.number)
+        return self.numbers.get(id(token))
+
+    def arrays(self) -> dict[str, Any]:
+        """Return the columns of all values of the batch."""
+        if not self.native:
+            return dict(self.columns)
+        return {
+            name: np.concatenate((self.native[name], np.array(column, np.int64)))
+            for name, column in self.columns.items()
+        }
 
     def append(
         self, storage: int, version: int, meta: int, grad: int, producer: int, name: int
@@ -191,7 +226,14 @@ class ValueColumns:
     def freed(self, records: Records) -> Ints:
         """Mark values whose memory was freed; return those of earlier batches, with the op."""
         earlier: list[tuple[int, int]] = []
-        for number, event in self._memory.freed(records):
+        freed = self._memory.freed(records)
+        if records.native is not None:
+            values, events = self.native_numbers.freed(records.native)
+            start = self._first - len(self.native["freed"])
+            is_here = values >= start
+            self.native["freed"][values[is_here] - start] = events[is_here]
+            earlier += zip(values[~is_here].tolist(), events[~is_here].tolist(), strict=True)
+        for number, event in freed:
             if number >= self._first:
                 self.columns["freed"][number - self._first] = event
             else:
@@ -223,7 +265,10 @@ class ValueColumns:
         self._memory.forget(storages)
         self.unencoded.clear()
         self._renewed.clear()
-        return np.array([number for number in before if number not in used], np.int64)
+        gone = np.array([number for number in before if number not in used], np.int64)
+        if records.native is None:
+            return gone
+        return np.append(gone, self.native_numbers.gone(records.native))
 
 
 def _since(writes: list[tuple[int, int, int, int]], event: float) -> list[Any]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
-from clew.address import Address, compile_pattern, matches_op
+from clew.address import Address, compile_path, matches_op
 from clew.events.labels import is_made_of, is_named
-from clew.events.records import Label
+from clew.events.vocabulary import Label
 from clew.request.callbacks import Callbacks
 from clew.request.ledger import Ledger
 from clew.request.request import Request
@@ -22,6 +23,7 @@ from clew.request.request import Request
 CALL_GRADIENTS = ("grad", "grad_in")
 TENSOR_ROLES = ("grad", "param", "buffer", "update", "state")
 _SIDES = (None, "in", "out")
+_ADDRESS = attrgetter("address")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,45 +81,107 @@ class OpInterest(NamedTuple):
     with_callbacks: tuple[Asked, ...]
 
 
+class _Modules:
+    """What is wanted of the calls of modules, by the paths of these."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+        self.gradients: list[Address] = []
+        # By number and count of names: a module that gets another name is asked about anew.
+        self._known: dict[tuple[int, int], ModuleInterest] = {}
+
+    def add(self, asked: Asked) -> None:
+        if asked.address.role in _SIDES:
+            self.asked.append(asked)
+        if asked.address.role in CALL_GRADIENTS:
+            self.gradients.append(asked.address)
+
+    def of(self, name: NameOfModule) -> ModuleInterest:
+        key = name.index, len(name.entry.names)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._find([name.path, *name.entry.paths])
+        return found
+
+    def _find(self, paths: list[str]) -> ModuleInterest:
+        meant = [(a, path) for a in self.asked if (path := _first(a.address, paths)) is not None]
+        return ModuleInterest(
+            tuple(a.address for a, _ in meant if _is_kept(a, "in")),
+            tuple(a.address for a, _ in meant if _is_kept(a, "out")),
+            tuple(a for a in self.gradients if _first(a, paths) is not None),
+            tuple((a, path) for a, path in meant if _has_callbacks(a, "in")),
+            tuple((a, path) for a, path in meant if _has_callbacks(a, "out")),
+        )
+
+
+class _Ops:
+    """What is wanted of ops, by their names."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+        # By id, with the op, so that no other gets its id.
+        self._known: dict[int, tuple[Any, OpInterest]] = {}
+
+    def add(self, asked: Asked) -> None:
+        if asked.address.role in _SIDES:
+            self.asked.append(asked)
+
+    def of(self, op: Any) -> OpInterest:
+        known = self._known.get(id(op))
+        if known is None:
+            known = self._known[id(op)] = op, self._find(str(op))
+        return known[1]
+
+    def _find(self, name: str) -> OpInterest:
+        meant = [a for a in self.asked if matches_op(a.address.path, name)]
+        return OpInterest(
+            tuple(a.address for a in meant if _is_kept(a, "in")),
+            tuple(a.address for a in meant if _is_kept(a, "out")),
+            tuple(a for a in meant if a.callbacks is not None),
+        )
+
+
 class Interest:
     """What a recording wants, by op, module, tensor and label; in `ledger` what became of it."""
 
     def __init__(self, asked: Iterable[Asked] = ()) -> None:
         self.asked = tuple(asked)
-        self.ledger = Ledger(a.address for a in self.asked)
-        sided = [a for a in self.asked if a.address.role in _SIDES]
-        self._paths = [a for a in sided if a.address.kind == "path"]
-        self._ops = [a for a in sided if a.address.kind == "op"]
-        paths = [a.address for a in self.asked if a.address.kind == "path"]
-        self._call_gradients = [a for a in paths if a.role in CALL_GRADIENTS]
-        self._tensors = [(a, compile_pattern(a.path)) for a in paths if a.role in TENSOR_ROLES]
-        # Whether anything is wanted at all, so that nobody has to ask for each op or call.
-        self.keeps_calls = any(a.keeps for a in self._paths)
-        self.keeps_ops = any(a.keeps for a in self._ops)
-        self.takes_inputs = any(_has_callbacks(a, "in") for a in self._paths)
-        self.takes_calls = any(a.callbacks is not None for a in self._paths)
-        self.takes_ops = any(a.callbacks is not None for a in self._ops)
-        self.follows_tensors = bool(self._tensors or self._call_gradients)
-        # By number and count of names: a module that gets another name is asked about anew.
-        self._of_module: dict[tuple[int, int], ModuleInterest] = {}
-        # By id, with the op, so that no other gets its id.
-        self._of_op: dict[int, tuple[Any, OpInterest]] = {}
+        self.ledger = Ledger(map(_ADDRESS, self.asked))
+        self._modules = _Modules()
+        self._ops = _Ops()
+        self._tensors: list[tuple[Address, Callable[[str], bool]]] = []
         self._of_label: dict[Label, tuple[Asked, ...]] = {}
+        # Whether anything is wanted at all, so that nobody has to ask for each op or call.
+        self.keeps_calls = self.keeps_ops = False
+        self.takes_inputs = self.takes_calls = self.takes_ops = False
+        # Loops and no generators: most traces ask for nothing.
+        for asked_for in self.asked:
+            self._add(asked_for)
+        for call in self._modules.asked:
+            self.keeps_calls |= call.keeps
+            self.takes_inputs |= _has_callbacks(call, "in")
+            self.takes_calls |= call.callbacks is not None
+        for op in self._ops.asked:
+            self.keeps_ops |= op.keeps
+            self.takes_ops |= op.callbacks is not None
+        self.follows_tensors = bool(self._tensors or self._modules.gradients)
+
+    def _add(self, asked: Asked) -> None:
+        address = asked.address
+        if address.kind == "op":
+            self._ops.add(asked)
+        elif address.kind == "path":
+            self._modules.add(asked)
+            if address.role in TENSOR_ROLES:
+                self._tensors.append((address, compile_path(address.path)))
 
     def of_module(self, name: NameOfModule) -> ModuleInterest:
         """Return what is wanted of the calls of a module."""
-        key = name.index, len(name.entry.names)
-        found = self._of_module.get(key)
-        if found is None:
-            found = self._of_module[key] = self._find_module([name.path, *name.entry.paths])
-        return found
+        return self._modules.of(name)
 
     def of_op(self, op: Any) -> OpInterest:
         """Return what is wanted of an op, whose text is its name."""
-        known = self._of_op.get(id(op))
-        if known is None:
-            known = self._of_op[id(op)] = op, self._find_op(str(op))
-        return known[1]
+        return self._ops.of(op)
 
     def of_tensor(self, path: str) -> list[Address]:
         """Return the addresses, each with a role, that name a parameter or buffer."""
@@ -131,24 +195,6 @@ class Interest:
             found = tuple(a for a in self.asked if test(a.address, label))
             self._of_label[label] = found
         return found
-
-    def _find_module(self, paths: list[str]) -> ModuleInterest:
-        meant = [(a, path) for a in self._paths if (path := _first(a.address, paths)) is not None]
-        return ModuleInterest(
-            tuple(a.address for a, _ in meant if _is_kept(a, "in")),
-            tuple(a.address for a, _ in meant if _is_kept(a, "out")),
-            tuple(a for a in self._call_gradients if _first(a, paths) is not None),
-            tuple((a, path) for a, path in meant if _has_callbacks(a, "in")),
-            tuple((a, path) for a, path in meant if _has_callbacks(a, "out")),
-        )
-
-    def _find_op(self, name: str) -> OpInterest:
-        meant = [a for a in self._ops if matches_op(a.address.path, name)]
-        return OpInterest(
-            tuple(a.address for a in meant if _is_kept(a, "in")),
-            tuple(a.address for a in meant if _is_kept(a, "out")),
-            tuple(a for a in meant if a.callbacks is not None),
-        )
 
 
 def interest_of(request: Request, is_variable: Callable[[Address], bool]) -> Interest:
@@ -179,4 +225,4 @@ def _has_callbacks(asked: Asked, side: str) -> bool:
 
 def _first(address: Address, paths: list[str]) -> str | None:
     """Return the first path that an address names."""
-    return next(filter(compile_pattern(address.path), paths), None)
+    return next(filter(compile_path(address.path), paths), None)

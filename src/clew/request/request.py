@@ -9,18 +9,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from clew.address import Address, parse, split_rank
 from clew.errors import ClewError
-from clew.events.live import Listener
 from clew.events.outputs import Hdf5, check_out
+from clew.events.vocabulary import ENGINES, LEVELS, VALUES
 from clew.request.callbacks import Callbacks
 from clew.request.exist import checked_exist
 from clew.request.limits import Limits, Schedule
 
-LEVELS = ("values", "modules", "ops")
-VALUES = ("meta", "stats", "full")
+if TYPE_CHECKING:
+    from clew.events.live_events import Listener
+
 COMPILED = ("opaque", "eager")
 _LIMITS = Limits()
 
@@ -30,7 +31,7 @@ class Request:
     """What `clew.trace` was asked for.
 
     `followed` has the addresses with callbacks, by their texts. `live` is True for the log that is
-    printed.
+    printed. `last_steps` says how many steps are kept at least, None for all.
     """
 
     level: str
@@ -47,6 +48,8 @@ class Request:
     redact: bool
     name: str | None
     watch: tuple[str, ...] = ()
+    engine: str = "auto"
+    last_steps: int | None = None
 
     @property
     def addresses(self) -> list[Address]:
@@ -67,6 +70,19 @@ class Request:
         )
 
 
+def engine_of_environment() -> str:
+    """Return the engine that CLEW_ENGINE names, "auto" if it is not set."""
+    named = os.environ.get("CLEW_ENGINE") or "auto"
+    if named not in ENGINES:
+        raise ClewError(f"CLEW_ENGINE={named!r} is not one of {', '.join(ENGINES)}")
+    return named
+
+
+def is_disabled() -> bool:
+    """Return whether CLEW_DISABLE switches all recording off."""
+    return os.environ.get("CLEW_DISABLE", "0") not in ("", "0")
+
+
 def request_of(
     level: str,
     values: str,
@@ -82,20 +98,23 @@ def request_of(
     limits: Any,
     redact: bool,
     name: str | None,
+    engine: str,
 ) -> Request:
     """Check the arguments of `clew.trace`."""
     for what, given, allowed in (
         ("level", level, LEVELS),
         ("values", values, VALUES),
         ("compiled", compiled, COMPILED),
+        ("engine", engine, ENGINES),
     ):
         if given not in allowed:
             options = ", ".join(repr(option) for option in allowed)
             raise ClewError(f"{what}={given!r} is not one of {options}")
-    if out is not False:
+    if out is not False and out is not None:
         _check("out", out, (str, os.PathLike, Hdf5), "a path or a URL, False to keep nothing")
         check_out(out)
-    _check("limits", limits, (Limits,), "clew.Limits(...)")
+    if limits is not None:
+        _check("limits", limits, (Limits,), "clew.Limits(...)")
     if schedule is not None and not callable(schedule):
         raise ClewError(f"schedule={schedule!r}: give clew.schedule(...), or None")
     request = Request(
@@ -103,7 +122,7 @@ def request_of(
         [parse(text) for text in _texts("capture", capture, "addresses such as 'layers.0:in'")],
         followed_addresses(callbacks, gather), gather, _checked_live(live), compiled,
         out, checked_exist(exist), schedule, limits or _LIMITS, redact, name,
-        _texts("watch", watch, "names of variables"),
+        _texts("watch", watch, "names of variables"), engine,
     )  # fmt: skip
     if gather is not None:
         _check_gathered(request.addresses)
@@ -121,7 +140,7 @@ def _check_gathered(addresses: Iterable[Address]) -> None:
 
 
 def _check(what: str, given: Any, classes: tuple[type, ...], wanted: str) -> None:
-    if given is not None and not isinstance(given, classes):
+    if not isinstance(given, classes):
         raise ClewError(f"{what}={given!r}: give {wanted}, or None")
 
 
@@ -150,13 +169,15 @@ def followed_addresses(callbacks: Any, gather: Any) -> dict[str, tuple[Address, 
     """Check the addresses with callbacks, and parse them."""
     if gather is not None and (type(gather) is not int or gather < 1):
         raise ClewError(f"gather={gather!r}: give the number of steps between two gathers, or None")
-    if callbacks is not None and not isinstance(callbacks, Mapping):
+    if callbacks is None:
+        return {}
+    if not isinstance(callbacks, Mapping):
         raise ClewError(
             f"callbacks is of type {type(callbacks).__name__}; "
             "give a dict of address to clew.Callbacks"
         )
     found = {}
-    for text, given in (callbacks or {}).items():
+    for text, given in callbacks.items():
         if not isinstance(given, Callbacks):
             raise ClewError(
                 f"callbacks[{text!r}] is of type {type(given).__name__}; "
@@ -176,13 +197,14 @@ def followed_addresses(callbacks: Any, gather: Any) -> dict[str, tuple[Address, 
 
 def models_of(model: Any, module_class: type) -> dict[str, Any]:
     """Return the models that give the names, by the path of each."""
-    models = {"": model} if isinstance(model, module_class) else model
-    if models is None:
+    if model is None:
         return {}
-    if isinstance(models, Mapping) and all(
-        isinstance(name, str) and isinstance(m, module_class) for name, m in models.items()
+    if isinstance(model, module_class):
+        return {"": model}
+    if isinstance(model, Mapping) and all(
+        isinstance(name, str) and isinstance(m, module_class) for name, m in model.items()
     ):
-        return dict(models)
+        return dict(model)
     raise ClewError(
         f"model is of type {type(model).__name__}; give an nn.Module, a dict of name to nn.Module, "
         "or None to name modules by their class"

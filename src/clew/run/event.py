@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 from clew.events.columns import IN, OUT
 from clew.events.model import Data, Source
 from clew.events.notebook_port import Shown
-from clew.events.records import KINDS, PHASES
+from clew.events.vocabulary import KINDS, PHASES
 from clew.plain_text import plain
 from clew.run.value import Values
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 class Event(Shown):
-    """One thing that happened: a module call, an op, a named value, a step, a note.
+    """One thing that happened: a module call, an op, a composite, a named value, a step, a note.
 
     `id` is unique within a rank, `row` in the whole run. `start` and `duration` are seconds, from
-    the beginning of the run. `parent` is the module call it ran in. `arguments` has the constants
-    as well as the tensors of `inputs`. `forward` is, for an op of the backward pass, the forward op
-    it belongs to. `source` is the line of user code it came from, `stack` the whole call stack,
-    outermost first.
+    the beginning of the run. `parent` is the module call or the composite it ran in. `arguments`
+    has the constants as well as the tensors of `inputs`. `forward` is, for an op of the backward
+    pass, the forward op it belongs to. `source` is the line of user code it came from, `stack` the
+    whole call stack, outermost first.
     """
 
     __slots__ = ("_made", "_run", "row")
@@ -45,7 +45,8 @@ class Event(Shown):
 
     @property
     def parent(self) -> Event | None:
-        row = int(self._run.parent_row[self.row])
+        composite = int(self._run.composite_row[self.row])
+        row = composite if composite >= 0 else int(self._run.parent_row[self.row])
         return self._run.event(row) if row >= 0 else None
 
     @property

@@ -27,8 +27,8 @@ from clew.events.columns import (
     Tensor,
 )
 from clew.events.op_names import UNINITIALISED, bare_op
-from clew.events.records import GATHERED, KINDS, LABELLED, MODULE, NOTE, OP, PHASES, PREFIX
 from clew.events.tensor_text import short_dtype
+from clew.events.vocabulary import GATHERED, KINDS, LABELLED, MODULE, NOTE, OF_OPS, PHASES, PREFIX
 from clew.run.lookup import numbered, used_rows
 from clew.run.value_stats import StatColumns, over_outputs
 
@@ -48,11 +48,11 @@ class EventTensors:
 
 def event_tensors(c: Columns) -> EventTensors:
     """Return the tensors of all events."""
-    used, at = used_rows(len(c.templates), c.template)
-    leaves = [c.templates[number].tensors for number in used]
+    # Templates of constants that differ in each call grow with the run: no table of all of them.
+    used, template = np.unique(c.template, return_inverse=True)
+    leaves = [c.templates[number].tensors for number in used.tolist()]
     sizes = np.array([len(of_one) for of_one in leaves], dtype=np.int64)
     roles = np.array([leaf.role != IN for of_one in leaves for leaf in of_one], dtype=bool)
-    template = at[c.template]
     counts: Ints = sizes[template] if len(template) else template
     starts = np.cumsum(counts) - counts
     event = np.repeat(np.arange(len(c.id)), counts)
@@ -65,14 +65,14 @@ def event_tensors(c: Columns) -> EventTensors:
 
 def direct_tensors(c: Columns, tensors: EventTensors) -> EventTensors:
     """Return the tensors of all events that are not inside an object."""
-    used, at = used_rows(len(c.templates), c.template)
-    held = [c.templates[number].held() for number in used]
+    used, template = np.unique(c.template, return_inverse=True)
+    held = [c.templates[number].held() for number in used.tolist()]
     direct = [[h is None for leaf, h in pairs if leaf.constant is Tensor] for pairs in held]
     if all(map(all, direct)):
         return tensors
     sizes = np.array([len(of_one) for of_one in direct], dtype=np.int64)
     flags = np.array([flag for of_one in direct for flag in of_one], dtype=bool)
-    first = (np.cumsum(sizes) - sizes)[at[c.template]]
+    first = (np.cumsum(sizes) - sizes)[template]
     starts = np.cumsum(tensors.counts) - tensors.counts
     within = np.arange(len(tensors.event)) - starts[tensors.event]
     kept = flags[first[tensors.event] + within]
@@ -98,7 +98,7 @@ def event_table(
     files, functions = _coded([p.file for p in places]), _coded([p.function for p in places])
     place, source = at[c.place], at[source]
     names = event_names(c, derived.call)
-    labelled = np.isin(c.kind, (MODULE, OP, *LABELLED))
+    labelled = np.isin(c.kind, (MODULE, *OF_OPS, *LABELLED))
     inputs, outputs = _looks(c, tensors, ref_meta)
     return {
         "id": c.id,
@@ -140,7 +140,7 @@ def output_stats(c: Columns, stats: StatColumns, tensors: EventTensors, rows: In
 def gives_uninitialised(c: Columns) -> Any:
     """Return for each event whether its results are uninitialised memory."""
     ops = np.array([*(bare_op(name) in UNINITIALISED for name in c.ops), False], dtype=bool)
-    return ops[np.where(c.kind == OP, c.subject, len(c.ops))]
+    return ops[np.where(np.isin(c.kind, OF_OPS), c.subject, len(c.ops))]
 
 
 def numbers_of_tables(c: Columns, tensors: EventTensors) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def _subject_texts(c: Columns, kind: int, subject: int) -> tuple[str, str, str]:
     if kind == MODULE:
         module = c.modules[subject]
         return module.cls, f"{written(module.path)}#", ""
-    if kind == OP:
+    if kind in OF_OPS:
         return c.ops[subject], f"op:{c.ops[subject]}#", ""
     if kind == PREFIX:
         label = c.labels[subject]

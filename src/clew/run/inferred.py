@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from clew.events.columns import IN, OUT
-from clew.events.records import BACKWARD, OP
+from clew.events.vocabulary import BACKWARD, OP
 
 if TYPE_CHECKING:
     from clew.run.run import Run

@@ -18,7 +18,8 @@ from clew.events.columns import (
     Derived,
     Ints,
 )
-from clew.run.derive import State, derive
+from clew.run.derive import derive
+from clew.run.derive_state import State
 from clew.run.lookup import Rows, find
 
 # Events derived at a time, so that temporary arrays stay small and are freed.

@@ -8,6 +8,7 @@ so that ranks can be compared.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +24,7 @@ from clew.events.columns import (
     Ints,
     ModuleRow,
 )
-from clew.events.records import LABELLED, MODULE, NOTE, OP, Kept
+from clew.events.vocabulary import COMPOSITE, LABELLED, MODULE, NOTE, OF_OPS, Kept
 from clew.run.event_table import ranks
 from clew.run.lookup import find
 from clew.run.value_stats import numbers_with_data
@@ -37,9 +38,14 @@ class Joined:
     derived: Derived
     rank: Ints
     parent_row: Ints
+    composite_row: Ints
     owner_row: Ints
     forward_row: Ints
     producer_row: Ints
+
+
+# The arrays of `Joined`.
+_ROWS = ("rank", "parent_row", "composite_row", "owner_row", "forward_row", "producer_row")
 
 
 def joined(parts: list[tuple[Columns, Derived]]) -> Joined:
@@ -69,10 +75,7 @@ def joined(parts: list[tuple[Columns, Derived]]) -> Joined:
         sources={f: text for p in reversed(pieces) for f, text in p.columns.sources.items()},
         gaps=list(dict.fromkeys(gap for p in pieces for gap in p.columns.gaps)),
     )
-    rows = {
-        name: np.concatenate([getattr(p, name) for p in pieces])
-        for name in ("rank", "parent_row", "owner_row", "forward_row", "producer_row")
-    }
+    rows = {name: np.concatenate([getattr(p, name) for p in pieces]) for name in _ROWS}
     return Joined(columns, Derived(**facts, **tables.texts()), **rows)
 
 
@@ -93,20 +96,41 @@ def _rows(c: Columns, derived: Derived, first: int = 0) -> Joined:
         rows = find(c.id, ids)
         return np.where((ids >= 0) & (rows >= 0), rows + first, -1)
 
+    parent, composite = _nesting(c)
     return Joined(
         c,
         derived,
         ranks(c, c.rank),
-        moved(c.parent),
+        np.where(parent >= 0, parent + first, -1),
+        np.where(composite >= 0, composite + first, -1),
         moved(derived.owner),
         moved(derived.forward),
         moved(c.producer),
     )
 
 
+def _nesting(c: Columns) -> tuple[Ints, Ints]:
+    """Return for each row the module call it ran in, and the innermost composite; -1 for none."""
+    around = np.where(c.parent >= 0, find(c.id, c.parent), -1)
+    is_inside = (around >= 0) & (c.kind[around] == COMPOSITE)
+    composite = np.where(is_inside, around, -1)
+    parent = around
+    while is_inside.any():
+        parent = np.where(is_inside, around[parent], parent)
+        is_inside = (parent >= 0) & (c.kind[parent] == COMPOSITE)
+    return parent, composite
+
+
 def _first_rows(parts: list[tuple[Columns, Derived]]) -> list[int]:
     sizes = [len(c.id) for c, _ in parts]
     return [sum(sizes[:n]) for n in range(len(sizes))]
+
+
+# The tables that all ranks share.
+_TABLES = (
+    "ops", "notes", "labels", "templates", "metas", "errors", "value_names", "modules",
+    "generators",
+)  # fmt: skip
 
 
 class _Numbered:
@@ -131,10 +155,8 @@ class _Tables:
     """Tables of all ranks, and the new number of each rank's rows."""
 
     def __init__(self) -> None:
-        self._ops, self._notes, self._labels = _Numbered(), _Numbered(), _Numbered()
-        self._templates, self._metas, self._errors = _Numbered(), _Numbered(), _Numbered()
-        self._value_names, self._modules, self._paths = _Numbered(), _Numbered(), _Numbered()
-        self._prefixes, self._generators = _Numbered(), _Numbered()
+        # By the names of the columns' tables.
+        self._numbered: defaultdict[str, _Numbered] = defaultdict(_Numbered)
         self._objects: dict[tuple[str, str], int] = {}
         self._places: list[object] = []
         self._threads: list[str] = []
@@ -145,10 +167,10 @@ class _Tables:
 
     def moved(self, c: Columns) -> Columns:
         """Return a rank's columns with the numbers of the joined tables."""
-        metas = self._metas.numbers(c.metas, lambda meta: meta)
-        names = self._value_names.numbers(c.value_names, str)
-        templates = self._templates.numbers(c.templates, repr)
-        errors = self._errors.numbers(c.errors, str)
+        metas = self._numbered["metas"].numbers(c.metas, lambda meta: meta)
+        names = self._numbered["value_names"].numbers(c.value_names, str)
+        templates = self._numbered["templates"].numbers(c.templates, repr)
+        errors = self._numbered["errors"].numbers(c.errors, str)
         modules = self._moved_modules(c)
         first_place = len(self._places)
         self._first_place.append(first_place)
@@ -165,16 +187,16 @@ class _Tables:
         subject = c.subject.copy()
         for kinds, numbers in (
             ((MODULE,), modules),
-            ((OP,), self._ops.numbers(c.ops, str)),
-            ((NOTE,), self._notes.numbers(c.notes, str)),
-            (LABELLED, self._labels.numbers(c.labels, lambda label: label)),
+            (OF_OPS, self._numbered["ops"].numbers(c.ops, str)),
+            ((NOTE,), self._numbered["notes"].numbers(c.notes, str)),
+            (LABELLED, self._numbered["labels"].numbers(c.labels, lambda label: label)),
         ):
             mine = np.isin(c.kind, kinds)
             subject[mine] = numbers[subject[mine]]
         values, refs = self._values, self._refs
         self._values += len(c.meta)
         self._refs += len(c.refs)
-        at_value = (c.kind == OP) & (c.number <= -2)
+        at_value = np.isin(c.kind, OF_OPS) & (c.number <= -2)
         storages, storage = np.unique(c.storage, return_inverse=True)
         self._storages += len(storages)
         return replace(
@@ -189,7 +211,7 @@ class _Tables:
             meta=metas[c.meta],
             value_name=names[c.value_name],
             storage=storage + self._storages - len(storages),
-            generator=self._generators.numbers(c.generators, str)[c.generator],
+            generator=self._numbered["generators"].numbers(c.generators, str)[c.generator],
         )
 
     def _moved_modules(self, c: Columns) -> Ints:
@@ -206,15 +228,15 @@ class _Tables:
             )
             for module in c.modules
         ]
-        numbers = self._modules.numbers(rows, lambda row: row)
+        numbers = self._numbered["modules"].numbers(rows, lambda row: row)
         for path, owner, size in c.parameters:
             self._parameters.setdefault(path, (path, int(numbers[owner]), size))
         return numbers
 
     def moved_derived(self, derived: Derived, number: int) -> Derived:
         """Return a rank's derived facts with the numbers of the joined tables."""
-        paths = self._paths.numbers(derived.paths, str)
-        prefixes = self._prefixes.numbers(derived.prefixes, str)
+        paths = self._numbered["paths"].numbers(derived.paths, str)
+        prefixes = self._numbered["prefixes"].numbers(derived.prefixes, str)
         first = self._first_place[number]
         return replace(
             derived,
@@ -226,16 +248,15 @@ class _Tables:
     def lists(self) -> dict[str, Any]:
         """Return the joined tables."""
         return {
-            "ops": self._ops.rows, "notes": self._notes.rows, "labels": self._labels.rows,
-            "templates": self._templates.rows, "metas": self._metas.rows,
-            "errors": self._errors.rows, "value_names": self._value_names.rows,
-            "modules": self._modules.rows, "places": self._places, "threads": self._threads,
-            "parameters": list(self._parameters.values()), "generators": self._generators.rows,
-        }  # fmt: skip
+            **{name: self._numbered[name].rows for name in _TABLES},
+            "places": self._places,
+            "threads": self._threads,
+            "parameters": list(self._parameters.values()),
+        }
 
     def texts(self) -> dict[str, Any]:
         """Return the texts that derived columns point at."""
-        return {"paths": self._paths.rows, "prefixes": self._prefixes.rows}
+        return {name: self._numbered[name].rows for name in ("paths", "prefixes")}
 
 
 class _KeptOfRanks(Mapping[int, Kept]):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from clew.events.columns import Ints, Place
-from clew.events.records import BACKWARD
+from clew.events.vocabulary import BACKWARD
 
 # Where torch makes checkpoints.
 _CHECKPOINT = ("torch/utils/checkpoint.py", "torch\\utils\\checkpoint.py")

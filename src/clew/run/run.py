@@ -17,9 +17,18 @@ import numpy as np
 from clew.errors import ClewError
 from clew.events.columns import EVENT_COLUMNS, IN, OUT, Columns, Derived, Ints, Place, Tensor
 from clew.events.model import Gap, Source
-from clew.events.records import GATHERED, KINDS, LABELLED, MODULE, OP, PHASES, STEP, Label, Unseen
+from clew.events.vocabulary import (
+    GATHERED,
+    KINDS,
+    LABELLED,
+    MODULE,
+    OP,
+    PHASES,
+    STEP,
+    Label,
+    Unseen,
+)
 from clew.run.coverage import opaque_kernels
-from clew.run.derive import derive_all
 from clew.run.event import Event, Events
 from clew.run.event_table import (
     EventNames,
@@ -72,6 +81,8 @@ class Run:
         for rank, source in self._sources.items():
             columns = source() if callable(source) else source
             if columns.derived is None:
+                from clew.run.derive import derive_all  # which traces of today's format need not
+
                 columns.derived = derive_all(columns)
             found.append((columns, columns.derived))
             self._sources[rank] = columns
@@ -232,6 +243,14 @@ class Run:
         return self._joined.parent_row
 
     @property
+    def composite_row(self) -> Ints:
+        """Return for each row the row of the innermost composite it ran in, -1 for none.
+
+        The composite itself ran in the same module call.
+        """
+        return self._joined.composite_row
+
+    @property
     def owner_row(self) -> Ints:
         """Return for each row the row of the module call it belongs to, -1 outside any.
 
@@ -292,6 +311,18 @@ class Run:
         for row, parent in enumerate(self.parent_row.tolist()):
             found.setdefault(parent, []).append(row)
         return found
+
+    def rows_in(self, row: int) -> list[int]:
+        """Return the rows directly in a row, in order; `children` costs less if all are needed."""
+        order, parents = self._by_parent
+        first, end = np.searchsorted(parents, [row, row + 1])
+        inside: list[int] = order[first:end].tolist()
+        return inside
+
+    @cached_property
+    def _by_parent(self) -> tuple[Ints, Ints]:
+        order = np.argsort(self.parent_row, kind="stable")
+        return order, self.parent_row[order]
 
     def table(self) -> dict[str, Any]:
         """Return the event table: every fact as a column, as SQL engines see it in the files."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from clew.events.columns import Meta
-    from clew.events.records import Kept
+    from clew.events.vocabulary import Kept
     from clew.run.event import Event
     from clew.run.run import Run
 
@@ -110,10 +110,7 @@ class Value(Shown):
 
     @property
     def freed(self) -> int | None:
-        """Return the id of the first op that ran after its memory was freed, None if not known.
-
-        It is not known where autograd may have kept the memory alive.
-        """
+        """Return the id of the first op that ran after its memory was freed, None if none did."""
         event = int(self._run.freed[self.number])
         return event if event >= 0 else None
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from clew.events.records import Kept
+from clew.events.vocabulary import Kept
 
 NUMBERS = ("min", "max", "mean", "std", "norm")
 COUNTS = ("nan", "inf", "zeros", "count")

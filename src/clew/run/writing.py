@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from clew.events.columns import EVENT_COLUMNS, Columns, Ints
-from clew.events.records import Kept
-from clew.run.derive import State, derive
+from clew.events.vocabulary import Kept
+from clew.run.derive import derive
+from clew.run.derive_state import State
 from clew.run.event_table import event_table, event_tensors, numbers_of_tables, output_stats, ranks
 from clew.run.lookup import find
 from clew.run.value_stats import stat_columns
@@ -37,11 +38,13 @@ class LiveEventRows:
         tensors = event_tensors(batch)
         numbers, at = np.unique(tensors.value, return_inverse=True)
         metas = self._state.values["meta"][find(self._state.values["number"], numbers)]
-        kept = {i: self._kept[n] for i, n in enumerate(numbers.tolist()) if n in self._kept}
+        known = self._kept
+        kept = {i: known[n] for i, n in enumerate(numbers.tolist()) if n in known} if known else {}
         stats = output_stats(batch, stat_columns(kept, len(numbers)), tensors, at)
         self._state.forget(gone, batch.id[batch.end < 0])
-        for number in gone.tolist():
-            self._kept.pop(number, None)
+        if self._kept:
+            for number in gone.tolist():
+                self._kept.pop(number, None)
         return {
             **event_table(batch, derived, ranks(batch, batch.rank), tensors, metas[at]),
             **numbers_of_tables(batch, tensors),

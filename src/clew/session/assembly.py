@@ -7,29 +7,29 @@ watched variables. They share one `Interest` and mark its ledger.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clew.address import Address, compile_pattern
+from clew.address import Address, compile_path
 from clew.callbacks.apply import Named
-from clew.keep.keeper import Keeper
 from clew.observe.dataloader import LoaderSource, WorkerPlan
-from clew.observe.gradients import GradSource
 from clew.observe.tap_source import TapSource
 from clew.record.gaps import Gaps
 from clew.record.recorder import Recorder
 from clew.record.steps import Steps
-from clew.request.interest import interest_of
+from clew.request.interest import Interest, interest_of
 from clew.request.request import Request
 from clew.session.worker_start import begin_worker
-from clew.store.format.payload_numpy import decode
-from clew.store.read.worker_files import WorkerFiles
-from clew.stream.batch import Observer
 from clew.torch_compat import is_compiling, keep_from_dynamo
 
 if TYPE_CHECKING:
     from clew.callbacks.gather import Gather
+    from clew.keep.keeper import Keeper
+    from clew.observe.gradients import GradSource
     from clew.observe.variables.captured import VariableSource
     from clew.observe.variables.watched import WatchSource
+    from clew.store.read.worker_files import WorkerFiles
+    from clew.stream.batch import Observer
 
 
 class Assembly:
@@ -49,21 +49,21 @@ class Assembly:
         self.interest = interest = interest_of(
             request, lambda address: has_model and self._may_be_variable(address)
         )
-        keeper = Keeper(
-            request.values, interest, recorder.values.budget, gaps.add, recorder.values.kept
-        )
         asks = interest.keeps_calls or interest.keeps_ops or interest.takes_ops
-        recorder.values.keep(keeper, every=asks or request.values != "meta")
+        recorder.values.keep(
+            lambda: _keeper(recorder, request, interest, gaps),
+            every=asks or request.values != "meta",
+        )
         self.named = Named(recorder, interest, steps, training, gaps.add)
         # Gets calls and ops, if callbacks ask for any.
         self.called = self.named if interest.takes_calls or interest.takes_ops else None
         self.gather: Gather | None = None
-        if request.gather is not None or any(
-            a.callbacks is not None and a.callbacks.end is not None for a in interest.asked
-        ):
+        if request.gather is not None or _calls_back_at_end(interest):
             self.gather = self._gather(request.gather, steps, gaps)
         self.grads: GradSource | None = None
         if interest.follows_tensors:
+            from clew.observe.gradients import GradSource  # which most traces have no use for
+
             self.grads = GradSource(recorder, self.named)
         ledger = interest.ledger
         variables = [address for address in ledger.addresses if self._may_be_variable(address)]
@@ -77,16 +77,15 @@ class Assembly:
             )
         self._taps = TapSource(recorder, self.named, gaps.add)
         self.watch = _watch_source(recorder, request, gaps) if request.watch else None
-        plan = WorkerPlan(
-            tuple(address.text for address in ledger.addresses), request.watch or None,
-            request.values,
-        )  # fmt: skip
-        self.workers = LoaderSource(recorder, plan, begin_worker, WorkerFiles, gaps.add)
+        texts = tuple([address.text for address in ledger.addresses])
+        plan = WorkerPlan(texts, request.watch or None, request.values)
+        self.workers = LoaderSource(recorder, plan, begin_worker, _open_inbox, gaps.add)
 
     def _gather(self, every: int | None, steps: Steps, gaps: Gaps) -> Gather:
         # Which most traces have no use for.
         from clew.callbacks.gather import Gather
         from clew.session.rank_mail import SampleMail
+        from clew.store.format.payload_numpy import decode
 
         named = self.named
         gather = Gather(
@@ -131,25 +130,47 @@ class Assembly:
             return True
         if address.kind != "path" or address.role is not None:
             return False
-        named = compile_pattern(address.path)
+        named = compile_path(address.path)
         return not any(named(name.path) for name in self._recorder.modules.names)
+
+
+def _keeper(recorder: Recorder, request: Request, interest: Interest, gaps: Gaps) -> Keeper:
+    from clew.keep.keeper import Keeper  # most traces keep facts of values alone
+
+    values = recorder.values
+    return Keeper(request.values, interest, values.budget, gaps.add, values.kept)
+
+
+def _open_inbox(folder: Path) -> WorkerFiles:
+    from clew.store.read.worker_files import WorkerFiles  # most programs have no workers
+
+    return WorkerFiles(folder)
+
+
+def _calls_back_at_end(interest: Interest) -> bool:
+    for asked in interest.asked:
+        if asked.callbacks is not None and asked.callbacks.end is not None:
+            return True
+    return False
 
 
 def _watch_source(recorder: Recorder, request: Request, gaps: Gaps) -> WatchSource:
     """Return the observer of watched variables, which also reports them live if asked to."""
     # They take long to load, and most traces have no use for them.
-    from clew.keep import glances  # noqa: F401 - which is known once it is loaded
+    from clew.keep import fast_summaries  # noqa: F401 - which is known once it is loaded
     from clew.observe.variables.frames import monitoring, tracing
-    from clew.observe.variables.selector import Wishes
+    from clew.observe.variables.selector import watched_names
     from clew.observe.variables.user_code import Scope
     from clew.observe.variables.watched import WatchSource
-    from clew.observe.variables.watched_variables import Wants
+    from clew.observe.variables.watched_calls import WatchOptions
     from clew.watch_output import output_for
 
     keep_from_dynamo((monitoring, tracing))
-    wants = Wants(Wishes(request.watch), "full" if request.values == "full" else "stats")
+    options = WatchOptions(
+        watched_names(request.watch), "full" if request.values == "full" else "stats"
+    )
     tell = None
     if request.live:
         output = output_for(None, 3, False)
         tell = None if output is None else output.tell
-    return WatchSource(recorder, wants, Scope(), tell, gaps.tell, everywhere=True)
+    return WatchSource(recorder, options, Scope(), tell, gaps.tell, everywhere=True)

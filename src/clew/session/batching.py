@@ -10,15 +10,15 @@ import functools
 import queue
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from clew.events.model import Gap
 from clew.record.recorder import WRITER
-from clew.stream.batch import Writer
 from clew.stream.records import Records
 
 if TYPE_CHECKING:
     from clew.record.encoder import Encoder
+    from clew.stream.batch import Batch, LastingWriter, Writer
 
 # Batches that wait for the writer; more would only fill memory that is no longer in the cache.
 _QUEUE = 4
@@ -27,22 +27,32 @@ _PATIENCE = 1.0
 
 
 class Direct:
-    """Writes a batch as soon as there are records."""
+    """Writes a batch as soon as there are records; `on_batch` is given each before."""
 
-    def __init__(self, encoder: Encoder, writer: Writer) -> None:
+    def __init__(
+        self, encoder: Encoder, writer: Writer, on_batch: Callable[[Batch], None] | None = None
+    ) -> None:
         self._encoder = encoder
         self._writer = writer
+        self._on_batch = on_batch
 
     def take(self, records: Records) -> None:
         """Write a batch of records."""
-        self._writer.extend(self._encoder.batch(records))
+        batch = self._encoder.batch(records)
+        if self._on_batch is not None:
+            self._on_batch(batch)
+        self._writer.extend(batch)
 
 
-class Deferred(Direct):
-    """Writes a batch when more records come or someone reads: many traces are never read."""
+class Deferred:
+    """Writes a batch when more records come or someone reads: many traces are never read.
 
-    def __init__(self, encoder: Encoder, writer: Writer) -> None:
-        super().__init__(encoder, writer)
+    `begin` makes the encoder and the writer when the first batch is written.
+    """
+
+    def __init__(self, begin: Callable[[], Direct]) -> None:
+        self._begin = begin
+        self._direct: Direct | None = None
         self._waiting: Records | None = None
         self._lock = threading.Lock()
 
@@ -51,13 +61,18 @@ class Deferred(Direct):
         with self._lock:
             before, self._waiting = self._waiting, records
             if before is not None:
-                super().take(before)
+                self._write(before)
 
     def settle(self) -> None:
         """Write everything so far, and what changed in its surroundings since."""
         with self._lock:
             records, self._waiting = self._waiting, None
-            super().take(Records([], []) if records is None else records)
+            self._write(Records([], []) if records is None else records)
+
+    def _write(self, records: Records) -> None:
+        if self._direct is None:
+            self._direct = self._begin()
+        self._direct.take(records)
 
 
 class Unkept(Deferred):
@@ -68,19 +83,6 @@ class Unkept(Deferred):
 
     def take(self, records: Records) -> None:
         """Drop records."""
-
-
-class LastingWriter(Writer, Protocol):
-    """A writer whose batches can be made durable; each call may fail."""
-
-    def settle(self) -> None:
-        """Make everything so far durable."""
-
-    def seal(self) -> None:
-        """Finish what is written."""
-
-    def let_go(self) -> None:
-        """Leave what is written as it is."""
 
 
 class WriterThread:

@@ -1,4 +1,4 @@
-"""What a recording knows besides its records: machine, ranks, modules, sources."""
+"""What a recording knows besides its records: machine, ranks, sources."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ import os
 import platform
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clew import __version__
-from clew.events.columns import ModuleRow
 from clew.events.notebook_cells import file_of
-
-if TYPE_CHECKING:
-    from clew.record.recorder import Recorder
 
 
 class Environment:
@@ -43,18 +39,12 @@ class Environment:
         }
 
 
-def module_rows(recorder: Recorder) -> list[ModuleRow]:
-    """Return the modules a recording has met, by name."""
-    return [
-        ModuleRow(n.path, n.cls, n.entry.number, n.entry.wrapper)
-        for n in list(recorder.modules.names)
-    ]
-
-
 def rank_and_size(known: tuple[int, int] | None = None) -> tuple[int, int]:
     """Return the rank and the world size; `known`, if given, while torch.distributed has none."""
     distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+    # Where torch was built without it, the module has no such function.
+    is_initialized = getattr(distributed, "is_initialized", None)
+    if distributed is not None and is_initialized is not None and is_initialized():
         return int(distributed.get_rank()), int(distributed.get_world_size())
     if known is not None:
         return known

@@ -6,7 +6,8 @@ for good once the limit of events is reached.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -21,9 +22,12 @@ from clew.record.recorder import Recorder
 from clew.record.thread_state import ThreadState
 from clew.request.request import Request
 from clew.session.assembly import Assembly
-from clew.session.op_modes import OpModes
-from clew.stream.batch import Observer
+from clew.session.op_modes import OpModes, OpObserver
 from clew.torch_compat import on_export, on_swap
+
+if TYPE_CHECKING:
+    from clew.session.late_model import LateModel
+    from clew.stream.batch import Observer
 
 _EXPORTED = Gap(
     "what runs while a program is exported",
@@ -36,7 +40,8 @@ _EXPORTED = Gap(
 class Observers:
     """Starts and stops everything that observes the program; `automatic` finds its steps.
 
-    `on_idle` is called when the outermost module call of a thread is over.
+    `on_idle` is called when the outermost module call of a thread is over. `late_model` looks for
+    the model before each outermost call, until there is one. `more` observe besides the usual.
     """
 
     def __init__(
@@ -45,10 +50,14 @@ class Observers:
         recorder: Recorder,
         assembly: Assembly,
         automatic: AutomaticSteps,
-        modes: OpModes,
+        modes: OpObserver,
         on_idle: Callable[[ThreadState, nn.Module], None],
+        late_model: LateModel | None = None,
+        more: tuple[Observer, ...] = (),
     ) -> None:
         self._request = request
+        self._more = more
+        self._late_model = late_model
         self._recorder = recorder
         self._assembly = assembly
         self._automatic = automatic
@@ -73,14 +82,14 @@ class Observers:
         """Begin to observe the program, on the running thread, in a step."""
         recorder, assembly, sees_ops = self._recorder, self._assembly, self._request.level == "ops"
         modules = ModuleSource(
-            recorder, sees_ops, self._modes.on_thread, self._on_idle, self._on_outermost,
-            assembly.grads, assembly.called,
+            recorder, sees_ops, self._modes.on_thread, self._on_idle, self.on_outermost,
+            assembly.grads, assembly.called, self._modes.own_hooks, self._modes.native,
         )  # fmt: skip
         compiled = CompiledSource(
             recorder, self._request.compiled, recorder.gaps.add, assembly.variables is not None
         )
-        self._observers = [OptimizerSource(recorder), *assembly.observers(modules)]
-        if sees_ops:
+        self._observers = [OptimizerSource(recorder), *self._more, *assembly.observers(modules)]
+        if sees_ops and isinstance(self._modes, OpModes):
             self._observers.append(ThreadSource(recorder, recorder.gaps.add))
         # From the last to the first.
         self._undo = [
@@ -99,10 +108,8 @@ class Observers:
     def uninstall(self) -> None:
         """Remove everything that was installed, also if removing some of it fails."""
         undo, self._undo = self._undo, []
-        run_all(
-            guarded(self._recorder.gaps, action, "the end of the trace")
-            for action in reversed(undo)
-        )
+        undo.reverse()
+        run_all(self._recorder.gaps, [(action, "the end of the trace") for action in undo])
 
     def is_left_out(self, step: int) -> bool:
         """Return whether the schedule leaves a step out."""
@@ -127,7 +134,7 @@ class Observers:
     def halt(self) -> None:
         """Stop the observers: the limit of events is reached."""
         self._modes.retire()
-        guarded(self._recorder.gaps, self._stop, "the end of the events")()
+        self._stop("the end of the events")
         self._automatic.skip(True)
         self._recorder.gaps.add(
             Gap(
@@ -143,10 +150,10 @@ class Observers:
         for observer in self._observers:
             observer.start()
 
-    def _stop(self) -> None:
+    def _stop(self, where: str = "the end of the trace") -> None:
         if self._running:
             self._running = False
-            run_all(observer.stop for observer in reversed(self._observers))
+            run_all(self._recorder.gaps, [(o.stop, where) for o in reversed(self._observers)])
 
     def _exporting(self, begins: bool) -> None:
         """Record nothing while a program is exported: observers would become part of it."""
@@ -155,17 +162,19 @@ class Observers:
         if begins and self._running and not thread.mute:
             self._exports_on = thread
             self._recorder.gaps.add(_EXPORTED)
-            thread.mute = True
+            thread.set_mute(True)
             for observer in filter(self._assembly.is_inside, self._observers):
                 guarded(self._recorder.gaps, observer.stop, "what is exported")()
         elif not begins and self._exports_on is not None:
-            self._exports_on.mute = self._recorder.halted
+            self._exports_on.set_mute(self._recorder.halted)
             self._exports_on = None
             for observer in filter(self._assembly.is_inside, self._observers):
                 guarded(self._recorder.gaps, observer.start, "what comes after an export")()
 
-    def _on_outermost(self, module: nn.Module) -> bool:
+    def on_outermost(self, module: nn.Module) -> bool:
         """Pass an outermost module call to the automatic steps; return whether it is recorded."""
+        if self._late_model is not None:
+            self._late_model.name_in(self._recorder.modules)
         self._automatic.forward(module)
         return not self.is_paused and not self._recorder.halted
 
@@ -182,12 +191,18 @@ def guarded(gaps: Gaps, action: Callable[[], object], where: str) -> Callable[[]
     return run
 
 
-def run_all(actions: Iterable[Callable[[], object]]) -> None:
-    """Run all actions in order; an exception in one does not keep the others from running."""
-    pending: Iterator[Callable[[], object]] = iter(actions)
-    for action in pending:
+def run_all(gaps: Gaps, actions: Iterable[tuple[Callable[[], object], str]]) -> None:
+    """Run all actions in order; report a failure of one with its text, and run the others.
+
+    An interrupt reaches the program after the others have run.
+    """
+    pending = iter(actions)
+    for action, where in pending:
         try:
-            action()
+            try:
+                action()
+            except Exception as fault:
+                gaps.fault(fault, where)
         except BaseException:
-            run_all(pending)
+            run_all(gaps, pending)
             raise

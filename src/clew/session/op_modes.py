@@ -3,13 +3,48 @@
 from __future__ import annotations
 
 import threading
+from typing import Protocol
 
 from clew.callbacks.apply import Named
 from clew.events.model import Gap
 from clew.observe.dispatch import OpMode
+from clew.observe.modules import NativeCalls
 from clew.observe.other_threads import ops_not_recorded
+from clew.observe.own_hooks import OwnHooks
 from clew.record.recorder import Recorder
 from clew.record.thread_state import ThreadState
+
+
+class OpObserver(Protocol):
+    """Records the ops of a program, on each thread that is followed."""
+
+    # Records module calls too, if it can.
+    native: NativeCalls | None
+    own_hooks: OwnHooks
+
+    def begin(self, thread: ThreadState) -> None:
+        """Remember the running thread as the one that the recording was started on."""
+
+    def push(self, thread: ThreadState) -> None:
+        """Follow the running thread."""
+
+    def pop(self, thread: ThreadState) -> None:
+        """Follow a thread no more."""
+
+    def pop_all(self) -> None:
+        """Follow no thread any more."""
+
+    def on_thread(self, thread: ThreadState) -> None:
+        """Follow a thread, as a module runs on it."""
+
+    def on_idle(self, thread: ThreadState) -> None:
+        """Leave nothing on another thread, whose outermost module call is over."""
+
+    def retire(self) -> None:
+        """Stop recording the ops of every thread."""
+
+    def abandon(self) -> None:
+        """Stop recording in a forked process."""
 
 
 class OpModes:
@@ -19,6 +54,8 @@ class OpModes:
     """
 
     def __init__(self, recorder: Recorder, sees_ops: bool, named: Named | None) -> None:
+        self.native: NativeCalls | None = None
+        self.own_hooks = OwnHooks()
         self._recorder = recorder
         self._sees_ops = sees_ops
         self._named = named

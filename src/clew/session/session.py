@@ -8,79 +8,131 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from clew.analysis.crash import crash_note, failing_event
-from clew.events.live import Listener
 from clew.events.model import Gap
 from clew.keep.budget import Budget
 from clew.keep.identity import TensorTable
 from clew.observe.automatic_steps import AutomaticSteps
-from clew.program_errors import add_note
-from clew.record.encoder import Surroundings
+from clew.program_errors import add_note, error_text, inner_errors
 from clew.record.gaps import Gaps
-from clew.record.live_feed import LiveFeed
 from clew.record.recorder import Recorder
 from clew.record.stacks import boundary_of
 from clew.record.thread_state import ThreadState
 from clew.request.request import Request
-from clew.run.run import Run
 from clew.session.assembly import Assembly
 from clew.session.batching import Unkept
 from clew.session.current_step import CurrentStep
-from clew.session.environment import Environment, module_rows, source_text
+from clew.session.engine import chosen_engine
+from clew.session.environment import Environment
 from clew.session.observers import Observers, guarded, run_all
-from clew.session.op_modes import OpModes
+from clew.session.op_modes import OpModes, OpObserver
 from clew.session.trace_store import TraceStore
 from clew.session.unmatched import Unmatched
 from clew.stream.records import StepMark
-from clew.stream.ring import ring_piece
 from clew.torch_compat import compiled_graph_count
+
+if TYPE_CHECKING:
+    from clew.analysis.crashes.facts import CrashFacts
+    from clew.events.live_events import Listener
+    from clew.record.encoder import Surroundings
+    from clew.record.live_feed import LiveFeed
+    from clew.record.module_registry import ModuleTable
+    from clew.run.event import Event
+    from clew.run.run import Run
+    from clew.session.late_model import LateModel
+    from clew.session.step_watch import StepWatch
 
 
 class Session:
-    """One recording from first start to last stop."""
+    """One recording from first start to last stop; `late_model` finds a model that is not given.
 
-    def __init__(self, models: dict[str, nn.Module], request: Request) -> None:
+    `step_watch` reads each step as it ends.
+    If it `is_paced`, whoever started it calls `hand_over` now and then, and a step that begins does
+    not: batches of short steps cost far more than a few big ones.
+    """
+
+    def __init__(
+        self,
+        models: dict[str, nn.Module],
+        request: Request,
+        late_model: LateModel | None = None,
+        is_paced: bool = False,
+        step_watch: StepWatch | None = None,
+    ) -> None:
         self._environment = Environment()
+        self._step_watch = step_watch
         self._request = request = request.on_rank(self._environment.rank)
+        self._engine = chosen_engine(request)
+        self._late_model = late_model
+        self._is_paced = is_paced
+        # How many events there were when that was last done.
+        self._handed_over = 0
         self.crash_text: str | None = None
+        # What only the live exception knew, as it is stored.
+        self._crash_facts: dict[str, Any] | None = None
         # Whether this process is a fork of the one that records.
         self._abandoned = False
         gaps = Gaps()
+        if self._engine.gap is not None:
+            gaps.add(self._engine.gap)
         budget = Budget(request.limits, gaps.add)
         self._automatic = AutomaticSteps(self._begin_step, lambda: self._step.root(), gaps.fault)
         self.store = TraceStore(
-            request, self._environment, budget, gaps, self._context, self._facts
-        )
+            request, self._environment, budget, gaps, self._context, self._facts,
+            None if step_watch is None else step_watch.batch,
+        )  # fmt: skip
         self.recorder = self._begin_recorder(budget, gaps)
         for path, model in models.items():
             self.recorder.modules.give(model, path)
         self._step = step = CurrentStep(self.recorder)
         if request.live is not False:
-            self.recorder.listen(LiveFeed(self.recorder, _listener(request.live)))
+            self.recorder.listen(_live_feed(self.recorder, request.live))
         self._assembly = Assembly(
             self.recorder, request, bool(models), step.steps, step.training, gaps
         )
         self._unmatched = Unmatched(self.recorder, self._assembly, gaps)
-        self._modes = OpModes(self.recorder, request.level == "ops", self._assembly.called)
+        self._modes = self._op_observer()
         self._observers = Observers(
-            request, self.recorder, self._assembly, self._automatic, self._modes, self._on_idle
-        )
+            request, self.recorder, self._assembly, self._automatic, self._modes, self._on_idle,
+            late_model, () if step_watch is None else (step_watch.observer(self.recorder),),
+        )  # fmt: skip
 
     def _begin_recorder(self, budget: Budget, gaps: Gaps) -> Recorder:
         limits = self._request.limits
-        piece = math.inf if limits.last is None else ring_piece(limits.last)
+        piece = math.inf
+        if limits.last is not None:
+            from clew.stream.ring import ring_piece  # which most traces have no use for
+
+            piece = ring_piece(limits.last)
+        table: Callable[[ModuleTable], Any] = TensorTable
+        if self._engine.module is not None:
+            from clew.keep.native_values import NativeTensors  # the python engine has its own
+
+            table = NativeTensors
         return Recorder(
-            self.store.taker, time.perf_counter_ns, TensorTable, budget, gaps,
+            self.store.taker, time.perf_counter_ns, table, budget, gaps,
             most_events=math.inf if limits.events is None else limits.events,
             batch=Unkept.BATCH if self._request.out is False else piece,
             keeps_calls=self._request.level != "values",
             on_halt=self._on_halt, on_direct=self._on_direct,
+        )  # fmt: skip
+
+    def _op_observer(self) -> OpObserver:
+        native, sees_ops = self._engine.module, self._request.level == "ops"
+        if native is None:
+            return OpModes(self.recorder, sees_ops, self._assembly.called)
+        from clew.observe.native_ops import NativeOps  # the python engine has its own
+
+        return NativeOps(
+            native, self.recorder, sees_ops, self._request.values, self._assembly.named,
+            self._on_outermost, self._on_idle,
         )  # fmt: skip
 
     @property
@@ -118,17 +170,21 @@ class Session:
             self._assembly.gather.begin()
         self._observers.install(thread, self._step.number)
 
+    def name_models(self) -> None:
+        """Note the names in the models given, which otherwise waits until one is asked for."""
+        self.recorder.modules.name_given()
+
     def stop(self) -> None:
         """Remove all modes and observers, and hand over the rest of the records."""
-        run_all((
-            self._modes.pop_all,
-            self._find_rank,
-            self._observers.uninstall,
-            guarded(self.gaps, self._assembly.workers.close, "the events of workers"),
-            guarded(self.gaps, self._finish_gather, "gathered values"),
-            guarded(self.gaps, self._close_recorder, "the last events"),
-            guarded(self.gaps, self._report_unmatched, "what was asked for and never came"),
-            guarded(self.gaps, self.store.close, "the last events"),
+        run_all(self.gaps, (
+            (self._modes.pop_all, "the end of the trace"),
+            (self._find_rank, "the end of the trace"),
+            (self._observers.uninstall, "the end of the trace"),
+            (self._assembly.workers.close, "the events of workers"),
+            (self._finish_gather, "gathered values"),
+            (self._close_recorder, "the last events"),
+            (self._report_unmatched, "what was asked for and never came"),
+            (self.store.close, "the last events"),
         ))  # fmt: skip
 
     def failed_to_start(self, fault: BaseException) -> None:
@@ -164,9 +220,49 @@ class Session:
             self.crash_text = self.recorder.crashed(error)
             self.flush()
             run = self.run()
-            add_note(error, crash_note(run, failing_event(run), self.crash_text))
+            # Most programs never crash.
+            from clew.analysis.crash import crash_note
+            from clew.analysis.failures import failing_event
+
+            event = failing_event(run)
+            facts = self._note_facts(error, run, event)
+            add_note(error, crash_note(run, event, self.crash_text, facts))
         except Exception as fault:
             self.gaps.fault(fault, "the exception that ended the block")
+
+    def _note_facts(self, error: BaseException, run: Run, event: Event | None) -> CrashFacts:
+        """Return what only the live exception knows, and put it into the trace."""
+        # Most programs never crash.
+        from clew.analysis.crashes.facts import CrashFacts
+        from clew.analysis.failures import event_of_error
+        from clew.session.crash_facts import facts_of_crash
+
+        if self._request.redact:
+            return CrashFacts()  # names in the source are text of the program
+        inner = None
+        for one in inner_errors(error, is_own=event is None or event.kind == "note"):
+            raised = event_of_error(run, error_text(one))
+            if raised is not None and raised != event:
+                inner = error = one
+                event = raised
+                break
+        source = None if event is None else event.source
+        text = None if source is None else run.columns.sources.get(source.file)
+        thread = self.recorder.thread()
+        mute = thread.mute
+        thread.set_mute(True)
+        try:
+            facts = facts_of_crash(error, source, text)
+            if inner is not None:
+                facts = replace(facts, inner=error_text(inner))
+        except Exception as fault:
+            self.gaps.fault(fault, "the names of what failed")
+            facts = CrashFacts()
+        finally:
+            thread.set_mute(mute)
+        self._crash_facts = facts.to_json()
+        self.store.changed()
+        return facts
 
     def _find_rank(self) -> None:
         if self.store.disk is None:
@@ -181,11 +277,18 @@ class Session:
         self.store.changed()
 
     def _report_unmatched(self) -> None:
+        missing = None if self._late_model is None else self._late_model.gap()
+        has_crashed = self.crash_text is not None
+        if missing is not None:
+            (self.gaps.add if has_crashed else self.gaps.tell)(missing)
         if self.recorder.halted:
             return  # it may have come past the limit
         if self._observers.is_paused and not self._observers.has_run:
             self._unmatched.report_all_left_out(self._step.number)
             return  # what was asked for may have come
+        if has_crashed:
+            self._unmatched.report_after_crash()
+            return
         self._unmatched.report(self._request.schedule is not None, compiled_graph_count() > 0)
 
     # Steps
@@ -208,9 +311,11 @@ class Session:
         assembly.workers.merge()
         if not self._observers.is_paused:
             guarded(self.gaps, self._warn_unmatched, "addresses without a match")()
+        if hand_over:
+            self.end_watched_step()
         number = self._step.begin()
         self._gather_step()
-        if self.store.disk is not None and hand_over:
+        if self.store.disk is not None and hand_over and not self._is_paced:
             self.recorder.drain()
         if not self._observers.is_left_out(number):
             # Handed over with what is in the step, so that both fall out of a ring together; and
@@ -218,6 +323,14 @@ class Session:
             self.recorder.mark(StepMark(number), hand_over)
         self._observers.follow_schedule(number)
         return number
+
+    def end_watched_step(self) -> None:
+        """Hand the step so far over, and have it read by whoever watches steps."""
+        watch = self._step_watch
+        if watch is not None:
+            guarded(self.gaps, self.recorder.drain, "the step")()
+            guarded(self.gaps, self.store.settle, "the step")()
+            guarded(self.gaps, lambda: watch.step_ends(self._step.number), "the end of a step")()
 
     def _gather_step(self) -> None:
         if self._assembly.gather is not None:
@@ -240,6 +353,9 @@ class Session:
         if self._request.schedule is None:
             self._automatic.forward(module, hand_over=False)
 
+    def _on_outermost(self, module: nn.Module) -> bool:
+        return self._observers.on_outermost(module)
+
     def _on_idle(self, thread: ThreadState, module: nn.Module) -> None:
         """Update the step and the modes when the outermost module call of a thread is over."""
         self._step.on_idle(thread, module)
@@ -256,38 +372,44 @@ class Session:
             self.recorder.drain()
             self.store.flush()
 
+    def hand_over(self) -> tuple[int, int]:
+        """Hand over what was recorded so far; return the number of events, and the step.
+
+        It may be called on a thread on which nothing is recorded.
+        """
+        events = self.recorder.buffer.next_id()
+        if events != self._handed_over and self.is_recording and self.store.disk is not None:
+            self._handed_over = events
+            guarded(self.gaps, self.recorder.drain, "what was recorded so far")()
+        return events, self._step.number
+
     def run(self) -> Run:
         """Return everything so far, to be read."""
         self.flush()
         return self.store.run()
 
     def _context(self) -> Surroundings:
-        recorder = self.recorder
-        return Surroundings(
-            module_rows(recorder),
-            list(recorder.modules.parameters),
-            list(recorder.threads.names),
-            list(recorder.values.tensors.generator_names),
-            self._step.steps.modes.after,
-            list(self.gaps),
-            source_text,
-            self._facts(),
-        )
+        from clew.session.memory_trace import surroundings_of  # many traces are never read
+
+        return surroundings_of(self.recorder, self._step.steps, self.gaps, self._facts())
 
     def _facts(self) -> dict[str, Any]:
         return {
             **self._environment.facts(self._request.name),
+            "engine": self._engine.name,
             "level": self._request.level,
             "values": self._request.values,
             "steps": self._automatic.rule,
             "crash": self.crash_text,
+            **({} if self._crash_facts is None else {"crash_facts": self._crash_facts}),
+            **({} if self._step_watch is None else self._step_watch.facts()),
         }
 
 
-def _listener(live: Listener | bool) -> Listener:
-    """Return the listener of live events: the log on standard output if none is given."""
-    if not isinstance(live, bool):
-        return live
-    from clew.views.text.live import LivePrinter  # which most traces have no use for
+def _live_feed(recorder: Recorder, live: Listener | bool) -> LiveFeed:
+    """Return what reports events: to the log on standard output if no listener is given."""
+    # Which most traces have no use for.
+    from clew.record.live_feed import LiveFeed
+    from clew.views.text.live import LivePrinter
 
-    return LivePrinter(sys.stdout)
+    return LiveFeed(recorder, LivePrinter(sys.stdout) if isinstance(live, bool) else live)

@@ -5,49 +5,32 @@ Input: records from the recorder. Output: a `Run` of everything so far.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clew.errors import ClewError, warn
-from clew.events.columns import Columns, Derived
 from clew.events.model import Gap
 from clew.keep.budget import Budget
-from clew.record.encoder import Encoder, Surroundings
 from clew.record.gaps import Gaps
 from clew.request.request import Request
-from clew.run.live_derived import LiveDerived
-from clew.run.run import Run, run_of
-from clew.run.writing import LiveEventRows
-from clew.session.batching import Deferred, Unkept, WriterThread
+from clew.session.batching import Deferred, Direct, Unkept, WriterThread
 from clew.session.environment import Environment
-from clew.store.storage import is_url
-from clew.store.write.memory_ring import MemoryRing
-from clew.store.write.memory_sink import MemoryStore
-from clew.stream.redact import redacted_gap
 
 if TYPE_CHECKING:
+    from clew.record.encoder import Surroundings
+    from clew.run.run import Run
+    from clew.session.memory_trace import MemoryTrace
     from clew.store.write.disk_sink import DiskSink
-
-# Templates at hand to be used again while a trace is written: those with a number that changes at
-# each step never are.
-_TEMPLATES = 1024
-
-_NOTHING_KEPT = Gap(
-    "events",
-    "",
-    "out=False keeps none of them",
-    "leave out= away to keep them in memory, or name a folder",
-)
+    from clew.stream.batch import Batch
 
 
 class TraceStore:
     """Takes the records of one recording, in memory or on disk, and reads them.
 
     `context` gives what the encoder has to know besides records, `facts` what is written down about
-    the whole recording.
+    the whole recording. `on_batch` is given each batch that is kept in memory.
     """
 
     def __init__(
@@ -58,8 +41,10 @@ class TraceStore:
         gaps: Gaps,
         context: Callable[[], Surroundings],
         facts: Callable[[], dict[str, Any]],
+        on_batch: Callable[[Batch], None] | None = None,
     ) -> None:
         self._request = request
+        self._on_batch = on_batch
         self._environment = environment
         self._gaps = gaps
         self._process = os.getpid()
@@ -68,17 +53,14 @@ class TraceStore:
         self._run: Run | None = None
         self._gaps_read = 0
         self._identity = object()
-        last = request.limits.last
-        grows = request.out is None and last is None
-        encoder = Encoder(context, request.redact, math.inf if grows else _TEMPLATES)
+        self._budget = budget
+        self._context = context
         # Made when somebody reads: many traces are never read.
-        self._derived: LiveDerived | None = None
-        self._memory: MemoryStore | MemoryRing = (
-            MemoryStore() if last is None else MemoryRing(last, self._derive, budget.give_back)
-        )
-        deferred = Unkept if request.out is False else Deferred
-        self._deferred = deferred(encoder, self._memory)
-        self._writer = self._open_writer(encoder, budget, facts)
+        self._memory: MemoryTrace | None = None
+        self._deferred = (Unkept if request.out is False else Deferred)(self._begin_memory)
+        self._writer: WriterThread | None = None
+        if request.out is not None and request.out is not False:
+            self._writer = self._open_writer(request.out, budget, facts)
 
     @property
     def taker(self) -> WriterThread | Deferred:
@@ -100,6 +82,10 @@ class TraceStore:
         self.changed()
         if self._writer is not None:
             self._writer.flush()
+
+    def settle(self) -> None:
+        """Make batches of everything that was handed over and is kept in memory."""
+        self._deferred.settle()
 
     def close(self) -> None:
         """Finish what is written; more may follow."""
@@ -123,39 +109,33 @@ class TraceStore:
 
     def run(self) -> Run:
         """Return everything that was handed over, to be read."""
+        from clew.session.memory_trace import run_with_gaps  # many traces are never read
+
         if self._run is None or self._gaps_read != len(self._gaps):
-            columns = self._columns()
+            if self.disk is not None:
+                columns = self.disk.read()
+            else:
+                self._deferred.settle()
+                assert self._memory is not None
+                columns = self._memory.read(self._environment.rank)
             # What went wrong since, the writing itself too, is not in the files.
-            gaps = map(redacted_gap, self._gaps) if self._request.redact else self._gaps
-            columns.gaps += [gap for gap in gaps if gap not in columns.gaps]
-            if self._request.out is False:
-                columns.gaps.append(_NOTHING_KEPT)
-            run = run_of(columns, self._identity)
+            run = run_with_gaps(columns, self._gaps, self._request, self._identity)
             self._run, self._gaps_read = run, len(self._gaps)
         return self._run
 
-    def _columns(self) -> Columns:
-        if self.disk is not None:
-            return self.disk.read()
-        self._deferred.settle()
-        columns = self._memory.read(self._environment.rank)
-        columns.derived = self._derive(columns)
-        return columns
+    def _begin_memory(self) -> Direct:
+        from clew.session.memory_trace import MemoryTrace  # many traces are never read
 
-    def _derive(self, columns: Columns) -> Derived:
-        if self._derived is None:
-            self._derived = LiveDerived(forgets=self._request.limits.last is not None)
-        return self._derived.of(columns)
+        give_back = self._budget.give_back
+        self._memory = MemoryTrace(self._request, self._context, give_back, self._on_batch)
+        return self._memory.direct
 
     def _open_writer(
-        self, encoder: Encoder, budget: Budget, facts: Callable[[], dict[str, Any]]
+        self, out: str | os.PathLike[str], budget: Budget, facts: Callable[[], dict[str, Any]]
     ) -> WriterThread | None:
-        """Open the trace on disk; None if there is none to be."""
-        out = self._request.out
-        if out is None or out is False:
-            return None
+        """Open the trace on disk; None if that fails."""
         try:
-            writer = self._open_disk(out, encoder, budget, facts())
+            writer = self._open_disk(out, budget, facts())
         except ClewError as refused:
             if not isinstance(refused.__cause__, OSError):
                 raise
@@ -168,11 +148,13 @@ class TraceStore:
     def _open_disk(
         self,
         out: str | os.PathLike[str],
-        encoder: Encoder,
         budget: Budget,
         facts: dict[str, Any],
     ) -> WriterThread:
         # Most traces are kept in memory, and load nothing that writes folders.
+        from clew.run.writing import LiveEventRows
+        from clew.session.memory_trace import encoder_of
+        from clew.store.storage import is_url
         from clew.store.write.claim import claim
         from clew.store.write.disk_sink import DiskSink
         from clew.store.write.remote_sink import RemoteSink
@@ -190,6 +172,7 @@ class TraceStore:
         except OSError as refused:
             raise ClewError(f"cannot write a trace to {claimed.storage}: {refused}") from refused
         where = str(claimed.folder)
+        encoder = encoder_of(self._request, self._context)
         return WriterThread(encoder, self.disk, limits.queue, where, self._gaps.tell)
 
     def _tell_later(self, gap: Gap) -> None:

@@ -16,25 +16,37 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from clew.errors import ClewError, MissingDependency, TraceStateError, warn
-from clew.events.live import Listener
+from clew.events.model import Gap
 from clew.record.active import ActiveTrace, register
 from clew.request.callbacks import Callbacks
 from clew.request.limits import Limits, Schedule
-from clew.request.request import Request, models_of, request_of
-from clew.run.run import Run
+from clew.request.request import Request, is_disabled, models_of, request_of
 from clew.session.decorating import inside
 from clew.traces import Trace
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from clew.events.live_events import Listener
+    from clew.run.run import Run
+    from clew.session.late_model import LateModel
     from clew.session.session import Session
+    from clew.session.step_watch import StepWatch
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 _active: list[Tracer] = []
+
+_DISABLED = Gap("everything", "", "CLEW_DISABLE=1 switches recording off", "unset CLEW_DISABLE")
+
+
+def _before_fork() -> None:
+    """Finish the imports that another thread may be in: a child would wait for them for ever."""
+    if _active:
+        from clew.record import native_rows  # noqa: F401 - loaded with the first batch
+        from clew.session import memory_trace  # noqa: F401 - loaded with the first batch
 
 
 def _forked_child() -> None:
@@ -52,7 +64,9 @@ def _forked_parent() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked_child, after_in_parent=_forked_parent)
+    os.register_at_fork(
+        before=_before_fork, after_in_child=_forked_child, after_in_parent=_forked_parent
+    )
 
 
 @atexit.register
@@ -79,6 +93,7 @@ def trace(
     limits: Limits | None = None,
     redact: bool = False,
     name: str | None = None,
+    engine: str = "auto",
 ) -> Tracer:
     """Record what runs: a context manager, a decorator, or `.start()` and `.stop()`.
 
@@ -90,13 +105,14 @@ def trace(
     `watch` names variables to follow through every function of the program that runs.
     `callbacks` maps addresses to `Callbacks`: what to keep of their values, or to make of them.
     `gather=N` brings the values of both to rank 0 every N steps, while the program runs.
-    `live` prints each event as it happens, or tells a `clew.events.live.Listener` of it.
+    `live` prints each event as it happens, or tells a `clew.events.live_events.Listener` of it.
     `compiled="eager"` opens compiled regions up.
     `out` streams the trace to a folder while the program runs. If it is taken, `exist="keep"` moves
     the earlier trace to `run.1.clew`, `"replace"` removes it, `"error"` raises. `out=False` keeps
     nothing, so that memory stays flat however long `live` or `callbacks` are told. `schedule`
     records only some steps, `limits` says where to hold back. `redact` takes out
-    every text the program made: source, text arguments, what exceptions say, paths.
+    every text the program made: source, text arguments, what exceptions say, paths. `engine` is
+    `"native"` or `"python"`; `"auto"` is the native one where `clew build` has built it.
 
     >>> import torch, clew
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
@@ -105,28 +121,40 @@ def trace(
     >>> str(t["0"].output)
     'f32[2,8]'
     """
+    request = request_of(
+        level, values, capture, watch, callbacks, gather, live, compiled, out, exist, schedule,
+        limits, redact, name, engine,
+    )  # fmt: skip
+    if is_disabled():
+        return Tracer({}, request)
     try:
         import torch
     except ImportError as missing:
         raise MissingDependency("clew.trace", "torch", "clew[torch]") from missing
-    request = request_of(
-        level, values, capture, watch, callbacks, gather, live, compiled, out, exist, schedule,
-        limits, redact, name,
-    )  # fmt: skip
     return Tracer(models_of(model, torch.nn.Module), request)
 
 
 class Tracer(Trace):
     """A trace that is being recorded, or was recorded by this process."""
 
-    def __init__(self, models: dict[str, nn.Module], request: Request) -> None:
+    def __init__(
+        self,
+        models: dict[str, nn.Module],
+        request: Request,
+        late_model: LateModel | None = None,
+        is_paced: bool = False,
+        step_watch: StepWatch | None = None,
+    ) -> None:
         super().__init__()
         self._models = models
         self._request = request
+        self._late_model = late_model
+        self._is_paced = is_paced
+        self._step_watch = step_watch
         self._session: Session | None = None
         self._depth = 0
-        # In a forked child: how many blocks are open that record nothing here.
-        self._inherited = 0
+        # How many blocks are open that record nothing: in a forked child, with CLEW_DISABLE=1.
+        self._idle_blocks = 0
 
     def __enter__(self) -> Tracer:
         self._start(sys._getframe(1))
@@ -151,8 +179,8 @@ class Tracer(Trace):
 
     def stop(self) -> Tracer:
         """Stop recording and take everything away that recording had installed."""
-        if self._inherited:
-            self._inherited -= 1
+        if self._idle_blocks:
+            self._idle_blocks -= 1
             return self
         if self._session is None or self._depth == 0:
             warn("stop() on a trace that is not recording: call start() first, or use `with`")
@@ -170,7 +198,9 @@ class Tracer(Trace):
         and when a model changes from training to evaluation or back. The first call switches that
         off; steps found before it stay, and the numbers go on.
         """
-        if self._session is None or (self._depth == 0 and not self._inherited):
+        if self._session is None and self._idle_blocks:
+            return 0
+        if self._session is None or (self._depth == 0 and not self._idle_blocks):
             raise TraceStateError("step() on a trace that is not recording: start it first")
         return self._session.step()
 
@@ -211,13 +241,16 @@ class Tracer(Trace):
         return self._depth > 0
 
     def _start(self, frame: FrameType | None) -> None:
-        if self._inherited or (self._session is not None and self._session.is_foreign):
-            if not self._inherited:
+        if is_disabled() and not self._depth:
+            self._idle_blocks += 1
+            return
+        if self._idle_blocks or (self._session is not None and self._session.is_foreign):
+            if not self._idle_blocks:
                 warn(
                     "a trace of another process was entered in a fork of it and records nothing "
                     "here: open a clew.trace in this process"
                 )
-            self._inherited += 1
+            self._idle_blocks += 1
             return
         if self._depth:
             warn("a trace that is already recording was entered again: it goes on as one")
@@ -227,19 +260,27 @@ class Tracer(Trace):
             # This file is loaded where there is no torch, to say so when a trace is begun.
             from clew.session.session import Session  # which loads torch
 
-            self._session = Session(self._models, self._request)
-            # From here on weak references and names are enough.
-            self._models = {}
+            self._session = Session(
+                self._models, self._request, self._late_model, self._is_paced, self._step_watch
+            )
         try:
             self._session.start(frame, nested=bool(_active))
+            if _has_temporary(self._models):
+                self._session.name_models()
         except Exception as fault:
             self._session.failed_to_start(fault)
+        # From here on weak references and names are enough.
+        self._models = {}
         self._depth = 1
         _active.append(self)
 
+    def _hand_over(self) -> tuple[int, int]:
+        """Have the writer write what was recorded so far; return the number of events and steps."""
+        return (0, 0) if self._session is None else self._session.hand_over()
+
     def _abandon(self) -> None:
         """Record nothing in a process that inherited the recording by a fork."""
-        self._inherited, self._depth = self._depth, 0
+        self._idle_blocks, self._depth = self._depth, 0
         if self._session is not None:
             self._session.abandon()
 
@@ -253,11 +294,25 @@ class Tracer(Trace):
             self._session.store.rewritten()
 
     def _current_run(self) -> Run:
+        if self._session is None and is_disabled():
+            from clew.session.memory_trace import empty_run  # which many programs never need
+
+            return empty_run(_DISABLED)
         if self._session is None:
             raise TraceStateError(
                 "nothing was recorded: run the model inside `with clew.trace(model) as t:`"
             )
         return self._session.run()
+
+
+def _has_temporary(models: dict[str, nn.Module]) -> bool:
+    """Return whether nobody but the caller's dictionary holds one of the models.
+
+    A container that was made for the trace alone is gone once it has begun: what it calls the
+    modules in it must be noted before.
+    """
+    # Held by the dictionary, by `model`, and by the call that counts.
+    return any(sys.getrefcount(model) <= 3 for model in models.values())
 
 
 def _innermost() -> ActiveTrace | None:
@@ -281,9 +336,9 @@ def unrecorded() -> Iterator[None]:
     before = [thread.mute for thread in threads]
     try:
         for thread in threads:
-            thread.mute = True
+            thread.set_mute(True)
         with undisturbed():
             yield
     finally:
         for thread, mute in zip(threads, before, strict=True):
-            thread.mute = mute
+            thread.set_mute(mute)

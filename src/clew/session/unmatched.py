@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from clew.address import Address, compile_pattern, nearest
+from clew.address import Address, compile_path, nearest
 from clew.errors import warn
 from clew.events.model import Gap
 from clew.record.gaps import Gaps
@@ -78,13 +78,14 @@ class Unmatched:
         `is_compiled` says whether there is compiled code, which may have run past everything.
         """
         nothing_ran = []
-        if not self._recorder.modules.models and self._recorder.is_empty() and not has_schedule:
+        modules = self._recorder.modules
+        if not modules.models and self._recorder.is_empty() and not has_schedule:
             nothing_ran.append(_NOTHING_RAN)
-        nothing_ran += _models_that_never_ran(
-            self._recorder.modules, self._assembly.owners, is_compiled
-        )
+        nothing_ran += _models_that_never_ran(modules, self._assembly.owners, is_compiled)
         for gap in nothing_ran:
             self._gaps.tell(gap)
+        if not self._ledger.addresses and self._assembly.watch is None:
+            return  # nothing was asked for
         everything = {address.text for address in self._ledger.addresses}
         unmatched = [*self._never_due(), *self._awaited(), *self._without_match(everything)]
         for gap in (*self._without_watch(), *unmatched):
@@ -93,6 +94,16 @@ class Unmatched:
             is_new = (self._gaps.add if is_known else self._gaps.tell)(gap)
             if is_new and self._assembly.watch is not None and gap not in unmatched:
                 self._assembly.watch.note(gap)
+
+    def report_after_crash(self) -> None:
+        """Note what never came before an exception ended the block, without a warning.
+
+        It might have come later; that a model never ran says nothing then.
+        """
+        everything = {address.text for address in self._ledger.addresses}
+        asked = [*self._never_due(), *self._awaited(), *self._without_match(everything)]
+        for gap in (*self._without_watch(), *asked):
+            self._gaps.add(gap)
 
     def report_all_left_out(self, last: int) -> None:
         """Report a run whose last step came before any that the schedule records."""
@@ -137,7 +148,7 @@ class Unmatched:
         self._ledger.came.update(self._recorder.met_by_workers)
         modules = self._recorder.modules
         unmatched = [a for a in self._ledger.unmatched() if a.text in texts]
-        called = [name.path for name in modules.called]
+        called = [name.path for name in modules.called] if unmatched else []
         owned = [path for path, _ in modules.tensors()] if unmatched else []
         for address in unmatched:
             if address.kind == "function" and address.role is None:
@@ -173,8 +184,9 @@ def _models_that_never_ran(
     `with_methods` are the paths of modules whose methods ran, called or not.
     """
     unless = ", or only in code that was compiled before" if is_compiled else ""
-    ran = sorted({name.path for name in modules.called} | with_methods)
-    for model in modules.models:
+    unseen = [m for m in modules.models if not modules.has_run(m)]
+    ran = sorted({name.path for name in modules.called} | with_methods) if unseen else []
+    for model in unseen:
         # By path, as a wrapper that was made before the trace has the name of what it wraps.
         if not {name.path for name in model.names}.isdisjoint(ran):
             continue
@@ -192,7 +204,7 @@ def _without_result(address: Address, modules: ModuleTable) -> Gap | None:
     whole_call = address.kind == "path" and address.call is None and not address.field
     if not whole_call or address.role not in (None, "in", "out"):
         return None
-    is_meant = compile_pattern(address.path)
+    is_meant = compile_path(address.path)
     found = [name for name in modules.called if is_meant(name.path)]
     if not found:
         return None

@@ -14,10 +14,10 @@ from clew.keep.keeper import Keeper
 from clew.observe.dataloader import WorkerPlan
 from clew.observe.tap_source import TapSource
 from clew.observe.variables.captured import VariableSource
-from clew.observe.variables.selector import Wishes
+from clew.observe.variables.selector import watched_names
 from clew.observe.variables.user_code import Scope
 from clew.observe.variables.watched import WatchSource
-from clew.observe.variables.watched_variables import Wants
+from clew.observe.variables.watched_calls import WatchOptions
 from clew.record.encoder import Encoder, Surroundings
 from clew.record.gaps import UnreadGaps
 from clew.record.recorder import Recorder
@@ -44,19 +44,20 @@ def begin(plan: WorkerPlan, folder: Path, worker: str) -> tuple[WorkerFile, Reco
     encoder = Encoder(lambda: worker_surroundings(recorder))
     recorder = Recorder(Direct(encoder, file), time.perf_counter_ns, TensorTable, budget, gaps)
     interest = Interest()
-    keeper = Keeper("meta", interest, budget, gaps.add, recorder.values.kept)
-    recorder.values.keep(keeper, every=False)
+    recorder.values.keep(
+        lambda: Keeper("meta", interest, budget, gaps.add, recorder.values.kept), every=False
+    )
     functions = [a for a in map(parse, plan.capture) if a.kind == "function"]
     named = Named(recorder, interest, Steps(), lambda: None, gaps.add)
     sources: list[Any] = [TapSource(recorder, named, gaps.add)]
-    wishes, captured = Wishes(plan.watch or ()), Ledger(functions)
+    watched, captured = watched_names(plan.watch or ()), Ledger(functions)
     if functions:
         sources.append(VariableSource(recorder, functions, named, captured, gaps.add))
     if plan.watch is not None:
         values = "stats" if plan.values == "meta" else plan.values
-        wants = Wants(wishes, values, on_change=plan.on_change)
-        sources.append(WatchSource(recorder, wants, Scope(plan.scope), everywhere=True))
-    file.met = lambda: wishes.ledger.came | captured.came
+        options = WatchOptions(watched, values, on_change=plan.on_change)
+        sources.append(WatchSource(recorder, options, Scope(plan.scope), everywhere=True))
+    file.met = lambda: watched.ledger.came | captured.came
     for source in sources:
         source.start()
     return file, recorder

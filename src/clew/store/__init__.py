@@ -12,7 +12,8 @@ from clew.lazy_names import lazy_names
 if TYPE_CHECKING:
     from clew.store.format.manifest import read_manifest
     from clew.store.read.open_trace import open_trace
-    from clew.store.write.recover import recover
+    from clew.store.storage import storage_of
+    from clew.store.write.recovery import recover
     from clew.store.write.save import save
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "read_manifest",
     "recover",
     "save",
+    "storage_of",
 ]
 
 __getattr__ = lazy_names(
@@ -27,7 +29,8 @@ __getattr__ = lazy_names(
     {
         "open_trace": "clew.store.read.open_trace",
         "read_manifest": "clew.store.format.manifest",
-        "recover": "clew.store.write.recover",
+        "recover": "clew.store.write.recovery",
         "save": "clew.store.write.save",
+        "storage_of": "clew.store.storage",
     },
 )

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, Attributes, Columns, Ints
-from clew.events.records import Kept
+from clew.events.vocabulary import Kept
 
 # Rows are only ever added to these; columns refer to them by number.
 TABLES = (
@@ -68,6 +68,19 @@ class Writer(Protocol):
 
     def extend(self, batch: Batch) -> None:
         """Take over a batch."""
+
+
+class LastingWriter(Writer, Protocol):
+    """A writer whose batches can be made durable; each call may fail."""
+
+    def settle(self) -> None:
+        """Make everything so far durable."""
+
+    def seal(self) -> None:
+        """Finish what is written."""
+
+    def let_go(self) -> None:
+        """Leave what is written as it is."""
 
 
 class NumberedRows(Sequence[Any]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from clew.events.records import EVAL, TRAIN
+from clew.events.vocabulary import EVAL, TRAIN
 
 
 class Modes(Mapping[int, str]):

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from clew.events.records import Kept
+import numpy as np
+
+from clew.events.vocabulary import Kept
 
 if TYPE_CHECKING:
     from clew.record.foreign import Foreign
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 # `Label`. NODE is a `StackNode`; PARENT the id of the enclosing module call or -1. NUMBER is the
 # call index of a module, for an op its autograd number (see `observe.dispatch`), and for a gathered
 # value its step. ARGS, KWARGS and OUT are the arguments and result as lists, dicts, constants and
-# tokens. ERROR is None or the text of the exception. SEEN is, for an op, how many tensors were
+# tokens. ERROR is None or the text of the exception. SEEN is, for an op, how many storages were
 # found to be freed since the last batch, alone or with the generator it drew from and how often
 # that was used before; else None.
 ID, SUBJECT, NODE, PARENT, START, END, NUMBER, ARGS, KWARGS, OUT, ERROR, SEEN = range(12)
@@ -38,7 +40,8 @@ OPEN = -1
 # if torch keeps no count (inference tensors). EXTRA is None for a plain strided tensor. GRAD is
 # requires_grad. PRODUCER is the id of the event that made it, -1 if that was not seen, SAME if it
 # equals the value whose memory it has except for GRAD. NAME is the path of a parameter or buffer,
-# else None. REFERENCE is the id that is reported when the tensor is freed, None if none is.
+# else None. REFERENCE is the id that is reported when its memory is freed, None if another value
+# has it.
 TOKEN, VERSION, STORAGE, STRIDE, DTYPE, DEVICE, EXTRA, GRAD, PRODUCER, NAME, REFERENCE = range(11)
 VALUE_FIELDS = 11
 WRITTEN = -1
@@ -92,6 +95,12 @@ class Shape(tuple[int, ...]):
     __slots__ = ()
 
 
+class NumberedToken(tuple[int, ...]):
+    """Token of a tensor whose value the native engine has numbered."""
+
+    number: int
+
+
 # Statistics and data of a value, or a function that returns them when the records are stored.
 Made: TypeAlias = Kept | Callable[[], Kept]
 
@@ -108,6 +117,60 @@ def once(make: Callable[[], Kept]) -> Callable[[], Kept]:
     return get
 
 
+# An event as the native engine writes it.
+EVENT_ROW = np.dtype(
+    [(name, np.int64) for name in ("id", "parent", "start", "end", "number", "first_ref")]
+    + [(name, np.int32) for name in ("kind", "subject", "node", "arguments", "error", "generator",
+                                     "draw", "refs")]
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class NativeRows:
+    """What the native engine recorded since the last time, as `native/sources/rows.h` has it.
+
+    `kept` are statistics of values, `data` copies of their elements.
+
+    `metas` and `arguments` are the new rows of its tables, as words, and their first numbers;
+    `oldest_arguments` is the first row that may be used again. `odd_metas` are the facts of
+    tensors that Python has read, `constants` objects that arguments refer to by number, `names` the
+    names of tensors that no event made.
+    """
+
+    events: bytes
+    refs: bytes
+    values: bytes
+    freed: bytes
+    gone: bytes
+    first_value: int
+    metas: list[bytes]
+    arguments: list[bytes]
+    first_arguments: int
+    oldest_arguments: int
+    texts: list[str]
+    errors: list[str | None]
+    first_error: int
+    open_calls: bytes
+    names: list[str | None]
+    odd_metas: list[Any]
+    constants: list[Any]
+    kept: bytes
+    data: list[Any]
+    # Attributes of modules, as `record.attributes` notes them.
+    noted: list[Any]
+
+    @property
+    def size(self) -> int:
+        """Return about how many bytes the rows hold, with what is kept of values."""
+        rows = len(self.events) + len(self.refs) + len(self.values) + len(self.kept)
+        return rows + sum(memoryview(block).nbytes for block in self.data)
+
+    def gone_numbers(self) -> list[int]:
+        """Return the numbers of values that no later row refers to."""
+        gone: list[int] = np.frombuffer(self.gone, np.int64).tolist()
+        return gone
+
+
 @dataclass(slots=True)
 class Records:
     """What was recorded since the last time, in raw form."""
@@ -122,14 +185,16 @@ class Records:
     is_shared: bool = False
     # Records of the calls that are open now; each comes again, complete, when its call ends.
     open_calls: list[Any] = field(default_factory=list)
-    # References of tensors that were freed, in order.
+    # References to memory that was freed, in order.
     gone: list[Any] = field(default_factory=list)
     # Bytes of memory from outside, by its number.
-    sizes: dict[int, int] = field(default_factory=dict)
+    sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
     # Settings of modules and optimizers.
     attributes: list[Any] = field(default_factory=list)
     # What other processes recorded.
     foreign: list[Foreign] = field(default_factory=list)
+    # What the native engine recorded, if it records.
+    native: NativeRows | None = None
     # About how many bytes the batch will have.
     size: int = 0
 

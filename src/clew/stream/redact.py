@@ -12,7 +12,7 @@ from typing import Any
 
 from clew.events.columns import Attributes, Leaf, Place, Symbol, Template
 from clew.events.model import Gap
-from clew.events.records import Kept, Label
+from clew.events.vocabulary import Kept, Label
 from clew.stream.batch import Batch
 
 REDACTED = "(redacted)"

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from clew.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from clew.events.byte_text import bytes_text
     from clew.views.export.formats import write_export
     from clew.views.graph.view import graph_view
     from clew.views.html.report import Side, write_report
     from clew.views.notebook import trace_bundle
-    from clew.views.text.code import code_view
+    from clew.views.text.code_view import code_view
     from clew.views.text.finding_lines import signed
-    from clew.views.text.style import Style, bytes_text, counted, guarded, style_for
+    from clew.views.text.style import Style, counted, guarded, style_for
     from clew.views.text.table_view import table_view
     from clew.views.text.tree import tree_view
 
@@ -43,8 +44,8 @@ __getattr__ = lazy_names(
     {
         "Side": "clew.views.html.report",
         "Style": "clew.views.text.style",
-        "bytes_text": "clew.views.text.style",
-        "code_view": "clew.views.text.code",
+        "bytes_text": "clew.events.byte_text",
+        "code_view": "clew.views.text.code_view",
         "counted": "clew.views.text.style",
         "graph_view": "clew.views.graph.view",
         "guarded": "clew.views.text.style",

@@ -17,8 +17,10 @@ import numpy as np
 
 from clew.analysis.findings import Finding
 from clew.analysis.listing import HEAD, ROWS
+from clew.analysis.memory.memory_model import Memory
 from clew.analysis.selection import Selection
 from clew.analysis.series import Series
+from clew.analysis.shape_links import ShapeChain
 from clew.errors import ClewError
 from clew.events.model import Stats
 from clew.events.notebook_port import Bundle, shows
@@ -27,7 +29,7 @@ from clew.plain_text import plain_lines
 from clew.run.event import Crash
 from clew.run.value import Value, numbers_of
 from clew.views.html.report import Side, report_page
-from clew.views.text.code import CodeView
+from clew.views.text.code_view import CodeView
 from clew.views.text.style import Style
 from clew.views.text.table_view import TableView
 from clew.views.text.tree import TreeView
@@ -88,6 +90,12 @@ def _frame(side: Side) -> str | None:
 def text_bundle(view: TreeView | CodeView) -> Bundle:
     """Show a view as its text, in a box that scrolls."""
     text = view.text(Style())
+    return {"text/plain": text, "text/html": _pre(text)}
+
+
+def answer_bundle(answer: ShapeChain | Memory) -> Bundle:
+    """Show an answer as its text, in a box that scrolls."""
+    text = str(answer)
     return {"text/plain": text, "text/html": _pre(text)}
 
 
@@ -198,6 +206,8 @@ def _more(text: str) -> str:
 shows(CodeView, text_bundle)
 shows(Crash, crash_bundle)
 shows(Selection, selection_bundle)
+shows(ShapeChain, answer_bundle)
+shows(Memory, answer_bundle)
 shows(Series, series_bundle)
 shows(TableView, table_bundle)
 shows(TreeView, text_bundle)

@@ -245,14 +245,16 @@ def dropouts() -> Prepared:
 @program
 def random_distributions() -> Prepared:
     mean = torch.zeros(3, requires_grad=True)
+    # Said here: the first `torch.compile` of a process switches the checks off for all.
+    checks = {"validate_args": True}
 
     def run() -> Any:
-        normal = distributions.Normal(mean, torch.ones(3))
+        normal = distributions.Normal(mean, torch.ones(3), **checks)
         sample = normal.rsample((2,))
         loss = normal.log_prob(sample.detach()).sum() + sample.sum()
         loss.backward()
-        picked = distributions.Categorical(logits=torch.zeros(4)).sample((3,))
-        gamma = distributions.Gamma(torch.ones(2), torch.ones(2)).sample()
+        picked = distributions.Categorical(logits=torch.zeros(4), **checks).sample((3,))
+        gamma = distributions.Gamma(torch.ones(2), torch.ones(2), **checks).sample()
         return sample, loss, mean.grad, picked, gamma
 
     return Prepared(run)

@@ -139,12 +139,16 @@ def pages(cases: list[Case]) -> list[Seen]:
         encoding="utf-8", timeout=HANG_GUARD,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return [_from_page(data) for data in json.loads(done.stdout)]
+    return [
+        _from_page(case, data) for case, data in zip(cases, json.loads(done.stdout), strict=True)
+    ]
 
 
-def _from_page(data: dict[str, Any]) -> Seen:
+def _from_page(case: Case, data: dict[str, Any]) -> Seen:
     events = {}
-    for row, event in enumerate(data["events"]):
+    # The page has the ops of a composite in its place.
+    rows = [row for row, event in enumerate(case.trace.events) if event.kind != "composite"]
+    for row, event in zip(rows, data["events"], strict=True):
         inputs, outputs = (
             [_page_value(value) for value in event["values"] if value["role"] == role]
             for role in ("in", "out")

@@ -17,7 +17,7 @@ def time_line(case: Case) -> Seen:
     calls = [e for e in data["traceEvents"] if e["ph"] == "X" and e["cat"] != "step"]
     kinds = {row: event.kind for row, event in enumerate(case.trace.events)}
     # They come rank by rank, in order.
-    rows = [row for row, kind in kinds.items() if kind in ("module", "op")]
+    rows = [row for row, kind in kinds.items() if kind in ("module", "composite", "op")]
     events = {}
     for row, call in zip(rows, calls, strict=True):
         args = call["args"]

@@ -7,8 +7,8 @@ from clew.analysis.graph.data_edges import DataEdges
 from clew.analysis.graph.graph_model import BACKWARD, Edge
 from clew.analysis.graph.order import is_next
 from clew.events.columns import IN, OUT
-from clew.events.records import BACKWARD as BACKWARD_PHASE
-from clew.events.records import OP as OP_EVENT
+from clew.events.vocabulary import BACKWARD as BACKWARD_PHASE
+from clew.events.vocabulary import OP as OP_EVENT
 
 
 def gradient_edges(flow: DataEdges) -> list[Edge]:

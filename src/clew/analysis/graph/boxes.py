@@ -7,10 +7,9 @@ runs are drawn in the boxes of the same events in the first run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from clew.address import compile_pattern
+from clew.address import compile_path
 from clew.analysis.fold import Folds, Item, Repeat, name_range
 from clew.analysis.graph.graph_model import CALL, OP, REPEAT, Node
 from clew.analysis.graph.op_memory import is_minor, starts_backward
@@ -18,8 +17,8 @@ from clew.analysis.structure import Structure
 from clew.errors import ClewError
 from clew.events.columns import IN, OUT
 from clew.events.op_names import bare_op
-from clew.events.records import BACKWARD, MODULE, OPTIMIZER, RECOMPUTE
-from clew.events.records import OP as OP_EVENT
+from clew.events.vocabulary import BACKWARD, COMPOSITE, MODULE, OPTIMIZER, RECOMPUTE
+from clew.events.vocabulary import OP as OP_EVENT
 from clew.run.run import Run
 
 BETWEEN, ALL_OPS, NO_OPS = "between", "all", "none"
@@ -192,6 +191,8 @@ class BoxMaker:
 
     def _is_shown(self, row: int) -> bool:
         structure = self._structure
+        if structure.kind[row] == COMPOSITE:
+            return False
         if self._run.columns.error[row] >= 0:
             return True
         if structure.kind[row] == MODULE:
@@ -242,7 +243,7 @@ def _pruned_by_name(run: Run, prune: bool | tuple[str, ...]) -> set[int]:
     """Return the modules that the user wants to leave out, by class or path."""
     if isinstance(prune, bool):
         return set()
-    tests: list[Callable[[str], bool]] = [compile_pattern(pattern) for pattern in prune]
+    tests = [compile_path(pattern) for pattern in prune]
     return {
         subject
         for subject, module in enumerate(run.columns.modules)

@@ -14,7 +14,7 @@ import numpy as np
 
 from clew.errors import ClewError
 from clew.events.columns import COLUMN_NAMES, VALUE_COLUMNS, Columns, ModuleRow, Place, Template
-from clew.events.records import MODULE
+from clew.events.vocabulary import MODULE
 from clew.run.run import Run, run_of
 
 # The name that hooks give the model itself, which has no path.

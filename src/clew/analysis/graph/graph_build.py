@@ -22,7 +22,7 @@ from clew.analysis.graph.order import containment, order_edges
 from clew.analysis.graph.part import GraphPart, first_forward, of_step
 from clew.analysis.graph.squash import merged, merged_edges, squash
 from clew.errors import ClewError
-from clew.events.records import MODULE
+from clew.events.vocabulary import MODULE
 from clew.run.run import Run
 
 FLOW, CALLS, TREE = "data", "calls", "tree"
@@ -163,7 +163,7 @@ def _edges(folds: Folds, boxes: Boxes, options: Options) -> tuple[list[Edge], li
     edges = flow.edges()
     if options.backward:
         edges += gradient_edges(flow)
-    return edges, list(flow.outside.values())
+    return edges, list(flow.origins.outside.values())
 
 
 def _rows(boxes: Boxes) -> dict[str, list[int]]:

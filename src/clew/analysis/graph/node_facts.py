@@ -13,8 +13,8 @@ from clew.analysis.fold import Folds, name_range
 from clew.analysis.graph.graph_model import CALL, REPEAT, Node
 from clew.analysis.parameters import Parameters
 from clew.events.columns import IN, OUT, Meta
-from clew.events.records import MODULE
-from clew.events.records import OP as OP_EVENT
+from clew.events.vocabulary import MODULE
+from clew.events.vocabulary import OP as OP_EVENT
 
 _SIZES = {"64": 8, "32": 4, "16": 2, "8": 1, "128": 16}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from clew.analysis.graph.boxes import Boxes, Runs
 from clew.analysis.graph.graph_model import INSIDE, NEXT, ORDER, Edge, Node
 from clew.analysis.structure import Structure
-from clew.events.records import BACKWARD, OPTIMIZER
+from clew.events.vocabulary import BACKWARD, OPTIMIZER
 
 _LATER_PHASES = (BACKWARD, OPTIMIZER)
 

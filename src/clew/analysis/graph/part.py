@@ -13,7 +13,7 @@ import numpy as np
 from clew.analysis.graph.boxes import top_rows
 from clew.analysis.structure import Structure
 from clew.errors import ClewError
-from clew.events.records import BACKWARD, MODULE, OPTIMIZER
+from clew.events.vocabulary import BACKWARD, MODULE, OPTIMIZER
 from clew.run.run import Run
 
 

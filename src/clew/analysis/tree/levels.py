@@ -15,7 +15,7 @@ import numpy as np
 from clew.analysis.structure import Structure
 from clew.analysis.tree.totals import BACKWARD_SECTION, ENTRIES, OPTIMIZER_SECTION
 from clew.events.columns import Ints
-from clew.events.records import BACKWARD, MODULE, OP, OPTIMIZER, RECOMPUTE
+from clew.events.vocabulary import BACKWARD, COMPOSITE, MODULE, OP, OPTIMIZER, RECOMPUTE
 from clew.run.lookup import numbered
 from clew.run.run import Run
 
@@ -76,7 +76,8 @@ def stretches(
     With `sizeless`, sizes of tensors are ignored.
     """
     c = run.columns
-    rows = np.flatnonzero((c.kind == MODULE) | (c.kind == OP) | (c.error >= 0))
+    failed = (c.error >= 0) & (c.kind != COMPOSITE)
+    rows = np.flatnonzero((c.kind == MODULE) | (c.kind == OP) | failed)
     if not len(rows):
         return []
     # What a call runs belongs to the step in which the call began.

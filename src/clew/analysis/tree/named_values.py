@@ -9,7 +9,7 @@ from clew.analysis.tree.phases import listed
 from clew.analysis.tree.tree_model import NAMED, TreeNode
 from clew.events.columns import OUT
 from clew.events.model import Source
-from clew.events.records import GRADIENT, TAP, VARIABLE
+from clew.events.vocabulary import GRADIENT, TAP, VARIABLE
 from clew.run.run import Run
 
 _DIGITS = re.compile(r"\d+")

@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from clew.analysis.fold import Folds, Item, Repeat
+from clew.analysis.folded_ops import FoldedOps
 from clew.analysis.tree.totals import Totals
 from clew.analysis.tree.tree_model import CALL, FAILURE, OPS, REPEAT
-from clew.events.records import MODULE, OP
+from clew.events.vocabulary import COMPOSITE, MODULE, OP
 
 
 @dataclass(slots=True, eq=False)
@@ -47,11 +50,14 @@ _Task = tuple[Sequence[Item], list[Draft], int, int, tuple[Repeat, ...]]
 class Outliner:
     """Turns siblings into drafts."""
 
-    def __init__(self, folds: Folds, totals: Totals) -> None:
+    def __init__(self, folds: Folds, totals: Totals, folded: FoldedOps | None) -> None:
         self._folds = folds
         self._totals = totals
+        self._folded = folded
         self._kind = folds.structure.kind
-        self._error: list[int] = folds.structure.run.columns.error.tolist()
+        c = folds.structure.run.columns
+        # A composite ends with the exception of an op in it.
+        self._error: list[int] = np.where(c.kind == COMPOSITE, -1, c.error).tolist()
         self._tasks: list[_Task] = []
         # The first call of each structure at the top, in any step and rank.
         self._shown: dict[int, int] = {}
@@ -117,12 +123,16 @@ class Outliner:
     def _open(self, call: Draft, shown: dict[int, int]) -> None:
         """Outline what ran in a call, or point to an earlier call with the same inside.
 
-        Ops of a module without modules inside are not outlined, unless one failed. A call that has
-        a non-finite value is always opened, to show where it is.
+        Ops of a module without modules inside are not outlined, unless one failed, all ops are
+        wanted, or it is an outermost one that is not of torch.nn. A call that has a non-finite
+        value is always opened, to show where it is.
         """
         row = call.rows[0]
         inside = self._folds.inside(row)
-        if not any(self._is_shown(item, call.level) for item in inside):
+        lists_ops = self._folded is None or (
+            call.level == 0 and not self._folded.is_folded_call(row)
+        )
+        if not any(self._is_shown(item, lists_ops) for item in inside):
             return
         if self._folds.folding and self._error[row] < 0:
             structure = self._folds.structure
@@ -133,8 +143,8 @@ class Outliner:
                 return
         self._tasks.append((inside, call.children, call.level + 1, call.times, call.within))
 
-    def _is_shown(self, item: Item, level: int) -> bool:
-        """Return whether an item is a reason to show the inside of the call at a level."""
+    def _is_shown(self, item: Item, lists_ops: bool) -> bool:
+        """Return whether an item is a reason to show the inside of a call."""
         if isinstance(item, Repeat) or self._kind[item] == MODULE or self._error[item] >= 0:
             return True
-        return level == 0 and self._kind[item] == OP
+        return lists_ops and self._kind[item] == OP

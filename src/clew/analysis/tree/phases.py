@@ -18,7 +18,7 @@ from clew.analysis.tree.outline import Draft, Outliner
 from clew.analysis.tree.totals import BACKWARD_SECTION, OPTIMIZER_SECTION, Totals
 from clew.analysis.tree.tree_model import BACKWARD, GROUP, LINE, OPTIMIZER
 from clew.events.columns import Ints
-from clew.events.records import MODULE, OP, RECOMPUTE
+from clew.events.vocabulary import MODULE, OP, RECOMPUTE
 
 _DIGITS = re.compile(r"\d+")
 _OUTSIDE, _ROOT = "(outside any module)", "(root)"

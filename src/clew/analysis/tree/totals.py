@@ -13,7 +13,7 @@ import numpy as np
 
 from clew.analysis.tree.tree_model import ResultStats
 from clew.events.columns import Ints
-from clew.events.records import OP, OPTIMIZER
+from clew.events.vocabulary import COMPOSITE, OP, OPTIMIZER
 from clew.run.event_table import gives_uninitialised, output_stats
 from clew.run.run import Run
 
@@ -127,8 +127,10 @@ def _times(run: Run, top: Ints, section: Ints) -> Ints:
     spent[apart & ~is_op & (has_ops[top] | ~is_top)] = 0
     rows = np.flatnonzero(is_op & apart)
     row, after = rows[:-1], rows[1:]
+    # No event lies between them, but for the composites that the second runs in.
+    between = np.cumsum(c.kind != COMPOSITE)
     together = (
-        (after == row + 1)
+        (between[after] == between[row] + 1)
         & (run.process[row] == run.process[after])
         & (run.step[row] == run.step[after])
         & (run.thread[row] == run.thread[after])

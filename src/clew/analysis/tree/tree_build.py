@@ -9,6 +9,7 @@ from bisect import bisect
 from itertools import pairwise
 
 from clew.analysis.fold import Folds
+from clew.analysis.folded_ops import FoldedOps
 from clew.analysis.tree.levels import (
     Alike,
     RankStep,
@@ -24,19 +25,24 @@ from clew.analysis.tree.phases import Phases
 from clew.analysis.tree.totals import BACKWARD_SECTION, ENTRIES, OPTIMIZER_SECTION, Totals
 from clew.analysis.tree.tree_facts import Facts
 from clew.analysis.tree.tree_model import RANK, RANK_LEVEL, STEP, STEP_LEVEL, THREAD, Tree
-from clew.events.records import MODULE, OP, RECOMPUTE
+from clew.events.vocabulary import MODULE, OP, RECOMPUTE
 from clew.run.run import Run
 
 
-def tree_of(folds: Folds) -> Tree:
-    """Return the tree of a run, with repeats, steps and ranks folded as `folds` says."""
+def tree_of(folds: Folds, folds_ops: bool = True) -> Tree:
+    """Return the tree of a run, with repeats, steps and ranks folded as `folds` says.
+
+    With `folds_ops`, ops are named by the composites that ran them, and those of calls of modules
+    of torch.nn are not listed; else all are.
+    """
     run = folds.structure.run
     top = top_rows(run)
     section = sections(run, top)
     totals = Totals(run, top, section)
-    outliner = Outliner(folds, totals)
+    folded = FoldedOps(run, folds_ops)
+    outliner = Outliner(folds, totals, folded if folds_ops else None)
     phases = Phases(folds.structure, section, totals, outliner)
-    facts = Facts(folds, totals)
+    facts = Facts(folds, totals, folded)
     sizeless = folds.sizeless if folds.ignores_sizes else None
     found = stretches(run, folds.structure, sizeless, top)
     section_of: list[int] = section.tolist()
@@ -66,8 +72,11 @@ def tree_of(folds: Folds) -> Tree:
         if len(threads[rank]) < 2:
             return outliner.outline(rows, times)
         drafts = []
+        by_number: dict[int, list[int]] = {}
+        for row, thread in zip(rows, run.thread[rows].tolist(), strict=True):
+            by_number.setdefault(thread, []).append(row)
         for thread in threads[rank]:
-            mine = [row for row in rows if run.thread[row] == thread]
+            mine = by_number.get(thread)
             if mine:
                 name = f"thread {run.thread_name(mine[0])}"
                 children = outliner.outline(mine, times)

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from clew.analysis.fold import Folds, name_range
+from clew.analysis.folded_ops import FoldedOps
 from clew.analysis.parameters import Parameters
 from clew.analysis.tree import tree_model
 from clew.analysis.tree.outline import Draft
@@ -20,8 +21,8 @@ from clew.analysis.tree.totals import Totals
 from clew.analysis.tree.tree_model import CALL, FAILURE, GROUP, LINE, OPS, REPEAT, TreeNode
 from clew.events.columns import IN, OUT, Ints
 from clew.events.model import Source
-from clew.events.records import MODULE, OP, PHASES
 from clew.events.tensor_text import tensor_text
+from clew.events.vocabulary import MODULE, OP, PHASES
 from clew.run.run import Run
 from clew.run.value import Value
 
@@ -29,8 +30,9 @@ from clew.run.value import Value
 class Facts:
     """Makes nodes of the drafts of one run."""
 
-    def __init__(self, folds: Folds, totals: Totals) -> None:
+    def __init__(self, folds: Folds, totals: Totals, folded: FoldedOps) -> None:
         self._folds = folds
+        self._folded = folded
         self._structure = folds.structure
         self._run: Run = folds.structure.run
         self._totals = totals
@@ -157,6 +159,8 @@ class Facts:
         kind, rows = self._structure.kind, draft.rows
         ops = [row for row in rows if kind[row] == OP]
         counts = Counter(map(self._run.name, ops))
+        written = dict.fromkeys(self._folded.stands[ops].tolist())
+        folded = Counter(map(self._run.name, written))
         ended = [row for row in rows if self._run.end[row] >= 0]
         nanoseconds = int(self._totals.nanoseconds[rows].sum())
         with_result = [row for row in rows if self._totals.has_result(row)]
@@ -168,6 +172,7 @@ class Facts:
             calls=sum(kind[row] == MODULE for row in rows) * draft.times,
             seconds=nanoseconds / 1e9 if ended else None,
             op_counts=tuple((name, count * draft.times) for name, count in counts.items()),
+            folded_counts=tuple((name, count * draft.times) for name, count in folded.items()),
             stats=self._totals.stats(rows if result is None else [result], result),
             source=source,
             last_line=last,

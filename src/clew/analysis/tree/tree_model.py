@@ -91,8 +91,9 @@ class TreeNode:
     # Paths of the tensors that go in and come out, with dtype and shape.
     inputs: tuple[tuple[str, str], ...] = ()
     outputs: tuple[tuple[str, str], ...] = ()
-    # How often each op ran, in order of first use.
+    # How often each op ran, in order of first use; the same with composites in place of their ops.
     op_counts: tuple[tuple[str, int], ...] = ()
+    folded_counts: tuple[tuple[str, int], ...] = ()
     stats: ResultStats | None = None
     source: Source | None = None
     last_line: int | None = None
@@ -137,6 +138,7 @@ class TreeNode:
             "inputs": [{"path": path, "tensor": text} for path, text in self.inputs],
             "outputs": [{"path": path, "tensor": text} for path, text in self.outputs],
             "op_counts": dict(self.op_counts),
+            "folded_counts": dict(self.folded_counts),
             "stats": None if self.stats is None else self.stats.to_dict(),
             "source": self._source(),
             "sizes_vary": self.sizes_vary,

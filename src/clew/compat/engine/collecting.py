@@ -22,7 +22,7 @@ from clew.compat.engine.copies import copied
 from clew.compat.engine.object_mail import ObjectMail
 from clew.compat.engine.passes import Passes
 from clew.errors import ClewError, warn
-from clew.keep import glances  # noqa: F401 - tensors are compared once it is loaded
+from clew.keep import fast_summaries  # noqa: F401 - tensors are compared once it is loaded
 from clew.keep.describing import is_same
 from clew.request.callbacks import Callbacks, deterministic, stack_padded
 from clew.session.tracer import Tracer, trace, unrecorded

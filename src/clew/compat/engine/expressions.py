@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from clew.events.live import Happening, LiveValue, values_in
+from clew.events.live_events import Happening, LiveValue, values_in
 from clew.events.model import Source
 from clew.events.notebook_cells import file_of
 

@@ -11,7 +11,7 @@ import os
 import threading
 from typing import Any
 
-from clew.events.watched import OTHER, TENSOR, Seen, WatchedCall, WatchEvent
+from clew.events.watch_events import OTHER, TENSOR, ValueSummary, WatchedCall, WatchEvent
 from clew.plain_text import plain
 
 _FEW_ITEMS = 8
@@ -131,7 +131,7 @@ def changed(happening: WatchEvent, indent: str) -> list[str]:
     return told
 
 
-def named(indent: str, prestr: str, name: str, lineno: int, value: Seen) -> str:
+def named(indent: str, prestr: str, name: str, lineno: int, value: ValueSummary) -> str:
     """Write a value with its name and what comes before it: `├─ input [Var] n@0 value: 3`."""
     kind, arrow = ("[Var]", "") if value.kind == OTHER else ("[Tensor]", "→ ")
     start = f"{indent}{prestr} " if prestr else indent
@@ -149,11 +149,11 @@ def outcome(happening: WatchEvent) -> list[str]:
     return [f"output {value_text(result)}"]
 
 
-def _dtype(value: Seen) -> str:
+def _dtype(value: ValueSummary) -> str:
     return f"torch.{value.dtype}" if value.kind == TENSOR else value.dtype
 
 
-def value_text(value: Seen | None) -> str:
+def value_text(value: ValueSummary | None) -> str:
     """Write a value: `shape=… | dtype=… | sum=…`, `value: 3`, `len(value): 4 | …`."""
     if value is None or (value.kind == OTHER and value.length is None):
         return f"value: {None if value is None else value.text or value.cls}"
@@ -172,11 +172,11 @@ def value_text(value: Seen | None) -> str:
 
 
 # Texts of tensors, by their statistics: the output of one function is the input of the next.
-_texts: dict[int, tuple[Seen, str]] = {}
+_texts: dict[int, tuple[ValueSummary, str]] = {}
 _MOST_TEXTS = 64
 
 
-def _facts(value: Seen) -> str:
+def _facts(value: ValueSummary) -> str:
     shape = f"torch.Size({list(value.shape or ())})" if value.kind == TENSOR else value.shape
     text = f"shape={shape} | dtype={_dtype(value)}{_numbers_text(value)}"
     if value.device not in ("cpu", ""):
@@ -186,7 +186,7 @@ def _facts(value: Seen) -> str:
     return f"{text} | requires_grad=True" if value.grad else text
 
 
-def _numbers_text(value: Seen) -> str:
+def _numbers_text(value: ValueSummary) -> str:
     stats = value.stats
     is_plain = value.dtype in _FLOATS and not value.layout and value.cls != _MASKED
     if is_plain and stats and stats["count"] and not (stats["nan"] or stats["inf"]):
@@ -200,13 +200,13 @@ def _numbers_text(value: Seen) -> str:
     return text
 
 
-def as_dict(value: Seen) -> dict[str, Any]:
+def as_dict(value: ValueSummary) -> dict[str, Any]:
     """Return the same facts of a tensor or array by their names."""
     kind = "Tensor" if value.kind == TENSOR else "ndarray"
     return {"type": kind, "shape": value.shape, "dtype": _dtype(value), **_numbers(value)}
 
 
-def _numbers(value: Seen) -> dict[str, float]:
+def _numbers(value: ValueSummary) -> dict[str, float]:
     """Return sum, mean, min and max of all elements if known, and counts of NaN and Inf.
 
     Recorded statistics are of finite elements, of the parts of complex numbers, of what a sparse
@@ -242,7 +242,7 @@ def _numbers(value: Seen) -> dict[str, float]:
     return found | odd
 
 
-def _is_sparse(value: Seen) -> bool:
+def _is_sparse(value: ValueSummary) -> bool:
     return value.layout.startswith("sparse")
 
 

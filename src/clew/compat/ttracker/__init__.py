@@ -21,11 +21,11 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from clew.compat.engine.watch_facts import Depth, FactsText, as_dict, named, place, stack
+from clew.compat.engine.watched_functions import is_same, summary_of, watch_calls
 from clew.compat.ttracker.utils import check_run_count, dlog, dump_data, inlog, safe_mean
 from clew.errors import warn
-from clew.events.watched import OTHER
+from clew.events.watch_events import OTHER
 from clew.watch_output import ThreadLog, Written, log_lines, print_lines
-from clew.watching import is_same, seen, watch_calls
 
 __all__ = [
     "IndentManager", "ThreadFileHandler", "_log_change", "auto_diff", "check_run_count",
@@ -115,7 +115,7 @@ def fstack(func: _F) -> _F:
 
 def _log_change(prestr: str, name: str, value: Any, indent: str, lineno: int = 0) -> None:
     """Log what a value is; in a hook, what goes in and out of a module."""
-    log2file(named(indent, prestr, name, lineno, seen(value)))
+    log2file(named(indent, prestr, name, lineno, summary_of(value)))
 
 
 def extract_tensor_info(data: Any, max_elements: int = 25) -> Any:
@@ -124,7 +124,7 @@ def extract_tensor_info(data: Any, max_elements: int = 25) -> Any:
         return {key: extract_tensor_info(item, max_elements) for key, item in data.items()}
     if isinstance(data, list | tuple | set | frozenset):
         return [extract_tensor_info(item, max_elements) for item in data]
-    found = seen(data)
+    found = summary_of(data)
     if found.kind == OTHER:
         return data
     if math.prod(found.shape or ()) <= max_elements:

@@ -1,74 +1,105 @@
-"""Watched calls while they run: their function, their callers, the last state of their variables.
+"""Calls of followed functions while they run, and which of their variables have changed.
 
-Input: frames. Output: names, callers and the state of open calls. Holds no frame.
+Input: frames, and the values of wanted variables. Output: the open call of a frame, and the places
+inside a value that are to be recorded. `captured` and `watched` both use it. Holds no frame.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
+from typing import Any, NamedTuple, TypeVar
 
-from clew.events.notebook_cells import shown_file
-from clew.events.watched import Seen, WatchedCall
-from clew.keep.changes import Look
-from clew.machinery import OURS
-from clew.observe.variables.looking import join_names
-from clew.observe.variables.selector import TOP_LEVEL, Function
-from clew.observe.variables.user_code import is_library
+from clew.address import join
+from clew.events.model import Gap
+from clew.events.vocabulary import Label
+from clew.keep.changes import ValueState, not_read_whole, state_of
+from clew.machinery import MACHINERY, OURS
+from clew.observe.variables.frames.paths import follow
+from clew.observe.variables.wanted_variables import Function, WantedVariable, join_names
+from clew.record.gaps import Gaps
 
-# The files of Clew that call the program's functions on its behalf.
-BETWEEN = (
-    OURS + "watching.py",
-    os.path.join(OURS, "session", "decorating.py"),
-    os.path.join(OURS, "observe", "dataloader.py"),
-)
-_CHAIN = 3
+_Call = TypeVar("_Call")
+# The variables of a call as they were last recorded, by the stems of their labels.
+LastStates = dict[str, ValueState]
 
 
-@dataclass(slots=True)
-class OpenCall:
-    """One watched call that is open. `told` holds its variables as they were last reported."""
+class OpenCalls(dict[int, _Call]):
+    """The open calls of followed functions, by the ids of their frames."""
 
-    info: WatchedCall
-    function: Function
-    start: int
-    quiet: bool = False
-    told: dict[str, tuple[Look, Seen]] = field(default_factory=dict)
-    # Parameters that hold an object which the caller watches, with its name there.
-    aliases: dict[str, str] = field(default_factory=dict)
-    # Watched variable -> id of the object that it holds now, which lives as long as it does.
-    held: dict[str, int] = field(default_factory=dict)
-    # id of an object that a watched variable of a caller holds -> the variable
-    given: dict[int, str] = field(default_factory=dict)
-    result: tuple[Seen | None, int] | None = None
-    error: str | None = None
+    def here(self) -> _Call | None:
+        """Return the call that runs."""
+        return self.get(id(user_frame()))
 
-    def names_of_objects(self) -> dict[int, str]:
-        """Return the objects that watched variables hold, here and in the callers, by their ids."""
-        own = {held: self.aliases.get(name, name) for name, held in self.held.items()}
-        return {**self.given, **own}
+    def close(self) -> _Call | None:
+        """Remove the call that runs, as it ends, and return it."""
+        return self.pop(id(user_frame()), None)
 
 
-def name_of(where: Function) -> str:
-    """Return the name of a call in the text."""
-    if where.owner is not None:
-        return join_names(where.owner, where.code.co_name)
-    return "top level" if where.parts == TOP_LEVEL else ".".join(where.parts[-2:])
+class ChangedPlace(NamedTuple):
+    """A variable, or a place inside one, that is to be recorded: it is new or has changed."""
+
+    label: Label
+    value: Any
+    before: ValueState | None
+    now: ValueState
 
 
-def chain_of(frame: FrameType | None, whole: bool) -> Iterator[str]:
-    """Yield the callers, nearest first: the whole stack, or a few functions of the program."""
-    count = 0
-    while frame is not None and (whole or count < _CHAIN):
-        code = frame.f_code
-        top = code.co_name == "<module>"
-        ours = code.co_filename.startswith((OURS, "<frozen "))
-        if not ours and (whole or not is_library(code.co_filename)):
-            count += 1
-            name = "" if top else f" {code.co_name}"
-            yield f"{os.path.basename(shown_file(code.co_filename))}:{frame.f_lineno}{name}"
-            if top and not whole:
-                return  # further callers only run the program
+def changed_places(
+    last: LastStates, name: str, value: Any, wanted: Iterable[tuple[WantedVariable, Function]],
+    always: bool, on_gap: Callable[[Gap], Any],
+) -> Iterator[ChangedPlace]:  # fmt: skip
+    """Yield what is to be recorded of a variable, each place once; with `always`, all places.
+
+    `wanted` says what is wanted of it, and in which function. Updates `last`.
+    """
+    done: set[str] = set()
+    for variable, function in wanted:
+        called = variable.called or name
+        found = _places(variable, called, value, on_gap) if variable.inside else ((called, value),)
+        for place, inside in found:
+            label = function.label(place)
+            stem = label.stem
+            if stem in done:
+                continue
+            done.add(stem)
+            now, before = state_of(inside), last.get(stem)
+            last[stem] = now
+            if now.cut:
+                on_gap(not_read_whole(stem))
+            if always or before is None or before.same != now.same:
+                yield ChangedPlace(label, inside, before, now)
+
+
+def _places(
+    wanted: WantedVariable, name: str, value: Any, on_gap: Callable[[Gap], Any]
+) -> Iterable[tuple[str, Any]]:
+    """Return what a path inside a variable leads to: the name of each place, and what is there."""
+    walk = follow(value, wanted.inside)
+    if walk.cut is not None:
+        where = wanted.address or join((name, *wanted.inside))
+        on_gap(Gap("places of a variable", where, walk.cut, "name fewer of them"))
+    return [(join_names(name, inside), found) for inside, found in walk.places]
+
+
+@contextlib.contextmanager
+def guarded(gaps: Gaps, function: str, name: str) -> Iterator[None]:
+    """Keep from the program what goes wrong in the block, and the block from `torch.jit`."""
+    jit = MACHINERY.pause_jit()
+    try:
+        yield
+    except Exception as fault:
+        gaps.fault(fault, f"{function}.{name}")
+    finally:
+        if jit is not None:
+            MACHINERY.resume_jit(jit)
+
+
+def user_frame() -> FrameType:
+    """Return the innermost frame of the program, passing over those of Clew."""
+    frame = sys._getframe(2)
+    while frame.f_code.co_filename.startswith(OURS) and frame.f_back is not None:
         frame = frame.f_back
+    return frame

@@ -1,119 +1,130 @@
-"""Select the variables that a watch follows: by plain names, paths inside values, addresses.
+"""Select variables by names, paths inside values and addresses, for `capture=` and `watch` alike.
 
-Input: the names a user gave (`video`, `self.cache.k`, `data.py:load.video`,
-`layers.*.forward.attn`) and the variables of functions as they run. Output: the paths to follow.
+Input: what a user asked for (`video`, `self.cache.k`, `data.py:load.video`,
+`layers.*.forward.attn`), and functions: those that exist, those of a module, or one that runs.
+Output: the variables wanted of each. The ledger learns which addresses had a function or a value.
 """
 
 from __future__ import annotations
 
 import dis
-import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from types import CodeType
+from typing import Any
 
-from clew.address import (
-    Address,
-    Segment,
-    compile_pattern,
-    matches_file,
-    parse,
-    segment_matches,
-)
+from clew.address import Address, Segment, compile_path, matches_file, parse, segment_matches
 from clew.errors import ClewError
-from clew.observe.variables.frames.functions import self_name, unwrap
-from clew.observe.variables.looking import RETURN, join_names
+from clew.machinery import MACHINERY
+from clew.observe.variables.frames.existing import Functions
+from clew.observe.variables.frames.functions import (
+    Found,
+    methods,
+    resolve,
+    self_name,
+    unwrap,
+    variables,
+)
+from clew.observe.variables.wanted_variables import (
+    RETURN,
+    Function,
+    WantedVariable,
+    WantedVariables,
+    join_names,
+)
 from clew.request.ledger import Ledger
 
-TOP_LEVEL = ("<module>",)
-Paths = tuple[tuple[Segment, ...], ...]
+Selected = tuple[Found, WantedVariable]
+# A function that was called, with its code, so that no other gets its id.
+_Known = tuple[Function, WantedVariables, CodeType]
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
-    """A function as addresses name it.
+class VariableSelector:
+    """Finds the variables that addresses name; with `everything`, all tensors and arrays."""
 
-    `parts` are the classes and functions that enclose it, and its own name. `owner` is the path of
-    the module whose method it is, None for any other.
-    """
-
-    code: CodeType
-    parts: tuple[str, ...]
-    package: str
-    owner: str | None
-
-    def stem(self, variable: str) -> str:
-        """Return the address of a variable: `data.py:load.video`, `layers.0.forward.attn`."""
-        if self.owner is not None:
-            return join_names(self.owner, self.code.co_name, variable)
-        function = "" if self.parts == TOP_LEVEL else ".".join(self.parts)
-        return f"{os.path.basename(self.code.co_filename)}:{join_names(function, variable)}"
-
-
-class Wishes:
-    """The variables that were asked for; all tensors and arrays if none was named."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self.addresses = [_parsed(name) for name in names]
-        self.ledger = Ledger(self.addresses)
+    def __init__(
+        self, addresses: Iterable[Address], ledger: Ledger | None = None, everything: bool = False
+    ) -> None:
+        self.addresses = list(addresses)
+        self.ledger = Ledger(self.addresses) if ledger is None else ledger
+        self.everything = everything
         self._possible: dict[str, bool] = {}
-        self._known: dict[tuple[int, str, str | None], tuple[CodeType, Paths]] = {}
-
-    @property
-    def everything(self) -> bool:
-        """Return whether no variable was named, so that all are followed."""
-        return not self.addresses
+        self._known: dict[tuple[int, str | None, bool], _Known] = {}
 
     @property
     def nothing(self) -> bool:
         """Return whether no variable is followed at all."""
-        return False
+        return not self.addresses and not self.everything
+
+    # Functions before they run: for `capture=`
+
+    def in_functions(self, functions: Functions) -> Iterator[Selected]:
+        """Yield the functions that exist now and have a wanted variable, with it."""
+        for address in self.addresses:
+            if address.kind == "function":
+                for match in resolve(address.path, address.segments, functions):
+                    if _has_variable(match):
+                        yield self._selected(address, match, None)
+
+    def in_module(self, path: str, module: Any) -> Iterator[Selected]:
+        """Yield the methods of a module that have a wanted variable, with it."""
+        for address in self.addresses:
+            for name, rest in address.splits() if address.kind == "path" else ():
+                if rest and compile_path(name)(path):
+                    for match in methods(module, rest):
+                        if _has_variable(match) and _is_of_program(match, name == path):
+                            yield self._selected(address, match, {id(module): path})
+
+    def _selected(self, address: Address, match: Found, owners: dict[int, str] | None) -> Selected:
+        self.ledger.found.add(address.text)
+        function = match.function
+        own = self_name(function.__code__, function.__qualname__)
+        name, inside = _variable(match.rest, own)
+        called = "self" if match.rest[:1] == ("self",) else ""
+        code_name = getattr(function.__code__, "co_qualname", function.__qualname__)
+        written = code_name.replace(".<locals>", "") if owners is None else match.name
+        written = join_names(written, match.inner)
+        return match, WantedVariable(
+            address.text, name, inside, called, written, owners, match.gets_owner
+        )
+
+    # Functions as they run: for `watch`
 
     def may_be(self, name: str) -> bool:
-        """Return whether a variable of this name can be one of them, in whatever function."""
+        """Return whether a variable of this name can be wanted, in whatever function."""
         known = self._possible.get(name)
         if known is None:
-            known = self._possible[name] = any(
+            known = self._possible[name] = self.everything or any(
                 segment_matches(segment, name) for a in self.addresses for segment in a.segments
             )
         return known
 
     def concern(self, code: CodeType) -> bool:
-        """Return whether a function can have one of them, judged by the names in its code."""
+        """Return whether a function can have a named variable, judged by the names in its code."""
         own = self_name(code)
         if own is not None and self.may_be("self"):
             self._possible[own] = True
         return any(_may_hold(address, code) for address in self.addresses)
 
-    def paths(self, where: Function, name: str) -> Paths:
-        """Return the paths to follow inside a variable of a function; `()` is the value itself."""
-        key = (id(where.code), name, where.owner)
+    def in_call(
+        self, code: CodeType, package: str, owner: object, path: str | None
+    ) -> tuple[Function, WantedVariables]:
+        """Return a function that is called, and what is wanted of it; `path` is its module's."""
+        key = (id(code), path, owner is None)
         known = self._known.get(key)
         if known is None:
-            names = (name, "self") if name == self_name(where.code) else (name,)
-            found = [
-                (a, rest) for a in self.addresses for n in names for rest in _rests(a, where, n)
-            ]
-            self.ledger.came.update(address.text for address, _ in found)
-            paths = tuple(dict.fromkeys(rest for _, rest in found))
-            known = self._known[key] = (where.code, paths)
-        return known[1]
+            names, own = _names_of(code, owner), self_name(code)
+            short = code.co_name if path is not None else ".".join(names)
+            function = Function(code.co_filename, package, path, short)
+            rests = [(a.text, rest) for a in self.addresses for rest in _rests(a, function, names)]
+            found = [WantedVariable(text, *_variable(rest, own)) for text, rest in rests]
+            known = self._known[key] = (function, WantedVariables(found), code)
+        return known[:2]
 
 
-class NoWishes(Wishes):
-    """No variable at all: only calls, with their arguments and results."""
-
-    def __init__(self) -> None:
-        super().__init__(())
-
-    @property
-    def everything(self) -> bool:
-        """Return False: no variable is followed."""
-        return False
-
-    @property
-    def nothing(self) -> bool:
-        return True
+def watched_names(names: Iterable[str]) -> VariableSelector:
+    """Return a selector of the variables named to `clew.watch`: all of them if none was named."""
+    addresses = [_parsed(name) for name in names]
+    return VariableSelector(addresses, everything=not addresses)
 
 
 def _parsed(name: str) -> Address:
@@ -153,44 +164,62 @@ def _may_hold(address: Address, code: CodeType) -> bool:
     return any(segment_matches(segment, name) for segment in address.segments for name in names)
 
 
-def _rests(address: Address, where: Function, name: str) -> list[tuple[Segment, ...]]:
-    """Return what an address leaves to follow inside a variable, for each way to read it."""
+def _rests(
+    address: Address, where: Function, names: tuple[str, ...]
+) -> Iterator[tuple[Segment, ...]]:
+    """Yield what an address leaves for a variable of a function, for each way to read it."""
     segments = address.segments
     if address.kind == "function":
-        file = where.code.co_filename
-        if address.path != where.package and not matches_file(address.path, file):
-            return []
-        return _in_function(segments, where.parts, name)
-    found = []
-    if segments and segment_matches(segments[0], name):
-        found.append(segments[1:])
+        is_here = address.path == where.package or matches_file(address.path, where.file)
+        if is_here and _begins(segments, names):
+            yield segments[len(names) :]
+        return
+    if segments:
+        yield segments
     if where.owner is not None:
         for path, rest in address.splits():
-            if len(rest) > 1 and compile_pattern(path)(where.owner):
-                found += _in_function(rest, where.parts[-1:], name)
-    return found
+            if compile_path(path)(where.owner) and _begins(rest, names[-1:]):
+                yield rest[1:]
 
 
-def _in_function(
-    segments: tuple[Segment, ...], function: tuple[str, ...], name: str
-) -> list[tuple[Segment, ...]]:
-    """Return the rest of segments that begin with a function and one of its variables."""
-    cut = 0 if function == TOP_LEVEL else len(function)
-    if len(segments) < cut or not all(map(segment_matches, segments[:cut], function)):
-        return []
-    rest = segments[cut:]
+def _begins(segments: tuple[Segment, ...], names: tuple[str, ...]) -> bool:
+    return len(segments) >= len(names) and all(map(segment_matches, segments, names))
+
+
+def _variable(rest: tuple[Segment, ...], own: str | None) -> tuple[Segment, tuple[Segment, ...]]:
+    """Split what follows a function into the variable and the path inside it.
+
+    `own` is the name that a method has for its object, if not `self`.
+    """
     if not rest:
-        return [()] if name == RETURN else []
-    return [rest[1:]] if segment_matches(rest[0], name) else []
+        return RETURN, ()
+    return (own if own is not None and rest[0] == "self" else rest[0]), rest[1:]
 
 
-def parts_of(code: CodeType, owner: object) -> tuple[str, ...]:
-    """Return the names of the classes and functions that enclose a function, and its own."""
+def _has_variable(match: Found) -> bool:
+    names = (*variables(match.function, match.inner), RETURN)
+    return not match.rest or any(segment_matches(match.rest[0], known) for known in names)
+
+
+def _is_of_program(match: Found, is_named: bool) -> bool:
+    """Return whether a method is the program's own; generated code is, if named exactly."""
+    file = match.function.__code__.co_filename
+    # Torch's code that calls modules has any module as its `self`.
+    if MACHINERY.call_frame is not None and file == MACHINERY.call_frame.co_filename:
+        return False
+    return is_named or not file.startswith(MACHINERY.generated)
+
+
+def _names_of(code: CodeType, owner: object) -> tuple[str, ...]:
+    """Return the names of the classes and functions that enclose a function, and its own.
+
+    The top level has none.
+    """
     qualname = getattr(code, "co_qualname", None)
     if qualname is None:  # before Python 3.11 code does not know the class it was written in
         cls = next((cls for cls in type(owner).__mro__ if _defines(cls, code)), None)
         qualname = code.co_name if cls is None else f"{cls.__qualname__}.{code.co_name}"
-    return tuple(part for part in qualname.split(".") if part != "<locals>")
+    return tuple(part for part in qualname.split(".") if part not in ("<locals>", "<module>"))
 
 
 def _defines(cls: type, code: CodeType) -> bool:

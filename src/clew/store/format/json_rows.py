@@ -26,7 +26,7 @@ from clew.events.columns import (
     Tensor,
 )
 from clew.events.model import Gap
-from clew.events.records import LABELLED, MODES, PHASES, STAGES, Label, Unseen
+from clew.events.vocabulary import LABELLED, MODES, PHASES, STAGES, Label, Unseen
 
 _LARGEST = (1 << 63) - 1
 # The largest line, column or rank.

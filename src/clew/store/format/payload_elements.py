@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from clew.errors import ClewError
-from clew.events.records import Payload
+from clew.events.vocabulary import Payload
 
 Array = np.ndarray[Any, Any]
 

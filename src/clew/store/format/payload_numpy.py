@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from clew.errors import BadTrace, ClewError
-from clew.events.records import PARTS, Payload
+from clew.events.vocabulary import PARTS, Payload
 from clew.store.format.payload_elements import (
     Array,
     array_dtype,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from clew.errors import ClewError
-from clew.events.records import Payload, unpack
+from clew.events.vocabulary import Payload, unpack
 from clew.store.format.payload_elements import Array, array_of, element_count
 
 # A sparse tensor that would take more bytes as a dense array is refused.

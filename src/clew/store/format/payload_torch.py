@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clew.errors import ClewError, MissingDependency
-from clew.events.records import PARTS, Payload
+from clew.events.vocabulary import PARTS, Payload
 from clew.store.format.payload_elements import check_filled
 from clew.store.format.payload_parts import SPARSE, unpacked
 

@@ -13,7 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
-from clew.events.records import Payload
+from clew.events.vocabulary import Payload
 from clew.store.safe_files import write_all
 from clew.store.storage import Storage
 

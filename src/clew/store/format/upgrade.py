@@ -35,6 +35,8 @@ UPGRADES = {
     4: Upgrade(columns={"events": ("forward", "owner", "prefix", "source")}),
     # Random numbers and memory.
     5: Upgrade(columns={"events": ("generator", "draw"), "values": ("nbytes", "freed")}),
+    # Composites, a kind of events: the parent of an op may be one.
+    6: Upgrade(),
 }
 
 

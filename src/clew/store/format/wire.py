@@ -14,9 +14,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from clew.events.columns import COLUMN_NAMES
-from clew.events.records import Kept, Payload
+from clew.events.vocabulary import Kept, Payload
 from clew.store.format.json_rows import dump, from_json, load_facts, load_text
-from clew.store.format.tables import TABLES
+from clew.store.format.table_list import TABLES
 from clew.stream.batch import Batch
 
 _LENGTH = 8

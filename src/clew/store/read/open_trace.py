@@ -18,7 +18,7 @@ from typing import TypeAlias
 from clew.errors import BadTrace
 from clew.events.columns import Columns
 from clew.events.model import Gap
-from clew.events.records import STEP
+from clew.events.vocabulary import STEP
 from clew.store.format.manifest import Format, RunCheck, format_of, read_manifest
 from clew.store.format.shards import Shards, StoredShards
 from clew.store.read.rank_columns import read_rank

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from clew.errors import BadTrace
 from clew.events.columns import Ints
 from clew.events.model import Gap
-from clew.events.records import Kept, Payload
+from clew.events.vocabulary import Kept, Payload
 from clew.store.format.checksums import Checksum
 from clew.store.format.schema import STAT_NAMES
 from clew.store.format.shards import Shards

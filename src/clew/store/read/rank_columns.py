@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 
 from clew.events.columns import Columns, Derived, Ints
 from clew.events.model import Gap
-from clew.events.records import KINDS
+from clew.events.vocabulary import KINDS
 from clew.store.format.arrow import as_utf8
 from clew.store.format.checksums import CHECKSUMS
 from clew.store.format.json_rows import LONGEST_NAME, from_json, load_facts, load_source
 from clew.store.format.manifest import Format
 from clew.store.format.schema import SCHEMAS
 from clew.store.format.shards import Shards
-from clew.store.format.tables import TABLES
+from clew.store.format.table_list import TABLES
 from clew.store.format.upgrade import upgraded_row
 from clew.store.read.allowance import Allowance
 from clew.store.read.payloads import KEPT_COLUMNS, KeptOnDisk

@@ -14,12 +14,17 @@ import numpy as np
 
 from clew.events.columns import Ints, Place
 from clew.events.model import Gap
-from clew.events.records import LABELLED, MODULE, NOTE, OP
-from clew.store.format.tables import TABLES
+from clew.events.vocabulary import COMPOSITE, LABELLED, MODULE, NOTE, OF_OPS
+from clew.store.format.table_list import TABLES
 
 # Deeper nesting than a running program is likely to have.
 _DEEPEST = 1 << 14
-_SUBJECTS = {MODULE: "module", OP: "op", NOTE: "note", **dict.fromkeys(LABELLED, "label")}
+_SUBJECTS = {
+    MODULE: "module",
+    NOTE: "note",
+    **dict.fromkeys(OF_OPS, "op"),
+    **dict.fromkeys(LABELLED, "label"),
+}
 
 
 class Repair:
@@ -177,7 +182,7 @@ class Repair:
     def _point_owners(self, columns: dict[str, Ints]) -> None:
         """Set the parameter's value row for an op that accumulates a gradient."""
         number = columns["number"]
-        number[(columns["kind"] != OP) & (number < -1)] = -1
+        number[~np.isin(columns["kind"], OF_OPS) & (number < -1)] = -1
         mine = np.flatnonzero(number < -1)
         rows = self.value_rows(-2 - number[mine])
         number[mine] = np.where(rows >= 0, -2 - rows, -1)
@@ -205,13 +210,13 @@ class Repair:
             self._lose("argument lists of events", int(wrong.sum()))
 
     def _nest(self, columns: dict[str, Ints]) -> None:
-        """Make every parent a module call that began before, so that nesting ends."""
+        """Make every parent a call that began before, so that nesting ends."""
         ids, parent = columns["id"], columns["parent"]
         rows = np.searchsorted(ids, parent)
         rows[rows >= len(ids)] = 0
         there = (parent >= 0) & (parent < ids)
         if len(ids):
-            there &= (ids[rows] != parent) | (columns["kind"][rows] == MODULE)
+            there &= (ids[rows] != parent) | np.isin(columns["kind"][rows], (MODULE, COMPOSITE))
         self._lose("parents of events", int((~there & (parent >= 0)).sum()))
         parent[~there] = -1
         above = np.where(there & (ids[rows] == parent), rows, -1) if len(ids) else rows

@@ -262,6 +262,7 @@ def _live_pieces(path: Path, query: Query) -> Iterator[Piece]:
     with opened(path) as (file, size):
         start = 0
         allowance = query.allowance or Allowance(size)
+        schema = query.schema
         for message in live_stream.messages(file, size, known_schemas(query.table)):
             if isinstance(message, live_stream.Damage):
                 yield start, message
@@ -272,7 +273,7 @@ def _live_pieces(path: Path, query: Query) -> Iterator[Piece]:
                 allowance.rows(query.table, len(rows), _items(rows), message.size)
                 if _JSON in query.columns:
                     _spend_text(allowance, rows)
-                yield start, rows.cast(query.schema)
+                yield start, rows if rows.schema.equals(schema) else rows.cast(schema)
             except Exception as broken:
                 yield start, broken
             start += message.rows
@@ -331,10 +332,12 @@ class SealedPart:
 
 def _completed(rows: pa.Table, query: Query) -> pa.Table:
     """Select columns; one that an earlier version did not write is null."""
-    for name in query.columns:
-        if name not in rows.column_names:
-            kind = SCHEMAS[query.table].field(name).type
-            rows = rows.append_column(name, pa.nulls(len(rows), kind))
+    written = rows.column_names
+    if written == query.columns:
+        return rows
+    for name in set(query.columns).difference(written):
+        kind = SCHEMAS[query.table].field(name).type
+        rows = rows.append_column(name, pa.nulls(len(rows), kind))
     return rows.select(query.columns)
 
 

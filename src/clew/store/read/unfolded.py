@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from clew.events.columns import Columns, Ints
-from clew.events.records import LABELLED, MODULE, NOTE, OP
+from clew.events.vocabulary import LABELLED, MODULE, NOTE, OF_OPS
 from clew.store.read.allowance import Allowance
 
 # Bytes for one argument of an event, as an item of a list and a text.
@@ -45,7 +45,7 @@ def _total(numbers: Ints, lengths: Iterable[int]) -> int:
 def _subjects(c: Columns) -> int:
     texts: dict[tuple[int, ...], Iterable[int]] = {
         (MODULE,): (len(row.path) + len(row.cls) for row in c.modules),
-        (OP,): map(len, c.ops),
+        OF_OPS: map(len, c.ops),
         (NOTE,): map(len, c.notes),
         LABELLED: (len(row.stem) + len(row.name) for row in c.labels),
     }

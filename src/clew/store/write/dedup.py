@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from clew.events.digest import checksum
-from clew.events.records import Payload
+from clew.events.vocabulary import Payload
 
 # Below this size a reference takes as much room as the bytes.
 _SMALLEST = 64

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clew.events.columns import Ints
-from clew.events.records import STEP
+from clew.events.vocabulary import STEP
 from clew.store.format.arrow import record_batch
 from clew.store.format.schema import SCHEMAS, footer_name, part_name
 from clew.store.format.shards import shard_name

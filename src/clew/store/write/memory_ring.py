@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clew.events.columns import EVENT_COLUMNS, VALUE_COLUMNS, Attributes, Columns, Ints
-from clew.events.records import Kept
+from clew.events.vocabulary import STEP, Kept
 from clew.store.write.memory_sink import MemoryStore
 from clew.stream.batch import Batch
-from clew.stream.ring import fallen_out, first_kept
+from clew.stream.ring import fallen_out, first_kept, most_steps
 
 
 class _Numbers:
@@ -50,8 +50,8 @@ class _Numbers:
 class MemoryRing:
     """A writer that keeps about the last events in arrays.
 
-    `derive` gets everything before something is dropped, `on_fallen` the bytes of data that were
-    dropped.
+    With `steps`, it keeps no more than about the last so many steps. `derive` gets everything
+    before something is dropped, `on_fallen` the bytes of data that were dropped.
     """
 
     def __init__(
@@ -59,8 +59,12 @@ class MemoryRing:
         last: int,
         derive: Callable[[Columns], object],
         on_fallen: Callable[[int], object],
+        steps: int | None = None,
     ) -> None:
         self._last = last
+        self._steps = steps
+        # How many steps have begun among the events that are there.
+        self._begun = 0
         self._derive = derive
         self._on_fallen = on_fallen
         self._store = MemoryStore()
@@ -70,8 +74,9 @@ class MemoryRing:
 
     def extend(self, batch: Batch) -> None:
         """Take over a batch, and drop what is too old."""
-        if self._store.count > self._last:
+        if self._store.count > self._last or self._begun >= most_steps(self._steps):
             self._let_fall()
+        self._begun += int(np.count_nonzero(batch.columns["kind"] == STEP))
         columns = dict(batch.columns)
         self._values.add(len(columns["meta"]))
         self._templates.add(len(batch.tables.get("templates", ())))
@@ -92,14 +97,15 @@ class MemoryRing:
         """Return everything in memory, events in order of their ids, including open calls."""
         columns = self._store.read(rank)
         if self._fallen:
-            columns.gaps.append(fallen_out(self._fallen, self._last, ""))
+            columns.gaps.append(fallen_out(self._fallen, self._last, "", self._steps))
         return columns
 
     def _let_fall(self) -> None:
         columns = self._store.read(0)
-        count = first_kept(columns.id, columns.kind, self._last)
+        count = first_kept(columns.id, columns.kind, self._last, self._steps)
         if not count:
             return
+        self._begun = int(np.count_nonzero(columns.kind[count:] == STEP))
         self._derive(columns)
         staying = _with_calls_around(columns, count)
         self._fallen += len(columns.id) - int(staying.sum())

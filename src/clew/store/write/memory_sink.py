@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 
 from clew.events.columns import COLUMN_NAMES, EVENT_COLUMNS, Attributes, Columns, Ints, Template
-from clew.events.records import Kept
+from clew.events.vocabulary import Kept
 from clew.store.write.dedup import KeptContents
 from clew.stream.batch import Batch, Tables, without_open_calls
 from clew.stream.modes import Modes
@@ -27,9 +29,15 @@ class MemoryStore:
         self._refs = 0
         # Events of the calls that were open when the last batch was made.
         self._open: dict[str, Ints] | None = None
+        # Any thread of the program may hand a batch over while another one reads.
+        self._lock = threading.RLock()
 
     def extend(self, batch: Batch) -> None:
         """Take over a batch."""
+        with self._lock:
+            self._extend(batch)
+
+    def _extend(self, batch: Batch) -> None:
         self._tables.extend(batch)
         for number, kept in batch.kept.items():
             self._kept[number] = self._shared(kept)
@@ -74,6 +82,10 @@ class MemoryStore:
 
     def read(self, rank: int) -> Columns:
         """Return everything so far, events in order of their ids, including open calls."""
+        with self._lock:
+            return self._read(rank)
+
+    def _read(self, rank: int) -> Columns:
         whole = {name: _joined(pieces) for name, pieces in self._columns.items()}
         for values, events in self._freed:
             whole["freed"][values] = events

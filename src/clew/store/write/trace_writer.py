@@ -15,14 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from clew.events.columns import Columns, Ints
-from clew.events.records import Payload
+from clew.events.vocabulary import Payload
 from clew.store.format.arrow import listed_array, record_batch
 from clew.store.format.json_rows import dump, to_json
 from clew.store.format.live_stream import LiveFile
 from clew.store.format.processes import this_process
 from clew.store.format.schema import SCHEMAS, part_name
 from clew.store.format.shards import ShardWriter, StoredShards, value_name
-from clew.store.format.tables import TABLES
+from clew.store.format.table_list import TABLES
 from clew.store.storage import LocalStorage
 from clew.store.write.dedup import StoredAt, WrittenContents, key_of, strong_digest
 from clew.store.write.seal_part import seal_part

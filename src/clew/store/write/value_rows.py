@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from clew.events.columns import VALUE_COLUMNS, Coded, Columns, Ints
-from clew.events.records import Kept, Payload
+from clew.events.vocabulary import Kept, Payload
 from clew.store.format.arrow import listed_array
 from clew.store.format.schema import STAT_NAMES, VALUES
 from clew.store.read.payloads import KeptOnDisk

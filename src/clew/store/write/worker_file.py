@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from clew.events.records import LABELLED
+from clew.events.vocabulary import LABELLED
 from clew.store.format.wire import to_bytes
 from clew.stream.batch import Batch, Tables
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from clew.analysis.file_names import file_names
 from clew.events.columns import Ints
-from clew.events.records import MODULE, NOTE, OP, STEP
+from clew.events.vocabulary import MODULE, NOTE, OF_OPS, STEP
 from clew.run.run import Run
 from clew.views.export.formats import Contents
 from clew.views.export.text import text_file
@@ -74,7 +74,7 @@ class _Timeline:
         ends: dict[int, int] = {}
         for row in rows.tolist():
             ends[row] = self._end(row, ends)
-            if kind[row] in (MODULE, OP):
+            if kind[row] in (MODULE, *OF_OPS):
                 yield self._call(row, ends[row])
             elif kind[row] == NOTE:
                 yield self._note(row)

@@ -18,7 +18,7 @@ from clew.analysis.selection import address_of
 from clew.analysis.series import Entry, entries
 from clew.errors import BadTrace, NotRecorded
 from clew.events.columns import IN, OUT
-from clew.events.records import GATHERED, LABELLED, MODULE, OP, RECOMPUTE
+from clew.events.vocabulary import COMPOSITE, GATHERED, LABELLED, MODULE, OP, RECOMPUTE
 from clew.run.event import Event
 from clew.run.run import Run
 from clew.store.format.payload_numpy import decode, described_array
@@ -166,13 +166,14 @@ def _with_data(run: Run) -> set[int]:
 def _passed_over(run: Run) -> set[int]:
     """Return the events that no address stands for.
 
-    These are recomputed calls, wrappers of calls, and gathered values, which belong to a series.
+    These are recomputed calls, wrappers of calls, composites, whose ops give the same values, and
+    gathered values, which belong to a series.
     """
     c = run.columns
     rows = [int(row) for row in run.rows(MODULE)]
     modules = {row: c.modules[int(c.subject[row])] for row in rows}
     own = {m.path for m in modules.values() if not m.wrapper}
-    return set(run.rows(GATHERED).tolist()) | {
+    return {*run.rows(GATHERED).tolist(), *run.rows(COMPOSITE).tolist()} | {
         row
         for row, module in modules.items()
         if run.phase[row] == RECOMPUTE or (module.wrapper and module.path in own)

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from clew.analysis.graph.graph_model import CALL, INPUT, OP, OUTPUT, REPEAT, Node
 from clew.errors import ClewError
+from clew.events.byte_text import bytes_text
 from clew.views.graph.options import COLORS
-from clew.views.text.style import bytes_text, short_number, time_text
+from clew.views.text.style import short_number, time_text
 
 STEPS = 7
 

@@ -15,8 +15,9 @@ from clew.analysis.graph.graph_model import (
     Graph,
     Node,
 )
+from clew.events.byte_text import bytes_text
 from clew.plain_text import plain, plain_lines
-from clew.views.text.style import bytes_text, clipped, counted, short_number, time_text
+from clew.views.text.style import clipped, counted, short_number, time_text
 
 _LONGEST_NAME = 34
 _LONGEST_LABEL = 30

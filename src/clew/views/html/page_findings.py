@@ -15,6 +15,7 @@ from clew.analysis.findings import Finding
 from clew.analysis.nonfinite import NonFinite
 from clew.events.columns import Ints
 from clew.events.model import Gap
+from clew.events.vocabulary import COMPOSITE
 from clew.run.run import Run
 
 _MOST_ORIGINS = 50
@@ -65,13 +66,17 @@ def gaps(listed: Iterable[Gap]) -> dict[str, Any]:
 
 
 def kept_rows(run: Run, most: int, found: Iterable[Finding] = ()) -> Ints:
-    """Choose the events that fit: first and last of each rank; findings, errors, their callers."""
-    keep = np.ones(len(run), dtype=bool)
-    if len(run) <= most:
-        return np.flatnonzero(keep)
+    """Choose the events that fit: first and last of each rank; findings, errors, their callers.
+
+    Composites are left out: the page shows the ops in them.
+    """
+    shown = run.columns.kind != COMPOSITE
+    if int(shown.sum()) <= most:
+        return np.flatnonzero(shown)
+    keep = shown.copy()
     share = max(most // len(run.ranks), 1)
     for rank in run.ranks:
-        mine = np.flatnonzero(run.process == rank)
+        mine = np.flatnonzero(shown & (run.process == rank))
         keep[mine[share - share // 5 : max(len(mine) - share // 5, 0)]] = False
     keep |= run.columns.error >= 0
     keep[[finding.event.row for finding in found if finding.event is not None]] = True
@@ -82,4 +87,4 @@ def kept_rows(run: Run, most: int, found: Iterable[Finding] = ()) -> Ints:
         while above >= 0 and not keep[above]:
             keep[above] = True
             above = int(parents[above])
-    return np.flatnonzero(keep)
+    return np.flatnonzero(keep & shown)

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clew.errors import ClewError
-from clew.events.records import Payload
 from clew.events.tensor_text import stats_of
+from clew.events.vocabulary import Payload
 from clew.store.format.payload_numpy import decode, described_array
 
 BINS = 40

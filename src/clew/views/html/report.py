@@ -23,14 +23,15 @@ from clew.analysis.findings import all_clear, list_findings
 from clew.analysis.nonfinite import NonFiniteSearch
 from clew.errors import ClewError
 from clew.events.columns import Ints
+from clew.events.vocabulary import COMPOSITE
 from clew.plain_text import plain, plain_lines
 from clew.run.run import Run
 from clew.store.write.place import place_file
 from clew.views.file_kinds import KINDS
 from clew.views.html import EVENTS, page_findings
+from clew.views.html.page_tables import PageTables
 from clew.views.html.payload import Packer
 from clew.views.html.previews import Previews
-from clew.views.html.tables import PageTables
 
 _ASSETS = Path(__file__).parent / "assets"
 _PRIVATE = ("name", "argv", "cwd", "host", "user", "platform")
@@ -131,10 +132,12 @@ def _trace(
 
 
 def _left_out(run: Run, rows: Ints, previews: Previews, events: int) -> list[str]:
-    total, kept = len(run), len(rows)
+    shown = run.columns.kind != COMPOSITE
+    total, kept = int(shown.sum()), len(rows)
     found = []
     if kept < total:
-        steps = np.unique(np.delete(run.step, rows)).tolist()
+        shown[rows] = False
+        steps = np.unique(run.step[shown]).tolist()
         between = f" of steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else ""
         found.append(
             f"{total - kept:,} of {total:,} events{between}, more than events={events:,}; "
@@ -149,7 +152,7 @@ def _left_out(run: Run, rows: Ints, previews: Previews, events: int) -> list[str
 
 
 def _environment(run: Run, redact: bool) -> dict[str, object]:
-    facts = {k: v for k, v in run.environment.items() if k not in ("clock", "crash")}
+    facts = {k: v for k, v in run.environment.items() if k not in ("clock", "crash", "crash_facts")}
     return {k: v for k, v in facts.items() if not (redact and k in _PRIVATE)}
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from clew.events.columns import IN, OUT, Leaf, Symbol, Tensor
-from clew.events.records import Unseen
 from clew.events.tensor_text import short_dtype
+from clew.events.vocabulary import Unseen
 from clew.plain_text import plain
 from clew.run.run import Run
 from clew.views.text.style import meta_text, short_op

@@ -26,7 +26,7 @@ from clew.analysis.tree.tree_model import (
     TreeNode,
 )
 from clew.events.model import Source
-from clew.events.records import FORWARD, PHASES, RECOMPUTE
+from clew.events.vocabulary import FORWARD, PHASES, RECOMPUTE
 from clew.plain_text import plain, plain_code
 from clew.views.text.code_places import short_place_of
 from clew.views.text.style import base_op, merged, number_text, short_number, time_text
@@ -93,12 +93,12 @@ def cells_of(node: TreeNode, times: int = 1, above: Source | None = None) -> Cel
         cells.params = _parameters(node)
         cells.flow = _flow(_named(node.inputs), _named(node.outputs))
     elif node.kind in (OPS, FAILURE):
-        names = op_names(node.op_counts, each)
+        names = op_names(node.folded_counts, each)
         cells.name, cells.bullet, cells.elastic = "", "· " if node.kind == OPS else "", True
         cells.cls, cells.shorter = names[0], names[1:]
         cells.flow = _flow([text for _, text in node.inputs], [text for _, text in node.outputs])
     elif node.kind in (GROUP, LINE, OPTIMIZER):
-        cells.flow = op_names(node.op_counts, each) if node.op_counts else [""]
+        cells.flow = op_names(node.folded_counts, each) if node.folded_counts else [""]
     elif node.kind == NAMED:
         cells.flow = _looks([text for _, text in node.outputs])
     if node.kind in (BACKWARD, OPTIMIZER):

@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Any
 
 from clew.events.columns import IN, OUT
-from clew.events.records import KINDS, MODULE, PHASES
+from clew.events.vocabulary import KINDS, MODULE, PHASES
 from clew.run.run import Run
 from clew.views.text.code_nodes import (
     BackwardPass,
@@ -79,7 +79,7 @@ class _NodeFacts:
         if isinstance(node, Op):
             forward = int(self._run.forward_row[node.rows[0]])
             return {
-                "kind": "op",
+                "kind": KINDS[int(self._run.columns.kind[node.rows[0]])],
                 "op": self._run.name(node.rows[0]),
                 **self._events(node.rows),
                 "forward": self._ids([forward])[0] if forward >= 0 else None,

@@ -9,9 +9,19 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from clew.events.records import OPTIMIZER
+from clew.analysis.folded_ops import FoldedOps
+from clew.events.vocabulary import OP, OPTIMIZER
 from clew.run.run import Run
-from clew.views.text.code_nodes import Failure, NamedValue, Node, Op, Ops, children, walk
+from clew.views.text.code_nodes import (
+    Failure,
+    ModuleCall,
+    NamedValue,
+    Node,
+    Op,
+    Ops,
+    children,
+    walk,
+)
 from clew.views.text.event_texts import EventTexts
 
 _MOST_OPS = 40
@@ -22,22 +32,34 @@ _MOST_OPTIMIZER_OPS = 12
 class Blocks:
     """Arrange blocks: the ops and named values under one line with no other line between."""
 
-    def __init__(self, run: Run, texts: EventTexts, linked: list[bool], succinct: bool) -> None:
+    def __init__(
+        self,
+        run: Run,
+        texts: EventTexts,
+        linked: list[bool],
+        succinct: bool,
+        folded: FoldedOps,
+    ) -> None:
         self._run = run
+        self._folded = folded
         self._succinct = succinct
         self._texts = texts
         self._phase: list[int] = run.phase.tolist()
         self._error: list[int] = run.columns.error.tolist()
         self._backward_of: dict[int, list[int]] = {}
+        is_op: list[bool] = (run.columns.kind == OP).tolist()
         for row, forward in enumerate(run.forward_row.tolist()):
-            if forward >= 0 and linked[row]:
+            if forward >= 0 and linked[row] and is_op[row]:
                 self._backward_of.setdefault(forward, []).append(row)
 
     def arrange(self, nodes: list[Node]) -> None:
         """Arrange all blocks of a tree in place."""
-        found = [nodes, *(children(node) for _, node in walk(nodes))]
-        for siblings in found:
+        found = [node for _, node in walk(nodes)]
+        for siblings in [nodes, *map(children, found)]:
             siblings[:] = self._arranged(siblings)
+        for node in found:
+            if isinstance(node, ModuleCall) and self._folded.is_folded_call(node.row):
+                node.children += self._backward_notes(self._folded.ops_of(node.row))
 
     def _arranged(self, siblings: list[Node]) -> list[Node]:
         arranged: list[Node] = []
@@ -50,12 +72,17 @@ class Blocks:
 
     def _block(self, block: list[Node]) -> list[Node]:
         """Arrange one block."""
-        forward = [node.rows[0] for node in block if isinstance(node, Op) and not node.linked]
-        backward = [row for op in forward for row in self._backward_of.get(op, ())]
+        shown = [node.rows[0] for node in block if isinstance(node, Op) and not node.linked]
+        forward = [op for row in shown for op in self._folded.ops_of(row)]
         if not self._succinct:
+            backward = [row for op in forward for row in self._backward_of.get(op, ())]
             return [*block, *(Op([row], linked=True) for row in backward)]
-        notes: list[Node] = [Ops("backward", backward)] if backward else []
+        notes = self._backward_notes(forward)
         return [*self._cut(self._merged(self._counted(block))), *notes]
+
+    def _backward_notes(self, forward: list[int]) -> list[Node]:
+        backward = [row for op in forward for row in self._backward_of.get(op, ())]
+        return [Ops("backward", backward)] if backward else []
 
     def _counted(self, block: list[Node]) -> list[Node]:
         """Count the ops of an optimizer that has many; errors and named values stay."""
@@ -67,7 +94,7 @@ class Blocks:
                 and self._is_fine(node)
                 and self._phase[node.rows[0]] == OPTIMIZER
             ):
-                counted += node.rows
+                counted += [op for row in node.rows for op in self._folded.ops_of(row)]
             else:
                 rest.append(node)
         return [Ops("optimizer", counted), *rest] if len(counted) > _MOST_OPTIMIZER_OPS else block

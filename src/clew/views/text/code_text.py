@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from clew.events.columns import Place
-from clew.events.records import RECOMPUTE
+from clew.events.vocabulary import RECOMPUTE
 from clew.plain_text import first_line, plain, plain_code
 from clew.run.run import Run
 from clew.views.text.code_nodes import (
@@ -110,16 +110,18 @@ class CodeText:
         return text + gap + style.paint(where, "dim") + style.paint(tag, "magenta")
 
     def _module(self, node: ModuleCall) -> str:
-        """Write a call of a torch module; its arguments only if nothing is listed below it."""
+        """Write a call of a torch module; its arguments only if nothing it ran is listed below."""
         row = node.row
         cls = plain(self._run.name(row))
         name = self._module_name(row)
         text = self._style.paint(f"[{name}]", "magenta") + ("" if name == cls else f" {cls}")
         numbers = self._texts.numbers(row)
         outputs = self._texts.outputs(row)
-        if not node.children:
+        notes = (isinstance(child, Ops) and child.kind == "backward" for child in node.children)
+        is_alone = all(notes)
+        if is_alone:
             text += f"({self._texts.inputs(row)})"
-        if outputs and (numbers or not node.children):
+        if outputs and (numbers or is_alone):
             text += f" -> {outputs}"
         return text + (f"  {numbers}" if numbers else "") + self._not_finite([row])
 

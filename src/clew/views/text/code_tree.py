@@ -12,7 +12,18 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from clew.analysis.fold import Folds, Item, Repeat, name_range
-from clew.events.records import BACKWARD, MODULE, OP, OPTIMIZER, RECOMPUTE, STEP, TAP, VARIABLE
+from clew.analysis.folded_ops import FoldedOps
+from clew.events.vocabulary import (
+    BACKWARD,
+    MODULE,
+    OF_OPS,
+    OP,
+    OPTIMIZER,
+    RECOMPUTE,
+    STEP,
+    TAP,
+    VARIABLE,
+)
 from clew.run.run import Run
 from clew.views.text.code_lines import Chain, Frame, OpenLines, extended
 from clew.views.text.code_nodes import (
@@ -40,14 +51,18 @@ Stretches: TypeAlias = dict[int, list[int]]
 Work: TypeAlias = Iterator["Work"]
 
 
-def code_tree(run: Run, rows: list[int] | None, succinct: bool, texts: EventTexts) -> list[Node]:
+def code_tree(
+    run: Run, rows: list[int] | None, succinct: bool, texts: EventTexts, folds: bool = False
+) -> list[Node]:
     """Build the tree of a whole run, or of what ran inside some events.
 
-    In a run of several ranks each has a node.
+    In a run of several ranks each has a node. With `folds`, composites and calls of modules of
+    torch.nn are shown in place of their ops.
     """
     given = run.children.get(-1, []) if rows is None else _outermost(run, rows)
-    facts = _Facts(run, texts, succinct)
-    blocks = Blocks(run, texts, facts.linked, succinct)
+    folded = FoldedOps(run, folds, None if rows is None else given)
+    facts = _Facts(run, texts, succinct, folded)
+    blocks = Blocks(run, texts, facts.linked, succinct, folded)
     process = run.process.tolist()
     ranks = []
     for rank in run.ranks:
@@ -87,10 +102,11 @@ def _finish(work: Work) -> None:
 class _Facts:
     """Facts that the trees of all ranks are built from."""
 
-    def __init__(self, run: Run, texts: EventTexts, succinct: bool) -> None:
+    def __init__(self, run: Run, texts: EventTexts, succinct: bool, folded: FoldedOps) -> None:
         self.run = run
         self.texts = texts
         self.succinct = succinct
+        self.folded = folded
         self.folds = Folds(run, fold=succinct)
         self.places = CodePlaces(run)
         self.kind: list[int] = run.columns.kind.tolist()
@@ -209,6 +225,8 @@ class _Builder:
         """Put a module call at its line; it gets a node if no line of its code ran."""
         chain = extended(base, self._frames(row))
         inside = self._facts.children.get(row, [])
+        if self._facts.folded.is_folded_call(row):
+            inside = []
         has_lines = any(self._facts.places.frames(event) for event in inside)
         own = () if has_lines else (Frame(("module", row), None, row, None),)
         body = extended(chain, own)
@@ -226,8 +244,10 @@ class _Builder:
         """Put an op, a named value or an error at its line."""
         kind = self._kind[row]
         node: Node
-        if kind == OP:
+        if kind in OF_OPS:
             linked = self._facts.linked[row]
+            if not self._facts.folded.is_shown(row):
+                return
             if linked and self._facts.forward[row] >= 0 and not self._chosen:
                 return  # shown under its forward op
             node = Op([row], linked)
@@ -265,7 +285,8 @@ class _Builder:
         if self._succinct:
             counted.update(row for row in rows if self._is_counted(row))
         if elsewhere or counted:
-            self._lines.put(BackwardPass(elsewhere, sorted(counted)))
+            ops_alone = sorted(row for row in counted if self._kind[row] == OP)
+            self._lines.put(BackwardPass(elsewhere, ops_alone))
         again = [row for row in ops if self._phase[row] == RECOMPUTE]
         if again and self._succinct:
             self._lines.put(Ops("recompute", again))
@@ -281,7 +302,8 @@ class _Builder:
 
     def _is_counted(self, row: int) -> bool:
         """Return whether the succinct view only counts an op of the backward pass."""
-        if self._kind[row] != OP or self._phase[row] != BACKWARD or self._facts.linked[row]:
+        kind, phase = self._kind[row], self._phase[row]
+        if kind not in OF_OPS or phase != BACKWARD or self._facts.linked[row]:
             return False
         return self._facts.error[row] < 0 and not self._facts.is_at_backward_line(row)
 

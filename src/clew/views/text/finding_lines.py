@@ -51,7 +51,7 @@ def _lines(finding: Finding, run: Run, style: Style) -> list[str]:
         return [_painted(head, looks, style), *gaps]
     text = signed(finding.severity, finding.text)
     if finding.kind == "crash":
-        text += style.way("; see t.crash", "; see `clew info`")
+        text += style.way("; see t.crash", "; see `clew crash`")
     return [_painted(text, looks, style)]
 
 

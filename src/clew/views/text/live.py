@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import TextIO
 
-from clew.events.live import Happening, arguments_text, text_of
+from clew.events.live_events import Happening, arguments_text, text_of
 from clew.events.model import Source
 from clew.plain_text import first_line, plain, plain_code
 from clew.views.text.code_places import short_place_of

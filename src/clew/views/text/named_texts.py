@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from clew.errors import ClewError
 from clew.events.columns import OUT
-from clew.events.records import GRADIENT, TAP, VARIABLE, Label
 from clew.events.tensor_text import is_python, numbers_text
+from clew.events.vocabulary import GRADIENT, TAP, VARIABLE, Label
 from clew.plain_text import plain
 from clew.run.run import Run
 from clew.run.value import Value, Values

@@ -15,6 +15,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import TextIO
 
+from clew.events.byte_text import scaled
 from clew.events.columns import Meta
 from clew.events.tensor_text import takes, tensor_text
 from clew.plain_text import plain_lines
@@ -234,16 +235,7 @@ def short_number(number: float) -> str:
     >>> [short_number(n) for n in (0, 999, 1234, 45_678, 124_439_808, 7e9)]
     ['0', '999', '1.23k', '45.7k', '124M', '7.00B']
     """
-    return _scaled(number, ("", "k", "M", "B", "T"), 1000)
-
-
-def bytes_text(size: float) -> str:
-    """Write a size in bytes, short.
-
-    >>> bytes_text(512), bytes_text(1536), bytes_text(3 << 20)
-    ('512 B', '1.50 KiB', '3.00 MiB')
-    """
-    return _scaled(size, (" B", " KiB", " MiB", " GiB", " TiB"), 1024)
+    return scaled(number, ("", "k", "M", "B", "T"), 1000)
 
 
 def time_text(seconds: float) -> str:
@@ -254,18 +246,7 @@ def time_text(seconds: float) -> str:
     """
     if seconds >= 1000:
         return f"{seconds / 60:.0f} min"
-    return _scaled(seconds * 1e9, (" ns", " µs", " ms", " s"), 1000)
-
-
-def _scaled(number: float, units: tuple[str, ...], base: int) -> str:
-    power = 0
-    # A number that rounds up to the next unit is written in that unit: 999.6 is 1.00k.
-    while abs(number) >= base - 0.5 and power < len(units) - 1:
-        number /= base
-        power += 1
-    if power == 0 or abs(number) >= 99.95:
-        return f"{number:.0f}{units[power]}"
-    return f"{number:.{1 if abs(number) >= 9.995 else 2}f}{units[power]}"
+    return scaled(seconds * 1e9, (" ns", " µs", " ms", " s"), 1000)
 
 
 @lru_cache(maxsize=4096)

@@ -11,7 +11,7 @@ import numpy as np
 
 from clew.events.columns import Coded, CodedLists, CountedTexts
 from clew.events.notebook_port import Shown
-from clew.events.records import KINDS, OP, PHASES
+from clew.events.vocabulary import KINDS, OF_OPS, PHASES
 from clew.plain_text import first_line, plain
 from clew.run.run import Run
 from clew.views.text.call_texts import CallTexts
@@ -168,7 +168,7 @@ class _Table:
             "step": str(int(self._run.step[row])) if len(self._run.steps) > 1 else "",
             "phase": PHASES[int(self._run.phase[row])],
             "kind": KINDS[kind],
-            "name": self._texts.short_op(row) if kind == OP else plain(self._run.name(row)),
+            "name": self._texts.short_op(row) if kind in OF_OPS else plain(self._run.name(row)),
             "module": "(root)" if module == "" else plain(module or ""),
             "source": "" if source is None else short_place(source),
             "time": "" if seconds is None else time_text(seconds),

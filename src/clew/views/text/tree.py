@@ -15,6 +15,7 @@ from typing import Any
 
 from clew.analysis.findings import Finding, findings
 from clew.analysis.fold import Folds
+from clew.analysis.folded_ops import folds_ops
 from clew.analysis.tree.tree_build import tree_of
 from clew.analysis.tree.tree_model import (
     FAILURE,
@@ -30,7 +31,7 @@ from clew.analysis.tree.tree_model import (
 )
 from clew.events.model import Source
 from clew.events.notebook_port import Shown
-from clew.events.records import MODULE
+from clew.events.vocabulary import MODULE
 from clew.plain_text import first_line, plain
 from clew.run.run import Run
 from clew.views.text.cells import Cells, cells_of, failure_text
@@ -57,8 +58,11 @@ _EMPTY_WATCH = "nothing was recorded: no variable that is watched was met"
 class TreeView(Shown):
     """The modules of a trace and what ran in them; `str()` is the text."""
 
-    def __init__(self, run: Run, depth: int | None, fold: bool, rows: int | None) -> None:
+    def __init__(
+        self, run: Run, depth: int | None, fold: bool, rows: int | None, folds_ops: bool
+    ) -> None:
         self._run = run
+        self._folds_ops = folds_ops
         self._depth = depth
         self._fold = fold
         self._rows = rows
@@ -82,7 +86,8 @@ class TreeView(Shown):
     def text(self, style: Style) -> str:
         """Return the text in a given style."""
         if not len(self._run):
-            return _EMPTY_WATCH if self._run.level == "variables" else _EMPTY
+            why = _EMPTY_WATCH if self._run.level == "variables" else _EMPTY
+            return "\n".join([why, *map(str, self._run.coverage)])
         tree, notes = self._tree, finding_lines(self._findings, self._run, style)
         heights = Heights(tree)
         room = self._room()
@@ -108,14 +113,14 @@ class TreeView(Shown):
     @cached_property
     def _tree(self) -> Tree:
         folds = Folds(self._run, self._fold)
-        tree = tree_of(folds)
+        tree = tree_of(folds, self._folds_ops)
         if self._depth is not None or not self._fold:
             return tree
         height, room = Heights(tree).all, self._room()
         if room is None or height <= room:
             return tree
         # A loop whose tensors grow is folded only if there is no room to show each turn.
-        shorter = tree_of(folds.without_sizes())
+        shorter = tree_of(folds.without_sizes(), self._folds_ops)
         return shorter if Heights(shorter).all < height else tree
 
     def _room(self) -> int | None:
@@ -143,10 +148,18 @@ class TreeView(Shown):
 
 
 def tree_view(
-    run: Run, *, depth: int | None = None, fold: bool = True, rows: int | None = None
+    run: Run,
+    *,
+    depth: int | None = None,
+    fold: bool = True,
+    rows: int | None = None,
+    ops: str | None = None,
 ) -> TreeView:
-    """Return the tree of a trace: modules down to a depth, in at most so many rows."""
-    return TreeView(run, depth, fold, rows)
+    """Return the tree of a trace: modules down to a depth, in at most so many rows.
+
+    Ops are folded into composites, unless `ops` is `aten`.
+    """
+    return TreeView(run, depth, fold, rows, folds_ops(ops))
 
 
 def lines_of(tree: Tree, depth: int | None) -> list[TreeLine]:

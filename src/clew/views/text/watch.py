@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clew.events.tensor_text import short_dtype
-from clew.events.watched import ARRAY, OTHER, Seen, WatchedCall, WatchEvent
+from clew.events.watch_events import ARRAY, OTHER, ValueSummary, WatchedCall, WatchEvent
 from clew.plain_text import first_line, plain, plain_code
 from clew.views.text.style import Style, clipped, time_text
 
@@ -114,7 +114,7 @@ class WatchText:
             text = self._style.paint(f"✗ {first}", "red", "bold")
             text += self._style.paint(f"  {_file(call.file)}:{happening.line}", "dim")
         else:
-            shown = "" if happening.after is None else seen_text(happening.after)
+            shown = "" if happening.after is None else summary_text(happening.after)
             text = f"◀ {shown or plain(call.function)}"
         indent = self._indent(call.depth)
         return [*found, f"{indent}{text}  {self._style.paint(time, 'dim')}".rstrip()]
@@ -147,31 +147,31 @@ class WatchText:
         return [*found, self._line(happening)]
 
     def _caught_up(self, state: _Open, call: WatchedCall, key: tuple[object, ...]) -> list[str]:
-        """Return the summary of a repeating event, once something new comes after it."""
+        """Return one line for a repeating event, once something new comes after it."""
         return self._summaries(state, call) if state.sites[key].count == 1 else []
 
     def _summaries(self, state: _Open, call: WatchedCall) -> list[str]:
         found = []
         for repeated in state.sites.values():
             if repeated.hushed and repeated.last is not None:
-                found.append(self._summary(repeated.last, repeated.hushed))
+                found.append(self._repeat_line(repeated.last, repeated.hushed))
                 repeated.hushed = 0
         return found
 
-    def _summary(self, last: WatchEvent, count: int) -> str:
+    def _repeat_line(self, last: WatchEvent, count: int) -> str:
         style = self._style
         if last.what in ("return", "raise"):
             indent = self._indent(last.call.depth, branch=True)
             shown = plain(last.text) if last.what == "raise" else ""
             if last.after is not None:
-                shown = seen_text(last.after)
+                shown = summary_text(last.after)
             function = plain(last.call.function)
             return f"{indent}▶ {function}  … ×{count:,} more, last: {shown}".rstrip()
         indent = self._indent(last.call.depth + 1)
         where = f"{_file(last.call.file)}:{last.line}"
         if last.what == "line":
             return f"{indent}{style.paint(f'… ×{count:,} more  {where}', 'dim')}"
-        shown = seen_text(last.after) if last.after is not None else ""
+        shown = summary_text(last.after) if last.after is not None else ""
         name = plain(last.name).ljust(_NAME_WIDTH) if last.name else last.what
         return f"{indent}{name} … ×{count:,} more, last: {shown}  {style.paint(where, 'dim')}"
 
@@ -185,7 +185,7 @@ class WatchText:
         if happening.what == "resume":
             return f"{indent}{style.paint(f'goes on  {place}', 'dim')}"
         if happening.what == "yield":
-            shown = "None" if happening.after is None else seen_text(happening.after)
+            shown = "None" if happening.after is None else summary_text(happening.after)
             return f"{indent}yields {shown}  {style.paint(place, 'dim')}"
         name = plain(happening.name).ljust(_NAME_WIDTH)
         if happening.alias:
@@ -222,13 +222,13 @@ def _change_text(happening: WatchEvent) -> str:
     if after is None:
         return ""
     if before is None or "new" in changes or happening.what == "input":
-        shown = seen_text(after)
+        shown = summary_text(after)
         return shown if happening.what == "input" else f"= {shown}"
     if not changes:
         return "≡ same"
     mark = "✎ " if "in place" in changes else ""
     if "type" in changes or before.kind != after.kind:
-        return f"{mark}{seen_text(before, True, False)} → {seen_text(after, True)}"
+        return f"{mark}{summary_text(before, True, False)} → {summary_text(after, True)}"
     if after.kind == OTHER:
         return mark + _other_change(before, after)
     parts = [_reshaped(before, after, name) for name in _RESHAPED if name in changes]
@@ -239,7 +239,7 @@ def _change_text(happening: WatchEvent) -> str:
     return mark + symbol + "  ".join([*parts, *numbers])
 
 
-def _reshaped(before: Seen, after: Seen, name: str) -> str:
+def _reshaped(before: ValueSummary, after: ValueSummary, name: str) -> str:
     if name == "shape":
         return f"shape {_shape(before)}→{_shape(after)}"
     if name == "dtype":
@@ -251,7 +251,7 @@ def _reshaped(before: Seen, after: Seen, name: str) -> str:
     return f"requires_grad {before.grad}→{after.grad}"
 
 
-def _numbers_change(before: Seen, after: Seen) -> list[str]:
+def _numbers_change(before: ValueSummary, after: ValueSummary) -> list[str]:
     if after.text is not None:
         same = before.text == after.text or before.text is None
         text = after.text if same else f"{before.text} → {after.text}"
@@ -272,61 +272,65 @@ def _numbers_change(before: Seen, after: Seen) -> list[str]:
     return [*found, *_alarms(new)]
 
 
-def _other_change(before: Seen, after: Seen) -> str:
+def _other_change(before: ValueSummary, after: ValueSummary) -> str:
     if not before.items and not after.items:
         if after.text is None:
             return f"another {after.cls}"
         return f"{_plain(before)} → {_plain(after)}"
     old, new = dict(before.items), dict(after.items)
-    parts = [f"{path}: {seen_text(old[path], stats=False)} → {seen_text(new[path])}"
+    parts = [f"{path}: {summary_text(old[path], stats=False)} → {summary_text(new[path])}"
              for path in new if path in old and _facts(old[path]) != _facts(new[path])]  # fmt: skip
-    parts += [f"+{path}: {seen_text(new[path])}" for path in new if path not in old]
+    parts += [f"+{path}: {summary_text(new[path])}" for path in new if path not in old]
     parts += [f"-{path}" for path in old if path not in new]
     return "~ " + _limited(parts, ", ")
 
 
-def _facts(seen: Seen) -> tuple[object, ...]:
-    digest = (seen.stats or {}).get("digest")
-    return seen.cls, seen.dtype, seen.shape, seen.device, seen.text, digest, seen.items
+def _facts(summary: ValueSummary) -> tuple[object, ...]:
+    digest = (summary.stats or {}).get("digest")
+    return (
+        summary.cls, summary.dtype, summary.shape, summary.device, summary.text, digest,
+        summary.items,
+    )  # fmt: skip
 
 
-def seen_text(seen: Seen, origin: bool = False, stats: bool = True) -> str:
+def summary_text(summary: ValueSummary, origin: bool = False, stats: bool = True) -> str:
     """Write a value in one line: `f32[2,3]  [-1 2] μ0.5 σ0.9`; `origin` adds whose tensor it is."""
-    return plain(_seen_text(seen, origin, stats))
+    return plain(_summary_text(summary, origin, stats))
 
 
-def _seen_text(seen: Seen, origin: bool, stats: bool) -> str:
-    if seen.kind == OTHER:
-        return _plain(seen)
-    prefix = "np." if seen.kind == ARRAY else "torch." if origin else ""
-    text = f"{prefix}{short_dtype(seen.dtype)}{_shape(seen)}"
+def _summary_text(summary: ValueSummary, origin: bool, stats: bool) -> str:
+    if summary.kind == OTHER:
+        return _plain(summary)
+    prefix = "np." if summary.kind == ARRAY else "torch." if origin else ""
+    text = f"{prefix}{short_dtype(summary.dtype)}{_shape(summary)}"
     known = ("Tensor", "ndarray", "Parameter")
-    parts = [text] + ([seen.cls] if seen.cls not in known and seen.cls not in seen.layout else [])
-    if seen.device not in ("cpu", ""):
-        parts.append(seen.device)
-    if seen.layout:
-        parts.append(seen.layout)
-    if seen.strided:
+    is_shown = summary.cls not in known and summary.cls not in summary.layout
+    parts = [text, summary.cls] if is_shown else [text]
+    if summary.device not in ("cpu", ""):
+        parts.append(summary.device)
+    if summary.layout:
+        parts.append(summary.layout)
+    if summary.strided:
         parts.append("strided")
-    if seen.grad:
+    if summary.grad:
         parts.append("grad")
     shown = " ".join(parts)
-    numbers = seen.text if seen.text is not None else _stats(seen) if stats else ""
-    if seen.text is not None and seen.stats:
-        numbers = " ".join([seen.text, *_alarms(seen.stats)])
+    numbers = summary.text if summary.text is not None else _stats(summary) if stats else ""
+    if summary.text is not None and summary.stats:
+        numbers = " ".join([summary.text, *_alarms(summary.stats)])
     return f"{shown}  {numbers}" if numbers else shown
 
 
-def _plain(seen: Seen) -> str:
-    if seen.items:
-        return _items(seen)
-    return seen.text if seen.text is not None else seen.cls
+def _plain(summary: ValueSummary) -> str:
+    if summary.items:
+        return _items(summary)
+    return summary.text if summary.text is not None else summary.cls
 
 
-def _items(seen: Seen) -> str:
-    opening, closing = _BRACKETS.get(seen.cls, (f"{seen.cls}(", ")"))
-    texts = [(path, seen_text(item, stats=False)) for path, item in seen.items]
-    if seen.cls in ("tuple", "list") and all(path.isdecimal() for path, _ in texts):
+def _items(summary: ValueSummary) -> str:
+    opening, closing = _BRACKETS.get(summary.cls, (f"{summary.cls}(", ")"))
+    texts = [(path, summary_text(item, stats=False)) for path, item in summary.items]
+    if summary.cls in ("tuple", "list") and all(path.isdecimal() for path, _ in texts):
         parts = [text for _, text in texts]
     else:
         parts = [f"{path}: {text}" for path, text in texts]
@@ -338,19 +342,19 @@ def _limited(parts: list[str], between: str) -> str:
     return between.join(parts[:_ITEMS]) + more
 
 
-def _shape(seen: Seen) -> str:
-    sizes = ["?"] if seen.shape is None else ["?" if n < 0 else str(n) for n in seen.shape]
+def _shape(summary: ValueSummary) -> str:
+    sizes = ["?"] if summary.shape is None else ["?" if n < 0 else str(n) for n in summary.shape]
     return f"[{','.join(sizes)}]"
 
 
-def _layout(seen: Seen) -> str:
-    return seen.layout or ("strided" if seen.strided else "contiguous")
+def _layout(summary: ValueSummary) -> str:
+    return summary.layout or ("strided" if summary.strided else "contiguous")
 
 
-def _stats(seen: Seen) -> str:
-    stats = seen.stats or {}
+def _stats(summary: ValueSummary) -> str:
+    stats = summary.stats or {}
     if not stats.get("count") or "mean" not in stats:
-        return "empty" if seen.shape is not None and 0 in seen.shape else ""
+        return "empty" if summary.shape is not None and 0 in summary.shape else ""
     numbers = f"{_range(stats)} μ{_moment(stats, 'mean')} σ{_moment(stats, 'std')}"
     return " ".join([numbers, *_alarms(stats)])
 

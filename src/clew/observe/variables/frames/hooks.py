@@ -27,9 +27,12 @@ class CodeHooks:
     """What the code calls. Its attributes are the probe's own methods, to save a second call."""
 
     __slots__ = (
-        "__weakref__", "_salvaged", "any_error", "bound", "compiling", "deleted", "entered",
-        "groups", "left", "line", "name", "polled", "probe", "returned", "sites", "unbound",
+        "__weakref__", "_salvaged", "bound", "compiling", "deleted", "entered", "groups", "left",
+        "line", "name", "polled", "probe", "returned", "sites",
     )  # fmt: skip
+    # What the code catches; it may have other names for them.
+    any_error = BaseException
+    unbound = NameError
 
     def __init__(
         self,
@@ -40,8 +43,6 @@ class CodeHooks:
     ) -> None:
         self.name = f"__clew_{next(_numbers)}__"
         self.compiling = compiling or _never
-        self.any_error = BaseException
-        self.unbound = NameError
         self.sites = sites
         self.groups = groups
         self._salvaged: dict[tuple[int, int], Site] = {}

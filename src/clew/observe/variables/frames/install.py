@@ -31,7 +31,7 @@ _lock = threading.RLock()
 _TOO_LARGE = "torch.compile could not split code this large"
 _PARTIAL = {
     UNGUARDED: f"names that may have no value are not polled: {_TOO_LARGE}",
-    BARE: f"neither the beginning nor the end of its calls is told: {_TOO_LARGE}",
+    BARE: f"neither the beginning nor the end of its calls is reported: {_TOO_LARGE}",
 }
 
 

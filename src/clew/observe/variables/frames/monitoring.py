@@ -132,8 +132,8 @@ def _callbacks() -> dict[int, Callable[..., object]]:
 def _on_start(code: CodeType, offset: int) -> object:
     frame = sys._getframe(1)
     asked_again = [asked(code, frame) for asked in list(_callers)]
-    told_again = [watch.entered(frame) for watch in list(_watches.get(id(code), ()))]
-    return None if any(asked_again) or any(told_again) else _monitoring.DISABLE
+    reported_again = [watch.entered(frame) for watch in list(_watches.get(id(code), ()))]
+    return None if any(asked_again) or any(reported_again) else _monitoring.DISABLE
 
 
 def _on_resume(code: CodeType, offset: int) -> object:

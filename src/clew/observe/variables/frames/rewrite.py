@@ -15,6 +15,7 @@ from typing import Any
 
 from clew.observe.variables.frames import emit
 from clew.observe.variables.frames.emit import Use
+from clew.observe.variables.frames.probe_calls import Block
 from clew.observe.variables.frames.scope import (
     DEFS,
     Def,
@@ -23,7 +24,6 @@ from clew.observe.variables.frames.scope import (
     stored_names,
 )
 from clew.observe.variables.frames.statements import Statements
-from clew.observe.variables.frames.telling import Block
 
 # How much a function's code is changed for the probes. torch.compile gives up on a function if its
 # graph breaks inside a `try`, and fails on some large ones that hold a `try` at all.

@@ -16,7 +16,8 @@ from clew.observe.variables.frames import monitoring, tracing
 from clew.observe.variables.frames.functions import unwrap
 from clew.observe.variables.frames.hooks import SILENT
 from clew.observe.variables.frames.sites import Probe
-from clew.observe.variables.frames.stepping import BUDGET, CodeWatch, Params
+from clew.observe.variables.frames.stepping import BUDGET, CodeWatch
+from clew.observe.variables.frames.watched_steps import Params
 
 # Whether to follow a call: this one and all later ones, not this one, never, or not as yet.
 Answer: TypeAlias = Literal["yes", "no", "never", "later"]

@@ -14,7 +14,8 @@ from typing import Any
 
 from clew.observe.variables.frames import emit
 from clew.observe.variables.frames.emit import Use
-from clew.observe.variables.frames.expressions import Expressions
+from clew.observe.variables.frames.expression_probes import Expressions
+from clew.observe.variables.frames.probe_calls import Block, ProbeCalls
 from clew.observe.variables.frames.scope import (
     NOTHING,
     Def,
@@ -24,10 +25,9 @@ from clew.observe.variables.frames.scope import (
     join,
     parameters,
 )
-from clew.observe.variables.frames.telling import Block, Telling
 
 
-class Statements(Telling):
+class Statements(ProbeCalls):
     """Rewrites one body."""
 
     def __init__(
@@ -43,17 +43,17 @@ class Statements(Telling):
     # The call as a whole
 
     def call(self, body: Block, at: Any) -> Block:
-        entered = self.tell_all("entered", "enter", self.node, at)
+        entered = self.calls_of_all("entered", "enter", self.node, at)
         inside = self.block(body, at)
         failed: Block = []
         for use in self.uses:
             failed += self.salvage(use, self.perhaps(self.start, body), at)
-        failed += self.tell_all("failing", "raise", self.node, at)
+        failed += self.calls_of_all("failing", "raise", self.node, at)
         failed.append(emit.place(ast.Raise(), at))
         any_error = emit.of_hooks(self.uses[0], "any_error")
         handler = ast.ExceptHandler(any_error, None, failed)
         # The code that runs on the way out must not show as a line.
-        left = [*self._late_polls(), *self.tell_all("left", "leave", self.node, None)[::-1]]
+        left = [*self._late_polls(), *self.calls_of_all("left", "leave", self.node, None)[::-1]]
         attempt = ast.Try(inside or [ast.Pass()], [handler], [], left)
         return [*entered, emit.place(attempt, at)]
 
@@ -63,20 +63,22 @@ class Statements(Telling):
             for use in self.uses:
                 if use.polls and use.wants(name):
                     site = self.places.site("poll", name, at)
-                    found.append(emit.guarded(use, self.told(use, "polled", site, name), None))
+                    found.append(
+                        emit.guarded(use, self.value_call(use, "polled", site, name), None)
+                    )
         return found
 
     def block(self, body: Block, at: Any) -> Block:
         """Rewrite the function's own block: parameters first, the implicit return at its end."""
-        told: Block = []
+        calls: Block = []
         for arg in parameters(self.node):
             for use in emit.interested(self.uses, arg.arg):
                 site = self.places.site("param", arg.arg, arg)
-                told.append(emit.statement(self.told(use, "bound", site, arg.arg), at))
+                calls.append(emit.statement(self.value_call(use, "bound", site, arg.arg), at))
         inside, flow = self._block(body, self.start)
         if flow is not None and body:
-            inside += self.tell_return(body[-1])
-        return told + inside
+            inside += self.return_calls(body[-1])
+        return calls + inside
 
     # Statements
 
@@ -96,26 +98,26 @@ class Statements(Telling):
         self.expressions.visit_parts(node)
         bound = [name for name, _ in bindings(node)]
         after = self.perhaps(flow, [node]).bind(bound)
-        told = self.tell_bound(bindings(node), node)
-        told += self.polls(node, after, skip=bound) if has_effect(node) else []
-        return [node, *told], after
+        calls = self.binding_calls(bindings(node), node)
+        calls += self.polls(node, after, skip=bound) if has_effect(node) else []
+        return [node, *calls], after
 
     def _Return(self, node: ast.Return, flow: Flow) -> tuple[Block, None]:
         self.expressions.visit_parts(node)
         if node.value is None:
-            return [*self.tell_return(node), node], None
+            return [*self.return_calls(node), node], None
         polled = has_effect(node.value)
         site = self.places.site("return", "", node)
         for use in self.uses:
             polls = self._poll_pairs(use, self.perhaps(flow, [node]), node) if polled else []
             owner = emit.value(self.owner)
             if use.returns:
-                told = emit.call(use, "returning", emit.site(use, site), node.value, owner, *polls)
+                call = emit.call(use, "returning", emit.site(use, site), node.value, owner, *polls)
             elif polls:
-                told = emit.call(use, "passing", node.value, owner, *polls)
+                call = emit.call(use, "passing", node.value, owner, *polls)
             else:
                 continue
-            node.value = emit.place(told, node.value)
+            node.value = emit.place(call, node.value)
         return [node], None
 
     def _poll_pairs(self, use: Use, flow: Flow, node: ast.Return) -> list[ast.expr]:
@@ -141,17 +143,17 @@ class Statements(Telling):
     def _Delete(self, node: ast.Delete, flow: Flow) -> tuple[Block, Flow]:
         self.expressions.visit_parts(node)
         names = [name for target in node.targets for name in _deleted(target)]
-        told: Block = []
+        calls: Block = []
         for name in names:
             for use in emit.interested(self.uses, name):
                 site = emit.site(use, self.places.site("delete", name, node))
-                told.append(
+                calls.append(
                     emit.statement(emit.call(use, "deleted", site, emit.value(self.owner)), node)
                 )
         after = self.perhaps(flow, [node]).delete(names)
-        told += self.tell_bound([], node)
-        told += self.polls(node, after) if has_effect(node) else []
-        return [node, *told], after
+        calls += self.binding_calls([], node)
+        calls += self.polls(node, after) if has_effect(node) else []
+        return [node, *calls], after
 
     def _If(self, node: ast.If, flow: Flow) -> tuple[Block, Flow | None]:
         self.expressions.visit_parts(node)
@@ -180,8 +182,8 @@ class Statements(Telling):
         inside = flow.bind(bound)
         body, _ = self._block(node.body, inside)
         orelse, _ = self._block(node.orelse, flow)
-        told = self.tell_bound(bindings(node), node)
-        node.body = told + self.polls(node, inside, skip=bound) + body
+        calls = self.binding_calls(bindings(node), node)
+        node.body = calls + self.polls(node, inside, skip=bound) + body
         node.orelse = self.polls(node, flow) + orelse
         return [node], flow
 
@@ -198,10 +200,10 @@ class Statements(Telling):
         swallowed = self.perhaps(inside, node.body)
         body, end = self._block(node.body, inside)
         after = join(end, swallowed) or NOTHING
-        told = self.tell_bound(found, node)
+        calls = self.binding_calls(found, node)
         for item in node.items:
-            told += self.tell_roots(item, node)
-        node.body = told + self.polls(node, inside, skip=bound) + body
+            calls += self.write_calls(item, node)
+        node.body = calls + self.polls(node, inside, skip=bound) + body
         polls = [] if id(node) in self.split else self.polls(node, after)
         return [node, *polls], after
 
@@ -243,12 +245,12 @@ class Statements(Telling):
         if node.type is not None:
             node.type = self.expressions.visit(node.type)
         bound = [name for name, _ in bindings(node)]
-        told = self.tell_bound(bindings(node), node)
+        calls = self.binding_calls(bindings(node), node)
         if effect:
             for use in self.uses:
-                told += self.salvage(use, flow, node, skip=bound)
+                calls += self.salvage(use, flow, node, skip=bound)
         body, end = self._block(node.body, flow.bind(bound))
-        node.body = told + body
+        node.body = calls + body
         return None if end is None else end.delete(bound)
 
     def _Match(self, node: ast.Match, flow: Flow) -> tuple[Block, Flow | None]:
@@ -259,16 +261,16 @@ class Statements(Telling):
             found = bindings(case.pattern)
             names = [name for name, _ in found]
             inside = entry.bind(names)
-            told = self.tell_bound(found, case.pattern)
+            calls = self.binding_calls(found, case.pattern)
             polls = has_effect(node.subject, case.guard)
             if case.guard is not None:
-                case.guard = self._guard(self.expressions.visit(case.guard), told)
+                case.guard = self._guard(self.expressions.visit(case.guard), calls)
                 inside = self.perhaps(inside, [case.guard])
-                told = []
+                calls = []
             if polls:
-                told += self.polls(case.pattern, inside, skip=names)
+                calls += self.polls(case.pattern, inside, skip=names)
             body, end = self._block(case.body, inside)
-            case.body = told + body
+            case.body = calls + body
             ends.append(end)
             entry = Flow(entry.sure, entry.maybe | inside.maybe)
         after = join(entry, *ends)
@@ -277,9 +279,9 @@ class Statements(Telling):
             *(self.polls(node, after) if after and has_effect(node.subject) else []),
         ], after
 
-    def _guard(self, guard: ast.expr, told: Block) -> ast.expr:
+    def _guard(self, guard: ast.expr, block: Block) -> ast.expr:
         """Report captured names before the guard runs: they stay bound if the guard is false."""
-        calls = [statement.value for statement in told if isinstance(statement, ast.Expr)]
+        calls = [statement.value for statement in block if isinstance(statement, ast.Expr)]
         if not calls:
             return guard
         last = ast.Subscript(ast.Tuple([*calls, guard], ast.Load()), ast.Constant(-1), ast.Load())

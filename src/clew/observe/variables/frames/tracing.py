@@ -22,7 +22,6 @@ _watches: dict[int, list[CodeWatch]] = {}
 _callers: list[Callable[[CodeType, FrameType], bool]] = []
 # Code that is not asked about again, held so that no other code gets its id.
 _dull: dict[int, CodeType] = {}
-_last_dull: CodeType | None = None
 _RETURN = dis.opmap.get("RETURN_VALUE")
 _YIELD = dis.opmap.get("YIELD_VALUE")
 _YIELD_FROM = dis.opmap.get("YIELD_FROM", -1)
@@ -35,6 +34,8 @@ class _Tracer:
     def __init__(self) -> None:
         self.before = sys.gettrace()
         self.before_threads = getattr(threading, "_trace_hook", None)
+        # Lets the trace function ask again about the code that is called again and again.
+        self.forget_repeated: Callable[[], None] = _nothing
         # The same object that is set: a bound method is a new object at each access.
         self.function = self._called if self.before is not None else self._called_first()
         self.thread = threading.get_ident()
@@ -53,20 +54,30 @@ class _Tracer:
     def _called_first(self) -> Callable[[FrameType, str, object], Any]:
         """Make the trace function where none was set; it runs at each call of the program."""
         dull, choose = _dull, self._choose
+        # Code that is called again and again is recognized without a search in `dull`.
+        repeated: CodeType | None = None
+        last: CodeType | None = None
 
         def called(frame: FrameType, event: str, arg: object) -> Any:
-            global _last_dull
+            nonlocal repeated, last
             code = frame.f_code
-            # Most calls are of the function that was called last.
-            if code is _last_dull:
+            if code is repeated:
                 return None
-            if id(code) in dull:
-                _last_dull = code
-                if id(code) in dull:
-                    return None
-                _last_dull = None  # another thread has begun to watch it meanwhile
-            return choose(frame, event, arg, None)
+            if id(code) not in dull:
+                return choose(frame, event, arg, None)
+            if code is last:
+                repeated = code
+                if id(code) not in dull:  # another thread has begun to watch it meanwhile
+                    repeated = None
+                    return choose(frame, event, arg, None)
+            last = code
+            return None
 
+        def forget() -> None:
+            nonlocal repeated
+            repeated = None
+
+        self.forget_repeated = forget
         return called
 
     def _called(self, frame: FrameType, event: str, arg: object) -> Any:
@@ -85,7 +96,7 @@ class _Tracer:
                 _dull[id(frame.f_code)] = frame.f_code
             return theirs
         ours = _Local(theirs, frame.f_code)
-        ours.told(frame, "call", arg)
+        ours.handle(frame, "call", arg)
         # How a generator handles an exception is seen in its instructions.
         is_generator = bool(frame.f_code.co_flags & _GENERATOR)
         frame.f_trace_opcodes = bool(ours.offsets) or is_generator
@@ -105,7 +116,7 @@ class _Local:
         self.error: BaseException | None = None
         watches = _watches.get(id(code), ())
         # The instructions that matter, to skip all others at once.
-        self.offsets: set[int] = set().union(*(watch.offsets for watch in watches))
+        self.offsets: set[int] = set().union(*(watch.steps.offsets for watch in watches))
         self.handled: set[int] = watches[0].map.handled if watches else set()
 
     def trace(self, frame: FrameType, event: str, arg: Any) -> Any:
@@ -120,10 +131,10 @@ class _Local:
         if self.theirs is not None:
             self.theirs = self.theirs(frame, event, arg)
         if event != "line":
-            self.told(frame, event, arg)
+            self.handle(frame, event, arg)
         return self.trace
 
-    def told(self, frame: FrameType, event: str, arg: Any) -> None:
+    def handle(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "exception":
             # Stored, as there is no second event when it leaves after a `finally`.
             self.error = arg[1]
@@ -190,11 +201,11 @@ def _stop_if_idle() -> None:
 
 def add(watch: CodeWatch) -> None:
     """Begin to notify a watch about its code, in calls that begin from now on."""
-    global _last_dull
     with _lock:
         _watches.setdefault(id(watch.code), []).append(watch)
         _dull.pop(id(watch.code), None)
-        _last_dull = None
+        if _tracer is not None:
+            _tracer.forget_repeated()
         _start()
 
 
@@ -225,9 +236,9 @@ def remove_caller(asked: Callable[[CodeType, FrameType], bool]) -> None:
 
 def ask_again() -> None:
     """Ask again about calls of code for which the answer was False."""
-    global _last_dull
     _dull.clear()
-    _last_dull = None
+    if _tracer is not None:
+        _tracer.forget_repeated()
 
 
 def join(frame: FrameType) -> Callable[[], None]:

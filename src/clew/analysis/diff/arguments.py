@@ -1,0 +1,47 @@
+"""Which numbers and texts given to two ops differ.
+
+Input: an op of each of two runs. Output: a phrase for each argument that differs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clew.analysis.diff.flow_graph import FlowGraph
+from clew.events.columns import IN, Tensor
+from clew.run.run import Run
+
+_ABSENT = object()
+
+
+def different_arguments(a: FlowGraph, op_a: int, b: FlowGraph, op_b: int) -> list[str]:
+    """Say which numbers and texts given to two ops of the same name differ."""
+    run_a, run_b = a.run, b.run
+    row_a, row_b = int(a.rows[op_a]), int(b.rows[op_b])
+    if run_a.name(row_a) != run_b.name(row_b):
+        return [f"a runs {run_a.name(row_a)}, b {run_b.name(row_b)}"]
+    mine, theirs = _constants(run_a, row_a), _constants(run_b, row_b)
+    paths = dict.fromkeys([*mine, *theirs])
+    return [
+        f"argument {path}: {_given(mine, path)} in a, {_given(theirs, path)} in b"
+        for path in paths
+        if not is_same(mine.get(path, _ABSENT), theirs.get(path, _ABSENT))
+    ]
+
+
+def _given(constants: dict[str, Any], path: str) -> str:
+    return repr(constants[path]) if path in constants else "not given"
+
+
+def _constants(run: Run, row: int) -> dict[str, Any]:
+    template = run.columns.templates[int(run.columns.template[row])]
+    return {
+        leaf.path: leaf.constant
+        for leaf in template.leaves
+        if leaf.role == IN and leaf.constant is not Tensor
+    }
+
+
+def is_same(x: object, y: object) -> bool:
+    """Return whether two constants are equal; NaN equals NaN."""
+    return bool(x == y) or (x != x and y != y)

@@ -1,0 +1,184 @@
+"""Which values of two runs are right: those that agree, and those that lead to what agrees.
+
+Input: two runs. Output: `Compared`. A value of one run agrees with the value at the same place of
+the other, or, where nothing stands at the same place, with any value that is equal to it up to the
+order of its elements. It is right if its error is no more than rounding adds to the errors of what
+it was computed from. What a right value was computed from is right too, and constants are as long
+as nothing shows that they are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from clew.analysis.diff.distance import Floats, ValueFacts, distances, facts_of, permuted
+from clew.analysis.diff.flow_graph import Flags, FlowGraph
+from clew.analysis.diff.pairing import Rename, pair_ops
+from clew.analysis.diff.value_matching import match
+from clew.events.columns import Ints
+from clew.run.run import Run
+
+# Relative error of an element that rounding may cause in a whole run, and in one op, by dtype.
+NOISE = {"float64": 1e-11, "float32": 1e-5, "float16": 2e-2, "bfloat16": 1e-1}
+_ROUNDING = {"float64": 1e-15, "float32": 5e-7, "float16": 2e-3, "bfloat16": 1.6e-2}
+# By how much an op may increase the error of what it took.
+_GROWTH = 12.0
+# Results of these say nothing about the values that they took.
+_FORGETFUL = frozenset({
+    "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "empty_like", "new_zeros",
+    "new_ones", "new_full", "new_empty", "gt", "lt", "ge", "le", "eq", "ne", "isnan", "isfinite",
+    "isinf", "argmax", "argmin", "sign", "sgn", "bernoulli", "fill_", "zero_", "any", "all",
+    "logical_not",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """One of two runs: how far each value is from its partner, and which are right.
+
+    `partner` is a value of the other run, -1 for none; `far` is NaN where nothing is known.
+    `noise` is the error that counts as rounding over a whole run.
+    """
+
+    graph: FlowGraph
+    facts: ValueFacts
+    partner: Ints
+    far: Floats
+    noise: Floats
+    right: Flags
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Two runs; `pairs` has for each op of `b` the op of `a` at the same place, or -1."""
+
+    a: Half
+    b: Half
+    pairs: Ints
+
+
+def compare(
+    run_a: Run, run_b: Run, rename: Rename | None = None, tolerance: float | None = None
+) -> Compared:
+    """Compare two runs op by op and value by value; `tolerance` stands for the noise of floats."""
+    a, b = FlowGraph(run_a), FlowGraph(run_b)
+    facts_a, facts_b = facts_of(a, b)
+    pairs = pair_ops(a, b, rename)
+    partner_b = _partners(a, b, pairs)
+    partner_a: Ints = np.full(len(a.maker), -1, dtype=np.int64)
+    known = np.flatnonzero(partner_b >= 0)
+    partner_a[partner_b[known]] = known
+    half_a = _half(a, facts_a, partner_a, b, facts_b, tolerance)
+    half_b = _half(b, facts_b, partner_b, a, facts_a, tolerance)
+    return Compared(half_a, half_b, pairs)
+
+
+def _half(
+    mine: FlowGraph, facts: ValueFacts, partner: Ints, other: FlowGraph, other_facts: ValueFacts,
+    tolerance: float | None,
+) -> Half:  # fmt: skip
+    noise, other_noise = _noise(mine, tolerance), _noise(other, tolerance)
+    far: Floats = np.full(len(partner), np.nan)
+    there = np.flatnonzero(partner >= 0)
+    far[there] = distances(other_facts, partner[there], facts, there)
+    shuffled = permuted(other_facts, partner[there], facts, there)
+    far[there[shuffled & _same_shapes(other, partner[there], mine, there)]] = np.inf
+    equal = match(other_facts, facts, other_noise, noise)
+    alone = (partner < 0) & (equal >= 0)
+    partner = np.where(alone, equal, partner)
+    numbers = np.flatnonzero(alone)
+    far[numbers] = distances(other_facts, equal[numbers], facts, numbers)
+    # The noise of a pair is that of the noisier: float32 against bfloat16.
+    noise = np.where(partner >= 0, np.maximum(noise, other_noise[partner]), noise)
+    floor = _per_dtype(mine, _ROUNDING)
+    floor = np.where(partner >= 0, np.maximum(floor, _per_dtype(other, _ROUNDING)[partner]), floor)
+    tells = facts.says_much & ~facts.exact
+    agrees = _agreeing(mine, far, noise, floor, tells)
+    right = _with_sources(mine, agrees, facts, far > noise)
+    return Half(mine, facts, partner, far, noise, right)
+
+
+def _same_shapes(a: FlowGraph, of_a: Ints, b: FlowGraph, of_b: Ints) -> Flags:
+    codes: dict[object, int] = {}
+
+    def coded(graph: FlowGraph) -> Ints:
+        shapes = [codes.setdefault(meta.shape, len(codes)) for meta in graph.run.metas]
+        return np.array([*shapes, -1], dtype=np.int64)[graph.run.columns.meta]
+
+    return np.asarray(coded(a)[of_a] == coded(b)[of_b])
+
+
+def _partners(a: FlowGraph, b: FlowGraph, pairs: Ints) -> Ints:
+    """Return for each value of `b` the value at the same position of the paired op."""
+    partner: Ints = np.full(len(b.maker), -1, dtype=np.int64)
+    maker = b.maker.tolist()
+    for op_b, op_a in enumerate(pairs.tolist()):
+        if op_a < 0:
+            continue
+        for mine, theirs in ((b.takes[op_b], a.takes[op_a]), (b.gives[op_b], a.gives[op_a])):
+            if len(mine) == len(theirs):
+                for value, other in zip(mine, theirs, strict=True):
+                    if maker[value] == op_b or (maker[value] < 0 and partner[value] < 0):
+                        partner[value] = other
+    return partner
+
+
+def _noise(graph: FlowGraph, tolerance: float | None) -> Floats:
+    return _per_dtype(graph, NOISE if tolerance is None else dict.fromkeys(NOISE, tolerance))
+
+
+def _per_dtype(graph: FlowGraph, levels: Mapping[str, float]) -> Floats:
+    """Return the level of each value's dtype, 0 for those that have none."""
+    per_meta = np.array([levels.get(meta.dtype, 0.0) for meta in graph.run.metas] + [0.0])
+    return np.asarray(per_meta[graph.run.columns.meta])
+
+
+def _agreeing(
+    graph: FlowGraph, far: Floats, noise: Floats, rounding: Floats, tells: Flags
+) -> Flags:
+    """Return which values agree with their partners as well as what they were computed from does.
+
+    What was not computed from inputs, or is one, is judged by what it leads to if it has no
+    partner: a mask, a fused weight. A value that no other could be told from is as right as what it
+    was computed from, and so is one whose elements were only moved.
+    """
+    given = ~graph.depends | (graph.maker < 0)
+    agrees = np.asarray((far <= noise) | (np.isnan(far) & given)).tolist()
+    errors, floor = far.tolist(), rounding.tolist()
+    level = floor.copy()
+    moves, telling = graph.is_move.tolist(), tells.tolist()
+    for op in range(len(graph)):
+        before = max((level[v] for v in graph.takes[op]), default=0.0)
+        for value in graph.gives[op]:
+            level[value] = max(level[value], before)
+            if errors[value] != errors[value] and (moves[op] or not telling[value]):
+                agrees[value] = all(agrees[v] for v in graph.takes[op])
+            if agrees[value] and errors[value] == errors[value]:
+                agrees[value] = errors[value] <= _GROWTH * level[value]
+                level[value] = max(floor[value], errors[value]) if agrees[value] else level[value]
+    return np.array(agrees, dtype=bool)
+
+
+def _with_sources(graph: FlowGraph, agrees: Flags, facts: ValueFacts, differs: Flags) -> Flags:
+    """Count as right also what a right value was computed from.
+
+    What differs from its partner is right only if everything computed from it is: a norm forgives a
+    factor that others do not. Values that may agree by chance prove nothing.
+    """
+    forgetful, off = graph.are(_FORGETFUL).tolist(), differs.tolist()
+    proves = (agrees & (facts.says_much | ~facts.known)).tolist()
+    refuted = [False] * len(proves)
+    known = facts.known.tolist()
+    for op in range(len(graph) - 1, -1, -1):
+        gives = graph.gives[op]
+        if not forgetful[op] and any(proves[v] and not refuted[v] for v in gives):
+            for value in graph.takes[op]:
+                proves[value] = True
+        elif any(known[v] and off[v] and not proves[v] for v in gives):
+            for value in graph.takes[op]:
+                refuted[value] = off[value]
+    led = np.array(proves, dtype=bool) & ~np.array(refuted, dtype=bool)
+    return np.asarray(agrees | led)

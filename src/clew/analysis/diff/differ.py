@@ -1,0 +1,127 @@
+"""Compare two runs, and say where they part.
+
+Input: two `Run`s, perhaps new names for modules of the second, and the error that counts as noise.
+Output: a `Diff`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from clew.analysis.diff.compared import NOISE, Compared, Half, compare
+from clew.analysis.diff.distance import distances
+from clew.analysis.diff.divergence import Diff, Divergence, Matched, ModuleError
+from clew.analysis.diff.evidence import evidence_of, silent_changes, suspects_of
+from clew.analysis.diff.parting import PartingPlace, first_parting
+from clew.analysis.diff.renaming import renaming
+from clew.errors import ClewError
+from clew.events.columns import OUT
+from clew.events.vocabulary import MODULE
+from clew.run.run import Run
+
+# Of two runs of different programs less than this matches.
+_FEW = 0.2
+
+
+def diff_runs(
+    a: Run, b: Run, names: Mapping[str, str] | None = None, tolerance: float | None = None
+) -> Diff:
+    """Compare the first rank that both runs have; raise ClewError if one has nothing to compare."""
+    a, b, notes = _one_rank(a, b)
+    for side, run in (("a", a), ("b", b)):
+        if not len(run):
+            raise ClewError(f"nothing was recorded in {side}: there is nothing to compare")
+    found = compare(a, b, renaming(names) if names else None, tolerance)
+    matched = Matched(_matched(found.a), _matched(found.b))
+    parting = first_parting(found)
+    notes += _said_of_values(found)
+    notes += [f"though {said}" for said in silent_changes(found)] if parting is None else []
+    if min(matched.a, matched.b) < _FEW:
+        notes.append(
+            f"almost nothing matches ({matched.b:.0%} of b): are these runs of the same model "
+            "with the same inputs and weights?"
+        )
+    return Diff(
+        parting is None,
+        None if parting is None else _described(found, parting),
+        _table(found),
+        matched,
+        _noise(found, tolerance),
+        tuple(notes),
+    )
+
+
+def _one_rank(a: Run, b: Run) -> tuple[Run, Run, list[str]]:
+    if len(a.ranks) == len(b.ranks) == 1:
+        return a, b, []
+    common = sorted(set(a.ranks) & set(b.ranks))
+    if not common:
+        raise ClewError(f"the runs have no rank in common: a has {a.ranks}, b {b.ranks}")
+    rank = common[0]
+    note = f"only rank {rank} was compared; `t.only(rank=1)` gives another"
+    return a.only(rank=rank), b.only(rank=rank), [note]
+
+
+def _matched(half: Half) -> float:
+    """Return the part of the values computed from inputs that is right."""
+    computed = half.facts.known & (half.graph.maker >= 0) & half.graph.depends
+    return float(half.right[computed].mean()) if computed.any() else 0.0
+
+
+def _said_of_values(found: Compared) -> list[str]:
+    lacking = [
+        side for side, half in (("a", found.a), ("b", found.b)) if not half.facts.known.any()
+    ]
+    if not lacking:
+        return []
+    who = " and ".join(lacking)
+    return [
+        f"{who} has no statistics of values, so only ops were compared; record with values='stats'"
+    ]
+
+
+def _described(found: Compared, parting: PartingPlace) -> Divergence:
+    a, b = (
+        None if op < 0 else half.graph.run.event(int(half.graph.rows[op]))
+        for half, op in ((found.a, parting.op_a), (found.b, parting.op_b))
+    )
+    return Divergence(parting.kind, a, b, evidence_of(found, parting), suspects_of(found, parting))
+
+
+def _noise(found: Compared, tolerance: float | None) -> dict[str, float]:
+    there = {run.metas[m].dtype for run in (found.a.graph.run, found.b.graph.run)
+             for m in np.unique(run.columns.meta).tolist()}  # fmt: skip
+    return {
+        dtype: level if tolerance is None else tolerance
+        for dtype, level in NOISE.items()
+        if dtype in there
+    }
+
+
+def _table(found: Compared) -> tuple[ModuleError, ...]:
+    """Compare the outputs of the module calls that both runs have, in the order they ended in."""
+    a, b = found.a.graph.run, found.b.graph.run
+    calls = {a.address(row): row for row in a.rows(MODULE).tolist()}
+    rows = []
+    ended = b.rows(MODULE)
+    for row in ended[np.argsort(b.end[ended], kind="stable")].tolist():
+        address = b.address(row)
+        other = calls.get(address)
+        if other is None:
+            continue
+        mine, theirs = _results(b, row), _results(a, other)
+        if len(mine) != len(theirs) or not mine:
+            rows.append(ModuleError(address, None, True))
+            continue
+        far = distances(found.a.facts, np.array(theirs), found.b.facts, np.array(mine))
+        known = far[~np.isnan(far)]
+        error = float(known.max()) if len(known) else None
+        agrees = error is None or bool((far <= found.b.noise[mine])[~np.isnan(far)].all())
+        rows.append(ModuleError(address, error, agrees))
+    return tuple(rows)
+
+
+def _results(run: Run, row: int) -> list[int]:
+    return [number for leaf, number in run.direct_values(row) if leaf.role == OUT]

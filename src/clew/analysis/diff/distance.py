@@ -1,0 +1,120 @@
+"""How far two values are from each other, by what was recorded of them.
+
+Input: statistics and digests of both runs. Output: for each pair an estimate of the relative error
+of an element, 0 for equal digests, infinite for values that cannot be the same. Statistics forgive
+the order of elements; `permuted` says when that is all that differs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clew.analysis.diff.flow_graph import Flags, FlowGraph
+from clew.events.columns import Ints
+
+Floats = NDArray[np.float64]
+
+# Sums of equal elements in another order differ by this much, rounding of elements by far more.
+SAME_ELEMENTS = 1e-12
+# Fewer elements than this agree by chance.
+_FEWEST = 6
+# What the other elements of a tensor add to its sums if a single number outweighs them.
+_RARE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class ValueFacts:
+    """What is known of the values of one run, an array each; digests as numbers both runs share."""
+
+    count: Ints
+    nonfinite: Ints
+    zeros: Ints
+    total: Floats
+    norm: Floats
+    low: Floats
+    high: Floats
+    digest: Ints
+    exact: Flags
+
+    @property
+    def known(self) -> Flags:
+        """Return which values have statistics."""
+        return np.asarray(self.count >= 0)
+
+    @property
+    def says_much(self) -> Flags:
+        """Return which values cannot agree by chance.
+
+        Not those of few elements or of one number only, nor those in which one number, at some
+        places, outweighs all others: scores of which some are masked with -1e9.
+        """
+        varied = self.known & (self.count >= _FEWEST) & (self.high > self.low)
+        with np.errstate(all="ignore"):
+            extreme = np.where(-self.low > self.high, self.low, self.high)
+            places = np.round((self.norm / extreme) ** 2)
+            squares = np.abs(self.norm**2 - places * extreme**2) <= _RARE * self.norm**2
+            sums = np.abs(self.total - places * extreme) <= _RARE * np.abs(places * extreme)
+        return np.asarray(varied & ~(squares & sums))
+
+
+def facts_of(a: FlowGraph, b: FlowGraph) -> tuple[ValueFacts, ValueFacts]:
+    """Return the facts of both runs."""
+    codes: dict[str, int] = {}
+    return _facts(a, codes), _facts(b, codes)
+
+
+def _facts(graph: FlowGraph, codes: dict[str, int]) -> ValueFacts:
+    stats = graph.run.stats
+    count = stats["count"]
+    digest = [-1 if d is None else codes.setdefault(d, len(codes)) for d in graph.digests]
+    integral = [
+        not meta.dtype.startswith(("float", "bfloat", "complex")) for meta in graph.run.metas
+    ]
+    exact = np.array([*integral, False], dtype=bool)[graph.run.columns.meta]
+    return ValueFacts(
+        count,
+        stats["nan"] * (1 << 32) + stats["inf"],
+        stats["zeros"],
+        np.nan_to_num(stats["mean"]) * count,
+        np.nan_to_num(stats["norm"]),
+        np.nan_to_num(stats["min"]),
+        np.nan_to_num(stats["max"]),
+        np.array(digest, dtype=np.int64),
+        exact,
+    )
+
+
+@np.errstate(all="ignore")
+def distances(a: ValueFacts, of_a: Ints, b: ValueFacts, of_b: Ints) -> Floats:
+    """Estimate the relative error of each pair; NaN where one has no statistics."""
+    count = a.count[of_a]
+    scale = np.maximum(a.norm[of_a], b.norm[of_b])
+    root = np.sqrt(np.maximum(count, 1))
+    element = scale / root
+    size = np.maximum.reduce(
+        [element, *(np.abs(x) for x in (a.low[of_a], a.high[of_a], b.low[of_b], b.high[of_b]))]
+    )
+    error = np.maximum.reduce([
+        np.abs(a.total[of_a] - b.total[of_b]) / scale,
+        np.abs(a.norm[of_a] - b.norm[of_b]) * root / scale,
+        np.abs(a.low[of_a] - b.low[of_b]) / size,
+        np.abs(a.high[of_a] - b.high[of_b]) / size,
+    ])  # fmt: skip
+    error = np.where(scale == 0, 0.0, error)
+    other = (count != b.count[of_b]) | (a.nonfinite[of_a] != b.nonfinite[of_b])
+    error = np.where(other, np.inf, error)
+    whole = a.exact[of_a] & b.exact[of_b] & (error > 0)
+    error = np.where(whole, np.inf, error)
+    unknown = ~(a.known[of_a] & b.known[of_b])
+    same = (a.digest[of_a] >= 0) & (a.digest[of_a] == b.digest[of_b])
+    return np.where(same, 0.0, np.where(unknown, np.nan, error))
+
+
+def permuted(a: ValueFacts, of_a: Ints, b: ValueFacts, of_b: Ints) -> Flags:
+    """Return which pairs have the same elements in another order."""
+    known = (a.digest[of_a] >= 0) & (b.digest[of_b] >= 0)
+    other = known & (a.digest[of_a] != b.digest[of_b])
+    return np.asarray(other & (distances(a, of_a, b, of_b) <= SAME_ELEMENTS))

@@ -1,0 +1,105 @@
+"""What a comparison of two runs found, as frozen data.
+
+`Diff` is the whole answer, `Divergence` the first place where the runs part, `ModuleError` a row of
+the table that shows how an error grows from module to module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from clew.analysis.diff.diff_lines import diff_lines
+from clew.events.model import Data
+from clew.plain_text import plain
+from clew.run.event import Event
+
+ROWS = 20
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Divergence(Data):
+    """The first place where two runs part.
+
+    `kind` is `"wrong"` (the inputs agree, the result does not), `"missing"` (`b` lacks the op `a`),
+    `"extra"` (`b` has an op more) or `"inputs"` (data or parameters differ). `a` and `b` are the
+    events of both runs, None where there is none. `evidence` says what agrees and what differs,
+    `suspects` what else differs that could be the cause.
+    """
+
+    kind: str
+    a: Event | None
+    b: Event | None
+    evidence: tuple[str, ...]
+    suspects: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        event = self.b or self.a
+        where = "" if event is None else f" at {event.address}"
+        return plain(f"<Divergence {self.kind}{where}>")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the divergence as plain data."""
+        return {
+            "kind": self.kind,
+            "a": None if self.a is None else self.a.to_dict(),
+            "b": None if self.b is None else self.b.to_dict(),
+            "evidence": list(self.evidence),
+            "suspects": list(self.suspects),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleError(Data):
+    """How far the output of one module call of `b` is from that of `a`; None if not known."""
+
+    address: str
+    error: float | None
+    agrees: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Matched(Data):
+    """How much of each run was found in the other: parts of the values, from 0 to 1."""
+
+    a: float
+    b: float
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Diff(Data):
+    """A comparison of two runs; `print` shows where they part.
+
+    `equal` says whether nothing differs beyond noise. `first` is the first place where they part,
+    or None. `table` has the module calls of both, in order, with the error of their outputs.
+    `matched` says how much of each run was found in the other, `noise` the relative error of an
+    element that counts as rounding, by dtype. `notes` say what could not be compared.
+    """
+
+    equal: bool
+    first: Divergence | None
+    table: tuple[ModuleError, ...]
+    matched: Matched
+    noise: dict[str, float]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, rows: int = ROWS, more: str = "`table` has all") -> str:
+        """Write the comparison with at most so many rows; `more` says how to see the others."""
+        return "\n".join(diff_lines(self, rows, more))
+
+    def __repr__(self) -> str:
+        return "<Diff equal>" if self.equal else f"<Diff {self.first!r}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the comparison as plain data."""
+        return {
+            "equal": self.equal,
+            "first": None if self.first is None else self.first.to_dict(),
+            "table": [row.to_dict() for row in self.table],
+            "matched": self.matched.to_dict(),
+            "noise": self.noise,
+            "notes": list(self.notes),
+        }

@@ -1,0 +1,179 @@
+"""What shows that two runs part where they do, as sentences.
+
+Input: `Compared` and a `PartingPlace`. Output: evidence (what agrees, what differs, how) and
+suspects (settings and arguments that differ before).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clew.analysis.diff.arguments import different_arguments, is_same
+from clew.analysis.diff.compared import Compared, Half
+from clew.analysis.diff.parting import INPUTS, WRONG, PartingPlace
+from clew.analysis.diff.relation import relation
+
+_MOST_SUSPECTS = 6
+
+
+def evidence_of(found: Compared, parting: PartingPlace) -> tuple[str, ...]:
+    """Say what agrees and what differs where the runs part."""
+    a, b = found.a, found.b
+    half, op = (a, parting.op_a) if parting.of_a else (b, parting.op_b)
+    said = []
+    if parting.kind == INPUTS:
+        said.append(_input(half, parting.value))
+    else:
+        said.append(f"its inputs agree {_agreement(half, op)}, {_result(half, parting.value)}")
+    said += _shapes(found, parting)
+    partner = int(half.partner[parting.value])
+    if partner >= 0:
+        facts = (a.facts, partner, b.facts, parting.value)
+        related = relation(*facts) if not parting.of_a else ""
+        said += [related] if related else []
+    said += _metrics(found, parting)
+    if parting.kind == WRONG and parting.op_a >= 0 and parting.op_b >= 0:
+        said += different_arguments(a.graph, parting.op_a, b.graph, parting.op_b)
+        said += different_settings(a, parting.op_a, b, parting.op_b)
+    return tuple(said)
+
+
+def _input(half: Half, value: int) -> str:
+    name = half.graph.run.value(value).name
+    what = f"the parameter or buffer {name}" if name else "a tensor from outside the recorded ops"
+    return f"{what} differs by {_size(float(half.far[value]))}"
+
+
+def _result(half: Half, value: int) -> str:
+    if half.partner[value] < 0:
+        return "its result equals no value of the other run"
+    return f"its result differs by {_size(float(half.far[value]))}"
+
+
+def _agreement(half: Half, op: int) -> str:
+    far = [float(half.far[v]) for v in half.graph.takes[op]]
+    known = [error for error in far if not np.isnan(error)]
+    if not known:
+        return "as far as is known"
+    worst = max(known)
+    if worst == 0:
+        return "bit for bit"
+    return f"to {worst:.0e}" if np.isfinite(worst) else "in what was computed from them"
+
+
+def _size(error: float) -> str:
+    if np.isnan(error):
+        return "an unknown amount"
+    return f"{error:.1e} (relative)" if np.isfinite(error) else "more than rounding"
+
+
+def _shapes(found: Compared, parting: PartingPlace) -> list[str]:
+    value, of_a = parting.value, parting.of_a
+    half = found.a if of_a else found.b
+    partner = int(half.partner[value])
+    if partner < 0:
+        return []
+    other = found.b if of_a else found.a
+    mine, theirs = half.graph.run.value(value), other.graph.run.value(partner)
+    if (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype):
+        return []
+    return [f"a has {theirs.look}, b {mine.look}"]
+
+
+def _metrics(found: Compared, parting: PartingPlace) -> list[str]:
+    """Compare the elements, where the data of both was kept."""
+    if parting.of_a or found.b.partner[parting.value] < 0:
+        return []
+    kept = [
+        half.graph.run.columns.kept.get(number)
+        for half, number in (
+            (found.a, int(found.b.partner[parting.value])),
+            (found.b, parting.value),
+        )
+    ]
+    if any(one is None or one.payload is None for one in kept):
+        return []
+    x = found.a.graph.run.value(int(found.b.partner[parting.value])).array()
+    y = found.b.graph.run.value(parting.value).array()
+    if x.shape != y.shape or not x.size or x.dtype.kind not in "fiu":
+        return []
+    x, y = (z.astype(np.float64).ravel() for z in (x, y))
+    with np.errstate(all="ignore"):
+        apart = np.abs(x - y)
+        relative = np.nanmax(apart / np.maximum(np.abs(x), 1e-30))
+        cosine = float(x @ y / (np.linalg.norm(x) * np.linalg.norm(y)))
+    wrong = int(np.count_nonzero(apart > 0))
+    return [
+        f"{wrong:,} of {x.size:,} elements differ: by at most {np.nanmax(apart):.3g}, "
+        f"relatively {relative:.3g}; cosine {cosine:.6f}"
+    ]
+
+
+def different_settings(a: Half, op_a: int, b: Half, op_b: int) -> list[str]:
+    """Say which settings of the module that two ops ran in differ."""
+    said: list[str] = []
+    runs = a.graph.run, b.graph.run
+    rows = int(a.graph.rows[op_a]), int(b.graph.rows[op_b])
+    owners = [int(run.owner_row[row]) for run, row in zip(runs, rows, strict=True)]
+    while min(owners) >= 0 and len(said) < _MOST_SUSPECTS:
+        mine, theirs = (run.attributes(owner) for run, owner in zip(runs, owners, strict=True))
+        path = runs[1].module_path(owners[1]) or "the root module"
+        said += [
+            f"{path}: {name} is {mine[name]!r} in a, {theirs[name]!r} in b"
+            for name in mine
+            if name in theirs and not is_same(mine[name], theirs[name])
+        ]
+        owners = [int(run.parent_row[owner]) for run, owner in zip(runs, owners, strict=True)]
+    return said
+
+
+def suspects_of(found: Compared, parting: PartingPlace) -> tuple[str, ...]:
+    """List arguments that differ in earlier ops, and inputs that agree only in another order."""
+    b = found.b
+    said: dict[str, None] = {}
+    for value in b.graph.takes[parting.op_b] if parting.op_b >= 0 else ():
+        maker = int(b.graph.maker[value])
+        if maker >= 0 and b.far[value] == np.inf and b.right[value]:
+            said[f"{_where(b, maker)} gives the same elements in another order"] = None
+    said |= dict.fromkeys(_changed_arguments(found, parting.op_b))
+    said |= dict.fromkeys(_unconfirmed(b, parting.op_b))
+    return tuple(said)[:_MOST_SUSPECTS]
+
+
+def _unconfirmed(half: Half, op: int) -> list[str]:
+    """List constants of the program that an op took and that no other value confirms."""
+    graph = half.graph
+    said = []
+    for value in graph.takes[op] if op >= 0 else ():
+        while graph.maker[value] >= 0 and graph.is_move[graph.maker[value]]:
+            value = graph.takes[int(graph.maker[value])][0]
+        maker = int(graph.maker[value])
+        if maker >= 0 and not graph.depends[value] and np.isnan(half.far[value]):
+            said.append(f"{_where(half, maker)} made a constant that nothing in a confirms")
+    return said
+
+
+def silent_changes(found: Compared) -> list[str]:
+    """List arguments that differ between two runs that agree, where they change a result at all."""
+    return list(dict.fromkeys(_changed_arguments(found, len(found.b.graph))))
+
+
+def _changed_arguments(found: Compared, end: int) -> list[str]:
+    """List arguments that differ in ops of `b` before one, and that change the result."""
+    a, b = found.a, found.b
+    said: list[str] = []
+    for op_b in range(end):
+        op_a = int(found.pairs[op_b])
+        if op_a >= 0 and any(b.far[v] > 0 for v in b.graph.gives[op_b]):
+            changed = different_arguments(a.graph, op_a, b.graph, op_b)
+            said += [f"{_where(b, op_b)}: {one}" for one in changed]
+        if len(said) >= _MOST_SUSPECTS:
+            break
+    return said
+
+
+def _where(half: Half, op: int) -> str:
+    event = half.graph.run.event(int(half.graph.rows[op]))
+    source = event.source
+    line = "" if source is None else f" at {source.file.rpartition('/')[2]}:{source.line}"
+    return f"{event.name}{line}"

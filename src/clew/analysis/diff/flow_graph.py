@@ -1,0 +1,131 @@
+"""The data flow of one run, as arrays: ops in order, what each took and returned.
+
+Input: a `Run`. Output: a `FlowGraph`, in which ops have indices and values their numbers. Results
+of ops that return uninitialised memory are marked: comparing them means nothing.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clew.events.columns import Ints
+from clew.events.op_names import UNINITIALISED, bare_op
+from clew.events.vocabulary import MODULE, OP
+from clew.run.run import Run
+
+Flags = NDArray[np.bool_]
+
+# What only moves elements, or takes some of them.
+_MOVES = frozenset({
+    "view", "_unsafe_view", "reshape", "_reshape_alias", "t", "transpose", "permute", "expand",
+    "clone", "contiguous", "split", "split_with_sizes", "chunk", "unbind", "slice", "select",
+    "squeeze", "unsqueeze", "alias", "detach", "lift_fresh", "lift_fresh_copy", "view_as_complex",
+    "view_as_real", "narrow", "flatten", "unflatten", "movedim", "diagonal", "unfold", "as_strided",
+})  # fmt: skip
+
+
+class FlowGraph:
+    """Ops of one rank of a run, in order, and the values between them."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.rows: Ints = run.rows(OP)
+        tensors = run.tensors
+        index = np.full(len(run) + 1, -1, dtype=np.int64)
+        index[self.rows] = np.arange(len(self.rows))
+        op = index[tensors.event]
+        mine = op >= 0
+        op, value, gives = op[mine], tensors.value[mine], tensors.is_output[mine]
+        self.takes = Grouped(op[~gives], value[~gives], len(self.rows))
+        self.gives = Grouped(op[gives], value[gives], len(self.rows))
+        producer = run.producers
+        self.maker: Ints = np.where(producer >= 0, index[producer], -1)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Return the bare name of each op of the op table."""
+        return [bare_op(name) for name in self.run.columns.ops]
+
+    @cached_property
+    def name_codes(self) -> Ints:
+        """Return for each op its row in the op table."""
+        return np.asarray(self.run.columns.subject[self.rows])
+
+    def are(self, names: frozenset[str]) -> Flags:
+        """Return for each op whether it has one of these bare names."""
+        known = np.array([name in names for name in self.names] + [False])
+        return np.asarray(known[self.name_codes])
+
+    @cached_property
+    def is_move(self) -> Flags:
+        """Return for each op whether it only moves elements, or takes some of them."""
+        return self.are(_MOVES)
+
+    @cached_property
+    def is_uninitialised(self) -> Flags:
+        """Return for each op whether it returns memory that nothing has written yet."""
+        return self.are(UNINITIALISED)
+
+    @cached_property
+    def ends(self) -> list[int]:
+        """Return the values that come out: of the outermost module calls, or that no op took."""
+        run, tensors = self.run, self.run.tensors
+        outermost = (run.columns.kind == MODULE) & (run.parent_row < 0)
+        given = tensors.value[tensors.is_output & outermost[tensors.event]]
+        if not len(given):
+            taken = np.zeros(len(self.maker), dtype=bool)
+            taken[self.takes.values] = True
+            given = self.gives.values[~taken[self.gives.values]]
+        found: list[int] = np.unique(given[self.depends[given]]).tolist()
+        return found
+
+    def texts(self, ops: Ints | list[int]) -> list[str]:
+        """Return the source text of the line of each op, empty where there is none."""
+        run = self.run
+        places = run.derived.source[self.rows[ops]].tolist()
+        found = (None if at < 0 else run.columns.places[at] for at in places)
+        return ["" if place is None else run.line_text(place.file, place.line) for place in found]
+
+    @cached_property
+    def digests(self) -> list[str | None]:
+        """Return the digest of each value, None where none was recorded."""
+        found: list[str | None] = []
+        for columns, _ in self.run.parts:
+            mine: list[str | None] = [None] * len(columns.meta)
+            for number, kept in columns.kept.items():
+                if kept.stats is not None and 0 <= number < len(mine):
+                    mine[number] = kept.stats.get("digest")
+            found += mine
+        return found
+
+    @cached_property
+    def depends(self) -> Flags:
+        """Return for each value whether it comes from outside, or was computed from what does.
+
+        Others are constants of the program: a mask, positions, a table of angles.
+        """
+        found: list[bool] = (self.maker < 0).tolist()
+        for op in range(len(self)):
+            if any(found[v] for v in self.takes[op]):
+                for value in self.gives[op]:
+                    found[value] = True
+        return np.array(found, dtype=bool)
+
+
+class Grouped:
+    """Numbers in groups: those of one group follow each other."""
+
+    def __init__(self, groups: Ints, values: Ints, count: int) -> None:
+        """Take ascending groups, the number that belongs to each, and how many groups there are."""
+        self.values = values
+        self.first: list[int] = np.searchsorted(groups, np.arange(count + 1)).tolist()
+        self._listed: list[int] = values.tolist()
+
+    def __getitem__(self, group: int) -> list[int]:
+        return self._listed[self.first[group] : self.first[group + 1]]

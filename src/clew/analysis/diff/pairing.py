@@ -1,0 +1,115 @@
+"""Which op of one run corresponds to which of the other, if both ran about the same code.
+
+Input: two `FlowGraph`s. Output: for each op of the second the op of the first, or -1. Ops are
+paired within the same call of the same module, by name and source text, in order. In different code
+an op of the same name at the same place says nothing: none is paired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from difflib import SequenceMatcher
+
+import numpy as np
+
+from clew.analysis.diff.flow_graph import FlowGraph
+from clew.events.columns import Ints
+
+# Lists longer than this are compared in pieces, as the comparison is quadratic at worst.
+_PIECE = 2_000
+# The part of the ops whose lines are equal in two runs of about the same code.
+_ALIKE = 0.5
+
+Rename = Callable[[str], str]
+
+
+def pair_ops(a: FlowGraph, b: FlowGraph, rename: Rename | None = None) -> Ints:
+    """Return for each op of `b` the op of `a` that it corresponds to, -1 for none.
+
+    With `rename`, the structure is said to be the same, whatever the lines are.
+    """
+    pairs: Ints = np.full(len(b), -1, dtype=np.int64)
+    lists_a, lists_b = _calls(a, str), _calls(b, rename or str)
+    for call, ops_b in lists_b.items():
+        ops_a = lists_a.get(call)
+        if ops_a is not None:
+            _pair_lists(a, ops_a, b, ops_b, pairs)
+    if rename is None and not _is_same_code(a, b, pairs):
+        pairs[:] = -1
+    return pairs
+
+
+def _is_same_code(a: FlowGraph, b: FlowGraph, pairs: Ints) -> bool:
+    """Return whether most ops ran at lines with the same text."""
+    ops_b = np.flatnonzero(pairs >= 0)
+    texts = a.texts(pairs[ops_b]), b.texts(ops_b)
+    same = sum(mine == theirs for mine, theirs in zip(*texts, strict=True))
+    return same >= _ALIKE * len(pairs)
+
+
+def _calls(graph: FlowGraph, rename: Rename) -> dict[Hashable, list[int]]:
+    """Group ops by step, phase and the module call they belong to."""
+    run, rows = graph.run, graph.rows
+    paths = [rename(path) for path in run.derived.paths] + [""]
+    module = run.derived.module[rows].tolist()
+    owner = run.owner_row[rows]
+    call = np.where(owner >= 0, run.call[owner], -1).tolist()
+    first = min(run.steps, default=0)
+    steps, phases = (run.step[rows] - first).tolist(), run.phase[rows].tolist()
+    found: dict[Hashable, list[int]] = {}
+    for op, (m, c, s, p) in enumerate(zip(module, call, steps, phases, strict=True)):
+        found.setdefault((s, p, paths[m], c), []).append(op)
+    return found
+
+
+def _pair_lists(
+    a: FlowGraph, ops_a: list[int], b: FlowGraph, ops_b: list[int], pairs: Ints
+) -> None:
+    names_a = [a.names[code] for code in a.name_codes[ops_a].tolist()]
+    names_b = [b.names[code] for code in b.name_codes[ops_b].tolist()]
+    if names_a == names_b:
+        pairs[ops_b] = ops_a
+        return
+    keys_a = list(zip(names_a, a.texts(ops_a), strict=True))
+    keys_b = list(zip(names_b, b.texts(ops_b), strict=True))
+    done_a, done_b = _common_ends(keys_a, keys_b, ops_a, ops_b, pairs)
+    for first in range(0, max(len(done_a), len(done_b)), _PIECE):
+        mine_a, mine_b = done_a[first : first + _PIECE], done_b[first : first + _PIECE]
+        _match([names_a[i] for i in mine_a], [names_b[i] for i in mine_b],
+               [keys_a[i] for i in mine_a], [keys_b[i] for i in mine_b],
+               [ops_a[i] for i in mine_a], [ops_b[i] for i in mine_b], pairs)  # fmt: skip
+
+
+def _common_ends(
+    keys_a: Sequence[object], keys_b: Sequence[object], ops_a: list[int], ops_b: list[int],
+    pairs: Ints,
+) -> tuple[list[int], list[int]]:  # fmt: skip
+    """Pair equal beginnings and ends; return the positions that are left."""
+    head, size = 0, min(len(keys_a), len(keys_b))
+    while head < size and keys_a[head] == keys_b[head]:
+        pairs[ops_b[head]] = ops_a[head]
+        head += 1
+    tail = 0
+    while tail < size - head and keys_a[-1 - tail] == keys_b[-1 - tail]:
+        pairs[ops_b[-1 - tail]] = ops_a[-1 - tail]
+        tail += 1
+    return list(range(head, len(keys_a) - tail)), list(range(head, len(keys_b) - tail))
+
+
+def _match(
+    names_a: list[str], names_b: list[str], keys_a: list[tuple[str, str]],
+    keys_b: list[tuple[str, str]], ops_a: list[int], ops_b: list[int], pairs: Ints,
+) -> None:  # fmt: skip
+    """Pair by name and text, then by name alone between what was paired."""
+    at_a = at_b = 0
+    blocks = SequenceMatcher(None, keys_a, keys_b, autojunk=False).get_matching_blocks()
+    for start_a, start_b, size in blocks:
+        between = SequenceMatcher(
+            None, names_a[at_a:start_a], names_b[at_b:start_b], autojunk=False
+        )
+        for i, j, length in between.get_matching_blocks():
+            for k in range(length):
+                pairs[ops_b[at_b + j + k]] = ops_a[at_a + i + k]
+        for k in range(size):
+            pairs[ops_b[start_b + k]] = ops_a[start_a + k]
+        at_a, at_b = start_a + size, start_b + size

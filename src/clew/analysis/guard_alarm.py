@@ -1,0 +1,125 @@
+"""Which NaN or Inf of a run `clew.guard` raises for, and what it lets pass.
+
+Input: a `Run`, while it is recorded, and a `GuardRule`. Output: the first origin to raise for, as a
+`NonFinite`, or None. Only what an op produced from finite numbers counts, and a constant (the -inf
+of a mask) that became NaN: not what came with the data, was in a parameter before, or is absorbed.
+
+Gradients that are too large for float16 are no alarm while a `GradScaler` looks after them: it
+finds them, skips the step and lowers the scale. They are one if the scale is down to 1 and so
+cannot help, and so is NaN, which no scale makes of finite numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from clew.analysis.nonfinite import CONSTANT, PRODUCED, NonFinite, NonFiniteSearch
+from clew.analysis.nonfinite_hints import NARROW, nonfinite_arguments, size_of
+from clew.analysis.selection import select
+from clew.errors import ClewError
+from clew.run.run import Run
+
+_SCALER = "amp/grad_scaler.py"
+
+
+@dataclass(frozen=True, slots=True)
+class GuardRule:
+    """What to raise for: NaN, Inf, or both; not what the addresses of `allow` name.
+
+    With `any_op`, what reaches no output, loss or gradient counts too. What came before the event
+    `since`, or ran on threads of other names, does not.
+    """
+
+    nan: bool = True
+    inf: bool = True
+    allow: tuple[str, ...] = ()
+    any_op: bool = False
+    since: int = 0
+    other_threads: frozenset[str] = frozenset()
+
+
+def first_alarm(
+    run: Run, rule: GuardRule, ends_at: Sequence[int] | None = None, is_over: bool = True
+) -> NonFinite | None:
+    """Return the first origin to raise for.
+
+    `ends_at` are events whose values are known to be not finite: what they hold comes from it.
+    """
+    search = NonFiniteSearch(run, ends_at, is_over)
+    scale = _scale_of_loss(run)
+    for found in search.found:
+        if (
+            _counts(found, rule, ends_at is not None)
+            and not _is_scaled(found, scale)
+            and not _is_allowed(run, found, rule.allow)
+        ):
+            return found
+    return None
+
+
+def _counts(found: NonFinite, rule: GuardRule, is_reached: bool) -> bool:
+    """Return whether an origin is one that the rule is about."""
+    if found.event.id < rule.since or found.event.thread in rule.other_threads:
+        return False
+    is_constant = found.kind == CONSTANT or bool(nonfinite_arguments(found.event))
+    if rule.any_op and found.event.kind == "op" and not is_constant:
+        return rule.nan if "NaN" in found.what else rule.inf
+    if found.kind not in (PRODUCED, CONSTANT):
+        return False
+    if found.kind == CONSTANT and found.arrives != "NaN":
+        return False
+    if found.arrives == "unknown":
+        return is_reached
+    return rule.nan if found.arrives == "NaN" else rule.inf
+
+
+def _scale_of_loss(run: Run) -> float | None:
+    """Return the scale that a `GradScaler` gave the last loss, None if there was none."""
+    places = run.columns.places
+    inside = [
+        place.function.rpartition(".")[2] == "scale" and place.file.endswith(_SCALER)
+        for place in places
+    ]
+    rows = np.flatnonzero(np.array([*inside, False])[run.columns.place])
+    for row in rows[::-1].tolist():
+        event = run.event(row)
+        if event.name.startswith("aten.mul"):
+            return min(
+                (size_of(value.stats) for value in list(event.inputs.values())[1:]), default=0
+            )
+    return None
+
+
+def _is_scaled(found: NonFinite, scale: float | None) -> bool:
+    """Return whether a `GradScaler` will deal with it."""
+    stats = found.value.stats
+    is_overflow = stats is not None and not stats.nan and "overflow" in found.hint
+    in_gradient = found.event.phase == "backward" and found.value.dtype in NARROW
+    is_loss = any(_SCALER in place.file for place in found.event.stack)
+    return scale is not None and scale > 1 and is_overflow and (in_gradient or is_loss)
+
+
+def _is_allowed(run: Run, found: NonFinite, allow: Sequence[str]) -> bool:
+    """Return whether an address names the op, its line, or a module it ran in."""
+    if not allow:
+        return False
+    rows = {found.event.row}
+    forward = found.event.forward
+    if forward is not None:
+        rows.add(forward.row)
+    for row in list(rows):
+        above = int(run.owner_row[row])
+        while above >= 0:
+            rows.add(above)
+            above = int(run.parent_row[above])
+    return any(not rows.isdisjoint(_rows(run, address)) for address in allow)
+
+
+def _rows(run: Run, address: str) -> set[int]:
+    try:
+        return {event.row for event in select(run, address)}
+    except ClewError:
+        return set()  # nothing of that name has run yet

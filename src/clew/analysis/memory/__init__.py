@@ -1,0 +1,1 @@
+"""Where the memory of a run goes: storages from birth to end, what they are, the peak, growth."""

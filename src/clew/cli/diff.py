@@ -1,0 +1,45 @@
+"""`clew diff`: the first place where two runs part."""
+
+from __future__ import annotations
+
+import argparse
+
+import clew
+from clew.cli.output import emit
+from clew.cli.reading import Commands, add_plain_command, positive
+
+_ROWS = 20
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command to the command line."""
+    what = "say where two runs part first"
+    more = "Exits with 0 if they agree up to noise, with 1 if they differ."
+    parser = add_plain_command(commands, "diff", run, what, more)
+    parser.add_argument("a", metavar="A", help="the trace of the reference")
+    parser.add_argument("b", metavar="B", help="the trace to compare with it")
+    parser.add_argument(
+        "--map", action="append", default=[], type=_renamed, metavar="A=B",
+        help="modules of B by their names in A, such as 'model.layers.*=transformer.h.*'",
+    )  # fmt: skip
+    parser.add_argument(
+        "--tol", type=float, metavar="X", help="the relative error that counts as rounding"
+    )
+    parser.add_argument(
+        "--rows", type=positive, metavar="N", default=_ROWS, help=f"at most so many calls ({_ROWS})"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the comparison."""
+    found = clew.diff(args.a, args.b, map=dict(args.map), tol=args.tol)
+    more = f"--rows {len(found.table)} shows all"
+    emit(args, found.to_dict, lambda: found.text(args.rows, more))
+    return 0 if found.equal else 1
+
+
+def _renamed(text: str) -> tuple[str, str]:
+    ours, equals, theirs = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} has no =; write the names as A=B")
+    return ours, theirs

@@ -1,0 +1,1 @@
+"""`clew run`: an unmodified program, recorded. Starts the program, and records from inside it."""

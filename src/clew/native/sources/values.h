@@ -1,0 +1,202 @@
+// Number tensor versions: who is who, on which memory, made by which event.
+//
+// Comes in: tensors as ops and modules take and return them. Goes out: numbers of values, rows of
+// their facts. Only weak references are held: they keep an address from being used again while the
+// data of the tensor is freed as ever. The caller holds the recording's lock.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "intern.h"
+#include "kept.h"
+#include "rows.h"
+
+namespace clew {
+
+using c10::StorageImpl;
+using c10::TensorImpl;
+
+// A value on some memory: other tensors may show the same elements, as those saved for backward do.
+struct View {
+  int64_t value = -1, producer = -1, offset = 0;
+  int32_t meta = -1;
+  uint32_t writes = 0;
+  bool grad = false;
+};
+
+// The bytes of some memory that a tensor lies on: from the first to behind the last, and of every
+// `pitch` bytes only those from `first` to `last`, if there is a pitch.
+struct Span {
+  int64_t begin = 0, end = 0, pitch = 0, first = 0, last = 0;
+  bool overlaps(const Span& other) const {
+    if (begin >= other.end || other.begin >= end) return false;
+    // Columns of one matrix, as `chunk` makes them, have no element in common.
+    return pitch == 0 || pitch != other.pitch || (first < other.last && other.first < last);
+  }
+};
+
+// A write to some memory: to which elements, by which event.
+struct Write {
+  Span span;
+  int64_t event = -1;
+};
+
+// So many writes to some memory are remembered.
+constexpr uint32_t RECENT = 8;
+
+// The memory of one or more tensors.
+struct Memory {
+  StorageImpl* storage = nullptr;  // weakly held; null for a tensor without storage
+  int64_t number = 0;              // as in `ValueRow`
+  int64_t first_value = -1;        // the first value on it
+  // Its neighbours in the list it is on, in the order in which they were met.
+  Memory* before = nullptr;
+  Memory* after = nullptr;
+  struct Watched* list = nullptr;  // null once it is known to be freed
+  int64_t writer = -1;             // the event that wrote to it last
+  int64_t bytes = -1;
+  uint32_t writes = 0;             // that events told of
+  // The last of them, by their number; most memory is never written to again.
+  std::unique_ptr<std::array<Write, RECENT>> recent;
+  std::array<View, 4> views;       // the newest values on it
+  uint8_t next_view = 0;
+  Measured measured;
+};
+
+// Memory that is not known to be freed, the youngest last. `next` is whose turn it is to be looked at.
+struct Watched {
+  Memory* last = nullptr;
+  Memory* next = nullptr;
+  size_t count = 0;
+
+  void add(Memory* memory);
+  void remove(Memory* memory);
+};
+
+// A tensor, and the value it had when it was met last.
+struct Known {
+  TensorImpl* tensor = nullptr;  // weakly held
+  Memory* memory = nullptr;
+  int64_t value = -1;
+  int64_t producer = -1;
+  uint32_t writes = 0;   // those to its memory when the value was made
+  uint32_t version = 0;  // torch's count, where it is read
+  int32_t meta = -1;
+  int32_t name = -1;
+  bool grad = false;
+  bool is_unwritten = false;
+};
+
+// Return a tensor that owns the reference it is given.
+inline at::Tensor tensor_of(TensorImpl* owned) {
+  return at::Tensor(c10::intrusive_ptr<TensorImpl, c10::UndefinedTensorImpl>::reclaim(owned));
+}
+
+class Values {
+ public:
+  // `reads_versions`: notice writes by torch's count, where no op tells of them.
+  explicit Values(bool reads_versions) : reads_versions_(reads_versions) {}
+  ~Values() { release(); }
+
+  // Return the value of a tensor that is used; `producer` made it, if it is new. `odd_meta` is its
+  // meta if it is not plain (`is_odd`), else -1.
+  int64_t used(TensorImpl* tensor, int64_t producer, int32_t odd_meta);
+
+  // Return the value of a tensor that has been filled by no event, on memory that an event made.
+  int64_t brought(TensorImpl* tensor, int32_t odd_meta);
+
+  // Return the value of a tensor that an event returns. Without `is_written`, its elements are
+  // arbitrary until somebody writes them, perhaps without an event.
+  int64_t made(TensorImpl* tensor, int64_t event, int32_t odd_meta, bool is_written);
+
+  // Return the new value of a tensor that an event wrote to.
+  int64_t written(TensorImpl* tensor, int64_t event, int32_t odd_meta);
+
+  // Drop the reference to a tensor, as if it had never been met.
+  void forget(TensorImpl* tensor);
+
+  // Look for memory that has been freed before an event begins, in a phase of the program, -1 for the same.
+  void poll(int64_t event, int phase);
+
+  // Drop what is known of tensors that are gone; add to `gone` the values nobody can mention again.
+  // Memory that is gone with them was freed before `event`, -1 for the next one.
+  void sweep(int64_t event = -1);
+
+  // Return whether a tensor that was `unnamed` is still there, under that name.
+  bool has_name(TensorImpl* tensor, int32_t name);
+
+  // Return whether a tensor that was met is still there.
+  bool is_alive(TensorImpl* tensor);
+
+  // Return whether a tensor was seen to hold NaN (1), Inf (2) or both (3); -1 if nobody knows.
+  int nonfinite(TensorImpl* tensor);
+
+  void release();
+
+  Kept kept;
+  // Tensors with values to keep that only Python code can read; the caller takes them.
+  std::vector<std::pair<TensorImpl*, int64_t>> unread;
+  std::vector<ValueRow> rows;
+  std::vector<FreedRow> freed;
+  std::vector<int64_t> gone;
+  int64_t first = 0;  // the number of the first of `rows`
+  Interned metas;
+  // Tensors that no recorded event made, in the order of their `name`; each may be gone.
+  std::vector<TensorImpl*> unnamed;
+  int32_t first_name = 0;  // the number of the first of `unnamed`
+
+ private:
+  Known& slot(TensorImpl* tensor);
+  Known& meet(Known& known, TensorImpl* tensor);
+  Memory* memory_of(TensorImpl* tensor, bool is_own);
+  // Give a tensor that was not met before a value that shows the same elements, if there is one.
+  bool take_same(Known& known, TensorImpl* tensor);
+  // The number of memory that the next value is the first on.
+  int64_t own_number() const { return 2 * (first + static_cast<int64_t>(rows.size())) + 1; }
+  bool is_current(const Known& known, TensorImpl* tensor) const;
+  bool is_changed(const Known& known, TensorImpl* tensor) const;
+  // Return whether an element of a tensor was written to since its value was made, and by whom.
+  bool is_written(const Known& known, TensorImpl* tensor, int64_t& writer) const;
+  int64_t add(Known& known, TensorImpl* tensor, int64_t producer, int32_t odd_meta);
+  int32_t meta_of(TensorImpl* tensor);
+  // Report memory if it has been freed, with its neighbours that have been; return whether it was.
+  bool look(Memory* memory, int64_t event);
+  bool look_at(Memory* memory, int64_t event);
+  void look_at_all(Watched& watched, int64_t event);
+  void report(Memory* memory, int64_t event);
+  void rebuild();
+
+  bool reads_versions_;
+  std::vector<Known> slots_ = std::vector<Known>(256);
+  size_t used_ = 0;
+  // By the address of the storage.
+  struct Place {
+    StorageImpl* storage = nullptr;
+    Memory* memory = nullptr;
+  };
+  std::vector<Place> places_ = std::vector<Place>(256);
+  size_t places_used_ = 0;
+  std::vector<std::unique_ptr<Memory>> memories_;
+  // Memory that ops made, and the other: parameters, which stay, and data.
+  Watched watched_;
+  Watched strangers_;
+  // Memory that the last ops used: what backward lets go of is among it.
+  std::array<Memory*, 16> recent_{};
+  size_t recent_turn_ = 0;
+  int last_phase_ = -1;
+  size_t polls_ = 0;  // since all memory was looked at
+  int64_t freed_bytes_ = 0;  // since the last sweep
+  int64_t outside_ = 0;
+};
+
+// Whether only Python can tell what a tensor looks like: subclasses, sparse, nested, transformed.
+bool is_odd(TensorImpl* tensor);
+
+// The classes of Python whose tensors are plain: `Tensor` and `Parameter`.
+void set_plain_classes(void* tensor, void* parameter);
+
+}  // namespace clew
