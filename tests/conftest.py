@@ -1,12 +1,16 @@
-"""Golden files: what a view prints, kept beside the tests and compared with what it prints now.
+"""What all tests share: the engine, golden files, and an end for forked children that hang.
 
+Golden files are what a view prints, kept beside the tests and compared with what it prints now.
 `pytest --update-golden` writes them anew; read the difference before you accept it.
 """
 
 from __future__ import annotations
 
 import difflib
+import faulthandler
 import os
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +21,17 @@ import pytest
 os.environ.setdefault("CLEW_ENGINE", "python")
 
 GOLDEN = Path(__file__).parent / "golden"
+
+# A forked child that hangs shows where after this many seconds, and dies. It holds the pipe
+# between pytest-xdist and its worker, so the whole run would wait for it, also after the worker
+# has died (`faulthandler_timeout` in pyproject.toml).
+FORKED_SECONDS = 240
+
+
+def pytest_configure() -> None:
+    assert sys.__stderr__ is not None
+    faulthandler.register(signal.SIGALRM, file=os.dup(sys.__stderr__.fileno()), chain=True)
+    os.register_at_fork(after_in_child=lambda: signal.alarm(FORKED_SECONDS))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

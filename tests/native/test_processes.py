@@ -55,6 +55,7 @@ def test_a_forked_process_records_nothing_and_the_parent_goes_on() -> None:
     assert not {"aten.sin.default", "aten.cos.default"} - set(op_names(t))
     assert "aten.tan.default" not in op_names(t)
     assert not faults(t)
+    assert [gap.what for gap in t.coverage if "fork" in gap.what] == ["a forked process"]
 
 
 def test_a_fork_leaves_the_block_in_the_child() -> None:
@@ -70,26 +71,34 @@ def test_a_fork_leaves_the_block_in_the_child() -> None:
 @pytest.mark.filterwarnings(THREADS_AT_FORK)
 @pytest.mark.parametrize("values", ["meta", "full"])
 def test_forks_while_other_threads_record(values: str) -> None:
-    """Whatever lock another thread has at that moment, the child can record."""
+    """Whatever lock another thread has at that moment, the child can record.
+
+    Threads are new at each fork: the first op of a thread takes a lock of torch's. None of them
+    draws random numbers, as a child would wait for torch's generator with or without Clew.
+    """
     over = threading.Event()
+    model = nn.Linear(64, 64)
 
     def work() -> None:
-        model = nn.Linear(64, 64)
         while not over.is_set():
             model(torch.ones(64, 64)).relu().sum()
 
+    codes = []
     with native_trace(values=values) as t:
-        threads = [threading.Thread(target=work) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        try:
-            codes = [forked(records_by_itself) for _ in range(30)]
-        finally:
-            over.set()
-        for thread in threads:
-            thread.join()
+        for _ in range(30):
+            over.clear()
+            threads = [threading.Thread(target=work) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            try:
+                codes.append(forked(records_by_itself))
+            finally:
+                over.set()
+            for thread in threads:
+                thread.join()
     assert codes == [0] * 30
     assert not faults(t)
+    assert "ops of other threads while the process forked" in {gap.what for gap in t.coverage}
 
 
 EXITS = {

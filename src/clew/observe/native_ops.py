@@ -119,6 +119,12 @@ class NativeOps:
         """Stop recording the ops of every thread."""
         self._recording.halt()
 
+    def forked(self) -> None:
+        """Report ops that other threads ran while the process forked and torch had no callbacks."""
+        threads = [thread.python_thread() for thread in self._recorder.threads]
+        if self._sees_ops and sum(one is not None and one.is_alive() for one in threads) > 1:
+            self._recorder.gaps.add(_MISSED_AT_FORKS)
+
     def abandon(self) -> None:
         """Stop recording in a forked process."""
         self._recording.abandon()
@@ -320,6 +326,14 @@ def _report(gaps: Gaps, faults: list[str]) -> None:
         where, _, what = fault.partition("\n")
         is_too_deep = what.startswith(RecursionError.__name__)
         gaps.fault(RecursionError(what) if is_too_deep else RuntimeError(what), where)
+
+
+_MISSED_AT_FORKS = Gap(
+    "ops of other threads while the process forked",
+    "",
+    "torch has no callbacks in that moment, as the forked process could wait for ever for a lock",
+    "fork when no other thread runs ops",
+)
 
 
 def _ops_not_recorded(thread: str) -> Gap:

@@ -43,6 +43,9 @@ class OpObserver(Protocol):
     def retire(self) -> None:
         """Stop recording the ops of every thread."""
 
+    def forked(self) -> None:
+        """Report what was missed while the process forked."""
+
     def abandon(self) -> None:
         """Stop recording in a forked process."""
 
@@ -102,6 +105,9 @@ class OpModes:
         """Stop recording the ops of every thread."""
         for mode in list(self._modes.values()):
             mode.retire()
+
+    def forked(self) -> None:
+        """Do nothing: a mode stays where it is."""
 
     def abandon(self) -> None:
         """Take the mode off the one thread that a forked process has."""

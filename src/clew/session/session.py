@@ -204,6 +204,7 @@ class Session:
 
     def forked(self) -> None:
         """Report a forked process that is not recorded; workers of a DataLoader are."""
+        self._modes.forked()
         if not self._assembly.workers.is_starting:
             self.gaps.add(
                 Gap(

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <memory>
 
 #include "recording.h"
@@ -16,6 +15,7 @@ constexpr size_t MOST = 256;
 // Changed with the GIL; read by callbacks without.
 std::array<std::atomic<Recording*>, MOST> active;
 std::atomic<size_t> count{0};
+std::mutex handle_lock;
 at::CallbackHandle handle = 0;
 
 // Whether a thread is in a callback: whoever ends a recording waits for all that are.
@@ -60,8 +60,16 @@ void on_end(const at::RecordFunction& call, at::ObserverContext*) {
   }
 }
 
+void add_callbacks() {
+  handle = at::addGlobalCallback(at::RecordFunctionCallback(on_begin, on_end)
+                                     .needsInputs(true)
+                                     .needsOutputs(true)
+                                     .scopes({at::RecordScope::FUNCTION}));
+}
+
 // A forked process has none of the other threads: what they were changing must be whole.
 void each_lock(void (*use)(std::mutex&)) {
+  use(handle_lock);
   use(busy_lock);
   for (auto& one : active) {
     Recording* recording = one.load();
@@ -71,14 +79,24 @@ void each_lock(void (*use)(std::mutex&)) {
   use(blocks_lock);
 }
 
+// Leave torch without callbacks while the process forks. A thread copies the list of callbacks under
+// a lock of torch's: if the list is not empty this allocates memory, which has to wait for the fork,
+// and the forked process would find the lock locked for ever. Then have this thread's own copy
+// made anew, so that the forked process need not take the lock for its next op.
 void before_fork() {
-  // Have this thread's list of callbacks made anew now, if they have changed: torch takes a lock for
-  // it, which the forked process would find locked if another thread has it at this moment.
-  if (handle != 0) at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
   each_lock([](std::mutex& lock) { lock.lock(); });
+  if (handle == 0) return;
+  at::removeCallback(handle);
+  at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
 }
 
 void after_fork() {
+  if (handle != 0) add_callbacks();
+  each_lock([](std::mutex& lock) { lock.unlock(); });
+}
+
+void after_fork_in_child() {
+  handle = 0;
   each_lock([](std::mutex& lock) { lock.unlock(); });
 }
 
@@ -92,37 +110,18 @@ bool take_off(Recording* recording) {
   return handle != 0;
 }
 
-// Remove the callbacks in a forked process. If another thread had torch's lock of callbacks when the
-// process was forked, that lock is never released: then they stay and find no recording, and
-// the next one uses them. So a thread of its own takes the lock, and may wait for ever.
-void remove_after_fork() {
-  auto is_removed = std::make_shared<std::atomic<bool>>(false);
-  std::thread([is_removed, callbacks = handle] {
-    at::removeCallback(callbacks);
-    is_removed->store(true);
-  }).detach();
-  for (int i = 0; i < 10000 && !is_removed->load(); ++i) {
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
-  if (is_removed->load()) handle = 0;
-}
-
 }  // namespace
 
 void activate(Recording* recording) {
-  static const int registered = pthread_atfork(before_fork, after_fork, after_fork);
+  static const int registered = pthread_atfork(before_fork, after_fork, after_fork_in_child);
   if (registered != 0) throw std::runtime_error("no handlers for forks could be registered");
   watch_removals();
   for (size_t i = 0; i < MOST; ++i) {
     if (active[i].load() != nullptr) continue;
     active[i].store(recording);
     if (count.load() <= i) count.store(i + 1);
-    if (handle == 0) {
-      handle = at::addGlobalCallback(at::RecordFunctionCallback(on_begin, on_end)
-                                         .needsInputs(true)
-                                         .needsOutputs(true)
-                                         .scopes({at::RecordScope::FUNCTION}));
-    }
+    std::lock_guard<std::mutex> guard(handle_lock);
+    if (handle == 0) add_callbacks();
     return;
   }
   throw std::runtime_error("more than 256 recordings at once");
@@ -134,9 +133,12 @@ bool is_active(const Recording* recording) {
 
 void deactivate(Recording* recording) {
   if (!is_active(recording)) return;
-  if (take_off(recording)) {
-    at::removeCallback(handle);
-    handle = 0;
+  {
+    std::lock_guard<std::mutex> guard(handle_lock);
+    if (take_off(recording)) {
+      at::removeCallback(handle);
+      handle = 0;
+    }
   }
   // A callback may be waiting for the GIL.
   Py_BEGIN_ALLOW_THREADS
@@ -155,7 +157,7 @@ void abandon(Recording* recording) {
   // The one thread that a forked process has runs this.
   all_busy.clear();
   if (own_busy != nullptr) all_busy.push_back(own_busy);
-  if (is_active(recording) && take_off(recording)) remove_after_fork();
+  if (is_active(recording)) take_off(recording);
 }
 
 }  // namespace clew
