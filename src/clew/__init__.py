@@ -30,6 +30,7 @@ _HOME = {
     "calibrate": "clew.replay.calibrating",
     "determinism": "clew.replay.reproducing",
     "diff": "clew.traces",
+    "diff_models": "clew.replay.models",
     "guard": "clew.session.guard",
     "load": "clew.traces",
     "noise_of": "clew.traces",
@@ -55,6 +56,7 @@ __all__ = [
     "calibrate",
     "determinism",
     "diff",
+    "diff_models",
     "guard",
     "load",
     "noise_of",
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
     from clew.events.outputs import Hdf5
     from clew.observe.taps import prefix, tap
     from clew.replay.calibrating import calibrate
+    from clew.replay.models import diff_models
     from clew.replay.reproducing import determinism
     from clew.request.callbacks import Callbacks
     from clew.request.limits import Limits, schedule

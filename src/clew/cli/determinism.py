@@ -35,7 +35,8 @@ def add_parser(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the program twice and print the comparison."""
-    from clew.analysis.diff.reruns import diff_reruns  # loads NumPy, which `clew --help` spares
+    # They load NumPy, which `clew --help` spares.
+    from clew.analysis.diff.reruns import diff_reruns
     from clew.request.request import is_disabled
     from clew.traces import load
 

@@ -117,7 +117,7 @@ def _parsed(words: list[str]) -> argparse.Namespace:
     if name in ("run", "determinism"):
         from clew.launch.options import split_program  # which only these commands need
 
-        own, program = split_program(words[1:])
+        own, program = split_program(words[1:], ("--rows",))
         words = [name, *own]
     top = parser([name] if name in COMMANDS else COMMANDS)
     if name not in COMMANDS and not name.startswith("-"):

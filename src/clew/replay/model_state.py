@@ -17,17 +17,20 @@ from clew.replay.random_state import random_state
 
 
 @contextmanager
-def unchanged(models: Iterable[object]) -> Iterator[None]:
-    """Put back, at the end, what running the modules among `models` may change."""
+def unchanged(models: Iterable[object], weights: bool = True) -> Iterator[None]:
+    """Put back, at the end, what running the modules among `models` may change.
+
+    Without `weights`, parameters and gradients are not looked after: a forward pass leaves them.
+    """
     modules = [part for model in models if isinstance(model, nn.Module) for part in model.modules()]
     modes = [(module, module.training) for module in modules]
-    parameters = [one for module in modules for one in module.parameters(recurse=False)]
+    parameters = [p for module in modules if weights for p in module.parameters(recurse=False)]
     buffers = [
         (module, name, buffer, _copy(buffer))
         for module in modules
         for name, buffer in module.named_buffers(recurse=False)
     ]
-    weights = [(one, _copy(one)) for one in parameters]
+    copies = [(one, _copy(one)) for one in parameters]
     gradients = [(one, one.grad, _copy(one.grad)) for one in parameters]
     generators = random_state()
     try:
@@ -39,7 +42,7 @@ def unchanged(models: Iterable[object]) -> Iterator[None]:
             _write(buffer, copy)
             if getattr(module, name, None) is not buffer:
                 setattr(module, name, buffer)
-        for one, copy in weights:
+        for one, copy in copies:
             _write(one, copy)
         for one, gradient, copy in gradients:
             _write(gradient, copy)

@@ -21,6 +21,8 @@ from clew.analysis.diff.value_matching import match
 from clew.events.columns import Ints
 from clew.run.run import Run
 
+# Values of other places are the same only up to this, however noisy they are.
+_MOST_NOISE = 0.2
 # By how much an op may increase the error of what it took.
 _GROWTH = 12.0
 # Results of these say nothing about the values that they took.
@@ -85,7 +87,10 @@ def _half(
     far[there] = distances(other_facts, partner[there], facts, there)
     shuffled = permuted(other_facts, partner[there], facts, there)
     far[there[shuffled & _same_shapes(other, partner[there], mine, there)]] = np.inf
-    equal = match(other_facts, facts, other_noise, noise)
+    # What is noisier than this could be the value of anything.
+    equal = match(
+        other_facts, facts, np.minimum(other_noise, _MOST_NOISE), np.minimum(noise, _MOST_NOISE)
+    )
     alone = (partner < 0) & (equal >= 0)
     partner = np.where(alone, equal, partner)
     numbers = np.flatnonzero(alone)

@@ -6,7 +6,7 @@ Output: a `Diff`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -35,24 +35,29 @@ def diff_runs(
     """Compare the first rank that both runs have; raise ClewError if one has nothing to compare."""
     a, b, notes = comparable(a, b)
     found = compare(a, b, renaming(names) if names else None, tolerance)
-    matched = Matched(_matched(found.a), _matched(found.b))
     parting = first_parting(found)
-    notes += _said_of_values(found)
-    notes += [f"though {said}" for said in silent_changes(found)] if parting is None else []
-    notes += [str(tolerance)] if isinstance(tolerance, Noise) else []
+    first = None if parting is None else described(found, parting)
+    return answer(found, first, tolerance, notes)
+
+
+def answer(
+    found: Compared,
+    first: Divergence | None,
+    tolerance: Noise | float | None,
+    notes: Sequence[str] = (),
+) -> Diff:
+    """Return what was found as a `Diff`, with all that is to be said of the values."""
+    matched = Matched(_matched(found.a), _matched(found.b))
+    said = [*notes, *_said_of_values(found)]
+    said += [f"though {one}" for one in silent_changes(found)] if first is None else []
+    said += [str(tolerance)] if isinstance(tolerance, Noise) else []
     if min(matched.a, matched.b) < _FEW:
-        notes.append(
+        said.append(
             f"almost nothing matches ({matched.b:.0%} of b): are these runs of the same model "
             "with the same inputs and weights?"
         )
-    return Diff(
-        parting is None,
-        None if parting is None else described(found, parting),
-        module_errors(found),
-        matched,
-        _noise(found, tolerance),
-        tuple(notes),
-    )
+    table, noise = module_errors(found), _noise(found, tolerance)
+    return Diff(first is None, first, table, matched, noise, tuple(said))
 
 
 def comparable(a: Run, b: Run) -> tuple[Run, Run, list[str]]:

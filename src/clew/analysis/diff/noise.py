@@ -30,7 +30,7 @@ _MARGIN = 12.0
 # What is never measured as less, in roundings of one op.
 _LEAST = 4.0
 # The part of the values of a dtype whose noise the level of that dtype covers.
-_MOST = 0.99
+_MOST = 0.9
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -139,7 +139,10 @@ def value_keys(graph: FlowGraph) -> dict[str, int]:
     phase, names = run.phase[rows].tolist(), run.columns.ops
     counts: dict[str, int] = {}
     found: dict[str, int] = {}
+    unset = graph.is_uninitialised.tolist()
     for op, code in enumerate(graph.name_codes.tolist()):
+        if unset[op]:
+            continue  # memory that nothing has written yet
         place = f"{PHASES[phase[op]]}/{paths[module[op]]}#{call[op]}/{names[code]}"
         place = f"{step[op]}/{place}" if step[op] else place
         counts[place] = number = counts.get(place, -1) + 1
