@@ -26,7 +26,7 @@ from clew.events.fingerprint import (
     packed_fingerprint,
 )
 from clew.keep.device_statistics import done_after
-from clew.keep.statistics import memory_of, numbers_of_bytes
+from clew.keep.statistics import memory_of, native, numbers_of_bytes
 from clew.torch_compat import unobserved, without_modes
 
 # Fingerprints of parameters with the digests of their elements, by address, dtype and shape.
@@ -39,13 +39,33 @@ _MOST_PENDING = 1024
 
 def fingerprint(elements: Tensor) -> bytes:
     """Compute the fingerprint of an ordinary strided tensor in memory."""
+    found = native()
+    element = None if found is None else found.elements.get(elements.dtype)
+    if found is not None and element is not None:
+        packed: bytes = found.engine.fingerprint_view(
+            elements.data_ptr(), element, elements.shape, elements.stride()
+        )
+        return packed
     flat = elements.contiguous()
     return fingerprint_of_bytes(memory_of(flat), elements.dtype, tuple(elements.shape))
 
 
 def fingerprint_of_bytes(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
     """Compute the fingerprint of elements in row-major order from their bytes."""
+    found = native()
+    element = None if found is None else found.elements.get(dtype)
+    if found is not None and element is not None:
+        data = np.frombuffer(data, np.uint8)
+        packed: bytes = found.engine.fingerprint_view(
+            data.ctypes.data, element, shape, contiguous_strides(shape)
+        )
+        return packed
     return packed_fingerprint(numbers_of_bytes(data, dtype, shape))
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> list[int]:
+    """Return the strides of elements in row-major order."""
+    return [prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
 
 def fingerprint_of_parameter(tensor: Tensor, digest: object) -> bytes:
