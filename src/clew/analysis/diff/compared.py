@@ -70,14 +70,15 @@ def compare(
     partner_a: Ints = np.full(len(a.maker), -1, dtype=np.int64)
     known = np.flatnonzero(partner_b >= 0)
     partner_a[partner_b[known]] = known
-    half_a = _half(a, facts_a, partner_a, b, facts_b, tolerance)
-    half_b = _half(b, facts_b, partner_b, a, facts_a, tolerance)
+    rewired = _rewired(a, facts_a, b, facts_b, pairs, partner_b)
+    half_a = _half(a, facts_a, partner_a, b, facts_b, partner_b[rewired], tolerance)
+    half_b = _half(b, facts_b, partner_b, a, facts_a, rewired, tolerance)
     return Compared(half_a, half_b, pairs)
 
 
 def _half(
     mine: FlowGraph, facts: ValueFacts, partner: Ints, other: FlowGraph, other_facts: ValueFacts,
-    tolerance: Noise | float | None,
+    rewired: Ints, tolerance: Noise | float | None,
 ) -> Half:  # fmt: skip
     (noise, measured), (other_noise, other_measured) = (
         levels_of(graph, tolerance) for graph in (mine, other)
@@ -87,6 +88,7 @@ def _half(
     far[there] = distances(other_facts, partner[there], facts, there)
     shuffled = permuted(other_facts, partner[there], facts, there)
     far[there[shuffled & _same_shapes(other, partner[there], mine, there)]] = np.inf
+    far[rewired] = np.inf
     # What is noisier than this could be the value of anything.
     equal = match(
         other_facts, facts, np.minimum(other_noise, _MOST_NOISE), np.minimum(noise, _MOST_NOISE)
@@ -136,6 +138,34 @@ def _partners(a: FlowGraph, b: FlowGraph, pairs: Ints) -> Ints:
     return partner
 
 
+def _rewired(
+    a: FlowGraph, facts_a: ValueFacts, b: FlowGraph, facts_b: ValueFacts, pairs: Ints, partner: Ints
+) -> Ints:
+    """Return values of `b` made from other tensors than their partners, that are not the same.
+
+    An op got, in the place of one tensor, what corresponds to another, and what is computed from
+    its result alone follows it. Scores of swapped queries and keys have the same statistics, but
+    are not the same scores.
+    """
+    digest_a, digest_b = facts_a.digest.tolist(), facts_b.digest.tolist()
+    partners = partner.tolist()
+    found: dict[int, None] = {}
+    for op_b, op_a in enumerate(pairs.tolist()):
+        took_a, took_b = (a.takes[op_a], b.takes[op_b]) if op_a >= 0 else ([], [])
+        other = len(took_a) == len(took_b) and any(
+            partners[theirs] not in (-1, mine)
+            and digest_a[mine] >= 0
+            and digest_a[mine] != digest_b[theirs] == digest_a[partners[theirs]]
+            for mine, theirs in zip(took_a, took_b, strict=True)
+        )
+        if other or (took_b and all(theirs in found for theirs in took_b)):
+            for value in b.gives[op_b]:
+                same = digest_b[value] >= 0 and digest_a[partners[value]] == digest_b[value]
+                if partners[value] >= 0 and not same:
+                    found[value] = None
+    return np.array(list(found), dtype=np.int64)
+
+
 def _agreeing(
     graph: FlowGraph, far: Floats, noise: Floats, rounding: Floats, tells: Flags
 ) -> Flags:
@@ -166,19 +196,22 @@ def _with_sources(graph: FlowGraph, agrees: Flags, facts: ValueFacts, differs: F
     """Count as right also what a right value was computed from.
 
     What differs from its partner is right only if everything computed from it is: a norm forgives a
-    factor that others do not. Values that may agree by chance prove nothing.
+    factor that others do not. A result of the program that differs is wrong even if what was
+    computed from a part of it is right. Values that may agree by chance prove nothing.
     """
     forgetful, off = graph.are(_FORGETFUL).tolist(), differs.tolist()
     proves = (agrees & (facts.says_much | ~facts.known)).tolist()
     refuted = [False] * len(proves)
+    for value in graph.ends:
+        refuted[value] = off[value]
     known = facts.known.tolist()
     for op in range(len(graph) - 1, -1, -1):
         gives = graph.gives[op]
         if not forgetful[op] and any(proves[v] and not refuted[v] for v in gives):
             for value in graph.takes[op]:
                 proves[value] = True
-        elif any(known[v] and off[v] and not proves[v] for v in gives):
+        elif any(known[v] and off[v] and (refuted[v] or not proves[v]) for v in gives):
             for value in graph.takes[op]:
-                refuted[value] = off[value]
+                refuted[value] = refuted[value] or off[value]
     led = np.array(proves, dtype=bool) & ~np.array(refuted, dtype=bool)
     return np.asarray(agrees | led)
