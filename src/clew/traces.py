@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clew import analysis, store, views
+from clew.analysis.diff import page_port
 from clew.errors import MissingDependency
 from clew.events.model import Gap
 from clew.events.vocabulary import MODULE, OP, VARIABLE
@@ -397,6 +398,9 @@ def diff(
     """
     first, second = (_trace_of(one)._current_run() for one in (a, b))
     return analysis.diff_runs(first, second, map, tol)
+
+
+page_port.writes_pages(lambda found, path, **options: views.write_diff_page(found, path, **options))
 
 
 def _trace_of(given: Trace | str | os.PathLike[str]) -> Trace:

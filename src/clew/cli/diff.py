@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 import clew
+from clew.cli.exist_option import add_exist
 from clew.cli.output import emit
 from clew.cli.reading import Commands, add_plain_command, positive
 
@@ -25,6 +26,8 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--tol", type=float, metavar="X", help="the relative error that counts as rounding"
     )
+    parser.add_argument("--html", metavar="FILE", help="write both runs side by side to a page too")
+    add_exist(parser)
     parser.add_argument(
         "--rows", type=positive, metavar="N", default=_ROWS, help=f"at most so many calls ({_ROWS})"
     )
@@ -33,9 +36,15 @@ def add_parser(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the comparison."""
     found = clew.diff(args.a, args.b, map=dict(args.map), tol=args.tol)
+    if args.html:
+        found.html(args.html, title=f"{_stem(args.a)} and {_stem(args.b)}", exist=args.exist)
     more = f"--rows {len(found.table)} shows all"
     emit(args, found.to_dict, lambda: found.text(args.rows, more))
     return 0 if found.equal else 1
+
+
+def _stem(trace: str) -> str:
+    return trace.rstrip("/").rpartition("/")[2].removesuffix(".clew")
 
 
 def _renamed(text: str) -> tuple[str, str]:

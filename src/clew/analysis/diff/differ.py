@@ -50,6 +50,7 @@ def diff_runs(
         matched,
         _noise(found, tolerance),
         tuple(notes),
+        found,
     )
 
 
