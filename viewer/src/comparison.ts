@@ -158,11 +158,11 @@ export class Comparison implements Searched {
   /** How far a value of `b` is from one of `a`, or from another that it equals; else NaN. */
   far(valueA: number, valueB: number): number {
     const partner = this.payload.column("value.partner")[valueB] - 1;
-    return partner === valueA || (partner >= 0 && this.isRight(valueB)) ? this.payload.column("value.far")[valueB] : NaN;
+    return partner === valueA || (partner >= 0 && this.agrees(valueB)) ? this.payload.column("value.far")[valueB] : NaN;
   }
 
-  isRight(valueB: number): boolean {
-    return this.payload.column("value.right")[valueB] > 0;
+  agrees(valueB: number): boolean {
+    return this.payload.column("value.agrees")[valueB] > 0;
   }
 
   /** Arguments or results of both runs by their places. */

@@ -2,7 +2,7 @@
 
 import { type Comparison, errorShare, errorText } from "./comparison.ts";
 import { h, on } from "./dom.ts";
-import { count } from "./format.ts";
+import { count, whole } from "./format.ts";
 import { max, min } from "./maths.ts";
 import { VirtualList } from "./virtual.ts";
 
@@ -24,9 +24,10 @@ export class DiffCalls {
       const next = calls[max(0, min(calls.length - 1, calls.indexOf(runs.selected) + by))];
       if (next !== undefined) runs.choose(next, "keys");
     });
+    const left = runs.head.calls_left_out;
     const off = calls.filter((row) => runs.beyond[row]).length;
     this.element = h("section.pane.calls", { label: "Module by module" },
-      h("header.bar", null, h("h2", null, "Module by module"), h("span.dim", null, `${count(off, "call")} of ${calls.length} beyond noise, in the order they ended`)),
+      h("header.bar", null, h("h2", null, "Module by module"), h("span.dim", null, `${whole(off)} of ${count(calls.length, "call")} beyond noise, in the order they ended${left ? `; ${whole(left)} more left out` : ""}`)),
       h("div.scale", { "aria-hidden": "true" }, ["1e-8", "1e-6", "1e-4", "1e-2", "1"].map((text) => h("i", null, text))),
       this.list.element);
     this.list.setLength(calls.length);

@@ -136,7 +136,7 @@ export class DiffDetails {
   /** The first pair that differs, or else the first with numbers. */
   private firstShown(pairs: Pair[]): Pair | null {
     const values = pairs.filter((pair) => pair.some((leaf) => leaf && leaf.value >= 0));
-    return values.find(([, b]) => b && b.value >= 0 && !this.runs.isRight(b.value)) ?? values[0] ?? null;
+    return values.find(([, b]) => b && b.value >= 0 && !this.runs.agrees(b.value)) ?? values[0] ?? null;
   }
 
   private table(title: string, pairs: Pair[]): HTMLElement | null {
@@ -158,7 +158,7 @@ export class DiffDetails {
     }
     const known = a && b && a.value >= 0 && b.value >= 0;
     const far = known ? this.runs.far(a.value, b.value) : NaN;
-    const wrong = b && b.value >= 0 && !this.runs.isRight(b.value);
+    const wrong = b && b.value >= 0 && !this.runs.agrees(b.value);
     const shown = this.shown && this.shown[0] === a && this.shown[1] === b;
     const now = this.shown && (this.shown[0]?.value ?? -1) === (a?.value ?? -1) && (this.shown[1]?.value ?? -1) === (b?.value ?? -1);
     return h("tr", { class: `${wrong ? "off" : ""}${shown || now ? " shown" : ""}` },

@@ -69,9 +69,15 @@ export class DiffTree {
       const next = at.find((row) => this.runs.hasKids(row));
       if (next === undefined) return;
       this.open.add(next);
-      if (this.runs.isCall(next)) return;
       at = this.runs.kids(next);
+      if (this.runs.isCall(next)) return at.forEach((row) => this.openWrapper(row));
     }
+  }
+
+  /** Open a call of one run in which both go on. */
+  private openWrapper(row: number): void {
+    const lacking = SIDES.find((side) => !this.runs.label(row, side).name);
+    if (lacking !== undefined && this.runs.kids(row).some((kid) => this.runs.label(kid, lacking).name)) this.open.add(row);
   }
 
   private rebuild(): void {

@@ -60,6 +60,7 @@ export interface DiffHead {
   texts: Record<string, [a: string, b: string]>;
   /** Rows of calls that both runs have, in the order they ended in. */
   calls: number[];
+  calls_left_out: number;
   /** Settings of modules that differ, by row. */
   settings: Record<string, [name: string, a: string, b: string][]>;
   left_out: string[];

@@ -44,6 +44,9 @@ class _Stretch:
     ties_b: Ints
 
 
+_Row = tuple[int, int, _Stretch | None]
+
+
 def side_by_side(a: CallForest, b: CallForest, ties_a: Ints, ties_b: Ints) -> SideBySide:
     """Align two forests; op `ties_a[i]` corresponds to op `ties_b[i]`."""
     order = np.argsort(ties_a, kind="stable")
@@ -64,29 +67,28 @@ class _Alignment:
         while work:
             stretch = work.pop()
             for node_a, node_b, more in self._aligned(stretch):
-                more.row = len(found)
-                inside.setdefault(stretch.row, []).append(more.row)
-                found.append((node_a, node_b))
-                if more.nodes_a or more.nodes_b:
+                inside.setdefault(stretch.row, []).append(len(found))
+                if more is not None:
+                    more.row = len(found)
                     work.append(more)
+                found.append((node_a, node_b))
         return _in_order(found, inside)
 
-    def _aligned(self, stretch: _Stretch) -> Iterator[tuple[int, int, _Stretch]]:
-        """Return the rows of a stretch, each with the stretch inside it."""
+    def _aligned(self, stretch: _Stretch) -> Iterator[_Row]:
+        """Return the rows of a stretch, each with the stretch inside it, if there is one."""
         ties = _Ties(self._a, self._b, stretch)
         at_a = at_b = 0
         count_a, count_b = len(stretch.nodes_a), len(stretch.nodes_b)
         for i, j in [*ties.pairs(), (count_a, count_b)]:
-            yield from self._between(ties, range(at_a, i), range(at_b, j))
+            if at_a < i or at_b < j:
+                yield from self._between(ties, range(at_a, i), range(at_b, j))
             if i < count_a:
                 node_a, node_b = stretch.nodes_a[i], stretch.nodes_b[j]
                 self._learn(node_a, node_b)
                 yield node_a, node_b, ties.within(i, range(j, j + 1), both=True)
             at_a, at_b = i + 1, j + 1
 
-    def _between(
-        self, ties: _Ties, left: range, right: range
-    ) -> Iterator[tuple[int, int, _Stretch]]:
+    def _between(self, ties: _Ties, left: range, right: range) -> Iterator[_Row]:
         """Align siblings between two pairs: first calls that several siblings belong into."""
         while True:
             found = self._wrapper(ties, left, right)
@@ -100,9 +102,7 @@ class _Alignment:
             left, right = range(span_a.stop, left.stop), range(span_b.stop, right.stop)
         yield from self._by_name(ties, left, right)
 
-    def _wrapper(
-        self, ties: _Ties, left: range, right: range
-    ) -> tuple[range, range, tuple[int, int, _Stretch]] | None:
+    def _wrapper(self, ties: _Ties, left: range, right: range) -> tuple[range, range, _Row] | None:
         """Return the first call that siblings of the other run belong into, and those siblings."""
         nodes_a, nodes_b = ties.stretch.nodes_a, ties.stretch.nodes_b
         for i in left:
@@ -115,9 +115,7 @@ class _Alignment:
                 return span, range(j, j + 1), (NONE, nodes_b[j], ties.within_b(j, span))
         return None
 
-    def _by_name(
-        self, ties: _Ties, left: range, right: range
-    ) -> Iterator[tuple[int, int, _Stretch]]:
+    def _by_name(self, ties: _Ties, left: range, right: range) -> Iterator[_Row]:
         """Align siblings that no tied op joins: by class and path, then by class and shapes."""
         nodes_a, nodes_b = ties.stretch.nodes_a, ties.stretch.nodes_b
         at_a, at_b = left.start, right.start
@@ -226,7 +224,7 @@ class _Ties:
         ]
         return range(min(mine), max(mine) + 1) if mine else None
 
-    def within(self, i: int, span: range, both: bool = False) -> _Stretch:
+    def within(self, i: int, span: range, both: bool = False) -> _Stretch | None:
         """Return what is in a node of `a`, beside nodes of `b` or, with `both`, what is in one."""
         inside = self._a.inside(self.stretch.nodes_a[i])
         nodes = self.stretch.nodes_b[span.start : span.stop]
@@ -234,22 +232,26 @@ class _Ties:
             inside, self._b.inside(nodes[0]) if both else nodes, range(i, i + 1), span
         )
 
-    def within_b(self, j: int, span: range) -> _Stretch:
+    def within_b(self, j: int, span: range) -> _Stretch | None:
         """Return what is in a node of `b`, beside nodes of `a`."""
         nodes = self.stretch.nodes_a[span.start : span.stop]
         inside = self._b.inside(self.stretch.nodes_b[j])
         return self._part(nodes, inside, span, range(j, j + 1))
 
-    def alone_a(self, i: int) -> _Stretch:
+    def alone_a(self, i: int) -> _Stretch | None:
         """Return what is in a node of `a` that has no partner."""
         return self._part(self._a.inside(self.stretch.nodes_a[i]), [], range(0), range(0))
 
-    def alone_b(self, j: int) -> _Stretch:
+    def alone_b(self, j: int) -> _Stretch | None:
         """Return what is in a node of `b` that has no partner."""
         return self._part([], self._b.inside(self.stretch.nodes_b[j]), range(0), range(0))
 
-    def _part(self, nodes_a: list[int], nodes_b: list[int], left: range, right: range) -> _Stretch:
+    def _part(
+        self, nodes_a: list[int], nodes_b: list[int], left: range, right: range
+    ) -> _Stretch | None:
         """Return a stretch with the ties between some siblings of `a` and some of `b`."""
+        if not nodes_a and not nodes_b:
+            return None
         if not nodes_a or not nodes_b:
             return _Stretch(NONE, nodes_a, nodes_b, _NO_TIES, _NO_TIES)
         first, end = np.searchsorted(self._at_a, [left.start, left.stop])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from clew.views.html.report import Report
 
 # Rows that a page holds unless more are asked for.
-PAGE_ROWS = 40_000
+PAGE_ROWS = 100_000
 
 _WRITERS: list[Callable[..., Report]] = []
 

@@ -143,11 +143,13 @@ class _DiffPage:
         far = half.far[numbers_b] if len(numbers_b) else np.zeros(0)
         packer.add("value.partner", np.where(partner >= 0, there, -1) + 1)
         packer.add("value.far", far.astype(np.float32))
-        packer.add("value.right", half.right[numbers_b] if len(numbers_b) else numbers_b)
+        agrees = half.right & ~(half.far > half.noise)
+        packer.add("value.agrees", agrees[numbers_b] if len(numbers_b) else numbers_b)
 
     def _head(self, title: str) -> dict[str, object]:
         diff, rows = self._diff, self._aligned
         first = diff.first
+        calls, left_out = call_order(rows, self._runs[1])
         place = {row: at for at, row in enumerate(self._shown.tolist())}
         return {
             "title": title,
@@ -167,7 +169,8 @@ class _DiffPage:
                 "b": self._event(1, None if first is None else first.b),
             },
             "texts": {str(place[row]): both for row, both in rows.texts.items() if row in place},
-            "calls": [place[row] for row in call_order(rows, self._runs[1]) if row in place],
+            "calls": [place[row] for row in calls if row in place],
+            "calls_left_out": left_out,
             "settings": self._settings(place),
             "left_out": self.left_out,
         }

@@ -45,18 +45,24 @@ def shown_rows(rows: Aligned, most: int, wanted: Iterable[int]) -> Ints:
 
 
 def left_out_inside(rows: Aligned, shown: Ints) -> Ints:
-    """Count for each chosen row the rows directly in it that were not chosen."""
-    lost = np.ones(len(rows), dtype=bool)
-    lost[shown] = False
-    parents = rows.parent[lost]
-    counts = np.bincount(parents[parents >= 0], minlength=len(rows))
-    return np.asarray(counts[shown])
+    """Count for each chosen row the rows in it that were not chosen and are in no chosen row."""
+    kept = np.zeros(len(rows), dtype=bool)
+    kept[shown] = True
+    counts = [0] * len(rows)
+    nearest = np.where(kept, np.arange(len(rows)), rows.parent).tolist()
+    for row in np.flatnonzero(~kept).tolist():
+        above = nearest[row]
+        # What a row is in comes before it, so its nearest chosen row is known.
+        nearest[row] = nearest[above] if above >= 0 else -1
+        if nearest[row] >= 0:
+            counts[nearest[row]] += 1
+    return np.array(counts, dtype=np.int64)[shown]
 
 
-def call_order(rows: Aligned, run_b: Run) -> list[int]:
+def call_order(rows: Aligned, run_b: Run) -> tuple[list[int], int]:
     """Return the rows of calls that both runs have and whose error is known, as they ended in `b`.
 
-    Of very many, those around the first that differs.
+    Of very many, those around the first that differs, and how many were left out.
     """
     calls = np.flatnonzero((rows.a >= 0) & (rows.b >= 0) & ~np.isnan(rows.error))
     calls = calls[np.isin(rows.b[calls], run_b.rows(MODULE))]
@@ -64,7 +70,7 @@ def call_order(rows: Aligned, run_b: Run) -> list[int]:
     off = np.flatnonzero(rows.beyond[calls])
     begin = max(0, min(int(off[0]) - 50, len(calls) - _MOST_CALLS)) if len(off) else 0
     found: list[int] = calls[begin : begin + _MOST_CALLS].tolist()
-    return found
+    return found, len(calls) - len(found)
 
 
 def different_settings(rows: Aligned, run_a: Run, run_b: Run) -> dict[int, list[list[str]]]:
