@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clew import analysis, store, views
+from clew.analysis.diff import page_port
 from clew.errors import MissingDependency
 from clew.events.model import Gap
 from clew.events.vocabulary import MODULE, OP, VARIABLE
@@ -410,6 +411,9 @@ def noise_of(*traces: Trace | str | os.PathLike[str]) -> Noise:
         print(clew.diff("a.clew", "b.clew", tol=noise))
     """
     return analysis.noise_of_runs([_trace_of(one)._current_run() for one in traces])
+
+
+page_port.writes_pages(lambda found, path, **options: views.write_diff_page(found, path, **options))
 
 
 def _trace_of(given: Trace | str | os.PathLike[str]) -> Trace:

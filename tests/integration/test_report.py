@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import clew
 from clew.cli.main import main
+from clew.views.html import page_frame
 from clew.views.html import report as report_module
 from clew.views.html.payload import Packer
 
@@ -308,11 +309,11 @@ def test_empty_trace_has_nothing_to_look_at(tmp_path: Path) -> None:
 def test_missing_bundle_names_the_command(
     trace: clew.Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report_module._assets.cache_clear()
-    monkeypatch.setattr(report_module, "_ASSETS", tmp_path / "assets")
+    page_frame._assets.cache_clear()
+    monkeypatch.setattr(page_frame, "_ASSETS", tmp_path / "assets")
     with pytest.raises(clew.ClewError, match="the viewer is not built.*run `make viewer`"):
         trace.html(tmp_path / "r.html")
-    report_module._assets.cache_clear()
+    page_frame._assets.cache_clear()
 
 
 def test_command_writes_the_page(

@@ -1,9 +1,10 @@
-// The plain data of a report, as `clew/views/html/report.py` writes it. These names are in the
-// files, so the build keeps them as they are.
+// The plain data of a page, as `clew/views/html/report.py` and `diff_page.py` write it.
 
 export interface Head {
   format: number;
   traces: TraceHead[];
+  /** What a comparison found; only in its page. */
+  diff?: DiffHead;
   columns: Record<string, [kind: string, offset: number, length: number, differences: number]>;
 }
 
@@ -38,4 +39,29 @@ export interface Finding {
   text: string;
   count: number;
   row: number;
+}
+
+/** A comparison of two runs, as `clew.diff` gives it, and what belongs to its rows. */
+export interface DiffHead {
+  title: string;
+  equal: boolean;
+  headline: string;
+  evidence: string[];
+  suspects: string[];
+  notes: string[];
+  matched: { a: number; b: number };
+  noise: Record<string, number>;
+  states: string[];
+  /** Ops by their state, and how many of them do harm. */
+  counts: Record<string, [all: number, harm: number]>;
+  /** Where the runs part: a row, and the events of both runs, -1 where there is none. */
+  first: { kind: string; row: number; a: number; b: number };
+  /** Names of rows that have no event, in both runs. */
+  texts: Record<string, [a: string, b: string]>;
+  /** Rows of calls that both runs have, in the order they ended in. */
+  calls: number[];
+  calls_left_out: number;
+  /** Settings of modules that differ, by row. */
+  settings: Record<string, [name: string, a: string, b: string][]>;
+  left_out: string[];
 }

@@ -24,8 +24,13 @@ const ADDRESSES: [string, string][] = [
 ];
 
 export function help(): HTMLDialogElement {
+  return keyList([["Keys", KEYS], ["Search", ADDRESSES]]);
+}
+
+/** A dialog with tables of keys or signs, each under its title. */
+export function keyList(tables: [title: string, pairs: [string, string][]][]): HTMLDialogElement {
   const table = (pairs: [string, string][]) => h("table", null, h("tbody", null, pairs.map(([key, text]) => h("tr", null, h("th", { scope: "row" }, h("kbd", null, key)), h("td", null, text)))));
-  const dialog = h("dialog.help", { label: "Keys" }, h("h2", null, "Keys"), table(KEYS), h("h2", null, "Search"), table(ADDRESSES),
+  const dialog = h("dialog.help", { label: "Keys" }, tables.flatMap(([title, pairs]) => [h("h2", null, title), table(pairs)]),
     h("p.dim", null, "The page's address follows the selection: copy it to link to what you see. Nothing is sent or loaded."),
     button("Close", "Close", () => dialog.close(), "primary"));
   on(dialog, "click", (event) => { if (event.target === dialog) dialog.close(); });

@@ -10,7 +10,7 @@ import { Graph } from "./graph.ts";
 import { help } from "./help.ts";
 import { round } from "./maths.ts";
 import { type Payload, readPayload } from "./payload.ts";
-import { SearchBox } from "./searchbox.ts";
+import { SearchBox, type Searched } from "./searchbox.ts";
 import { splitter } from "./splitter.ts";
 import { View } from "./state.ts";
 import { currentTheme, nextTheme } from "./theme.ts";
@@ -41,7 +41,7 @@ function open(app: HTMLElement, view: View, values: () => Promise<Payload>): voi
   const code = new Code(view);
   const details = new Details(view, values);
   const timeline = new Timeline(view);
-  const searchBox = new SearchBox(view, (rows) => tree.mark(rows), () => tree.focus());
+  const searchBox = new SearchBox(searched(view), (rows) => tree.mark(rows), () => tree.focus());
   const dialog = help();
   const theme = button(currentTheme() === "dark" ? "☀" : "☾", "Dark or light (d)", () => {
     theme.textContent = nextTheme() === "dark" ? "☀" : "☾";
@@ -57,6 +57,21 @@ function open(app: HTMLElement, view: View, values: () => Promise<Payload>): voi
   keys(view, searchBox, dialog, theme, tree);
   begin(view, searchBox);
   tree.focus();
+}
+
+/** How the search field asks a trace. */
+function searched(view: View): Searched {
+  const { trace } = view;
+  return {
+    find: (text) => search(trace, text),
+    describe: (row) => ({
+      name: trace.isModule(row) ? trace.module(row) || trace.eventName(row) : trace.label(row),
+      note: trace.isModule(row) ? trace.eventName(row) : (trace.module(row) ?? ""),
+      shape: trace.output(row),
+      where: [trace.steps.length > 1 && `step ${trace.step[row]}`, trace.ranks.length > 1 && `rank ${trace.rank[row]}`, trace.phase(row) !== "forward" && trace.phase(row), trace.siteText(row)].filter(Boolean).join(" · "),
+    }),
+    go: (row) => view.choose(row, "search"),
+  };
 }
 
 function summary(trace: Trace): string {

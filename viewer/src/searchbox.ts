@@ -1,11 +1,16 @@
 // The search field: addresses as in Python, or any text; the rows found, one by one.
 
-import { search } from "./address.ts";
 import { h, on, replace } from "./dom.ts";
 import { count, whole } from "./format.ts";
-import type { View } from "./state.ts";
 
 const MOST_LISTED = 100;
+
+/** What can be searched: rows by a text, what a list says of a row, and how to go there. */
+export interface Searched {
+  find(text: string): { rows: number[]; problem: string };
+  describe(row: number): { name: string; note: string; shape: string; where: string };
+  go(row: number): void;
+}
 
 export class SearchBox {
   readonly element: HTMLElement;
@@ -16,7 +21,7 @@ export class SearchBox {
   private at = -1;
   private timer = 0;
 
-  constructor(private readonly view: View, private readonly mark: (rows: Set<number>) => void, private readonly leave: () => void) {
+  constructor(private readonly searched: Searched, private readonly mark: (rows: Set<number>) => void, private readonly leave: () => void) {
     this.input = h("input", {
       type: "search", id: "search", placeholder: "Search: blocks.*.attn   op:softmax   line:model.py:57   any text", spellcheck: "false", autocomplete: "off",
       role: "combobox", "aria-expanded": "false", "aria-controls": "results", label: "Search by address or text",
@@ -50,7 +55,7 @@ export class SearchBox {
   }
 
   private run(): void {
-    const found = search(this.view.trace, this.input.value);
+    const found = this.searched.find(this.input.value);
     this.rows = found.rows;
     this.at = -1;
     this.mark(new Set(found.rows));
@@ -62,12 +67,11 @@ export class SearchBox {
   }
 
   private fill(): void {
-    const { trace } = this.view;
-    const items = this.rows.slice(0, MOST_LISTED).map((row, at) => h("li", { role: "option", id: `found-${at}`, "data-at": at, "aria-selected": "false" },
-      h("b", null, trace.isModule(row) ? trace.module(row) || trace.eventName(row) : trace.label(row)),
-      h("span.dim", null, ` ${trace.isModule(row) ? trace.eventName(row) : (trace.module(row) ?? "")}`),
-      h("span.shape", null, trace.output(row)),
-      h("span.dim.where", null, [trace.steps.length > 1 && `step ${trace.step[row]}`, trace.ranks.length > 1 && `rank ${trace.rank[row]}`, trace.phase(row) !== "forward" && trace.phase(row), trace.siteText(row)].filter(Boolean).join(" · "))));
+    const items = this.rows.slice(0, MOST_LISTED).map((row, at) => {
+      const { name, note, shape, where } = this.searched.describe(row);
+      return h("li", { role: "option", id: `found-${at}`, "data-at": at, "aria-selected": "false" },
+        h("b", null, name), h("span.dim", null, ` ${note}`), h("span.shape", null, shape), h("span.dim.where", null, where));
+    });
     const rest = this.rows.length - MOST_LISTED;
     replace(this.list, items, rest > 0 && h("li.dim", null, `… ${whole(rest)} more, n and p go through all`));
   }
@@ -85,7 +89,7 @@ export class SearchBox {
 
   private go(at: number): void {
     this.at = at;
-    this.view.choose(this.rows[at], "search");
+    this.searched.go(this.rows[at]);
     this.status.textContent = `${whole(at + 1)} of ${count(this.rows.length, "match", "matches")}`;
     for (const item of this.list.querySelectorAll("[aria-selected]")) item.ariaSelected = "false";
     const item = this.list.children[at];

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 import clew
+from clew.cli.exist_option import add_exist
 from clew.cli.output import emit
 from clew.cli.reading import Commands, add_plain_command, positive
 
@@ -25,6 +26,8 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--tol", type=float, metavar="X", help="the relative error that counts as rounding"
     )
+    parser.add_argument("--html", metavar="FILE", help="write both runs side by side to a page too")
+    add_exist(parser)
     parser.add_argument(
         "--noise", nargs="+", metavar="A2", default=[],
         help="repeats of A: what they differ by counts as rounding",
@@ -40,9 +43,15 @@ def run(args: argparse.Namespace) -> int:
         raise clew.ClewError("--tol and --noise both say what counts as rounding: give one")
     tolerance = clew.noise_of(args.a, *args.noise) if args.noise else args.tol
     found = clew.diff(args.a, args.b, map=dict(args.map), tol=tolerance)
+    if args.html:
+        found.html(args.html, title=f"{_stem(args.a)} and {_stem(args.b)}", exist=args.exist)
     more = f"--rows {len(found.table)} shows all"
     emit(args, found.to_dict, lambda: found.text(args.rows, more))
     return 0 if found.equal else 1
+
+
+def _stem(trace: str) -> str:
+    return trace.rstrip("/").rpartition("/")[2].removesuffix(".clew")
 
 
 def _renamed(text: str) -> tuple[str, str]:

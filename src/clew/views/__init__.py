@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from clew.events.byte_text import bytes_text
     from clew.views.export.formats import write_export
     from clew.views.graph.view import graph_view
+    from clew.views.html.diff_page import write_diff_page
     from clew.views.html.report import Side, write_report
     from clew.views.notebook import trace_bundle
     from clew.views.text.code_view import code_view
@@ -35,6 +36,7 @@ __all__ = [
     "table_view",
     "trace_bundle",
     "tree_view",
+    "write_diff_page",
     "write_export",
     "write_report",
 ]
@@ -54,6 +56,7 @@ __getattr__ = lazy_names(
         "table_view": "clew.views.text.table_view",
         "trace_bundle": "clew.views.notebook",
         "tree_view": "clew.views.text.tree",
+        "write_diff_page": "clew.views.html.diff_page",
         "write_export": "clew.views.export.formats",
         "write_report": "clew.views.html.report",
     },

@@ -57,7 +57,7 @@ def answer(
             "with the same inputs and weights?"
         )
     table, noise = module_errors(found), _noise(found, tolerance)
-    return Diff(first is None, first, table, matched, noise, tuple(said))
+    return Diff(first is None, first, table, matched, noise, tuple(said), found)
 
 
 def comparable(a: Run, b: Run) -> tuple[Run, Run, list[str]]:

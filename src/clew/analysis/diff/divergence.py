@@ -6,13 +6,19 @@ the table that shows how an error grows from module to module.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from clew.analysis.diff.diff_lines import diff_lines
+from clew.analysis.diff.page_port import PAGE_ROWS, write_page
 from clew.events.model import Data
 from clew.plain_text import plain
 from clew.run.event import Event
+
+if TYPE_CHECKING:
+    from clew.analysis.diff.compared import Compared
+    from clew.views.html.report import Report
 
 ROWS = 20
 
@@ -73,7 +79,8 @@ class Diff(Data):
     `equal` says whether nothing differs beyond noise. `first` is the first place where they part,
     or None. `table` has the module calls of both, in order, with the error of their outputs.
     `matched` says how much of each run was found in the other, `noise` the relative error of an
-    element that counts as rounding, by dtype. `notes` say what could not be compared.
+    element that counts as rounding, by dtype. `notes` say what could not be compared. `compared` is
+    what the page is made from.
     """
 
     equal: bool
@@ -82,6 +89,24 @@ class Diff(Data):
     matched: Matched
     noise: dict[str, float]
     notes: tuple[str, ...]
+    compared: Compared | None = field(default=None, compare=False)
+
+    def html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        title: str | None = None,
+        rows: int = PAGE_ROWS,
+        redact: bool = False,
+        exist: str = "replace",
+    ) -> Report:
+        """Write both runs side by side into one HTML file, which opens where they part.
+
+        If there are more than `rows` rows, ops that match are left out first, and the page says so.
+        `redact` leaves out source text, full paths and facts about the machine. If the file exists,
+        `exist="replace"` replaces it, `"keep"` moves it to `run.1.html`, `"error"` raises.
+        """
+        return write_page(self, path, title=title, rows=rows, redact=redact, exist=exist)
 
     def __str__(self) -> str:
         return self.text()

@@ -77,6 +77,11 @@ class PageTables:
         self._stats: StatColumns = {}
         self._values = self._value_columns(previews)
 
+    @property
+    def numbers(self) -> Ints:
+        """Return the numbers, in the run, of the values in the report."""
+        return self._numbers
+
     def row_of(self, row: int) -> int:
         """Return the row of an event in the report, -1 if it was left out."""
         return int(self._new_row[row])

@@ -7,13 +7,9 @@ separate tables, to show them side by side.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +20,16 @@ from clew.analysis.nonfinite import NonFiniteSearch
 from clew.errors import ClewError
 from clew.events.columns import Ints
 from clew.events.vocabulary import COMPOSITE
-from clew.plain_text import plain, plain_lines
+from clew.plain_text import plain_lines
 from clew.run.run import Run
 from clew.store.write.place import place_file
 from clew.views.file_kinds import KINDS
 from clew.views.html import EVENTS, page_findings
+from clew.views.html.page_frame import page_text
 from clew.views.html.page_tables import PageTables
 from clew.views.html.payload import Packer
 from clew.views.html.previews import Previews
 
-_ASSETS = Path(__file__).parent / "assets"
 _PRIVATE = ("name", "argv", "cwd", "host", "user", "platform")
 
 
@@ -99,7 +95,7 @@ def report_page(
         heads.append(head)
         count += kept
         left_out += lost
-    page = _page(sides[0].name, main.text({"format": 1, "traces": heads}), values.text({}))
+    page = page_text(sides[0].name, main.text({"format": 1, "traces": heads}), values.text({}))
     return page, count, left_out
 
 
@@ -119,7 +115,7 @@ def _trace(
     head = {
         **tables.pack(main, prefix),
         "name": side.name,
-        "environment": _environment(run, redact),
+        "environment": environment_facts(run, redact),
         "redacted": redact,
         "findings": page_findings.finding_list(found, tables.row_of),
         "all_clear": all_clear(run, found),
@@ -151,50 +147,7 @@ def _left_out(run: Run, rows: Ints, previews: Previews, events: int) -> list[str
     return found
 
 
-def _environment(run: Run, redact: bool) -> dict[str, object]:
+def environment_facts(run: Run, redact: bool) -> dict[str, object]:
+    """Return what a page says of the machine and the program; without private facts if redacted."""
     facts = {k: v for k, v in run.environment.items() if k not in ("clock", "crash", "crash_facts")}
     return {k: v for k, v in facts.items() if not (redact and k in _PRIVATE)}
-
-
-@lru_cache(maxsize=1)
-def _assets() -> tuple[str, str]:
-    """Read the built viewer: its script and its style sheet."""
-    found = []
-    for name in ("viewer.js", "viewer.css"):
-        try:
-            found.append((_ASSETS / name).read_text(encoding="utf-8").rstrip("\n"))
-        except OSError as missing:
-            raise ClewError(
-                f"the viewer is not built: {_ASSETS / name} is missing; "
-                "run `make viewer` in the repository, or install Clew again"
-            ) from missing
-    return found[0], found[1]
-
-
-def _page(title: str, data: str, values: str) -> str:
-    script, style = _assets()
-    policy = (
-        "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
-        f"script-src '{_hash(script)}'; style-src '{_hash(style)}'"
-    )
-    return (
-        "<!DOCTYPE html>\n"
-        '<html lang="en"><head><meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="referrer" content="no-referrer">\n'
-        f"<title>{html.escape(plain(title))} · clew</title>\n"
-        f"<style>{style}</style></head>\n"
-        '<body><div id="app"><p class="opening">Opening the trace …</p>'
-        "<noscript>This report needs JavaScript, which runs in this file alone: it loads nothing "
-        "from anywhere.</noscript></div>\n"
-        f'<script type="text/plain" id="clew-values">{values}</script>\n'
-        f'<script type="text/plain" id="clew-data">{data}</script>\n'
-        f"<script>{script}</script>\n"
-        "</body></html>\n"
-    )
-
-
-def _hash(text: str) -> str:
-    digest = hashlib.sha256(text.encode("utf-8")).digest()
-    return "sha256-" + base64.b64encode(digest).decode("ascii")
