@@ -545,6 +545,36 @@ class Divided(Dataset[Tensor]):
         return clip
 
 
+class Sums(Dataset[dict[str, Tensor]]):
+    """A row of the table has a NaN, which the sample takes."""
+
+    def __init__(self) -> None:
+        self.table = torch.ones(8, 8)
+        self.table[6, 3] = torch.nan
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {"label": torch.tensor(index), "row": self.table[index] + 1}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "said"),
+    [
+        (Divided(), "8 NaN in 8 numbers, entry 2 of its batch of 4, while a batch was loaded at"),
+        (Sums(), "1 NaN in 8 numbers in row 6 of [8,8], entry 2 of its batch of 4, while a batch"),
+    ],
+)
+def test_nan_in_the_data_names_the_sample_without_workers(dataset: Any, said: str) -> None:
+    model = Residual()
+    with clew.trace(model, values="stats") as t:
+        for batch in DataLoader(dataset, batch_size=4):
+            model(batch if isinstance(batch, Tensor) else batch["row"])
+    (one,) = t.health()["NaN in the data"].findings
+    assert one.text.startswith(said)
+
+
 def test_nan_in_the_data_names_worker_and_sample() -> None:
     model = Residual()
     with clew.trace(
