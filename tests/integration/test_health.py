@@ -268,6 +268,64 @@ def attacked_in_eval_mode() -> tuple[nn.Module, Any]:
     return model, run
 
 
+def attacked_in_each_step() -> tuple[nn.Module, Any]:
+    model = Cnn()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def run() -> None:
+        for step in range(4):
+            given, wanted = images(step)
+            model.eval()
+            given.requires_grad_()
+            (slope,) = torch.autograd.grad(F.cross_entropy(model(given), wanted), given)
+            model.train()
+            loss = F.cross_entropy(model((given + 0.1 * slope.sign()).detach()), wanted)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    return model, run
+
+
+def critic_in_eval_mode_while_the_generator_is_trained() -> tuple[nn.Module, Any]:
+    maker: Any = nn.Linear(4, 8)
+    critic: Any = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 1))
+    makers = torch.optim.Adam(maker.parameters(), lr=1e-3)
+    critics = torch.optim.Adam(critic.parameters(), lr=1e-3)
+
+    def run() -> None:
+        for _ in range(4):
+            critic.train()
+            made = maker(torch.randn(16, 4))
+            loss = (critic(made.detach()) - critic(torch.randn(16, 8))).mean()
+            critics.zero_grad()
+            loss.backward()
+            critics.step()
+            critic.eval()
+            makers.zero_grad()
+            (-critic(made).mean()).backward()
+            makers.step()
+
+    return nn.ModuleDict({"maker": maker, "critic": critic}), run
+
+
+def positions_made_anew_in_each_step() -> tuple[nn.Module, Any]:
+    model = nn.ModuleDict({"words": nn.Embedding(30, 8), "places": nn.Embedding(6, 8)})
+    model["head"] = nn.Linear(8, 4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+    def run() -> None:
+        for step in range(5):
+            given, wanted = _words(step)
+            place = model["places"](torch.arange(6)[None].expand(8, 6))
+            loss = F.cross_entropy(model["head"]((model["words"](given) + place).mean(1)), wanted)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    return model, run
+
+
 def confident_prediction() -> tuple[nn.Module, Any]:
     model = nn.Sequential(nn.Linear(8, 1), nn.Sigmoid())
     with torch.no_grad():
@@ -307,7 +365,9 @@ def _words(step: int) -> tuple[Tensor, Tensor]:
         teacher_in_train_mode, two_epochs_of_two_batches, accumulated_gradients, scaled_loss,
         passes_over_one_batch, line_search, cache_that_the_model_fills,
         warm_up_from_rate_zero, input_edited_and_not_used_again, attacked_in_eval_mode,
-        confident_prediction, missing_values_left_out, one_hot_bytes,
+        attacked_in_each_step, critic_in_eval_mode_while_the_generator_is_trained,
+        positions_made_anew_in_each_step, confident_prediction,
+        missing_values_left_out, one_hot_bytes,
     ],
 )  # fmt: skip
 def test_what_only_looks_like_a_fault_is_none(program: Callable[[], tuple[nn.Module, Any]]) -> None:
@@ -317,6 +377,59 @@ def test_what_only_looks_like_a_fault_is_none(program: Callable[[], tuple[nn.Mod
         run()
     assert [f"{one.rule}: {one}" for one in t.health().found] == []
     assert [str(one) for one in t.findings if one.kind == "health"] == []
+
+
+def test_training_that_goes_on_in_eval_mode_after_an_evaluation() -> None:
+    model: Any = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 4))
+    _, train = trained(model, rows, steps=3)
+    with clew.trace(model, values="stats") as t:
+        train()
+        model.eval()
+        with torch.no_grad():
+            model(rows(9)[0]).argmax(-1).sum().item()
+        train()
+    (one,) = t.health()["wrong mode"].findings
+    assert one.text.startswith("the model was trained in eval mode in steps 3 to 5: Dropout 2 did")
+    assert "also after an evaluation" in one.advice
+    assert one.certain
+
+
+def test_what_a_layer_gets_from_broken_weights_is_no_repeated_batch() -> None:
+    model = nn.ModuleDict({"body": nn.Linear(8, 8), "head": nn.Linear(8, 4)})
+    with torch.no_grad():
+        model["body"].weight.fill_(torch.nan)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with clew.trace(model, values="stats") as t:
+        for step in range(4):
+            given, wanted = rows(step)
+            optimizer.zero_grad()
+            F.cross_entropy(model["head"](model["body"](given)), wanted).backward()
+            optimizer.step()
+    assert t.health()["repeated batches"].findings == ()
+
+
+def test_random_numbers_in_fresh_memory_are_a_batch() -> None:
+    model: Any = nn.Linear(8, 4)
+
+    def same(step: int) -> tuple[Tensor, Tensor]:
+        torch.manual_seed(0)
+        return torch.empty(32, 8).normal_(), rows(step)[1]
+
+    _, train = trained(model, same, steps=4)
+    with clew.trace(model, values="stats") as t:
+        train()
+    assert len(t.health()["repeated batches"].findings) == 1
+
+
+def test_a_flat_sigmoid_has_no_slope_below_zero() -> None:
+    model: Any = nn.Sequential(nn.Linear(8, 4), nn.Sigmoid(), nn.Linear(4, 4))
+    with torch.no_grad():
+        model[0].bias.fill_(30.0)
+    _, train = trained(model, rows, steps=2)
+    with clew.trace(model, values="stats") as t:
+        train()
+    (one,) = t.health()["saturated activations"].findings
+    assert one.figure == 0
 
 
 # What a verdict says
@@ -430,6 +543,36 @@ class Divided(Dataset[Tensor]):
     def __getitem__(self, index: int) -> Tensor:
         clip = torch.zeros(8) / (0.0 if index == 6 else 1.0)
         return clip
+
+
+class Sums(Dataset[dict[str, Tensor]]):
+    """A row of the table has a NaN, which the sample takes."""
+
+    def __init__(self) -> None:
+        self.table = torch.ones(8, 8)
+        self.table[6, 3] = torch.nan
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {"label": torch.tensor(index), "row": self.table[index] + 1}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "said"),
+    [
+        (Divided(), "8 NaN in 8 numbers, entry 2 of its batch of 4, while a batch was loaded at"),
+        (Sums(), "1 NaN in 8 numbers in row 6 of [8,8], entry 2 of its batch of 4, while a batch"),
+    ],
+)
+def test_nan_in_the_data_names_the_sample_without_workers(dataset: Any, said: str) -> None:
+    model = Residual()
+    with clew.trace(model, values="stats") as t:
+        for batch in DataLoader(dataset, batch_size=4):
+            model(batch if isinstance(batch, Tensor) else batch["row"])
+    (one,) = t.health()["NaN in the data"].findings
+    assert one.text.startswith(said)
 
 
 def test_nan_in_the_data_names_worker_and_sample() -> None:

@@ -235,6 +235,65 @@ def test_results_kept_without_a_graph_grow_too() -> None:
     assert "let go of it" in str(t.memory())
 
 
+def test_detached_results_of_layers_are_no_graph() -> None:
+    net: Any = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64))
+    kept: list[Tensor] = []
+    for layer in net:
+        layer.register_forward_hook(lambda _module, _given, made: kept.append(made.detach()))
+    with clew.trace(net) as t:
+        for _ in range(8):
+            net(torch.ones(64, 64)).sum().backward()
+            t.step()
+    growth = t.memory().growth
+    assert growth is not None
+    assert growth.per_step == 4 * 64 * 64 * 3
+    assert not growth.has_graph
+    (finding,) = [one for one in t.findings if one.kind == "memory"]
+    assert "graph" not in finding.text
+
+
+def test_what_a_function_collects_until_it_returns_grows() -> None:
+    net = Net()
+
+    def train(t: Any) -> None:
+        total = torch.zeros(())
+        for _ in range(8):
+            total = total + net(torch.ones(64, 16)).sum()
+            t.step()
+
+    with clew.trace(net) as t:
+        train(t)
+        net(torch.ones(64, 16))
+    growth = t.memory().growth
+    assert growth is not None
+    assert growth.has_graph
+    assert growth.per_step == pytest.approx(4 * (64 * 16 + 64 * 256 + 1), rel=0.1)
+
+
+def test_a_few_bytes_a_step_are_no_growth() -> None:
+    net: Any = nn.Linear(4, 2)
+    states: list[Tensor] = []
+    with torch.no_grad(), clew.trace(net) as t:
+        for _ in range(12):
+            states.append(torch.randn(1, 4))
+            net(states[-1])
+            t.step()
+    assert t.memory().growth is None
+
+
+@pytest.mark.parametrize("cell", [nn.GRUCell, nn.LSTMCell])
+def test_the_parts_of_a_recurrent_cell_are_freed(cell: Any) -> None:
+    net = cell(16, 32)
+    with clew.trace(net) as t:
+        for _ in range(8):
+            made = net(torch.ones(8, 16))
+            (made[0] if isinstance(made, tuple) else made).sum().backward()
+            t.step()
+    assert t.memory().growth is None
+    sizes = [step.end for step in t.memory().devices[0].steps[1:]]
+    assert max(sizes) - min(sizes) < sizes[0] / 10
+
+
 def test_advice_is_what_the_figures_show() -> None:
     def advice(zero_first: bool, width: int) -> str:
         net: Any = nn.Sequential(nn.Linear(16, width), nn.Linear(width, 4))

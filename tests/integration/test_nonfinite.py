@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 import clew
 from tests.conformance.observe import BUILT
@@ -503,3 +505,76 @@ def test_data_given_to_torch_tensor_comes_from_outside(engine: str) -> None:
         ("input", "aten.mul.Tensor")
     ]
     assert [finding.kind for finding in t.findings] == ["input"]
+
+
+class Broken(Dataset[Tensor]):
+    """The third sample has a NaN that no op of torch made."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.from_numpy(np.full(3, NAN if index == 2 else 1, dtype=np.float32))
+
+
+@pytest.mark.parametrize("engine", BUILT)
+def test_what_a_worker_sends_comes_with_the_data(engine: str) -> None:
+    """A tensor from another process is empty memory with a storage put under it."""
+    model = nn.Linear(3, 3)
+    with clew.trace(model, values="stats", engine=engine) as t:
+        for batch in DataLoader(Broken(), batch_size=2, num_workers=1):
+            model(batch).sum().backward()
+    (found,) = t.nonfinite()
+    assert (found.kind, found.event.name) == ("input", "Linear")
+    assert found.hint == "3 NaN in 6 elements came from outside the recorded ops; look at the data"
+    assert [finding.kind for finding in t.findings if finding.severity == "error"] == ["input"]
+
+
+@pytest.mark.parametrize("engine", BUILT)
+def test_what_a_file_held_comes_with_the_data(engine: str, tmp_path: Path) -> None:
+    torch.save(torch.tensor([[NAN, 1.0, 1.0]]), tmp_path / "rows.pt")
+    model = nn.Linear(3, 3)
+    with clew.trace(model, values="stats", engine=engine) as t:
+        model(torch.load(tmp_path / "rows.pt"))
+    assert kinds(t) == ["input"]
+
+
+@pytest.mark.parametrize("engine", BUILT)
+def test_gradients_of_a_recurrent_cell_with_nan_are_no_data(engine: str) -> None:
+    """Its gates are computed in place, so their memory is not followed to the backward pass."""
+    cell = nn.GRUCell(3, 4)
+    optimizer = torch.optim.SGD(cell.parameters(), lr=0.1)
+    with clew.trace(cell, values="stats", engine=engine) as t:
+        for step in range(3):
+            made = cell(torch.ones(2, 3))
+            made = cell(torch.ones(2, 3), made)
+            loss = made.sum() / (0 if step == 1 else 1)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert set(kinds(t)) == {"produced"}
+    assert [finding.kind for finding in t.findings if finding.severity == "error"] == ["produced"]
+
+
+@pytest.mark.parametrize(("scale", "severity"), [(2.0**30, "info"), (None, "error")])
+def test_overflow_that_a_scaler_skips_is_no_error(scale: float | None, severity: str) -> None:
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
+    with clew.trace(model, values="stats") as t:
+        for _ in range(2):
+            with torch.autocast("cpu", dtype=torch.float16):
+                made = model(torch.ones(4, 8))
+            loss = made.float().sum() * (1 if scale else 1e9)
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    found = t.nonfinite()
+    assert {one.kind for one in found} == {"produced"}
+    assert {one.severity for one in found} == {severity}
+    assert {one.is_skipped for one in found} == {scale is not None}
+    said = [finding for finding in t.findings if finding.kind == "produced"]
+    assert [finding.severity for finding in said] == [severity]
+    assert ("GradScaler skips such a step" in str(said[0])) == (scale is not None)
+    assert [finding for finding in t.findings if finding.kind == "range"] == []

@@ -164,3 +164,58 @@ def test_a_step_callback_of_the_program_takes_over(tmp_path: Path) -> None:
         fit(model, tmp_path, callbacks=[Marks()], limit_val_batches=0)
     assert passes(t) == dict.fromkeys(range(8), 1)
     assert t.env["steps"] == "step()"
+
+
+# The flight recorder
+
+
+class OneBroken(Rows):
+    """Sample 5 has a NaN, so the third batch of two in each epoch has one."""
+
+    def __getitem__(self, at: int) -> dict[str, Tensor]:
+        x = torch.full((2,), float("nan") if at == 5 else 0.1 * at)
+        return {"x": x, "labels": torch.ones(1)}
+
+
+def in_order(rows: Dataset[dict[str, Tensor]], where: Path, net: Net) -> None:
+    """Train with Hugging Face's Trainer, four steps of one batch each."""
+
+    class InOrder(transformers.Trainer):  # type: ignore[misc]
+        def _get_train_sampler(self, *of: Any) -> Any:
+            return torch.utils.data.SequentialSampler(rows)  # type: ignore[arg-type]
+
+    arguments = transformers.TrainingArguments(
+        str(where), per_device_train_batch_size=2, num_train_epochs=1, report_to=[],
+        save_strategy="no", logging_strategy="no", use_cpu=True, disable_tqdm=True,
+    )  # fmt: skip
+    InOrder(net, arguments, train_dataset=rows).train()
+
+
+def with_lightning(rows: Dataset[dict[str, Tensor]], where: Path, net: Net) -> None:
+    """Train with Lightning, four steps of one batch each, and evaluate."""
+    model = Lit()
+    model.net = net
+    data = [rows[at] for at in range(8)]
+    pairs = TensorDataset(*(torch.stack([one[key] for one in data]) for key in ("x", "labels")))
+    trainer = lightning.Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, default_root_dir=str(where),
+    )  # fmt: skip
+    trainer.fit(model, DataLoader(pairs, batch_size=2))
+
+
+@pytest.mark.parametrize("train", [in_order, with_lightning])
+def test_a_recorder_around_a_loop_of_others(train: Any, tmp_path: Path) -> None:
+    """Nobody calls `rec.step`: steps are found, and a batch with NaN is written in its own."""
+    net = Net()
+    with clew.recorder(net, out=tmp_path / "clean") as quiet:
+        train(Rows(), tmp_path, net)
+    assert quiet.dumps == []
+    with clew.recorder(net, out=tmp_path / "flight") as rec:
+        train(OneBroken(), tmp_path, net)
+    (dump,) = rec.dumps
+    assert (dump.step, dump.fired[0].trigger) == (2, "nonfinite")
+    t = clew.load(dump.path)
+    assert t.steps == [0, 1, 2]
+    norms = [stats.norm for stats in t["fc.weight:grad"].stats]
+    assert [norm is not None and norm == norm for norm in norms] == [True, True, False]

@@ -113,7 +113,7 @@ def all_clear(run: Run, found: Sequence[Finding]) -> list[str]:
         return []
     said = ["no crash"]
     if "not checked" not in kinds:
-        harmless = {CONSTANT, ABSORBED} & kinds
+        harmless = {CONSTANT, ABSORBED, PRODUCED} & kinds
         said.append("no NaN or Inf" + (" where it matters" if harmless else ""))
     return said if run.coverage else [*said, "no coverage gaps"]
 

@@ -4,9 +4,8 @@ Input: a `Run`, while it is recorded, and a `GuardRule`. Output: the first origi
 `NonFinite`, or None. Only what an op produced from finite numbers counts, and a constant (the -inf
 of a mask) that became NaN: not what came with the data, was in a parameter before, or is absorbed.
 
-Gradients that are too large for float16 are no alarm while a `GradScaler` looks after them: it
-finds them, skips the step and lowers the scale. They are one if the scale is down to 1 and so
-cannot help, and so is NaN, which no scale makes of finite numbers.
+Gradients that are too large for float16 are no alarm while a `GradScaler` looks after them; see
+`loss_scale`.
 """
 
 from __future__ import annotations
@@ -14,15 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from clew.analysis.nonfinite import CONSTANT, PRODUCED, NonFinite, NonFiniteSearch
-from clew.analysis.nonfinite_hints import NARROW, nonfinite_arguments, size_of
+from clew.analysis.nonfinite_hints import nonfinite_arguments
 from clew.analysis.selection import select
 from clew.errors import ClewError
 from clew.run.run import Run
-
-_SCALER = "amp/grad_scaler.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +44,10 @@ def first_alarm(
     `ends_at` are events whose values are known to be not finite: what they hold comes from it.
     """
     search = NonFiniteSearch(run, ends_at, is_over)
-    scale = _scale_of_loss(run)
     for found in search.found:
         if (
             _counts(found, rule, ends_at is not None)
-            and not _is_scaled(found, scale)
+            and not found.is_skipped
             and not _is_allowed(run, found, rule.allow)
         ):
             return found
@@ -74,32 +68,6 @@ def _counts(found: NonFinite, rule: GuardRule, is_reached: bool) -> bool:
     if found.arrives == "unknown":
         return is_reached
     return rule.nan if found.arrives == "NaN" else rule.inf
-
-
-def _scale_of_loss(run: Run) -> float | None:
-    """Return the scale that a `GradScaler` gave the last loss, None if there was none."""
-    places = run.columns.places
-    inside = [
-        place.function.rpartition(".")[2] == "scale" and place.file.endswith(_SCALER)
-        for place in places
-    ]
-    rows = np.flatnonzero(np.array([*inside, False])[run.columns.place])
-    for row in rows[::-1].tolist():
-        event = run.event(row)
-        if event.name.startswith("aten.mul"):
-            return min(
-                (size_of(value.stats) for value in list(event.inputs.values())[1:]), default=0
-            )
-    return None
-
-
-def _is_scaled(found: NonFinite, scale: float | None) -> bool:
-    """Return whether a `GradScaler` will deal with it."""
-    stats = found.value.stats
-    is_overflow = stats is not None and not stats.nan and "overflow" in found.hint
-    in_gradient = found.event.phase == "backward" and found.value.dtype in NARROW
-    is_loss = any(_SCALER in place.file for place in found.event.stack)
-    return scale is not None and scale > 1 and is_overflow and (in_gradient or is_loss)
 
 
 def _is_allowed(run: Run, found: NonFinite, allow: Sequence[str]) -> bool:

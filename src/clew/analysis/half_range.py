@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from clew.analysis.loss_scale import LossScales
 from clew.analysis.nonfinite_hints import LARGEST, number_text
 from clew.events.columns import Ints
 from clew.events.op_names import bare_op
@@ -58,6 +59,10 @@ def _near_overflow(run: Run, is_half: Any) -> Ints:
     rows = np.unique(tensors.event[tensors.is_output & near[tensors.value]])
     taken = ~tensors.is_output & (largest >= NEAR_OVERFLOW)[tensors.value]
     rows = np.setdiff1d(rows, tensors.event[taken])
+    # A GradScaler raises its scale until gradients overflow: they are meant to be near the end.
+    scales = LossScales(run)
+    is_scaled = [scales.at(row) > 1 for row in rows.tolist()]
+    rows = rows[(run.phase[rows] != BACKWARD) | ~np.array(is_scaled, dtype=bool)]
     return np.asarray(rows[_is_op(run, rows, lambda name: name not in _NOT_COMPUTED)])
 
 

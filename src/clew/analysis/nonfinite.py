@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from clew.analysis.gradient_hints import gradient_reason
+from clew.analysis.loss_scale import LossScales
 from clew.analysis.nonfinite_hints import is_nonfinite_number, made_nan_of_inf, reason
 from clew.analysis.value_flow import NAN, UNKNOWN, ValueFlow
 from clew.events.columns import IN
 from clew.events.model import Data
-from clew.events.vocabulary import DATA, GATHERED, MODULE, OP, RECOMPUTE
+from clew.events.vocabulary import BACKWARD, DATA, GATHERED, MODULE, OP, RECOMPUTE
 from clew.plain_text import plain
 from clew.run.event import Event
 from clew.run.run import Run
@@ -39,7 +40,8 @@ class NonFinite(Data):
     buffer held it), `"constant"` (a Python number such as -inf) or `"absorbed"` (any of these, if
     it reaches no output, loss or gradient). `hint` is a likely reason. `arrives` says what of it
     reaches a module's output, a loss or a gradient: `"NaN"`, `"Inf"`, `""` for nothing, `"unknown"`
-    if values in between were not recorded.
+    if values in between were not recorded. `is_skipped` says that a `GradScaler` finds it and
+    skips the step.
     """
 
     event: Event
@@ -48,6 +50,7 @@ class NonFinite(Data):
     inputs: Values
     hint: str
     arrives: str
+    is_skipped: bool = False
 
     @property
     def what(self) -> str:
@@ -61,7 +64,12 @@ class NonFinite(Data):
 
     @property
     def is_alarm(self) -> bool:
-        """Return whether it is an error: not if it is absorbed, or a constant that stays Inf."""
+        """Return whether it is an error.
+
+        Not if it is absorbed, a constant that stays Inf, or what a `GradScaler` expects.
+        """
+        if self.is_skipped:
+            return False
         return self.kind != ABSORBED and (self.kind != CONSTANT or self.arrives == "NaN")
 
     def __repr__(self) -> str:
@@ -76,6 +84,7 @@ class NonFinite(Data):
             "what": self.what,
             "arrives": self.arrives,
             "hint": self.hint,
+            "is_skipped": self.is_skipped,
             "event": self.event.to_dict(),
             "value": self.value.to_dict(),
             "inputs": {path: value.to_dict() for path, value in self.inputs.items()},
@@ -208,6 +217,11 @@ class NonFiniteSearch:
             is_number = run.metas[int(run.columns.meta[number])].shape == ()
             is_op = run.columns.kind[row] == OP
             is_constant = is_number and is_op and run.columns.producer[number] < 0
+            # What the backward pass is first to take was saved by the forward pass: made there, out
+            # of sight, from what was not finite already.
+            is_saved = run.phase[row] == BACKWARD
+            if is_saved and self._bad_between(self._step_start(row), row):
+                return
             yield _Origin(row, number, CONSTANT if is_constant else INPUT)
             return
         above = int(run.parent_row[row])
@@ -286,7 +300,7 @@ class NonFiniteSearch:
             how = made_nan_of_inf(run.event(becomes))
             name = run.address(becomes)
             return f"Inf becomes NaN at {name}" + (f": {how}" if how else "")
-        if flow.producer[origin.number] < 0 <= run.columns.producer[origin.number]:
+        if run.producers[origin.number] < 0 <= run.columns.producer[origin.number]:
             return "it was made by an event that is not in this part of the run"
         if origin.kind == INPUT:
             return f"{_held(value)} came from outside the recorded ops; look at the data"
@@ -306,15 +320,22 @@ class NonFiniteSearch:
             return "no variable that was watched held it before"
         return "what made it was not looked at; level='ops', values='stats' does"
 
+    @cached_property
+    def _scales(self) -> LossScales:
+        return LossScales(self.run)
+
     def _described(self, origin: _Origin) -> NonFinite:
-        event = self.run.event(origin.row)
+        event, value = self.run.event(origin.row), self.run.value(origin.number)
+        is_skipped = origin.kind == PRODUCED and self._scales.handle(event, value, origin.hint)
+        said = "; GradScaler skips such a step and lowers its scale" if is_skipped else ""
         return NonFinite(
             event,
-            self.run.value(origin.number),
+            value,
             origin.kind,
             event.inputs,
-            origin.hint,
+            origin.hint + said,
             _arrives_text(origin.arrives),
+            is_skipped,
         )
 
 

@@ -28,6 +28,8 @@ Flags = NDArray[np.bool_]
 
 # Ops that return their argument as it is.
 _IDLE = ("lift_fresh", "detach_")
+# Ops that put memory from elsewhere under a tensor: what a worker sent, what a file held.
+_BRINGING = "aten.set_.source_Storage"
 # Ops that write all of the memory they are given and read none of it; so do all `out=` forms.
 _OVERWRITING = frozenset(
     {"copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_",
@@ -111,7 +113,8 @@ class ValueFlow:
             [base in UNINITIALISED for base in bases],
             [b in _OVERWRITING or e == "out" or e.endswith("_out")
              for b, e in zip(bases, last, strict=True)],
-            [base in _IDLE for base in bases],
+            [base in _IDLE or name.startswith(_BRINGING)
+             for base, name in zip(bases, names, strict=True)],
         )  # fmt: skip
         c = self.run.columns
         subject = np.where(c.kind == OP, c.subject, len(names))

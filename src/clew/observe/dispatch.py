@@ -64,6 +64,8 @@ _UNDECLARED_WRITES = {
 }
 # Ops whose result lies on the memory of their first argument, without declaring it.
 _UNDECLARED_VIEWS = {"aten::_unsafe_view"}
+# Ops whose results are parts of the memory of their argument, each with versions of its own.
+_PARTING = ("aten::unsafe_split", "aten::unsafe_chunk")
 # Most ops arrive after torch.jit.trace has set its graph aside; these arrive before.
 _UNDER_JIT = Gap(
     "some ops under torch.jit.trace",
@@ -406,7 +408,7 @@ class OpFacts:
 
     __slots__ = (
         "annotation", "base", "bases", "call", "counted", "detaches", "draws", "func",
-        "higher_order", "plain", "training", "watch", "writes",
+        "higher_order", "parts", "plain", "training", "watch", "writes",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -419,6 +421,7 @@ class OpFacts:
         schema = schema_of(func)
         # Whether a view of a tensor with a gradient has none.
         self.detaches = getattr(schema, "name", "") == "aten::detach"
+        self.parts = getattr(schema, "name", "").startswith(_PARTING)
         # Arguments the op writes to, by name, with their positions.
         self.writes: dict[str, int] = {}
         # For each result, the position of the argument whose memory it may share.
@@ -525,7 +528,11 @@ class OpFacts:
             argument = args[base] if base is not None and base < len(args) else None
             # Some ops share memory without declaring it.
             like = args[0] if args and not writes else None
-            return tensors.produced(tensor, event, grad, argument, not self.detaches, like)
+            before = _memory_end(tensors, tensor) if self.parts else None
+            token = tensors.produced(tensor, event, grad, argument, not self.detaches, like)
+            if before is not None:
+                _hold_both(tensors, tensor, before)
+            return token
 
         if isinstance(out, (tuple, list)):
             bases = self.bases if len(self.bases) == len(out) else self.bases[:1] * len(out)
@@ -544,6 +551,22 @@ class OpFacts:
         if isinstance(result, list):
             return {**{str(i): v for i, v in enumerate(result)}, **extra}
         return extra if result is None else {"": result, **extra}
+
+
+def _memory_end(tensors: TensorTable, tensor: Tensor) -> Callable[[], Any] | None:
+    """Return the reference that is told when the memory of a tensor is freed, if there is one."""
+    with unobserved():
+        memory = tensor.untyped_storage()
+    found = tensors.memories.get(id(memory))
+    return found if found is not None and found() is memory else None
+
+
+def _hold_both(tensors: TensorTable, tensor: Tensor, before: Callable[[], Any]) -> None:
+    """Keep the reference of the whole memory alive beside that of a part, so that both are told."""
+    with unobserved():
+        key = id(tensor.untyped_storage())
+    ends = (tensors.memories[key], before)
+    tensors.memories[key] = lambda: ends[0]()
 
 
 def _any_followed(args: tuple[Any, ...]) -> bool:

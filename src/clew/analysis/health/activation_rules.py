@@ -182,9 +182,10 @@ def saturated(facts: TrainingFacts, limits: Thresholds) -> HealthRule:
 def _slopes(facts: TrainingFacts, group: Ints) -> Any:
     stats, out = facts.run.stats, facts.first_result[group]
     square = stats["norm"][out] ** 2 / stats["count"][out]
-    if "tanh" in facts.run.name(int(group[0])).lower():
-        return 1 - square
-    return 4 * (stats["mean"][out] - square)
+    is_tanh = "tanh" in facts.run.name(int(group[0])).lower()
+    slope = 1 - square if is_tanh else 4 * (stats["mean"][out] - square)
+    # Rounding makes a slope of 0 a little more or less.
+    return np.maximum(slope, 0)
 
 
 def _is_inside(facts: TrainingFacts, rows: Ints) -> Any:

@@ -13,7 +13,7 @@ from clew.analysis.health.thresholds import Thresholds
 from clew.analysis.health.training_facts import RECORD_OPS, TrainingFacts
 from clew.analysis.health.verdicts import HealthFinding, HealthRule, judged, not_checked
 from clew.events.op_names import UNINITIALISED, bare_op
-from clew.events.vocabulary import BACKWARD, FORWARD, MODULE
+from clew.events.vocabulary import BACKWARD, FORWARD, MODULE, OP
 
 REPEATED, EDITED = "repeated batches", "inputs edited in place"
 # Fewer numbers than this are no batch.
@@ -22,6 +22,10 @@ _FEWEST_NUMBERS = 4
 _MOST_TRIED = 20
 # Ops that make memory to be written to.
 _FILLING = UNINITIALISED | {"zeros", "zeros_like", "new_zeros", "ones", "full", "full_like"}
+# Ops that make the same numbers each time.
+_COUNTING = frozenset({"arange", "linspace", "logspace", "eye", "tril_indices", "triu_indices"})
+# As far as a value is followed back.
+_MOST_ANCESTORS = 50
 # Ops that change a tensor's own facts, not its numbers.
 _OF_FACTS = frozenset(
     {"detach_", "requires_grad_", "squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_",
@@ -61,15 +65,46 @@ def _batches(facts: TrainingFacts) -> dict[tuple[int, int], list[tuple[int, str]
 
 
 def _digest(facts: TrainingFacts, row: int) -> str:
-    """Return a digest of all inputs of a call, empty if one has none or there are too few."""
+    """Return a digest of the data among the inputs of a call, empty if there is none or one lacks.
+
+    What was computed from parameters is no data, nor are positions and other numbers that the
+    program makes anew in each step.
+    """
     run = facts.run
     values = [number for leaf, number in run.leaf_values(row) if leaf.role == "in"]
+    stats = run.stats
+    if any(run.columns.grad[n] > 0 or _is_nowhere_finite(stats, n) for n in values):
+        return ""
+    values = [number for number in values if not _is_made_of_nothing(facts, number)]
     digests = [facts.digest(number) for number in values]
-    count = int(run.stats["count"][values].sum()) if values else 0
+    count = int(stats["count"][values].sum()) if values else 0
     if count < _FEWEST_NUMBERS or None in digests:
         return ""
     shapes = [str(run.metas[int(run.columns.meta[number])].shape) for number in values]
     return "|".join([*map(str, digests), *shapes])
+
+
+def _is_nowhere_finite(stats: Any, number: int) -> bool:
+    count = int(stats["count"][number])
+    return 0 < count == int(stats["nan"][number]) + int(stats["inf"][number])
+
+
+def _is_made_of_nothing(facts: TrainingFacts, number: int) -> bool:
+    """Return whether a value comes from ops that take no tensor and draw no random numbers."""
+    run = facts.run
+    pending, seen = [number], {number}
+    while pending:
+        row = run.producer_row(pending.pop())
+        if row < 0 or run.columns.kind[row] != OP or run.columns.generator[row] >= 0:
+            return False
+        taken = {n for leaf, n in run.leaf_values(row) if leaf.role == "in"}
+        if not taken and bare_op(run.name(row)) not in _FILLING | _COUNTING:
+            return False
+        pending += taken - seen
+        seen |= taken
+        if len(seen) > _MOST_ANCESTORS:
+            return False
+    return True
 
 
 def _memory(facts: TrainingFacts, row: int) -> frozenset[int]:

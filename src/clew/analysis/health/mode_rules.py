@@ -112,28 +112,38 @@ def _acting(facts: TrainingFacts, roots: Any, training: int) -> Any:
 
 
 def _trained_in_eval(facts: TrainingFacts) -> Iterator[HealthFinding]:
-    """Yield models that an optimizer trained, though every pass with gradients was in eval mode."""
+    """Yield models with steps of an optimizer whose passes with gradients were all in eval mode."""
     run = facts.run
-    held = {name for group in facts.groups for name in group.parameters}
     for calls in _roots_by_module(facts):
         calls = calls[facts.has_grad(calls)]
         path = run.module_path(int(calls[0])) if len(calls) else None
-        if path is None or not len(facts.steps) or (facts.training[calls] != 0).any():
+        if path is None:
             continue
-        inside = f"{path}." if path else ""
-        trained = any(name.startswith(inside) for name in held)
-        acting = _acting(facts, calls, 0)
-        stepped = np.isin(run.step[calls], facts.steps)
-        if trained and stepped.any() and len(acting):
-            what = _kinds(facts, acting)
+        steps = run.step[calls]
+        in_train = np.unique(steps[facts.training[calls] != 0])
+        quiet = calls[np.isin(steps, _steps_of_optimizers(facts, path)) & ~np.isin(steps, in_train)]
+        acting = _acting(facts, quiet, 0)
+        if len(acting):
             text = (
                 f"{path or 'the model'} was trained in eval mode in "
-                f"{in_steps(run.step[calls[stepped]])}: {what}"
+                f"{in_steps(run.step[quiet])}: {_kinds(facts, acting)}"
             )
-            advice = "call model.train() before training"
+            after = ", also after an evaluation" if len(in_train) else ""
+            advice = f"call model.train() before training{after}"
             yield facts.finding(
-                MODE, int(calls[0]), written(path), len(calls), 0, text, advice, certain=True
+                MODE, int(quiet[0]), written(path), len(quiet), 0, text, advice, certain=True
             )
+
+
+def _steps_of_optimizers(facts: TrainingFacts, path: str) -> Ints:
+    """Return the steps in which an optimizer that holds parameters below a path made a step."""
+    inside = f"{path}." if path else ""
+    held = {name for group in facts.groups for name in group.parameters if name.startswith(inside)}
+    if not facts.updated:
+        # Without ops nobody knows which of several optimizers made the step.
+        return facts.steps if held else np.zeros(0, dtype=np.int64)
+    names = {at for at, name in enumerate(facts.names) if name in held}
+    return np.array(sorted({s for _, s, name in facts.updated if name in names}), dtype=np.int64)
 
 
 def _evaluated_in_train(facts: TrainingFacts) -> Iterator[HealthFinding]:

@@ -11,6 +11,7 @@ from clew.analysis.health.thresholds import Thresholds
 from clew.analysis.health.training_facts import TrainingFacts
 from clew.analysis.health.verdicts import HealthFinding, HealthRule, judged, not_checked
 from clew.analysis.nonfinite import INPUT, NonFinite, nonfinite
+from clew.events.columns import IN
 from clew.events.op_names import bare_op
 from clew.events.vocabulary import DATA
 
@@ -71,13 +72,47 @@ def _in_loading(facts: TrainingFacts) -> list[HealthFinding]:
     """Return the first op with NaN or Inf that ran while a DataLoader made a batch."""
     for row in _bad_rows(facts, facts.run.phase == DATA)[:1]:
         number = int(facts.first_result[row])
-        text = f"{_counted(facts, number)} while a batch was loaded{facts.line(row)}"
+        which = _which_sample(facts, row)
+        text = f"{_counted(facts, number)}{which} while a batch was loaded{facts.line(row)}"
         is_handed_over = bare_op(facts.run.name(row)) == "set_"
         advice = _CAPTURE if is_handed_over else "look at this line, and at the sample it took"
         address = facts.run.address(row)
         share = _share(facts, number)
         return [facts.finding(BAD_SAMPLES, row, address, share, 0, text, advice)]
     return []
+
+
+def _which_sample(facts: TrainingFacts, row: int) -> str:
+    """Write which sample a row of loading is about, as far as ops show it.
+
+    A sample may be a row of a tensor; and `collate_fn` stacks samples in their order.
+    """
+    run = facts.run
+    said = ""
+    taken = int(facts.first_input[row])
+    if bare_op(run.name(row)) == "select" and taken >= 0:
+        template = run.columns.templates[int(run.columns.template[row])]
+        given = [leaf.constant for leaf in template.leaves if leaf.role == IN][1:3]
+        shape = run.metas[int(run.columns.meta[taken])].shape or ()
+        if given[:1] == [0] and len(given) == 2:
+            said = f" in row {given[1]} of [{','.join(map(str, shape))}]"
+    at, count = _place_in_batch(facts, row)
+    return said if at < 0 else f"{said}, entry {at} of its batch of {count:,},"
+
+
+def _place_in_batch(facts: TrainingFacts, row: int) -> tuple[int, int]:
+    """Return which sample of its batch has NaN or Inf, and how many there are; -1 if unknown."""
+    run = facts.run
+    bad = (run.stats["nan"] + run.stats["inf"]) > 0
+    stacks = facts.ops_named({"stack"})
+    for later in stacks[stacks >= row].tolist():
+        if (run.phase[row : later + 1] != DATA).any():
+            break  # another batch
+        samples = [number for leaf, number in run.leaf_values(later) if leaf.role == IN]
+        found = np.flatnonzero(bad[samples])
+        if len(found) and any("collate" in source.function for source in run.stack(later)):
+            return int(found[0]), len(samples)
+    return -1, 0
 
 
 def _came(facts: TrainingFacts, one: NonFinite) -> HealthFinding:
