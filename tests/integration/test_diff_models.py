@@ -221,6 +221,34 @@ def test_an_error_that_comes_from_before_is_no_fault_of_a_module() -> None:
                for said in found.notes)  # fmt: skip
 
 
+class Shuffled(nn.Module):
+    """Turns half of its channels around between two parts, or all."""
+
+    def __init__(self, fault: bool) -> None:
+        super().__init__()
+        self.first, self.norm, self.fault = nn.Linear(8, 8), nn.LayerNorm(8), fault
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.tanh(self.first(x))
+        y = y.flip(-1) if self.fault else y  # turned around
+        return self.norm(y)
+
+
+def test_an_input_in_another_order_is_traced_to_what_ordered_it() -> None:
+    torch.manual_seed(0)
+    ref, new = Shuffled(False), Shuffled(True)
+    new.load_state_dict(ref.state_dict())
+    with torch.no_grad():
+        for model in (ref, new):
+            model.norm.weight.copy_(torch.arange(8.0))
+    x = torch.randn(5, 8)
+    first = clew.diff_models(ref, (x,), new, (x,)).first
+    assert first is not None
+    assert first.b is not None
+    assert first.b.source is not None
+    assert "# turned around" in first.b.source.text
+
+
 def test_functions_are_compared_too_and_may_write_to_their_inputs() -> None:
     x = torch.arange(12.0).view(3, 4)
 
@@ -236,6 +264,28 @@ def test_functions_are_compared_too_and_may_write_to_their_inputs() -> None:
     assert first.b is not None
     assert first.b.name == "aten.cos.default"
     assert torch.equal(x, torch.arange(12.0).view(3, 4))
+
+
+def test_methods_and_caches_are_run_from_the_same_state() -> None:
+    torch.manual_seed(0)
+    model = Model().eval()
+
+    class Grown:
+        """An object that each call changes."""
+
+        def __init__(self) -> None:
+            self.kept = [torch.ones(1, WIDTH)]
+
+    def call(tokens: Tensor, grown: Grown) -> Tensor:
+        grown.kept.append(model.embed(tokens)[0, :1] + len(grown.kept))
+        return torch.cat(grown.kept)
+
+    grown = Grown()
+    assert clew.diff_models(call, (TOKENS, grown), call, (TOKENS, grown)).equal
+    assert len(grown.kept) == 1
+    before = state(model)
+    assert clew.diff_models(model.forward, (TOKENS,), model, (TOKENS,)).equal
+    assert all(map(is_same, before, state(model)))
 
 
 @pytest.mark.parametrize(
@@ -277,9 +327,13 @@ def test_a_graft_gives_a_module_other_inputs_and_leaves_the_model() -> None:
     model = Careful()
     x, path = torch.randn(2, 6, WIDTH), "inner.blocks.1.mixer"
     call = Call(model, (TOKENS,), random_state())
-    results = graft(call, path, 0, [x])
-    assert results is not None
-    assert torch.equal(results[0], model.get_submodule(path)(x))
+    found = graft(call, path, 0, [x])
+    assert found is not None
+    assert torch.equal(found.results[0], model.get_submodule(path)(x))
+    assert found.input_errors[0] > 0.5
+    found = graft(call, path, 0, [None])
+    assert found is not None
+    assert found.input_errors == [0]
     assert graft(call, path, 1, [x]) is None
     assert graft(call, path, 0, [x, x]) is None
     assert hooks(model) == []

@@ -8,17 +8,15 @@ does not hide what is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 from torch import Tensor, nn
 
-from clew.analysis.diff.candidates import candidates
-from clew.analysis.diff.compared import compare
+from clew.analysis.diff.candidates import candidates, place_before
+from clew.analysis.diff.compared import Compared, compare
 from clew.analysis.diff.differ import answer, comparable, described
-from clew.analysis.diff.divergence import Diff
+from clew.analysis.diff.divergence import Diff, Divergence
 from clew.analysis.diff.noise import NOISE, Noise, noise_of_runs
 from clew.errors import ClewError
 from clew.replay.calibrating import perturbed_runs
@@ -51,7 +49,7 @@ def diff_models(ref: Any, ref_inputs: Any, new: Any, new_inputs: Any) -> Diff:
     check_enabled("clew.diff_models")
     start = random_state()
     a, b = call_of(ref, ref_inputs, start, "ref"), call_of(new, new_inputs, start, "new")
-    with unchanged([ref, new]):
+    with unchanged([a.module, b.module]):
         precision = precision_of(ref, new)
         if precision is not None:
             found = _in_wide(a, b, precision)
@@ -107,22 +105,32 @@ def _diff(a: Call, b: Call, narrow: str = "") -> tuple[Diff, Run]:
     is_narrow = any(meta.dtype == narrow for run in (run_a, run_b) for meta in run.metas)
     noise = NOISE[narrow] if is_narrow else _noise(a, run_a)
     found = compare(run_a, run_b, None, noise)
-    grafts = Grafts(found, a, b)
-    passed: list[str] = []
-    named = None
-    for place in islice(candidates(found), _CHECKED):
+    first, passed = _confirmed(found, Grafts(found, a, b))
+    return answer(found, first, noise, [*notes, *passed]), run_a
+
+
+def _confirmed(found: Compared, grafts: Grafts) -> tuple[Divergence | None, list[str]]:
+    """Return the first place where runs part and that no graft speaks against, if there is one.
+
+    Also return what was said of places that were passed over: where rounding, which is all that
+    their inputs differ by, becomes a larger error.
+    """
+    passed: dict[str, None] = {}
+    likeliest = None
+    for number, place in enumerate(candidates(found)):
         first = described(found, place)
+        likeliest = likeliest or first
         verdict = grafts.verdict(first)
-        if verdict is None or verdict.is_confirmed:
-            said = [] if verdict is None else [verdict.said]
-            named = replace(first, evidence=(*first.evidence, *said))
-            break
-        passed.append(verdict.said)
-    return answer(found, named, noise, [*notes, *_unique(passed)]), run_a
-
-
-def _unique(said: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(said))
+        if verdict is None:
+            return first, []
+        if verdict.earlier >= 0:
+            first = described(found, place_before(found, verdict.earlier))
+        if verdict.is_confirmed or verdict.earlier >= 0:
+            return replace(first, evidence=(*first.evidence, verdict.said)), []
+        passed[verdict.said] = None
+        if number + 1 >= _CHECKED:
+            return likeliest, list(passed)
+    return None, list(passed)
 
 
 def _noise(call: Call, run: Run) -> Noise | None:
