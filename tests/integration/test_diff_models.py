@@ -161,6 +161,38 @@ def test_a_correct_port_is_the_same_in_any_precision(dtype: torch.dtype) -> None
     assert "F.scaled_dot_product_attention" in first.b.source.text
 
 
+class Placed(nn.Module):
+    """Adds angles of positions, from a table or computed each time."""
+
+    def __init__(self, has_table: bool, speed: float = 1.0) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.speed = speed
+        self.register_buffer("table", self.angles() if has_table else None)
+
+    def angles(self) -> Tensor:
+        return torch.outer(torch.arange(6.0), torch.arange(1.0, WIDTH + 1) * self.speed).sin()
+
+    def forward(self, x: Tensor) -> Tensor:
+        angles = self.angles() if self.table is None else self.table
+        return self.last(torch.tanh(self.first(x) + angles.to(x.dtype)))  # places
+
+
+@pytest.mark.parametrize(("speed", "equal"), [(1.0, True), (1.1, False)])
+def test_a_table_in_bfloat16_of_what_the_reference_computes(speed: float, equal: bool) -> None:
+    torch.manual_seed(0)
+    ref, new = Placed(False), Placed(True, speed)
+    new.load_state_dict({**ref.state_dict(), "table": new.table})
+    x = torch.randn(2, 6, WIDTH)
+    low = torch.bfloat16
+    found = clew.diff_models(ref, (x,), new.to(low), (x.to(low),))
+    assert found.equal == equal, str(found)
+    if found.first is not None:
+        assert found.first.b is not None
+        assert found.first.b.source is not None
+        assert "# places" in found.first.b.source.text
+
+
 def test_code_that_casts_by_itself_is_as_noisy_as_its_dtype() -> None:
     ref, _ = models("")
     port = Port(ref)

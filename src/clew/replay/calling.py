@@ -7,8 +7,10 @@ which gives it a copy of the inputs each time and can be recorded.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -31,10 +33,8 @@ class Call:
 
     def __call__(self) -> object:
         """Call it once; what it writes to its inputs and buffers is lost."""
-        given = _copied(self.inputs)
-        with unchanged([self.module], weights=False):
-            self.start.restore()
-            return self.model(**given) if isinstance(given, dict) else self.model(*given)
+        with self._ready() as call:
+            return call()
 
     @property
     def module(self) -> nn.Module | None:
@@ -44,7 +44,20 @@ class Call:
 
     def run(self, values: str = VALUES) -> Run:
         """Record a call."""
-        return recorded(self, self.module, values)[0]._current_run()
+        # All that is done around the call is done outside the trace.
+        with self._ready() as call:
+            return recorded(call, self.module, values)[0]._current_run()
+
+    @contextmanager
+    def _ready(self) -> Iterator[Callable[[], object]]:
+        """Give what calls the model once, from the same state, which is put back."""
+        given = _copied(self.inputs)
+        call = (
+            partial(self.model, **given) if isinstance(given, dict) else partial(self.model, *given)
+        )
+        with unchanged([self.module], weights=False):
+            self.start.restore()
+            yield call
 
 
 def _copied(inputs: Any) -> Any:

@@ -86,7 +86,7 @@ class Grafts:
             return Verdict(
                 True, f"on a's inputs b's {path} still differs by {error:.0e}: confirmed"
             )
-        was_wrong = any(b.far[v] > b.noise[v] for v in gives)
+        was_wrong = not all(b.right[v] for v in gives)
         if not was_wrong or not any(done.input_errors):
             return None  # what is wrong does not show in the result of this call
         said = f"on a's inputs b's {path} gives a's result to {error:.0e}"
