@@ -78,10 +78,18 @@ GROUPS: dict[str, Callable[[], list[Case]]] = {
         "f32 and bf16, same code", (LLAMA, GPT2, VIT), as_port=False, types=LOWER),
     "f32 and bf16, other code": lambda: bugs_of(
         "f32 and bf16, other code", (LLAMA, GPT2, VIT), as_port=True, types=LOWER),
+    "traces, f32 and bf16, same code": lambda: bugs_of(
+        "traces, f32 and bf16, same code", (LLAMA, GPT2, VIT), as_port=False, types=LOWER,
+        by_traces=True),
+    "traces, f32 and bf16, other code": lambda: bugs_of(
+        "traces, f32 and bf16, other code", (LLAMA, GPT2, VIT), as_port=True, types=LOWER,
+        by_traces=True),
     "clean": lambda: clean("clean"),
     "clean, width 768": lambda: clean("clean, width 768", (LLAMA, BERT), size=REAL),
     "clean, bf16": lambda: clean("clean, bf16", types=LOW),
     "clean, f32 and bf16": lambda: clean("clean, f32 and bf16", types=LOWER),
+    "clean, traces, f32 and bf16": lambda: clean(
+        "clean, traces, f32 and bf16", types=LOWER, by_traces=True),
 }  # fmt: skip
 REFACTORED = "clean, refactored"
 
@@ -119,14 +127,14 @@ def row(group: str, found: list[Outcome]) -> str:
     count, time = len(found), sum(one.seconds for one in found) / max(len(found), 1)
     if found and found[0].is_clean:
         alarms = sum(one.grade == "alarm" for one in found)
-        return f"  {group:26} {count:4} pairs: {alarms} false alarms; {1000 * time:.0f} ms each"
+        return f"  {group:32} {count:4} pairs: {alarms} false alarms; {1000 * time:.0f} ms each"
     within = {EXACT: (EXACT,), NEAR: (EXACT, NEAR), FUNCTION: (EXACT, NEAR, FUNCTION)}
     rates = [
         f"{100 * sum(one.grade in grades for one in found) / max(count, 1):.1f} %"
         for grades in within.values()
     ]
     return (
-        f"  {group:26} {count:4} bugs: exact {rates[0]}, within one op {rates[1]}, "
+        f"  {group:32} {count:4} bugs: exact {rates[0]}, within one op {rates[1]}, "
         f"function {rates[2]}; {1000 * time:.0f} ms each"
     )
 

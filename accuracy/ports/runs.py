@@ -25,7 +25,8 @@ class Case:
     """A pair of runs: a clean reference, and its copy or port with bugs in some layers.
 
     The first of `bugs` is the one that is run first, so the one to be named. Without bugs the pair
-    is clean. `types` are the dtypes of both.
+    is clean. `types` are the dtypes of both; if they differ, the models are compared, or
+    only their traces if `by_traces` says so.
     """
 
     group: str
@@ -34,6 +35,7 @@ class Case:
     size: Size = SMALL
     as_port: bool = False
     types: tuple[torch.dtype, torch.dtype] = (torch.float32, torch.float32)
+    by_traces: bool = False
 
     @property
     def name(self) -> str:
@@ -64,7 +66,7 @@ def outcome(case: Case) -> Outcome:
     model = one.copy(clean, case.size, faults, as_port=case.as_port).to(case.types[1])
     trace_b, result_b = run(model, one.inputs(), case.types[1])
     far = effect(result_a, result_b)
-    if case.types[0] == case.types[1]:
+    if case.by_traces or case.types[0] == case.types[1]:
         answer, seconds = asked(trace_a, trace_b)
     else:
         answer, seconds = asked_of_models(case, clean, model)

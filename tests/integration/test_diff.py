@@ -271,6 +271,17 @@ def test_elements_are_compared_where_the_data_was_kept(
                for said in first.evidence)  # fmt: skip
 
 
+def test_rounding_that_accumulates_is_no_difference(reference: tuple[Model, clew.Trace]) -> None:
+    model, trace = reference
+    found = clew.diff(trace, recorded(faulty(model, "").to(torch.bfloat16)))
+    assert found.equal, str(found)
+    assert any(note.startswith("a is in float32, b in bfloat16: ") for note in found.notes)
+    first = clew.diff(trace, recorded(faulty(model, "scale").to(torch.bfloat16))).first
+    assert first is not None
+    assert first.b is not None
+    assert (first.b.name, first.b.module) == ("aten.mul.Tensor", "blocks.1.attention")
+
+
 def test_modules_are_renamed_by_a_map(reference: tuple[Model, clew.Trace]) -> None:
     model, trace = reference
     wrapped = nn.ModuleDict({"net": faulty(model, "scale")})

@@ -161,6 +161,38 @@ def test_a_correct_port_is_the_same_in_any_precision(dtype: torch.dtype) -> None
     assert "F.scaled_dot_product_attention" in first.b.source.text
 
 
+class Placed(nn.Module):
+    """Adds angles of positions, from a table or computed each time."""
+
+    def __init__(self, has_table: bool, speed: float = 1.0) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.speed = speed
+        self.register_buffer("table", self.angles() if has_table else None)
+
+    def angles(self) -> Tensor:
+        return torch.outer(torch.arange(6.0), torch.arange(1.0, WIDTH + 1) * self.speed).sin()
+
+    def forward(self, x: Tensor) -> Tensor:
+        angles = self.angles() if self.table is None else self.table
+        return self.last(torch.tanh(self.first(x) + angles.to(x.dtype)))  # places
+
+
+@pytest.mark.parametrize(("speed", "equal"), [(1.0, True), (1.1, False)])
+def test_a_table_in_bfloat16_of_what_the_reference_computes(speed: float, equal: bool) -> None:
+    torch.manual_seed(0)
+    ref, new = Placed(False), Placed(True, speed)
+    new.load_state_dict({**ref.state_dict(), "table": new.table})
+    x = torch.randn(2, 6, WIDTH)
+    low = torch.bfloat16
+    found = clew.diff_models(ref, (x,), new.to(low), (x.to(low),))
+    assert found.equal == equal, str(found)
+    if found.first is not None:
+        assert found.first.b is not None
+        assert found.first.b.source is not None
+        assert "# places" in found.first.b.source.text
+
+
 def test_code_that_casts_by_itself_is_as_noisy_as_its_dtype() -> None:
     ref, _ = models("")
     port = Port(ref)
@@ -221,6 +253,34 @@ def test_an_error_that_comes_from_before_is_no_fault_of_a_module() -> None:
                for said in found.notes)  # fmt: skip
 
 
+class Shuffled(nn.Module):
+    """Turns half of its channels around between two parts, or all."""
+
+    def __init__(self, fault: bool) -> None:
+        super().__init__()
+        self.first, self.norm, self.fault = nn.Linear(8, 8), nn.LayerNorm(8), fault
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.tanh(self.first(x))
+        y = y.flip(-1) if self.fault else y  # turned around
+        return self.norm(y)
+
+
+def test_an_input_in_another_order_is_traced_to_what_ordered_it() -> None:
+    torch.manual_seed(0)
+    ref, new = Shuffled(False), Shuffled(True)
+    new.load_state_dict(ref.state_dict())
+    with torch.no_grad():
+        for model in (ref, new):
+            model.norm.weight.copy_(torch.arange(8.0))
+    x = torch.randn(5, 8)
+    first = clew.diff_models(ref, (x,), new, (x,)).first
+    assert first is not None
+    assert first.b is not None
+    assert first.b.source is not None
+    assert "# turned around" in first.b.source.text
+
+
 def test_functions_are_compared_too_and_may_write_to_their_inputs() -> None:
     x = torch.arange(12.0).view(3, 4)
 
@@ -236,6 +296,28 @@ def test_functions_are_compared_too_and_may_write_to_their_inputs() -> None:
     assert first.b is not None
     assert first.b.name == "aten.cos.default"
     assert torch.equal(x, torch.arange(12.0).view(3, 4))
+
+
+def test_methods_and_caches_are_run_from_the_same_state() -> None:
+    torch.manual_seed(0)
+    model = Model().eval()
+
+    class Grown:
+        """An object that each call changes."""
+
+        def __init__(self) -> None:
+            self.kept = [torch.ones(1, WIDTH)]
+
+    def call(tokens: Tensor, grown: Grown) -> Tensor:
+        grown.kept.append(model.embed(tokens)[0, :1] + len(grown.kept))
+        return torch.cat(grown.kept)
+
+    grown = Grown()
+    assert clew.diff_models(call, (TOKENS, grown), call, (TOKENS, grown)).equal
+    assert len(grown.kept) == 1
+    before = state(model)
+    assert clew.diff_models(model.forward, (TOKENS,), model, (TOKENS,)).equal
+    assert all(map(is_same, before, state(model)))
 
 
 @pytest.mark.parametrize(
@@ -277,9 +359,13 @@ def test_a_graft_gives_a_module_other_inputs_and_leaves_the_model() -> None:
     model = Careful()
     x, path = torch.randn(2, 6, WIDTH), "inner.blocks.1.mixer"
     call = Call(model, (TOKENS,), random_state())
-    results = graft(call, path, 0, [x])
-    assert results is not None
-    assert torch.equal(results[0], model.get_submodule(path)(x))
+    found = graft(call, path, 0, [x])
+    assert found is not None
+    assert torch.equal(found.results[0], model.get_submodule(path)(x))
+    assert found.input_errors[0] > 0.5
+    found = graft(call, path, 0, [None])
+    assert found is not None
+    assert found.input_errors == [0]
     assert graft(call, path, 1, [x]) is None
     assert graft(call, path, 0, [x, x]) is None
     assert hooks(model) == []

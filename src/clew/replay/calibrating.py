@@ -34,16 +34,18 @@ def calibrate(fn: Callable[[], object], n: int = 3, model: nn.Module | None = No
     if model is not None and not isinstance(model, nn.Module):
         raise ClewError(f"calibrate(model=...) takes a torch module, not {type(model).__name__}")
     runs = [_repeat(fn, model) for _ in range(n)]
-    return noise_of_runs(runs, perturbed_runs(fn, model, n) if model is not None else ())
+    if model is None:
+        return noise_of_runs(runs)
+    return noise_of_runs(runs, perturbed_runs(lambda: run_of(fn, model), model, n))
 
 
-def perturbed_runs(fn: Callable[[], object], model: nn.Module, n: int) -> list[Run]:
+def perturbed_runs(record: Callable[[], Run], model: nn.Module, n: int) -> list[Run]:
     """Record runs with perturbed weights, which are put back; none if nothing can be moved."""
     found = []
     for seed in range(n):
         with unchanged([model]):
             if perturb(model, seed):
-                found.append(run_of(fn, model))
+                found.append(record())
     return found
 
 

@@ -76,6 +76,8 @@ def cast_copy(
     narrower = _FLOATS[_FLOATS.index(dtype) + 1 :]
     memo: dict[int, Any] = {id(known): dtype for known in narrower}
     for tensor in _tensors_of(model):
+        if id(tensor) in memo:
+            continue
         if _is_cast(tensor):
             rounded = through if buffers or id(tensor) in parameters else None
             memo[id(tensor)] = _as_before(_cast(tensor, dtype, rounded), tensor)
@@ -86,6 +88,11 @@ def cast_copy(
     except Exception:  # whatever the attributes of a module raise
         return None
     return found
+
+
+def floats_of(model: nn.Module) -> list[Tensor]:
+    """Return all tensors of floating point numbers that a module has, each once."""
+    return list({id(one): one for one in _tensors_of(model) if _is_cast(one)}.values())
 
 
 def _tensors_of(model: nn.Module) -> Iterable[Tensor]:

@@ -31,10 +31,14 @@ from clew.run.run import Run
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a graft showed: whether the module is to blame, and the sentence that says so."""
+    """What a graft showed: whether the module is to blame, and the sentence that says so.
+
+    `earlier` is a value that the module took and that differs beyond noise, -1 if there is none.
+    """
 
     is_confirmed: bool
     said: str
+    earlier: int = -1
 
 
 class Grafts:
@@ -74,19 +78,24 @@ class Grafts:
         takes, gives = _floats(run, row, IN), _floats(run, row, OUT)
         if path is None or not gives or not all(b.right[v] for v in takes):
             return None
-        results = graft(self._call_b, path, int(run.call[row]), [self._of_a(v) for v in takes])
-        error = None if not results else self._error(row, results)
-        if error is None:
+        done = graft(self._call_b, path, int(run.call[row]), [self._of_a(v) for v in takes])
+        error = None if done is None or not done.results else self._error(row, done.results)
+        if done is None or error is None:
             return None
         if error > max(float(b.noise[v]) for v in gives):
             return Verdict(
                 True, f"on a's inputs b's {path} still differs by {error:.0e}: confirmed"
             )
-        was_wrong = any(b.far[v] > b.noise[v] for v in gives)
-        if not was_wrong or all(b.far[v] == 0 for v in takes):
+        was_wrong = not all(b.right[v] for v in gives)
+        if not was_wrong or not any(done.input_errors):
             return None  # what is wrong does not show in the result of this call
         said = f"on a's inputs b's {path} gives a's result to {error:.0e}"
-        return Verdict(False, f"{said}: the error comes from before it")
+        earlier = [
+            value
+            for value, apart in zip(takes, done.input_errors, strict=True)
+            if apart > b.noise[value] and b.graph.maker[value] >= 0
+        ]
+        return Verdict(False, f"{said}: the error comes from before it", *earlier[:1])
 
     def _error(self, row: int, results: list[Tensor]) -> float | None:
         """Return how far results are from those of the same call of `a`, or from any of its values.

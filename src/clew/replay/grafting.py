@@ -8,6 +8,7 @@ should be.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
 
@@ -25,6 +26,14 @@ class _Finished(BaseException):
     """Leave the model: the module has returned. Programs that catch Exception do not catch it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Grafted:
+    """What a module returned, and how far each of its own inputs was from the one it was given."""
+
+    results: list[Tensor]
+    input_errors: list[float]
+
+
 class _Graft:
     """The hooks of one graft: they replace the inputs of one call of a module."""
 
@@ -32,7 +41,8 @@ class _Graft:
         self._left = number
         self._given = given
         self._is_on = False
-        self.results: list[Tensor] | None = None
+        self._errors: list[float] = []
+        self.found: Grafted | None = None
 
     def before(self, _: nn.Module, args: Any, kwargs: Any) -> Any:
         self._left -= 1
@@ -48,17 +58,17 @@ class _Graft:
             if turned is None:
                 raise _Finished
             placed[id(tensor)] = turned.to(tensor.device, tensor.dtype)
+            self._errors.append(error_of(tensor, turned))
         return changed((args, kwargs), lambda tensor: placed.get(id(tensor), tensor))
 
     def after(self, _: nn.Module, args: Any, output: Any) -> None:
         if self._is_on:
-            self.results = [one.detach().clone() for one in floats_in(output)]
+            results = [one.detach().clone() for one in floats_in(output)]
+            self.found = Grafted(results, self._errors)
             raise _Finished
 
 
-def graft(
-    call: Call, path: str, number: int, given: Sequence[Tensor | None]
-) -> list[Tensor] | None:
+def graft(call: Call, path: str, number: int, given: Sequence[Tensor | None]) -> Grafted | None:
     """Return what the module returns in its call of this number, given these tensors.
 
     `given` has one for each tensor of floating point numbers among its arguments, None for what is
@@ -79,7 +89,7 @@ def graft(
     finally:
         for hook in hooks:
             hook.remove()
-    return one.results
+    return one.found
 
 
 def arranged(tensor: Tensor, like: Tensor) -> Tensor | None:

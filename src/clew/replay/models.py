@@ -8,27 +8,27 @@ does not hide what is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
-from itertools import islice
+from functools import partial
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from clew.analysis.diff.candidates import candidates
-from clew.analysis.diff.compared import compare
+from clew.analysis.diff.candidates import candidates, place_before
+from clew.analysis.diff.compared import Compared, compare
 from clew.analysis.diff.differ import answer, comparable, described
-from clew.analysis.diff.divergence import Diff
+from clew.analysis.diff.divergence import Diff, Divergence
 from clew.analysis.diff.noise import NOISE, Noise, noise_of_runs
 from clew.errors import ClewError
 from clew.replay.calibrating import perturbed_runs
 from clew.replay.calling import Call, call_of
-from clew.replay.casting import Precision, cast_copy, precision_of
+from clew.replay.casting import Precision, cast_copy, floats_of, precision_of
 from clew.replay.confirming import Grafts
 from clew.replay.model_state import unchanged
 from clew.replay.random_state import random_state
 from clew.replay.recording import check_enabled
 from clew.replay.rounding import rounding_divergence
+from clew.replay.tables import merged, table_noise
 from clew.run.run import Run
 
 # So many places are checked before the first is named although a graft speaks against it.
@@ -51,7 +51,7 @@ def diff_models(ref: Any, ref_inputs: Any, new: Any, new_inputs: Any) -> Diff:
     check_enabled("clew.diff_models")
     start = random_state()
     a, b = call_of(ref, ref_inputs, start, "ref"), call_of(new, new_inputs, start, "new")
-    with unchanged([ref, new]):
+    with unchanged([a.module, b.module]):
         precision = precision_of(ref, new)
         if precision is not None:
             found = _in_wide(a, b, precision)
@@ -61,30 +61,56 @@ def diff_models(ref: Any, ref_inputs: Any, new: Any, new_inputs: Any) -> Diff:
 
 
 def _in_wide(a: Call, b: Call, precision: Precision) -> Diff | None:
-    """Compare copies that compute in a wide dtype; None if one cannot be made or cannot run.
-
-    What one of them keeps as a buffer the other may compute, so parameters alone are rounded if the
-    copies differ otherwise. If these agree in both, it remains to see what is lost by rounding.
-    """
-    best: tuple[Diff, Run] | None = None
-    has_buffers = any(b.is_floating_point() for call in (a, b) for b in _buffers(call))
-    for buffers in (True, False) if has_buffers else (True,):
-        pair = [_wide(call, precision, buffers) for call in (a, b)]
-        if pair[0] is None or pair[1] is None:
-            return None
-        try:
-            found = _diff(pair[0], pair[1], str(precision))
-        except (RuntimeError, TypeError):  # a dtype that is written in the code of the model
-            return None
-        if best is None or found[0].equal or found[0].matched.b > best[0].matched.b:
-            best = found
-        if found[0].equal:
-            break
-    assert best is not None
+    """Compare copies that compute in a wide dtype; None if one cannot be made or cannot run."""
+    try:
+        best = _best_in_wide(a, b, precision)
+    except (RuntimeError, TypeError):  # a dtype that is written in the code of the model
+        return None
+    if best is None:
+        return None
     diff, run = best
     note = f"compared in {str(precision.wide).removeprefix('torch.')}, with weights of {precision}"
     diff = replace(diff, notes=(note, *diff.notes))
     return rounding_divergence(a, b, precision, diff, run) if diff.equal else diff
+
+
+def _best_in_wide(a: Call, b: Call, precision: Precision) -> tuple[Diff, Run] | None:
+    """Compare copies in the ways that what is no parameter can be rounded, until they agree.
+
+    What one model keeps as a table the other may compute. So either both round their tables, or
+    none does, or those that only `b` has are as noisy as rounding makes them.
+    """
+    best: tuple[Diff, Run] | None = None
+    for tables, is_noisy in ((True, False), (False, False), (True, True)):
+        if best is not None and not any(_has_tables(call) for call in (a, b)):
+            break
+        wide_a, wide_b = (_wide(call, precision, tables) for call in (a, b))
+        if wide_a is None or wide_b is None:
+            return None
+        more = None
+        if is_noisy:
+            again = partial(_wide, b, precision, True)
+            more = table_noise(wide_a, wide_b, precision, again)
+            if more is None:
+                break
+        found = _diff(wide_a, wide_b, str(precision), more)
+        if best is None or found[0].equal or (not is_noisy and _is_better(found[0], best[0])):
+            best = found
+        if found[0].equal:
+            break
+    return best
+
+
+def _is_better(found: Diff, other: Diff) -> bool:
+    return found.matched.b > other.matched.b
+
+
+def _has_tables(call: Call) -> bool:
+    """Return whether a model has tensors that are no parameters."""
+    if call.module is None:
+        return False
+    weights = {id(one) for one in call.module.parameters()}
+    return any(id(one) not in weights for one in floats_of(call.module))
 
 
 def _wide(call: Call, precision: Precision, buffers: bool) -> Call | None:
@@ -93,41 +119,51 @@ def _wide(call: Call, precision: Precision, buffers: bool) -> Call | None:
     return None if copied is None else replace(call, model=copied, inputs=precision.of(call.inputs))
 
 
-def _buffers(call: Call) -> list[Tensor]:
-    return [] if call.module is None else list(call.module.buffers())
-
-
-def _diff(a: Call, b: Call, narrow: str = "") -> tuple[Diff, Run]:
+def _diff(a: Call, b: Call, narrow: str = "", more: Noise | None = None) -> tuple[Diff, Run]:
     """Record both, measure the noise of the first, compare; return that, and the run of the first.
 
     A place where a graft shows that the error comes from before it is passed over. Values of the
-    dtype `narrow`, to which the code of a model casts, make everything as noisy as they are.
+    dtype `narrow`, to which the code of a model casts, make everything as noisy as they are. `more`
+    is noise of values of the second run.
     """
     run_a, run_b, notes = comparable(a.run(), b.run())
     is_narrow = any(meta.dtype == narrow for run in (run_a, run_b) for meta in run.metas)
-    noise = NOISE[narrow] if is_narrow else _noise(a, run_a)
+    if is_narrow:
+        noise: Noise | float | None = NOISE[narrow]
+    else:
+        noise = _noise(a, run_a) if more is None else merged(_noise(a, run_a), more)
     found = compare(run_a, run_b, None, noise)
-    grafts = Grafts(found, a, b)
-    passed: list[str] = []
-    named = None
-    for place in islice(candidates(found), _CHECKED):
+    first, passed = _confirmed(found, Grafts(found, a, b))
+    return answer(found, first, noise, [*notes, *passed]), run_a
+
+
+def _confirmed(found: Compared, grafts: Grafts) -> tuple[Divergence | None, list[str]]:
+    """Return the first place where runs part and that no graft speaks against, if there is one.
+
+    Also return what was said of places that were passed over: where rounding, which is all that
+    their inputs differ by, becomes a larger error.
+    """
+    passed: dict[str, None] = {}
+    likeliest = None
+    for number, place in enumerate(candidates(found)):
         first = described(found, place)
+        likeliest = likeliest or first
         verdict = grafts.verdict(first)
-        if verdict is None or verdict.is_confirmed:
-            said = [] if verdict is None else [verdict.said]
-            named = replace(first, evidence=(*first.evidence, *said))
-            break
-        passed.append(verdict.said)
-    return answer(found, named, noise, [*notes, *_unique(passed)]), run_a
-
-
-def _unique(said: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(said))
+        if verdict is None:
+            return first, []
+        if verdict.earlier >= 0:
+            first = described(found, place_before(found, verdict.earlier))
+        if verdict.is_confirmed or verdict.earlier >= 0:
+            return replace(first, evidence=(*first.evidence, verdict.said)), []
+        passed[verdict.said] = None
+        if number + 1 >= _CHECKED:
+            return likeliest, list(passed)
+    return None, list(passed)
 
 
 def _noise(call: Call, run: Run) -> Noise | None:
     """Measure the noise of a call that was recorded; None if there is nothing to measure."""
-    moved = [] if call.module is None else perturbed_runs(call, call.module, _PERTURBED)
+    moved = [] if call.module is None else perturbed_runs(call.run, call.module, _PERTURBED)
     try:
         return noise_of_runs([run, call.run()], moved)
     except ClewError:  # no op returned numbers

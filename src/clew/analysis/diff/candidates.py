@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clew.analysis.diff.compared import Compared
-from clew.analysis.diff.parting import WRONG, PartingPlace, first_parting
+from clew.analysis.diff.parting import EXTRA, WRONG, PartingPlace, first_parting
 
 
 def candidates(found: Compared) -> Iterator[PartingPlace]:
@@ -26,3 +26,20 @@ def candidates(found: Compared) -> Iterator[PartingPlace]:
         wrong = [v for v in graph.gives[op] if known[v] and not right[v]]
         if wrong:
             yield PartingPlace(WRONG, int(found.pairs[op]), op, wrong[0], of_a=False)
+
+
+def place_before(found: Compared, value: int) -> PartingPlace:
+    """Go back from a value of `b` that differs to the op that took only what agrees."""
+    half = found.b
+    while True:
+        op = int(half.graph.maker[value])
+        off = [
+            v
+            for v in half.graph.takes[op]
+            if half.far[v] > half.noise[v] and half.graph.maker[v] >= 0
+        ]
+        if not off:
+            break
+        value = off[0]
+    op_a = int(found.pairs[op])
+    return PartingPlace(WRONG if op_a >= 0 else EXTRA, op_a, op, value, of_a=False)

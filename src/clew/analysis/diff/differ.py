@@ -14,7 +14,8 @@ from clew.analysis.diff.compared import Compared, Half, compare
 from clew.analysis.diff.distance import distances
 from clew.analysis.diff.divergence import Diff, Divergence, Matched, ModuleError
 from clew.analysis.diff.evidence import evidence_of, silent_changes, suspects_of
-from clew.analysis.diff.noise import NOISE, Noise
+from clew.analysis.diff.jumps import CROSS_NOISE, first_jump, precisions
+from clew.analysis.diff.noise import NOISE, ROUNDING, Noise
 from clew.analysis.diff.parting import PartingPlace, first_parting
 from clew.analysis.diff.renaming import renaming
 from clew.errors import ClewError
@@ -34,10 +35,30 @@ def diff_runs(
 ) -> Diff:
     """Compare the first rank that both runs have; raise ClewError if one has nothing to compare."""
     a, b, notes = comparable(a, b)
-    found = compare(a, b, renaming(names) if names else None, tolerance)
-    parting = first_parting(found)
+    rename = renaming(names) if names else None
+    found = compare(a, b, rename, tolerance)
+    across = precisions(found.a.graph, found.b.graph) if tolerance is None else None
+    if across is None:
+        parting = first_parting(found)
+    else:
+        tolerance = CROSS_NOISE
+        found = compare(a, b, rename, tolerance)
+        parting = _across(found, across)
+        notes.append(
+            f"a is in {across[0]}, b in {across[1]}: only what adds far more than rounding is "
+            "named; clew.diff_models compares models of two precisions without that"
+        )
     first = None if parting is None else described(found, parting)
     return answer(found, first, tolerance, notes)
+
+
+def _across(found: Compared, dtypes: tuple[str, str]) -> PartingPlace | None:
+    """Return where runs of two precisions part; in other code, whose ops have no partners, by what
+    comes out.
+    """
+    if not (found.pairs >= 0).any():
+        return first_parting(found)
+    return first_jump(found, max(dtypes, key=ROUNDING.__getitem__))
 
 
 def answer(
