@@ -17,7 +17,7 @@ import numpy as np
 from clew.analysis.diff.distance import Floats, ValueFacts, distances, facts_of, permuted
 from clew.analysis.diff.flow_graph import Flags, FlowGraph
 from clew.analysis.diff.pairing import Rename, pair_ops
-from clew.analysis.diff.value_matching import match
+from clew.analysis.diff.value_matching import disordered, match
 from clew.events.columns import Ints
 from clew.run.run import Run
 
@@ -86,11 +86,12 @@ def _half(
     far[there] = distances(other_facts, partner[there], facts, there)
     shuffled = permuted(other_facts, partner[there], facts, there)
     far[there[shuffled & _same_shapes(other, partner[there], mine, there)]] = np.inf
-    equal = match(other_facts, facts, other_noise, noise)
+    equal = match(other_facts, facts, other_noise, noise, wanted=partner < 0)
     alone = (partner < 0) & (equal >= 0)
     partner = np.where(alone, equal, partner)
     numbers = np.flatnonzero(alone)
     far[numbers] = distances(other_facts, equal[numbers], facts, numbers)
+    far[disordered(mine, facts, other_facts, partner, numbers)] = np.inf
     # The noise of a pair is that of the noisier: float32 against bfloat16.
     noise = np.where(partner >= 0, np.maximum(noise, other_noise[partner]), noise)
     floor = _per_dtype(mine, _ROUNDING)

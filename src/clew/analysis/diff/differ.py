@@ -14,6 +14,7 @@ from clew.analysis.diff.compared import NOISE, Compared, Half, compare
 from clew.analysis.diff.distance import distances
 from clew.analysis.diff.divergence import Diff, Divergence, Matched, ModuleError
 from clew.analysis.diff.evidence import evidence_of, silent_changes, suspects_of
+from clew.analysis.diff.orders import level_notes
 from clew.analysis.diff.parting import PartingPlace, first_parting
 from clew.analysis.diff.renaming import renaming
 from clew.errors import ClewError
@@ -36,7 +37,7 @@ def diff_runs(
     found = compare(a, b, renaming(names) if names else None, tolerance)
     matched = Matched(_matched(found.a), _matched(found.b))
     parting = first_parting(found)
-    notes += _said_of_values(found)
+    notes += _said_of_values(found) or level_notes(a, b)
     notes += [f"though {said}" for said in silent_changes(found)] if parting is None else []
     if min(matched.a, matched.b) < _FEW:
         notes.append(
