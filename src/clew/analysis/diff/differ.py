@@ -79,7 +79,8 @@ def _said_of_values(found: Compared) -> list[str]:
         return []
     who = " and ".join(lacking)
     return [
-        f"{who} has no statistics of values, so only ops were compared; record with values='stats'"
+        f"{who} has no statistics of values, so only ops were compared; record with "
+        "values='fingerprint'"
     ]
 
 
