@@ -11,7 +11,7 @@ from clew import Trace
 from clew.run.event import Event
 
 # How traces are recorded that are to be compared.
-VALUES = "stats"
+VALUES = "fingerprint"
 
 # Kind, and the events of both runs.
 Answer = tuple[str, Event | None, Event | None]

@@ -391,7 +391,8 @@ def diff(
 ) -> Diff:
     """Compare two traces, or saved ones by their paths; `print` shows where they part first.
 
-    Both need `values="stats"` or more. `a` is the reference. `map` gives modules of `b` the names
+    Record both with `values="fingerprint"`; with `"stats"` another order of elements goes unnoticed
+    until it changes a result. `a` is the reference. `map` gives modules of `b` the names
     of `a`: `{"model.layers.*": "transformer.h.*"}`. `tol` is the relative error of an element that
     counts as rounding, or a `Noise` of `clew.calibrate` or `clew.noise_of`; by default it depends
     on the dtype:

@@ -37,7 +37,7 @@ def nothing_left_behind() -> Iterator[None]:
     ("options", "message"),
     [
         ({"level": "op"}, r"level='op' is not one of 'values', 'modules', 'ops'"),
-        ({"values": "all"}, r"values='all' is not one of 'meta', 'stats', 'full'"),
+        ({"values": "all"}, r"values='all' is not one of 'meta', 'stats', 'fingerprint', 'full'"),
         ({"compiled": "no"}, r"compiled='no' is not one of 'opaque', 'eager'"),
         ({"level": None}, r"level=None is not one of"),
         ({"capture": 3}, r"capture=3: give addresses such as 'layers.0:in', one or a list"),

@@ -488,7 +488,7 @@ def test_options_survive_the_way_into_the_program() -> None:
     ("table", "said"),
     [
         ("vaules = 'stats'", r"\[tool.clew\] vaules is not an option .*nearest is values"),
-        ("values = 'some'", r"\[tool.clew\] values = 'some' is not one of meta, stats, full"),
+        ("values = 'some'", r"values = 'some' is not one of meta, stats, fingerprint, full"),
         ("all = 1", r"\[tool.clew\] all = 1: give true or false"),
         ("capture = 3", r"\[tool.clew\] capture = 3: give a text, or a list"),
         ("capture = 'a..b'", r"\[tool.clew\] capture: cannot read the address"),

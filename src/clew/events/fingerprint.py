@@ -199,7 +199,7 @@ def _binned(line: Floats, block: int) -> Floats:
     return np.asarray(np.add.reduceat(line, np.arange(0, len(line), block)))
 
 
-def unpacked(packed: bytes, stats: Mapping[str, Any]) -> Fingerprint:
+def unpacked(packed: bytes | Floats, stats: Mapping[str, Any]) -> Fingerprint:
     """Return a fingerprint from its packed form and the statistics of the same numbers.
 
     Raise ValueError if it is none.

@@ -17,7 +17,7 @@ from clew.session import trace
 from clew.traces import Trace
 
 # What is kept of each value: enough to tell values apart and to match them.
-VALUES = "stats"
+VALUES = "fingerprint"
 
 
 def recorded(

@@ -10,7 +10,7 @@ from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from clew.errors import BadTrace, ClewError, NotRecorded
-from clew.events.fingerprint import Fingerprint, fingerprint_of, unpacked
+from clew.events.fingerprint import Fingerprint, packed_fingerprint, unpacked
 from clew.events.model import Stats
 from clew.events.notebook_port import Shown
 from clew.events.tensor_text import is_python, numbers_text, tensor_text
@@ -274,13 +274,21 @@ def stats_of(kept: Kept) -> Stats | None:
     )
 
 
-def fingerprint_in(kept: Kept) -> Fingerprint | None:
-    """Return the fingerprint of a value: the recorded one, else one of its data, else None."""
+def packed_in(kept: Kept) -> bytes | None:
+    """Return the packed fingerprint of a value: the recorded one, else one of its data."""
     mark = kept.fingerprint
     packed = mark() if callable(mark) else mark
     if packed is None:
         numbers = numbers_in(kept)
-        return None if numbers is None else fingerprint_of(numbers)
+        packed = None if numbers is None else packed_fingerprint(numbers)
+    return packed
+
+
+def fingerprint_in(kept: Kept) -> Fingerprint | None:
+    """Return the fingerprint of a value: the recorded one, else one of its data, else None."""
+    packed = packed_in(kept)
+    if packed is None:
+        return None
     try:
         return unpacked(packed, kept.stats or {})
     except ValueError as broken:

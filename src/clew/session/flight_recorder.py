@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from clew.errors import ClewError, MissingDependency, warn
 from clew.events.model import Data, Gap
+from clew.events.vocabulary import VALUES
 from clew.program_errors import add_note, error_text
 from clew.request.limits import Limits
 from clew.request.request import Request, is_disabled, models_of, request_of
@@ -97,10 +98,10 @@ def recorder(
         raise ClewError(f"most_dumps={most_dumps!r}: give the number of traces, 0 or more")
     if then not in (None, "ops"):
         raise ClewError(f"then={then!r} is not one of None, 'ops'")
-    if level not in ("modules", "ops") or values not in ("stats", "full"):
+    if level not in ("modules", "ops") or values not in VALUES[1:]:
         raise ClewError(
             f"level={level!r}, values={values!r}: a recorder needs level 'modules' or 'ops', and "
-            "values 'stats' or 'full'"
+            "values 'stats', 'fingerprint' or 'full'"
         )
     if not isinstance(out, str | os.PathLike):
         raise ClewError(f"out={out!r}: give a folder for the traces that are written")

@@ -99,9 +99,10 @@ def trace(
 
     `model` says whose names the addresses use: a module, a dict of name to module, or None to
     name each outermost module by its class. `level` is `"ops"`, `"modules"`, or `"values"` for the
-    values of addresses alone, without calls. `values` is `"meta"`, `"stats"` or `"full"`;
-    `capture` lists addresses kept in full whatever it says. An address that names a rank
-    (`"fc@1"`) is for the process of that rank alone, here, in `watch` and in `callbacks`.
+    values of addresses alone, without calls. `values` is `"meta"`, `"stats"`, `"fingerprint"` (for
+    `clew.diff`: sums along each axis too) or `"full"`; `capture` lists addresses kept in full
+    whatever it says. An address that names a rank (`"fc@1"`) is for the process of that rank alone,
+    here, in `watch` and in `callbacks`.
     `watch` names variables to follow through every function of the program that runs.
     `callbacks` maps addresses to `Callbacks`: what to keep of their values, or to make of them.
     `gather=N` brings the values of both to rank 0 every N steps, while the program runs.

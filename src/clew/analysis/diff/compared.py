@@ -17,7 +17,7 @@ from clew.analysis.diff.distance import Floats, ValueFacts, distances, facts_of,
 from clew.analysis.diff.flow_graph import Flags, FlowGraph
 from clew.analysis.diff.noise import ROUNDING, Noise, levels_of, per_dtype
 from clew.analysis.diff.pairing import Rename, pair_ops
-from clew.analysis.diff.value_matching import match
+from clew.analysis.diff.value_matching import disordered, match
 from clew.events.columns import Ints
 from clew.run.run import Run
 
@@ -91,12 +91,14 @@ def _half(
     far[rewired] = np.inf
     # What is noisier than this could be the value of anything.
     equal = match(
-        other_facts, facts, np.minimum(other_noise, _MOST_NOISE), np.minimum(noise, _MOST_NOISE)
-    )
+        other_facts, facts, np.minimum(other_noise, _MOST_NOISE), np.minimum(noise, _MOST_NOISE),
+        wanted=partner < 0,
+    )  # fmt: skip
     alone = (partner < 0) & (equal >= 0)
     partner = np.where(alone, equal, partner)
     numbers = np.flatnonzero(alone)
     far[numbers] = distances(other_facts, equal[numbers], facts, numbers)
+    far[disordered(mine, facts, other_facts, partner, numbers)] = np.inf
     floor, other_floor = per_dtype(mine, ROUNDING), per_dtype(other, ROUNDING)
     # Code that was not measured has the noise of its partner, if that was and is as precise.
     takes_theirs = other_measured[partner] & ~measured & (floor == other_floor[partner])

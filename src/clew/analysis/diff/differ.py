@@ -16,6 +16,7 @@ from clew.analysis.diff.divergence import Diff, Divergence, Matched, ModuleError
 from clew.analysis.diff.evidence import evidence_of, silent_changes, suspects_of
 from clew.analysis.diff.jumps import CROSS_NOISE, first_jump, precisions
 from clew.analysis.diff.noise import NOISE, ROUNDING, Noise
+from clew.analysis.diff.orders import level_notes
 from clew.analysis.diff.parting import PartingPlace, first_parting
 from clew.analysis.diff.renaming import renaming
 from clew.errors import ClewError
@@ -69,7 +70,8 @@ def answer(
 ) -> Diff:
     """Return what was found as a `Diff`, with all that is to be said of the values."""
     matched = Matched(_matched(found.a), _matched(found.b))
-    said = [*notes, *_said_of_values(found)]
+    levels = _said_of_values(found) or level_notes(found.a.graph.run, found.b.graph.run)
+    said = [*notes, *levels]
     said += [f"though {one}" for one in silent_changes(found)] if first is None else []
     said += [str(tolerance)] if isinstance(tolerance, Noise) else []
     if min(matched.a, matched.b) < _FEW:
@@ -110,7 +112,8 @@ def _said_of_values(found: Compared) -> list[str]:
         return []
     who = " and ".join(lacking)
     return [
-        f"{who} has no statistics of values, so only ops were compared; record with values='stats'"
+        f"{who} has no statistics of values, so only ops were compared; record with "
+        "values='fingerprint'"
     ]
 
 

@@ -2,7 +2,8 @@
 
 Input: statistics and digests of both runs. Output: for each pair an estimate of the relative error
 of an element, 0 for equal digests, infinite for values that cannot be the same. Statistics forgive
-the order of elements; `permuted` says when that is all that differs.
+the order of elements; `permuted` says when that is all that differs, as far as digests and, where
+there are any, fingerprints tell.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clew.analysis.diff.flow_graph import Flags, FlowGraph
+from clew.analysis.diff.orders import Order, Orders, order_of
 from clew.events.columns import Ints
 
 Floats = NDArray[np.float64]
 
 # Sums of equal elements in another order differ by this much, rounding of elements by far more.
 SAME_ELEMENTS = 1e-12
+# Values that differ by more than this are not the same in another order.
+_NEAR = 1e-2
 # Fewer elements than this agree by chance.
 _FEWEST = 6
 # What the other elements of a tensor add to its sums if a single number outweighs them.
@@ -38,6 +42,7 @@ class ValueFacts:
     high: Floats
     digest: Ints
     exact: Flags
+    orders: Orders
 
     @property
     def known(self) -> Flags:
@@ -84,6 +89,7 @@ def _facts(graph: FlowGraph, codes: dict[str, int]) -> ValueFacts:
         np.nan_to_num(stats["max"]),
         np.array(digest, dtype=np.int64),
         exact,
+        Orders(graph.run),
     )
 
 
@@ -114,7 +120,21 @@ def distances(a: ValueFacts, of_a: Ints, b: ValueFacts, of_b: Ints) -> Floats:
 
 
 def permuted(a: ValueFacts, of_a: Ints, b: ValueFacts, of_b: Ints) -> Flags:
-    """Return which pairs have the same elements in another order."""
+    """Return which pairs have the same elements in another order: axis by axis, or bit for bit."""
+    far = distances(a, of_a, b, of_b)
     known = (a.digest[of_a] >= 0) & (b.digest[of_b] >= 0)
-    other = known & (a.digest[of_a] != b.digest[of_b])
-    return np.asarray(other & (distances(a, of_a, b, of_b) <= SAME_ELEMENTS))
+    same = known & (a.digest[of_a] == b.digest[of_b])
+    found = known & ~same & (far <= SAME_ELEMENTS)
+    # What is far apart is no permutation, whatever its order.
+    for at in np.flatnonzero(~found & ~same & (far <= _NEAR)).tolist():
+        pair = (a.orders, int(of_a[at]), b.orders, int(of_b[at]))
+        found[at] = order_of(*pair, float(far[at]), in_place=True) < Order.UNKNOWN
+    return np.asarray(found)
+
+
+def order_between(a: ValueFacts, of_a: int, b: ValueFacts, of_b: int) -> Order:
+    """Return how the elements of two equal values are ordered, whatever their layouts."""
+    if a.digest[of_a] >= 0 and a.digest[of_a] == b.digest[of_b]:
+        return Order.SAME
+    far = float(distances(a, np.array([of_a]), b, np.array([of_b]))[0])
+    return order_of(a.orders, of_a, b.orders, of_b, far)
