@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 
 from accuracy.ports.bert_port import BERT
+from accuracy.ports.conformer_port import CONFORMER
 from accuracy.ports.gpt2_port import GPT2
 from accuracy.ports.judging import EXACT, FUNCTION, NEAR
 from accuracy.ports.llama_port import LLAMA
@@ -26,13 +27,14 @@ from accuracy.ports.runs import (
     run,
     said,
 )
+from accuracy.ports.swin_port import SWIN
 from accuracy.ports.t5_port import T5
 from accuracy.ports.unet_port import UNET
 from accuracy.ports.vit_port import VIT
 
 KNOWN = (LLAMA, GPT2, BERT, T5, VIT, RESNET, MOE)
 # Nothing is tuned on these: they are reported apart.
-UNSEEN = (MAMBA, UNET)
+UNSEEN = (MAMBA, UNET, CONFORMER, SWIN)
 ALL = (*KNOWN, *UNSEEN)
 
 LOWER = torch.float32, torch.bfloat16

@@ -148,7 +148,7 @@ def faulty(model: Model, fault: str) -> Model:
     [
         ("scale", "wrong", "aten.mul.Tensor", "blocks.1.attention", "* scale"),
         ("mask", "wrong", "aten.tril.default", "blocks.1.attention", ".tril("),
-        ("heads", "wrong", "aten.view.default", "blocks.1.attention.out", "heads.reshape"),
+        ("heads", "wrong", "aten.view.default", "blocks.1.attention", "heads.reshape"),
         ("eps", "wrong", "aten.native_layer_norm.default", "blocks.1.norm", "self.norm(x)"),
         ("gelu", "wrong", "aten.gelu.default", "blocks.1", "F.gelu"),
         ("residual", "missing", "aten.add.Tensor", "blocks.1", "x + attended"),

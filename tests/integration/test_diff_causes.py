@@ -164,3 +164,15 @@ def test_sources_of_strangers_are_only_read(text: str) -> None:
     from clew.analysis.diff.source_changes import code_of
 
     assert code_of(text.split("\n"), 3, "Model.forward", "Model.forward") == []
+
+
+def test_traces_of_different_engines_agree(tmp_path: Path, native_engine: None) -> None:
+    model = version(tmp_path / "a")
+    x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(3))
+    traces = []
+    for engine in ("native", "python"):
+        with torch.no_grad(), clew.trace(model, values="stats", engine=engine) as t:
+            model(x)
+        traces.append(t)
+    assert clew.diff(*traces).equal
+    assert clew.diff(*traces[::-1]).equal

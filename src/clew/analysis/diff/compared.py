@@ -25,13 +25,8 @@ from clew.run.run import Run
 _MOST_NOISE = 0.2
 # By how much an op may increase the error of what it took.
 _GROWTH = 12.0
-# Results of these say nothing about the values that they took.
-_FORGETFUL = frozenset({
-    "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "empty_like", "new_zeros",
-    "new_ones", "new_full", "new_empty", "gt", "lt", "ge", "le", "eq", "ne", "isnan", "isfinite",
-    "isinf", "argmax", "argmin", "sign", "sgn", "bernoulli", "fill_", "zero_", "any", "all",
-    "logical_not",
-})  # fmt: skip
+# By how much it may be expected to, where its result cannot be compared.
+_UNSEEN_GROWTH = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,18 +174,20 @@ def _agreeing(
     """
     given = ~graph.depends | (graph.maker < 0)
     agrees = np.asarray((far <= noise) | (np.isnan(far) & given)).tolist()
-    errors, floor = far.tolist(), rounding.tolist()
+    errors, floor, most = far.tolist(), rounding.tolist(), noise.tolist()
     level = floor.copy()
     moves, telling = graph.is_move.tolist(), tells.tolist()
     for op in range(len(graph)):
         before = max((level[v] for v in graph.takes[op]), default=0.0)
         for value in graph.gives[op]:
             level[value] = max(level[value], before)
+            if errors[value] != errors[value] and not moves[op]:
+                level[value] = max(level[value], min(most[value], _UNSEEN_GROWTH * level[value]))
             if errors[value] != errors[value] and (moves[op] or not telling[value]):
                 agrees[value] = all(agrees[v] for v in graph.takes[op])
             if agrees[value] and errors[value] == errors[value]:
                 agrees[value] = errors[value] <= _GROWTH * level[value]
-                level[value] = max(floor[value], errors[value]) if agrees[value] else level[value]
+                level[value] = max(level[value], errors[value]) if agrees[value] else level[value]
     return np.array(agrees, dtype=bool)
 
 
@@ -201,7 +198,7 @@ def _with_sources(graph: FlowGraph, agrees: Flags, facts: ValueFacts, differs: F
     factor that others do not. A result of the program that differs is wrong even if what was
     computed from a part of it is right. Values that may agree by chance prove nothing.
     """
-    forgetful, off = graph.are(_FORGETFUL).tolist(), differs.tolist()
+    forgetful, off = graph.is_forgetful.tolist(), differs.tolist()
     proves = (agrees & (facts.says_much | ~facts.known)).tolist()
     refuted = [False] * len(proves)
     for value in graph.ends:

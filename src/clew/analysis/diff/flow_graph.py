@@ -26,6 +26,17 @@ _MOVES = frozenset({
     "view_as_real", "narrow", "flatten", "unflatten", "movedim", "diagonal", "unfold", "as_strided",
 })  # fmt: skip
 
+# Results of these do not depend on the numbers in what they took.
+_BLIND = frozenset({
+    "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "empty_like", "new_zeros",
+    "new_ones", "new_full", "new_empty", "fill_", "zero_",
+})  # fmt: skip
+# Results of these say next to nothing about the values that they took.
+_FORGETFUL = _BLIND | {
+    "gt", "lt", "ge", "le", "eq", "ne", "isnan", "isfinite", "isinf", "argmax", "argmin", "sign",
+    "sgn", "any", "all", "logical_not", "bernoulli",
+}  # fmt: skip
+
 
 class FlowGraph:
     """Ops of one rank of a run, in order, and the values between them."""
@@ -66,6 +77,16 @@ class FlowGraph:
     def is_move(self) -> Flags:
         """Return for each op whether it only moves elements, or takes some of them."""
         return self.are(_MOVES)
+
+    @cached_property
+    def is_blind(self) -> Flags:
+        """Return for each op whether its results do not depend on the numbers that it took."""
+        return self.are(_BLIND)
+
+    @cached_property
+    def is_forgetful(self) -> Flags:
+        """Return for each op whether its results say little about the values that it took."""
+        return self.are(_FORGETFUL)
 
     @cached_property
     def is_uninitialised(self) -> Flags:

@@ -12,8 +12,8 @@ import numpy as np
 from clew.analysis.diff.arguments import different_arguments
 from clew.analysis.diff.compared import Compared, Half
 from clew.analysis.diff.distance import distances
-from clew.analysis.diff.passed import tensors_of
-from clew.events.columns import Ints
+from clew.analysis.diff.feeding import Feeders
+from clew.analysis.diff.flow_graph import FlowGraph
 
 WRONG, MISSING, EXTRA, INPUTS = KINDS = ("wrong", "missing", "extra", "inputs")
 
@@ -45,55 +45,30 @@ def first_parting(found: Compared) -> PartingPlace | None:
     given = _outside(b)
     if given is not None and (not ops_b or given[0] <= ops_b[0]):
         op, value = given
-        return PartingPlace(INPUTS, int(found.pairs[op]), op, value, of_a=False)
+        fed = _fed(found, int(found.pairs[op]), op)
+        return fed or PartingPlace(INPUTS, int(found.pairs[op]), op, value, of_a=False)
     if not ops_a and not ops_b:
         return None
     op_a, op_b = (ops[0] if ops else -1 for ops in (ops_a, ops_b))
     if op_b >= 0:
-        op_b = _changed(found, _origin(b, op_b) if (found.pairs >= 0).any() else op_b)
+        op_b = _changed(found, _origin(found, op_b) if (found.pairs >= 0).any() else op_b)
     if op_b < 0:
         return PartingPlace(MISSING, op_a, op_b, _wrong(a, op_a)[0], of_a=True)
     kind, op_a = _kind(found, op_a, op_b)
-    passed = _passed_by_one(found, op_a, op_b) if kind == WRONG else None
-    return passed or PartingPlace(kind, op_a, op_b, _wrong(b, op_b)[0], of_a=False)
+    fed = _fed(found, op_a, op_b) if kind == WRONG else None
+    return fed or PartingPlace(kind, op_a, op_b, _wrong(b, op_b)[0], of_a=False)
 
 
-def _passed_by_one(found: Compared, op_a: int, op_b: int) -> PartingPlace | None:
-    """Return where one run makes a tensor that two ops that correspond do not both get.
-
-    That is the first op on the way to it that the other run lacks; None if it runs all of them, and
-    only does not pass their result on.
-    """
-    if op_a < 0 or found.pairs[op_b] != op_a:
-        return None
+def _fed(found: Compared, op_a: int, op_b: int) -> PartingPlace | None:
+    """Return where two ops that correspond were fed by ops that do not, None if they were not."""
     a, b = found.a, found.b
-    mine, theirs = tensors_of(a, op_a), tensors_of(b, op_b)
-    paired_a: Ints = np.full(len(a.graph), -1, dtype=np.int64)
-    paired_a[found.pairs[found.pairs >= 0]] = np.flatnonzero(found.pairs >= 0)
-    for path in [path for path in theirs if path not in mine]:
-        op = _first_alone(b, theirs[path], found.pairs)
-        if op >= 0:
-            return PartingPlace(EXTRA, op_a, op, b.graph.gives[op][0], of_a=False)
-    for path in [path for path in mine if path not in theirs]:
-        op = _first_alone(a, mine[path], paired_a)
-        if op >= 0:
-            return PartingPlace(MISSING, op, op_b, a.graph.gives[op][0], of_a=True)
-    return None
-
-
-def _first_alone(half: Half, value: int, pairs: Ints) -> int:
-    """Return the first op without a pair on the way to a value, following such ops only, or -1."""
-    graph, first = half.graph, -1
-    waiting, seen = [value], {value}
-    while waiting:
-        op = int(graph.maker[waiting.pop()])
-        if op < 0 or pairs[op] >= 0 or graph.is_uninitialised[op]:
-            continue
-        first = op if first < 0 else min(first, op)
-        new = set(graph.takes[op]) - seen
-        seen |= new
-        waiting += new
-    return first
+    fed = Feeders(found, _is_exact_before(found, op_b)).of(op_a, op_b)
+    if fed is None:
+        return None
+    if fed.op_b < 0:
+        return PartingPlace(MISSING, fed.op_a, op_b, _wrong(a, fed.op_a)[0], of_a=True)
+    kind, beside = (EXTRA, op_a) if fed.op_a < 0 else (WRONG, fed.op_a)
+    return PartingPlace(kind, beside, fed.op_b, _wrong(b, fed.op_b)[0], of_a=False)
 
 
 def _kind(found: Compared, op_a: int, op_b: int) -> tuple[str, int]:
@@ -157,23 +132,30 @@ def _unlike(half: Half, other: Half) -> list[int]:
 
 
 def _frontier(half: Half) -> list[int]:
-    """Return the ops that took only right values and gave a wrong one that is used, in order."""
+    """Return the ops that took only right values and gave a wrong one that is used, in order.
+
+    Of these, only such that lead to a wrong result of the program, if any does: what else differs
+    does no harm.
+    """
     graph, right = half.graph, half.right.tolist()
     known = half.facts.known.tolist()
-    used = np.zeros(len(right), dtype=bool)
-    used[graph.takes.values] = True
-    leads = used.tolist()
-    unset = graph.is_uninitialised.tolist()
+    unset, blind = graph.is_uninitialised.tolist(), graph.is_blind.tolist()
+    taken, used = [False] * len(right), [False] * len(right)
+    for op in range(len(graph)):
+        for value in graph.takes[op]:
+            taken[value] = True
+            used[value] = used[value] or not blind[op]
     found = []
     for op in range(len(graph)):
         if unset[op]:
             continue
         gives = graph.gives[op]
-        ends = not any(leads[v] for v in gives)
-        wrong = [v for v in gives if known[v] and not right[v] and (leads[v] or ends)]
+        ends = not any(taken[v] for v in gives)
+        wrong = [v for v in gives if known[v] and not right[v] and (used[v] or ends)]
         if wrong and all(right[v] or not known[v] for v in graph.takes[op]):
             found.append(op)
-    return found
+    harmful = _leading_to(graph, [v for v in graph.ends if not right[v]])
+    return [op for op in found if harmful[op]] or found
 
 
 def _wrong(half: Half, op: int) -> list[int]:
@@ -193,14 +175,15 @@ def _outside(half: Half) -> tuple[int, int] | None:
     return None
 
 
-def _origin(half: Half, op: int) -> int:
+def _origin(found: Compared, op: int) -> int:
     """Go back from an op to the one whose result first was off at all.
 
     Errors grow on their way, so the first op beyond noise may be later than the op at fault. This
     only holds for runs that agree bit for bit before: else the way back ends at any rounding.
     """
+    half = found.b
     graph, far = half.graph, half.far
-    if not _is_exact_before(half, op):
+    if not _is_exact_before(found, op):
         return op
     while True:
         takes = [v for v in graph.takes[op] if graph.maker[v] >= 0]
@@ -218,7 +201,7 @@ def _changed(found: Compared, before: int) -> int:
     Its own error may be too small to count; that of what is computed from it need not be.
     """
     a, b = found.a, found.b
-    leads = _leading_to(b, before)
+    leads = _leading_to(b.graph, b.graph.takes[before])
     for op_b in range(before):
         op_a = int(found.pairs[op_b])
         if op_a < 0 or not leads[op_b]:
@@ -232,24 +215,24 @@ def _changed(found: Compared, before: int) -> int:
     return before
 
 
-def _leading_to(half: Half, op: int) -> list[bool]:
-    """Return which ops something that an op took was computed by."""
-    graph = half.graph
-    wanted = set(graph.takes[op])
+def _leading_to(graph: FlowGraph, values: list[int]) -> list[bool]:
+    """Return which ops something was computed by that values were computed from."""
+    wanted = set(values)
     leads = [False] * len(graph)
-    for before in range(op - 1, -1, -1):
-        if not wanted.isdisjoint(graph.gives[before]):
-            leads[before] = True
-            wanted.update(graph.takes[before])
+    for op in range(len(graph) - 1, -1, -1):
+        if not wanted.isdisjoint(graph.gives[op]):
+            leads[op] = True
+            wanted.update(graph.takes[op])
     return leads
 
 
-def _is_exact_before(half: Half, op: int) -> bool:
-    """Return whether most ops before one that took exactly equal values returned such."""
-    graph, far = half.graph, half.far
+def _is_exact_before(found: Compared, op: int) -> bool:
+    """Return whether most ops of `b` before one that correspond and took equal values gave such."""
+    graph, far = found.b.graph, found.b.far
+    pairs = found.pairs.tolist()
     exact = same = 0
     for before in range(op):
-        if all(far[v] == 0 for v in graph.takes[before]):
+        if pairs[before] >= 0 and all(far[v] == 0 for v in graph.takes[before]):
             exact += 1
             same += all(far[v] == 0 for v in graph.gives[before])
     return exact >= 8 and same >= 0.97 * exact
