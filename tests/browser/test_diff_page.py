@@ -9,6 +9,7 @@ import pytest
 
 import clew
 from tests import run_pairs
+from tests.browser.contrast import poor
 from tests.browser.page import Page
 from tests.run_pairs import Port, recorded
 
@@ -104,8 +105,10 @@ def test_keys_clicks_search_and_back(page: Page, eps: Path) -> None:
     page.until("document.querySelector('.search .status').textContent === '7 matches'")
     page.press("Enter")
     assert page.text(TITLE) == "relu"
+    assert poor(page) == []
     page.press("Escape", "Escape", "d")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert poor(page) == []
 
 
 def test_two_equal_runs_have_a_page_too(page: Page, port: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import clew
 from tests.browser import reports
+from tests.browser.contrast import poor
 from tests.browser.page import Page
 
 SELECTED = ".tree .row.selected .name"
@@ -57,6 +58,9 @@ def test_opens_with_every_pane_filled(page: Page, training: Path) -> None:
     assert page.evaluate("document.getElementById('timeline').width") > 300
     assert "no crash" in page.text(".findings")
     assert "no NaN or Inf" in page.text(".findings")
+    assert poor(page) == []
+    page.press("d")
+    assert poor(page) == []
 
 
 def test_tree_opens_and_closes_by_mouse_and_keys(page: Page, training: Path) -> None:

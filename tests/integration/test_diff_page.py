@@ -15,6 +15,7 @@ from clew.analysis.diff.compared import compare
 from clew.analysis.diff.divergence import Diff
 from clew.cli.main import main
 from clew.run.run import Run
+from clew.views.html import previews
 from tests import deep_runs, run_pairs
 from tests.integration.test_report import Opened
 from tests.run_pairs import FAULTY, Net, Port, recorded
@@ -204,6 +205,27 @@ def test_past_the_limit_what_matches_is_left_out_first(eps: Diff, tmp_path: Path
     assert opened.column("row.more").sum() == left
     with pytest.raises(clew.ClewError, match="rows=0: a page holds at least one row"):
         eps.html(tmp_path / "d.html", rows=0)
+
+
+def test_values_where_the_runs_part_get_their_pictures_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = (recorded(run_pairs.changed(eps=eps), values="full") for eps in (1e-5, 1e-2))
+    diff = clew.diff(a, b)
+    everything = Opened(page(diff, tmp_path)).column("1.preview")
+    assert (everything > 0).all()
+    monkeypatch.setattr(previews, "_MOST_KEPT", 500)
+    opened = Opened(page(diff, tmp_path))
+    shown = opened.column("1.preview")
+    event = opened.head["diff"]["first"]["b"]
+    start, end = opened.column("1.first_ref")[event : event + 2]
+    # The norm takes a value, a weight and a bias, and gives three results.
+    assert shown[opened.column("1.refs")[start:end]].tolist()[3:] == [1, 2, 3]
+    assert np.count_nonzero(shown) < 10
+    lost = 2 * (len(shown) - np.count_nonzero(shown))
+    assert opened.head["diff"]["left_out"] == [
+        f"pictures of {lost} kept values, more than a page holds"
+    ]
 
 
 def test_redact_leaves_out_sources_and_settings(eps: Diff, tmp_path: Path) -> None:
