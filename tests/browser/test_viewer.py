@@ -208,6 +208,18 @@ def test_links_lead_to_events_and_values(page: Page, training: Path) -> None:
     assert where != "#at=op:aten._softmax.default#1"
     page.evaluate("location.hash = 'at=head%230'")
     page.until("document.querySelector('.details h3').textContent === 'head'")
+    page.click(".tree .row:has-text('embed') .name")
+    page.press("ArrowDown", "ArrowDown")
+    assert page.text(TITLE) == "blocks.1"
+    page.evaluate("history.back()")
+    page.until("document.querySelector('.details h3').textContent === 'head'")
+    assert page.evaluate("document.querySelector('.badlink').hidden") is True
+    page.evaluate("location.hash = 'at=blocks.77%230'")
+    page.until("document.querySelector('.badlink').hidden === false")
+    assert "The link names blocks.77#0, which is not in this page" in page.text(".badlink")
+    assert page.text(TITLE) == "head"
+    page.click(".tree .row:has-text('embed') .name")
+    assert page.evaluate("document.querySelector('.badlink').hidden") is True
 
 
 def test_values_have_histogram_heat_map_and_history(page: Page, training: Path) -> None:
