@@ -16,6 +16,7 @@ from clew.analysis.diff.divergence import Diff
 from clew.cli.main import main
 from clew.run.run import Run
 from clew.views.html import previews
+from clew.views.html.diff_rows import shown_rows
 from tests import deep_runs, run_pairs
 from tests.integration.test_report import Opened
 from tests.run_pairs import FAULTY, Net, Port, recorded
@@ -203,6 +204,14 @@ def test_past_the_limit_what_matches_is_left_out_first(eps: Diff, tmp_path: Path
     assert head["left_out"] == list(report.left_out)
     assert opened.column("row.state")[head["first"]["row"]] == CHANGED
     assert opened.column("row.more").sum() == left
+    # What matches just before the runs part is there, what matches far before is not.
+    shown = shown_rows(rows, 40, [rows.first]).tolist()
+    layer = int(rows.parent[rows.parent[rows.first]])
+    matching = np.flatnonzero((rows.state == MATCHED) & (rows.harm == 0))
+    near = matching[(matching < layer) & (matching >= layer - 2)].tolist()
+    assert near
+    assert set(near) <= set(shown)
+    assert not {row for row in matching.tolist() if row < 20 and row + 1 in matching} <= set(shown)
     with pytest.raises(clew.ClewError, match="rows=0: a page holds at least one row"):
         eps.html(tmp_path / "d.html", rows=0)
 
