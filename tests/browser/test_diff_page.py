@@ -124,6 +124,14 @@ def test_two_equal_runs_have_a_page_too(page: Page, port: Path) -> None:
     assert page.evaluate("document.querySelectorAll('.calls .row.beyond').length") == 0
     page.click(".calls .row:has-text('layers.6 ↔ body.h.6') .name")
     assert page.text(TITLE) == "layers.6 ↔ body.h.6"
+    # Ops that only the port has lead to ops of the original that give the same.
+    page.press("/")
+    page.type("op:mul")
+    page.until("document.querySelector('.search .status').textContent === '7 matches'")
+    page.press("Enter")
+    assert "a has nothing in this place." in page.text(".card.none")
+    page.click(".card.none .link")
+    assert page.text(TITLE).startswith("relu")
 
 
 def test_links_lead_to_rows_and_bad_ones_say_so(page: Page, port: Path) -> None:
