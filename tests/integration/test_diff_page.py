@@ -274,7 +274,9 @@ def test_command_writes_the_page_and_still_says_where(
     paths = [str(tmp_path / "a.clew"), str(tmp_path / "b.clew")]
     out = tmp_path / "out.html"
     assert main(["diff", *paths, "--html", str(out)]) == 1
-    assert "the runs part at aten.native_layer_norm" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "the runs part at aten.native_layer_norm" in said
+    assert said.splitlines()[-1].startswith(f"{out}: 222 events, 0.1 MB")
     assert Opened(out.read_text()).head["diff"]["title"] == "a and b"
     assert main(["diff", paths[0], paths[0], "--html", str(out), "--exist", "error"]) == 2
     assert main(["diff", paths[0], paths[0], "--html", str(out)]) == 0

@@ -36,10 +36,10 @@ def add_parser(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the comparison."""
     found = clew.diff(args.a, args.b, map=dict(args.map), tol=args.tol)
-    if args.html:
-        found.html(args.html, title=f"{_stem(args.a)} and {_stem(args.b)}", exist=args.exist)
+    title = f"{_stem(args.a)} and {_stem(args.b)}"
+    page = [str(found.html(args.html, title=title, exist=args.exist))] if args.html else []
     more = f"--rows {len(found.table)} shows all"
-    emit(args, found.to_dict, lambda: found.text(args.rows, more))
+    emit(args, found.to_dict, lambda: "\n".join([found.text(args.rows, more), *page]))
     return 0 if found.equal else 1
 
 
