@@ -70,6 +70,7 @@ def compared(t: clew.Trace, folder: Path) -> None:
     with contextlib.suppress(clew.ClewError):
         found = clew.diff(t, t)
         _ = str(found), found.to_dict()
+        found.html(folder / "difference.html")
 
 
 def memory(t: clew.Trace, folder: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import clew
 from tests.browser import reports
+from tests.browser.contrast import poor
 from tests.browser.page import Page
 
 SELECTED = ".tree .row.selected .name"
@@ -57,6 +58,9 @@ def test_opens_with_every_pane_filled(page: Page, training: Path) -> None:
     assert page.evaluate("document.getElementById('timeline').width") > 300
     assert "no crash" in page.text(".findings")
     assert "no NaN or Inf" in page.text(".findings")
+    assert poor(page) == []
+    page.press("d")
+    assert poor(page) == []
 
 
 def test_tree_opens_and_closes_by_mouse_and_keys(page: Page, training: Path) -> None:
@@ -204,6 +208,18 @@ def test_links_lead_to_events_and_values(page: Page, training: Path) -> None:
     assert where != "#at=op:aten._softmax.default#1"
     page.evaluate("location.hash = 'at=head%230'")
     page.until("document.querySelector('.details h3').textContent === 'head'")
+    page.click(".tree .row:has-text('embed') .name")
+    page.press("ArrowDown", "ArrowDown")
+    assert page.text(TITLE) == "blocks.1"
+    page.evaluate("history.back()")
+    page.until("document.querySelector('.details h3').textContent === 'head'")
+    assert page.evaluate("document.querySelector('.badlink').hidden") is True
+    page.evaluate("location.hash = 'at=blocks.77%230'")
+    page.until("document.querySelector('.badlink').hidden === false")
+    assert "The link names blocks.77#0, which is not in this page" in page.text(".badlink")
+    assert page.text(TITLE) == "head"
+    page.click(".tree .row:has-text('embed') .name")
+    assert page.evaluate("document.querySelector('.badlink').hidden") is True
 
 
 def test_values_have_histogram_heat_map_and_history(page: Page, training: Path) -> None:

@@ -15,6 +15,8 @@ from clew.analysis.diff.compared import compare
 from clew.analysis.diff.divergence import Diff
 from clew.cli.main import main
 from clew.run.run import Run
+from clew.views.html import previews
+from clew.views.html.diff_rows import shown_rows
 from tests import deep_runs, run_pairs
 from tests.integration.test_report import Opened
 from tests.run_pairs import FAULTY, Net, Port, recorded
@@ -202,8 +204,37 @@ def test_past_the_limit_what_matches_is_left_out_first(eps: Diff, tmp_path: Path
     assert head["left_out"] == list(report.left_out)
     assert opened.column("row.state")[head["first"]["row"]] == CHANGED
     assert opened.column("row.more").sum() == left
+    # What matches just before the runs part is there, what matches far before is not.
+    shown = shown_rows(rows, 40, [rows.first]).tolist()
+    layer = int(rows.parent[rows.parent[rows.first]])
+    matching = np.flatnonzero((rows.state == MATCHED) & (rows.harm == 0))
+    near = matching[(matching < layer) & (matching >= layer - 2)].tolist()
+    assert near
+    assert set(near) <= set(shown)
+    assert not {row for row in matching.tolist() if row < 20 and row + 1 in matching} <= set(shown)
     with pytest.raises(clew.ClewError, match="rows=0: a page holds at least one row"):
         eps.html(tmp_path / "d.html", rows=0)
+
+
+def test_values_where_the_runs_part_get_their_pictures_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = (recorded(run_pairs.changed(eps=eps), values="full") for eps in (1e-5, 1e-2))
+    diff = clew.diff(a, b)
+    everything = Opened(page(diff, tmp_path)).column("1.preview")
+    assert (everything > 0).all()
+    monkeypatch.setattr(previews, "_MOST_KEPT", 500)
+    opened = Opened(page(diff, tmp_path))
+    shown = opened.column("1.preview")
+    event = opened.head["diff"]["first"]["b"]
+    start, end = opened.column("1.first_ref")[event : event + 2]
+    # The norm takes a value, a weight and a bias, and gives three results.
+    assert shown[opened.column("1.refs")[start:end]].tolist()[3:] == [1, 2, 3]
+    assert np.count_nonzero(shown) < 10
+    lost = 2 * (len(shown) - np.count_nonzero(shown))
+    assert opened.head["diff"]["left_out"] == [
+        f"pictures of {lost} kept values, more than a page holds"
+    ]
 
 
 def test_redact_leaves_out_sources_and_settings(eps: Diff, tmp_path: Path) -> None:
@@ -243,7 +274,9 @@ def test_command_writes_the_page_and_still_says_where(
     paths = [str(tmp_path / "a.clew"), str(tmp_path / "b.clew")]
     out = tmp_path / "out.html"
     assert main(["diff", *paths, "--html", str(out)]) == 1
-    assert "the runs part at aten.native_layer_norm" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "the runs part at aten.native_layer_norm" in said
+    assert said.splitlines()[-1].startswith(f"{out}: 222 events, 0.1 MB")
     assert Opened(out.read_text()).head["diff"]["title"] == "a and b"
     assert main(["diff", paths[0], paths[0], "--html", str(out), "--exist", "error"]) == 2
     assert main(["diff", paths[0], paths[0], "--html", str(out)]) == 0

@@ -30,6 +30,7 @@ export class Comparison implements Searched {
   private readonly kidFirst: Int32Array;
   private readonly kidList: Int32Array;
   private readonly rowsOf: [Int32Array, Int32Array];
+  private partnersOfA: Map<number, number> | null = null;
   private readonly listeners: ((from: string) => void)[] = [];
 
   constructor(private readonly payload: Payload) {
@@ -163,6 +164,33 @@ export class Comparison implements Searched {
 
   agrees(valueB: number): boolean {
     return this.payload.column("value.agrees")[valueB] > 0;
+  }
+
+  /** The row in which the other run made a value equal to a result of one run's row; -1 for none. */
+  equalRow(row: number, side: Side): number {
+    const other: Side = side ? 0 : 1;
+    const event = this.event(row, side);
+    if (event < 0) return -1;
+    for (const value of this.sides[side].valuesOf(event, "out")) {
+      const partner = this.partner(value, side);
+      const maker = partner < 0 ? -1 : this.sides[other].producer(partner);
+      const found = this.rowOf(other, maker);
+      if (found >= 0 && found !== row) return found;
+    }
+    return -1;
+  }
+
+  /** The value of the other run that agrees with a value of one, -1 for none. */
+  private partner(value: number, side: Side): number {
+    const partners = this.payload.column("value.partner");
+    if (side) return this.agrees(value) ? partners[value] - 1 : -1;
+    if (!this.partnersOfA) {
+      this.partnersOfA = new Map();
+      for (let b = 0; b < partners.length; b++) {
+        if (partners[b] && this.agrees(b) && !this.partnersOfA.has(partners[b] - 1)) this.partnersOfA.set(partners[b] - 1, b);
+      }
+    }
+    return this.partnersOfA.get(value) ?? -1;
   }
 
   /** Arguments or results of both runs by their places. */

@@ -7,6 +7,7 @@ import { DiffTree } from "./diff_tree.ts";
 import { verdict } from "./diff_verdict.ts";
 import { button, h, on, replace } from "./dom.ts";
 import { keyList } from "./help.ts";
+import { PageLink } from "./link.ts";
 import { round } from "./maths.ts";
 import { type Payload, readPayload } from "./payload.ts";
 import { SearchBox } from "./searchbox.ts";
@@ -61,13 +62,13 @@ function open(app: HTMLElement, runs: Comparison, values: () => Promise<Payload>
     theme.textContent = nextTheme() === "dark" ? "☀" : "☾";
   });
   const left = h("div.left", null, tree.element, runs.head.calls.length > 0 && [splitter("row", "--calls", -1), calls.element]);
-  const problem = h("p.badlink", { role: "alert", hidden: true });
+  const address = link(runs, searchBox, tree);
   replace(app,
     h("header.top", null, h("h1", null, runs.head.title), h("span.summary", null, runs.sides.map((trace, side) => `${"ab"[side]}: ${about(trace)}`).join("  │  ")),
       searchBox.element, button("?", "Keys (?)", () => dialog.showModal()), theme),
-    problem, verdict(runs), h("main.panes", null, left, splitter("column", "--left"), details.element), dialog);
+    address.problem, verdict(runs), h("main.panes", null, left, splitter("column", "--left"), details.element), dialog);
   keys(runs, tree, calls, details, searchBox, dialog, theme);
-  link(runs, searchBox, tree, problem);
+  begin(runs, address);
   calls.begin();
   tree.focus();
 }
@@ -77,45 +78,33 @@ function about(trace: Trace): string {
   return [name, torch && `torch ${torch}`, engine, time && new Date(time * 1000).toISOString().slice(0, 16).replace("T", " ")].filter(Boolean).join(" · ");
 }
 
-/** The page's address follows the selection, and the selection the address. */
-function link(runs: Comparison, searchBox: SearchBox, tree: DiffTree, problem: HTMLElement): void {
-  let writing = false;
-  const follow = () => {
-    const wanted = new URLSearchParams(location.hash.slice(1));
+function link(runs: Comparison, searchBox: SearchBox, tree: DiffTree): PageLink {
+  const found = new PageLink((wanted) => {
     const text = wanted.get("q");
     if (text !== null && text !== searchBox.text) searchBox.set(text);
-    if (wanted.get("only") !== null) tree.differencesOnly = true;
+    if (wanted.has("only")) tree.differencesOnly = true;
     const address = wanted.get("at");
-    const row = address === null ? -1 : runs.linked(address);
-    problem.hidden = address === null || row >= 0;
-    problem.textContent = problem.hidden ? "" : `The link names ${address}, which is not in this page; it may have been left out, or be of another comparison.`;
-    writing = true;
+    if (address === null) return null;
+    const row = runs.linked(address);
     if (row >= 0) runs.choose(row, "link");
-    writing = false;
-    return row >= 0;
-  };
+    return row >= 0 ? null : address;
+  });
   runs.onSelect((from) => {
     const at = runs.address(runs.selected);
-    if (writing || !at) return;
+    if (!at) return;
     const parts = new URLSearchParams({ at });
     if (searchBox.text) parts.set("q", searchBox.text);
     if (tree.differencesOnly) parts.set("only", "differences");
-    problem.hidden = true;
-    // A page inside a sandboxed frame may not have an address to write to.
-    try {
-      if (from === "keys" || from === "start") history.replaceState(null, "", `#${parts}`);
-      else history.pushState(null, "", `#${parts}`);
-    } catch {
-      // Nothing is lost but the link.
-    }
+    found.write(parts, from);
   });
-  for (const name of ["hashchange", "popstate"]) window.addEventListener(name, () => follow());
-  if (follow()) return;
+  return found;
+}
+
+/** Go where the address says, or else to where the runs part, or to the first call. */
+function begin(runs: Comparison, address: PageLink): void {
+  if (address.read()) return;
   const start = runs.head.first.row >= 0 ? runs.head.first.row : runs.kids(-1)[0];
-  const bad = !problem.hidden;
-  writing = bad;
   if (start !== undefined) runs.choose(start, "start");
-  writing = false;
 }
 
 function keys(runs: Comparison, tree: DiffTree, calls: DiffCalls, details: DiffDetails, searchBox: SearchBox, dialog: HTMLDialogElement, theme: HTMLElement): void {

@@ -71,7 +71,7 @@ export class DiffDetails {
     const event = runs.shownEvent(row, side);
     const name = "ab"[side];
     if (event < 0) {
-      return h("div", { class: `card none ${name}` }, h("header", null, h("b", null, name)), h("p.empty", null, `${name} has nothing in this place.`));
+      return h("div", { class: `card none ${name}` }, h("header", null, h("b", null, name)), this.nothing(row, side));
     }
     const trace = runs.sides[side];
     const site = trace.site(event);
@@ -83,6 +83,14 @@ export class DiffDetails {
       this.callers(side, event, site),
       h("footer", null, h("code", null, trace.eventName(event)), module !== null && h("span.dim", null, ` in ${module || "the root module"}`),
         elsewhere && h("p", null, this.runs.comparedEvent(row, side) < 0 ? `${name} has no such op, and goes on here. ` : "", h("button", { class: "link", onclick: () => runs.choose(runs.rowOf(side, event), "details") }, "Go to its row"))));
+  }
+
+  /** What to say where one run has nothing: perhaps it has the same values elsewhere. */
+  private nothing(row: number, side: Side): HTMLElement {
+    const name = "ab"[side];
+    const equal = this.runs.equalRow(row, side ? 0 : 1);
+    return h("p.empty", null, `${name} has nothing in this place.`,
+      equal >= 0 && [" It has an equal value from ", h("button", { class: "link", onclick: () => this.runs.choose(equal, "details") }, this.runs.fullName(equal, side)), "."]);
   }
 
   private pieces(side: Side, file: number): Piece[][] | null {

@@ -167,8 +167,7 @@ export class DiffTree {
     }
     if (changed) this.rebuild();
     const index = this.at.get(row);
-    if (index !== undefined && from !== "tree") this.list.reveal(index, true);
-    else if (index !== undefined) this.list.reveal(index);
+    if (index !== undefined) this.list.reveal(index, from !== "tree" && from !== "keys");
     this.list.draw();
   }
 

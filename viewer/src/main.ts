@@ -8,6 +8,7 @@ import { Findings } from "./findings.ts";
 import { count, short } from "./format.ts";
 import { Graph } from "./graph.ts";
 import { help } from "./help.ts";
+import { PageLink } from "./link.ts";
 import { round } from "./maths.ts";
 import { type Payload, readPayload } from "./payload.ts";
 import { SearchBox, type Searched } from "./searchbox.ts";
@@ -42,6 +43,7 @@ function open(app: HTMLElement, view: View, values: () => Promise<Payload>): voi
   const details = new Details(view, values);
   const timeline = new Timeline(view);
   const searchBox = new SearchBox(searched(view), (rows) => tree.mark(rows), () => tree.focus());
+  const address = link(view, searchBox);
   const dialog = help();
   const theme = button(currentTheme() === "dark" ? "☀" : "☾", "Dark or light (d)", () => {
     theme.textContent = nextTheme() === "dark" ? "☀" : "☾";
@@ -52,10 +54,10 @@ function open(app: HTMLElement, view: View, values: () => Promise<Payload>): voi
   replace(app,
     h("header.top", null, h("h1", null, view.trace.name), h("span.summary", null, summary(view.trace)),
       searchBox.element, button("?", "Keys (?)", () => dialog.showModal()), theme),
-    new Findings(view).element, panes, splitter("row", "--time", -1), timeline.element, dialog);
+    address.problem, new Findings(view).element, panes, splitter("row", "--time", -1), timeline.element, dialog);
   on(matchMedia("(prefers-color-scheme: dark)"), "change", () => timeline.recolour());
   keys(view, searchBox, dialog, theme, tree);
-  begin(view, searchBox);
+  begin(view, address);
   tree.focus();
 }
 
@@ -86,41 +88,35 @@ function summary(trace: Trace): string {
   ].filter(Boolean).join(" · ");
 }
 
-/** What the address of the page asks for; failing that the first error, then the first call. */
-function begin(view: View, searchBox: SearchBox): void {
-  let writing = false;
-  const follow = () => {
-    const wanted = new URLSearchParams(location.hash.slice(1));
+function link(view: View, searchBox: SearchBox): PageLink {
+  const { trace } = view;
+  const found = new PageLink((wanted) => {
     if (wanted.get("q") !== null && wanted.get("q") !== searchBox.text) searchBox.set(wanted.get("q")!);
     const address = wanted.get("at");
-    if (!address) return false;
-    const found = search(view.trace, address);
+    if (!address) return null;
+    const { rows, role, path } = search(trace, address);
     const rank = wanted.get("rank");
-    const row = found.rows.find((r) => rank === null || view.trace.rank[r] === Number(rank));
-    if (row === undefined) return false;
-    const leaf = found.role && view.trace.leaves(row).find((l) => l.role === found.role && l.value >= 0 && (!found.path || l.path === found.path));
+    const row = rows.find((r) => rank === null || trace.rank[r] === Number(rank));
+    if (row === undefined) return rank === null ? address : `${address} of rank ${rank}`;
+    const leaf = role && trace.leaves(row).find((l) => l.role === role && l.value >= 0 && (!path || l.path === path));
     view.choose(row, "link", leaf ? leaf.value : -1);
-    return true;
-  };
-  view.onSelect(() => {
+    return null;
+  });
+  view.onSelect((from) => {
     if (view.selected < 0 || view.outline.isGroup(view.selected)) return;
-    const { trace } = view;
     const parts = new URLSearchParams();
     parts.set("at", trace.address(view.selected) + role(view));
     if (trace.ranks.length > 1) parts.set("rank", String(trace.rank[view.selected]));
-    writing = true;
-    // A page inside a sandboxed frame may not have an address to write to.
-    try {
-      history.replaceState(null, "", `#${parts}`);
-    } catch {
-      // Nothing is lost but the link.
-    }
-    writing = false;
+    found.write(parts, from);
   });
-  on(window, "hashchange", () => { if (!writing) follow(); });
-  if (follow()) return;
+  return found;
+}
+
+/** Go where the address says; failing that to the first error, then to the first call. */
+function begin(view: View, address: PageLink): void {
+  if (address.read()) return;
   const start = view.trace.head.findings.find((finding) => finding.severity === "error" && finding.row >= 0);
-  if (start) return view.choose(start.row, "findings");
+  if (start) return view.choose(start.row, "start");
   for (let row = 0; row < view.trace.rows; row++) if (view.trace.isModule(row)) return view.choose(row, "start");
   if (view.trace.rows) view.choose(0, "start");
 }

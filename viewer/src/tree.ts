@@ -180,7 +180,7 @@ export class Tree {
     const node = index < 0 ? -1 : this.rows[index];
     const go = (to: number) => {
       const target = this.rows[max(0, min(this.rows.length - 1, to))];
-      if (target !== undefined) this.view.choose(target, "tree");
+      if (target !== undefined) this.view.choose(target, "keys");
     };
     switch (event.key) {
       case "ArrowDown": go(index + 1); break;
@@ -197,7 +197,7 @@ export class Tree {
       case "ArrowLeft":
         if (node < 0) break;
         if (this.open.has(node)) this.toggle(node, false);
-        else if (this.depths[index]) this.view.choose(this.above(index), "tree");
+        else if (this.depths[index]) this.view.choose(this.above(index), "keys");
         break;
       case "Enter": case " ":
         if (node >= 0) this.toggle(node);
@@ -215,7 +215,7 @@ export class Tree {
     const closed = above.filter((n) => !this.open.has(n));
     for (const n of closed) this.open.add(n);
     if (closed.length) this.rebuild();
-    this.list.reveal(this.at.get(node) ?? 0, from !== "tree");
+    this.list.reveal(this.at.get(node) ?? 0, from !== "tree" && from !== "keys");
     this.list.draw();
   }
 }

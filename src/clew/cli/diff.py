@@ -43,10 +43,10 @@ def run(args: argparse.Namespace) -> int:
         raise clew.ClewError("--tol and --noise both say what counts as rounding: give one")
     tolerance = clew.noise_of(args.a, *args.noise) if args.noise else args.tol
     found = clew.diff(args.a, args.b, map=dict(args.map), tol=tolerance)
-    if args.html:
-        found.html(args.html, title=f"{_stem(args.a)} and {_stem(args.b)}", exist=args.exist)
+    title = f"{_stem(args.a)} and {_stem(args.b)}"
+    page = [str(found.html(args.html, title=title, exist=args.exist))] if args.html else []
     more = f"--rows {len(found.table)} shows all"
-    emit(args, found.to_dict, lambda: found.text(args.rows, more))
+    emit(args, found.to_dict, lambda: "\n".join([found.text(args.rows, more), *page]))
     return 0 if found.equal else 1
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from clew.analysis.diff.aligned import STATES, Aligned, align
 from clew.analysis.diff.divergence import Diff
 from clew.errors import ClewError
-from clew.events.columns import Ints
+from clew.events.columns import OUT, Ints
 from clew.run.event import Event
 from clew.run.lookup import find
 from clew.store.write.place import place_file
@@ -90,7 +90,11 @@ class _DiffPage:
         events = column[self._shown]
         kept = np.unique(events[events >= 0])
         nothing = np.zeros(len(run), dtype=np.int64)
-        return PageTables(run, kept, nothing, self._previews[side], self._redact)
+        first = self._diff.first
+        here = None if first is None else (first.a, first.b)[side]
+        values = [] if here is None else run.direct_values(here.row)
+        wanted = [number for _, number in sorted(values, key=lambda one: one[0].role != OUT)]
+        return PageTables(run, kept, nothing, self._previews[side], self._redact, wanted)
 
     def text(self, title: str) -> str:
         """Return the whole page."""

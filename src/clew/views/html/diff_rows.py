@@ -16,12 +16,14 @@ from clew.events.vocabulary import MODULE
 from clew.run.run import Run
 
 _MOST_CALLS = 2_000
+# The part of the rows before, and after, the place where two runs part that are always shown.
+_NEXT_TO_IT = 8
 _MOST_SETTINGS = 500
 _LONGEST = 200
 
 
 def shown_rows(rows: Aligned, most: int, wanted: Iterable[int]) -> Ints:
-    """Choose the rows that fit: those that differ, then those nearest to where the runs part.
+    """Choose the rows that fit: next to where the runs part, then what differs, then the nearest.
 
     What a chosen row is in is chosen too.
     """
@@ -30,8 +32,8 @@ def shown_rows(rows: Aligned, most: int, wanted: Iterable[int]) -> Ints:
     parents = rows.parent
     leaf = np.ones(len(rows), dtype=bool)
     leaf[parents[parents >= 0]] = False
-    same = leaf & np.isin(rows.state, (MATCHED, UNKNOWN))
     away = np.abs(np.arange(len(rows)) - max(rows.first, 0))
+    same = leaf & np.isin(rows.state, (MATCHED, UNKNOWN)) & (away > most // _NEXT_TO_IT)
     keep = np.zeros(len(rows), dtype=bool)
     keep[np.lexsort((away, same))[:most]] = True
     keep[list(wanted)] = True

@@ -60,9 +60,17 @@ class PageTables:
     """The tables of one trace: the events in `rows`, and the values they took and gave."""
 
     def __init__(
-        self, run: Run, rows: Ints, nonfinite: Ints, previews: Previews, redact: bool
+        self,
+        run: Run,
+        rows: Ints,
+        nonfinite: Ints,
+        previews: Previews,
+        redact: bool,
+        pictured_first: Sequence[int] = (),
     ) -> None:
+        """Take the rows to keep, and the values that get a picture before all others."""
         self._run = run
+        self._picture_order = {number: at for at, number in enumerate(pictured_first)}
         self._rows = rows
         self._nonfinite = nonfinite
         self.redact = redact
@@ -249,7 +257,10 @@ class PageTables:
         shown = np.zeros(len(numbers), dtype=np.int64)
         kept = self._run.columns.kept
         with_data = find(numbers, numbers_with_data(kept))
-        for at in with_data[with_data >= 0].tolist():
+        there: list[int] = with_data[with_data >= 0].tolist()
+        last = len(self._picture_order)
+        there.sort(key=lambda at: self._picture_order.get(int(numbers[at]), last))
+        for at in there:
             payload = kept[int(numbers[at])].payload
             shown[at] = 0 if payload is None else previews.add(payload)
             if shown[at] and not known[at]:
