@@ -113,7 +113,7 @@ def test_an_op_that_only_one_run_has_is_named(doubled: int, kind: str) -> None:
     assert (first.kind, event.name) == (kind, "aten.mul.Tensor")
 
 
-def test_a_parameter_that_training_has_changed_is_named() -> None:
+def test_a_parameter_that_training_has_changed_is_named(tmp_path: Path) -> None:
     model = nn.Linear(8, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -122,9 +122,11 @@ def test_a_parameter_that_training_has_changed_is_named() -> None:
         model(X).sum().backward()
         optimizer.step()
 
-    first = clew.determinism(step).first
-    assert first is not None
-    assert first.kind == "inputs"
+    found = clew.determinism(step)
+    assert found.first is not None
+    assert found.first.kind == "inputs"
+    found.html(tmp_path / "reruns.html")
+    assert (tmp_path / "reruns.html").exists()
 
 
 def test_it_takes_two_runs() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clew.errors import ClewError
 from clew.events.fingerprint import (
     Fingerprint,
     bins_of,
@@ -129,11 +130,15 @@ def test_shards_add_up(axis: int, left: int, right: int, data: Any) -> None:
         same(merged, expected)
 
 
+def test_its_repr_is_short() -> None:
+    assert repr(fingerprint_of(np.ones((2, 3)))) == "<Fingerprint of [2,3]: Σx 6, Σx² 6>"
+
+
 def test_other_tensors_are_no_shards() -> None:
     one, other = fingerprint_of(numbers((2, 3))), fingerprint_of(numbers((2, 4)))
-    with pytest.raises(ValueError, match=r"\(2, 3\) and \(2, 4\) are no shards along axis 0"):
+    with pytest.raises(ClewError, match=r"\(2, 3\) and \(2, 4\) are no shards along axis 0"):
         one.merge(other, 0)
-    with pytest.raises(ValueError, match="no shards along axis 2"):
+    with pytest.raises(ClewError, match="no shards along axis 2"):
         one.merge(one, 2)
 
 

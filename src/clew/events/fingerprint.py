@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from clew.errors import ClewError
 from clew.events.model import Data
 
 Floats = NDArray[np.float64]
@@ -29,7 +30,7 @@ SUMS = ("total", "absolute", "squares", "cubes")
 _TILE = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Fingerprint(Data):
     """Sums that equal tensors share, whatever the layout, and that shards add up to.
 
@@ -51,6 +52,10 @@ class Fingerprint(Data):
     max: float | None
     marginals: tuple[tuple[float, ...], ...]
 
+    def __repr__(self) -> str:
+        sizes = ",".join(map(str, self.shape))
+        return f"<Fingerprint of [{sizes}]: Σx {self.total:.6g}, Σx² {self.squares:.6g}>"
+
     def merge(self, other: Fingerprint, axis: int) -> Fingerprint:
         """Return the fingerprint of this tensor and another, concatenated along an axis.
 
@@ -59,7 +64,7 @@ class Fingerprint(Data):
         if not 0 <= axis < len(self.shape) or _without(self.shape, axis) != _without(
             other.shape, axis
         ):
-            raise ValueError(
+            raise ClewError(
                 f"tensors of shapes {self.shape} and {other.shape} are no shards along axis {axis}"
             )
         sizes = list(self.shape)

@@ -36,7 +36,7 @@ def diff_reruns(a: Run, b: Run) -> Diff:
         notes.append("a run has no statistics of values, so only ops were compared")
     first = None if parting is None else _with_draws(described(found, parting))
     table = () if first is None else module_errors(found)
-    return Diff(first is None, first, table, matched, {}, (*notes, EXACT))
+    return Diff(first is None, first, table, matched, {}, (*notes, EXACT), found)
 
 
 def _equal_part(half: Half) -> float:
