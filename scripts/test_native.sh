@@ -10,7 +10,9 @@ LEFT_OUT=(
     bench                                     # measures each engine itself
     native_build native_commands native_load  # of the library, not of what it records
     cli exist fuzz links strangers            # files: who writes over them, reads and mistrusts them
+    places remote foreign_values              # where a trace is written to, and what is read back
     escapes graph_files notebook report       # texts and pages that are made of a trace
+    exports live_hdf5 notebook_cells
 )
 
 if ! .venv/bin/python -c 'import torch, sys; from clew.native.loading import load; sys.exit(load() is None)'; then

@@ -24,6 +24,14 @@ def recorded(model: nn.Module, inputs: tuple[Any, ...]) -> Trace:
     return trace
 
 
+def parting_of_models(
+    ref: nn.Module, ref_inputs: tuple[Any, ...], new: nn.Module, new_inputs: tuple[Any, ...]
+) -> Answer | None:
+    """Return where two models part first, None if they do not."""
+    first = clew.diff_models(ref, ref_inputs, new, new_inputs).first
+    return None if first is None else (first.kind, first.a, first.b)
+
+
 def parting_of(trace_a: Trace, trace_b: Trace) -> Answer | None:
     """Return where two traces part first, None if they do not."""
     first = clew.diff(trace_a, trace_b).first

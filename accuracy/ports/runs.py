@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from accuracy.ports.answers import Answer, parting_of, recorded
+from accuracy.ports.answers import Answer, parting_of, parting_of_models, recorded
 from accuracy.ports.judging import Spot, grade
 from accuracy.ports.planting import DECODER, OUTSIDE, SMALL, Architecture, Bug, Size, file_of
 from clew import Trace
@@ -63,8 +63,11 @@ def outcome(case: Case) -> Outcome:
     faults = {layer: bug.name for layer, bug in case.bugs}
     model = one.copy(clean, case.size, faults, as_port=case.as_port).to(case.types[1])
     trace_b, result_b = run(model, one.inputs(), case.types[1])
-    answer, seconds = asked(trace_a, trace_b)
     far = effect(result_a, result_b)
+    if case.types[0] == case.types[1]:
+        answer, seconds = asked(trace_a, trace_b)
+    else:
+        answer, seconds = asked_of_models(case, clean, model)
     if not case.bugs:
         found = graded_clean(answer)
         return Outcome(case.group, case.name, True, found, said(answer), seconds, far)
@@ -80,6 +83,18 @@ def asked(trace_a: Trace, trace_b: Trace) -> tuple[Answer | None, float]:
     """Return where two traces part, and the time it took to find out."""
     start = time.perf_counter()
     answer = parting_of(trace_a, trace_b)
+    return answer, time.perf_counter() - start
+
+
+def asked_of_models(case: Case, clean: nn.Module, new: nn.Module) -> tuple[Answer | None, float]:
+    """Return where a reference and a model of another precision part, and the time it took."""
+    one = case.architecture
+    ref = one.copy(clean, case.size).to(case.types[0])
+    given = [typed(one.inputs(), dtype) for dtype in case.types]
+    start = time.perf_counter()
+    torch.manual_seed(7)
+    with torch.no_grad():
+        answer = parting_of_models(ref, given[0], new, given[1])
     return answer, time.perf_counter() - start
 
 
@@ -105,14 +120,19 @@ def _reference(name: str, case: Case) -> tuple[nn.Module, Trace, Tensor]:
 
 def run(model: nn.Module, inputs: tuple[Any, ...], dtype: torch.dtype) -> tuple[Trace, Tensor]:
     """Record a model's call, and call it again for its result."""
-    given = tuple(
-        x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs
-    )
+    given = typed(inputs, dtype)
     torch.manual_seed(7)
     with torch.no_grad():
         trace = recorded(model, given)
         torch.manual_seed(7)
         return trace, model(*given)
+
+
+def typed(inputs: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:
+    """Return inputs with their floating point numbers in a dtype."""
+    return tuple(
+        x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs
+    )
 
 
 def effect(a: Tensor, b: Tensor) -> float:

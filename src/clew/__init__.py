@@ -24,11 +24,16 @@ _HOME = {
     "Diff": "clew.analysis.diff.divergence",
     "Hdf5": "clew.events.outputs",
     "Limits": "clew.request.limits",
+    "Noise": "clew.analysis.diff.noise",
     "NonFiniteError": "clew.errors",
     "Trace": "clew.traces",
+    "calibrate": "clew.replay.calibrating",
+    "determinism": "clew.replay.reproducing",
     "diff": "clew.traces",
+    "diff_models": "clew.replay.models",
     "guard": "clew.session.guard",
     "load": "clew.traces",
+    "noise_of": "clew.traces",
     "prefix": "clew.observe.taps",
     "recorder": "clew.session.flight_recorder",
     "schedule": "clew.request.limits",
@@ -44,12 +49,17 @@ __all__ = [
     "Diff",
     "Hdf5",
     "Limits",
+    "Noise",
     "NonFiniteError",
     "Trace",
     "__version__",
+    "calibrate",
+    "determinism",
     "diff",
+    "diff_models",
     "guard",
     "load",
+    "noise_of",
     "prefix",
     "recorder",
     "schedule",
@@ -62,15 +72,19 @@ logging.getLogger("clew").addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
     from clew.analysis.diff.divergence import Diff
+    from clew.analysis.diff.noise import Noise
     from clew.errors import ClewError, ClewWarning, NonFiniteError
     from clew.events.outputs import Hdf5
     from clew.observe.taps import prefix, tap
+    from clew.replay.calibrating import calibrate
+    from clew.replay.models import diff_models
+    from clew.replay.reproducing import determinism
     from clew.request.callbacks import Callbacks
     from clew.request.limits import Limits, schedule
     from clew.session import trace
     from clew.session.flight_recorder import recorder
     from clew.session.guard import guard
-    from clew.traces import Trace, diff, load
+    from clew.traces import Trace, diff, load, noise_of
     from clew.watching import watch
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from clew.analysis.diff.noise import Noise
 from clew.traces import Trace, diff
 
 
@@ -16,7 +17,7 @@ def assert_same_run(
     b: Trace | str | os.PathLike[str],
     *,
     map: Mapping[str, str] | None = None,
-    tol: float | None = None,
+    tol: Noise | float | None = None,
 ) -> None:
     """Raise AssertionError with the first difference if two runs differ beyond noise.
 

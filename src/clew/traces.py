@@ -21,6 +21,7 @@ from clew.views.html import EVENTS
 
 if TYPE_CHECKING:
     from clew.analysis.diff.divergence import Diff
+    from clew.analysis.diff.noise import Noise
     from clew.analysis.findings import Finding
     from clew.analysis.health.verdicts import Health
     from clew.analysis.memory.memory_model import Memory
@@ -386,18 +387,30 @@ def diff(
     b: Trace | str | os.PathLike[str],
     *,
     map: Mapping[str, str] | None = None,
-    tol: float | None = None,
+    tol: Noise | float | None = None,
 ) -> Diff:
     """Compare two traces, or saved ones by their paths; `print` shows where they part first.
 
     Both need `values="stats"` or more. `a` is the reference. `map` gives modules of `b` the names
     of `a`: `{"model.layers.*": "transformer.h.*"}`. `tol` is the relative error of an element that
-    counts as rounding; by default it depends on the dtype:
+    counts as rounding, or a `Noise` of `clew.calibrate` or `clew.noise_of`; by default it depends
+    on the dtype:
 
         print(clew.diff("before.clew", "after.clew"))
     """
     first, second = (_trace_of(one)._current_run() for one in (a, b))
     return analysis.diff_runs(first, second, map, tol)
+
+
+def noise_of(*traces: Trace | str | os.PathLike[str]) -> Noise:
+    """Measure the noise of a program from traces of repeats, the reference first.
+
+    All need `values="stats"` or more:
+
+        noise = clew.noise_of("a.clew", "a2.clew", "a3.clew")
+        print(clew.diff("a.clew", "b.clew", tol=noise))
+    """
+    return analysis.noise_of_runs([_trace_of(one)._current_run() for one in traces])
 
 
 page_port.writes_pages(lambda found, path, **options: views.write_diff_page(found, path, **options))

@@ -4,7 +4,7 @@ It is recorded once with the Clew of each version, and never again: a trace of a
 cannot be made by a later Clew. To add one when `SCHEMA_VERSION` goes up, run this with the Clew
 that is about to become an earlier one, in a copy of the project that names no machine:
 
-    cp -r tests /tmp/example/ && cd /tmp/example && python -m tests.formats.program tests/formats/v6
+    cp -r tests /tmp/example/ && cd /tmp/example && python -m tests.formats.program tests/formats/v7
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def train(folder: Path, steps: int, cut_off: bool = False) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     with clew.trace(
         model,
-        values="stats",
+        values="fingerprint",
         capture=[
             "forward.hidden",
             "down",

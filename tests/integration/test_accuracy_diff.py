@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from accuracy.ports import everything
 from accuracy.ports.planting import unmarked
 from accuracy.ports.runs import Case, is_felt, outcome
@@ -25,6 +27,14 @@ def test_the_marked_line_is_named() -> None:
     found = [outcome(case(*one)) for one in SAMPLE]
     assert all(map(is_felt, found))
     assert [(one.name, one.said) for one in found if one.grade != "exact"] == []
+
+
+def test_the_function_is_named_across_precisions() -> None:
+    planted = ("gpt2", "norm-eps", 0, False), ("vit", "gelu-quick", 1, True)
+    found = [outcome(replace(case(*one), types=everything.LOWER)) for one in planted]
+    assert [(one.name, one.said) for one in found if one.grade in ("wrong", "silent")] == []
+    clean = Case("sample", everything.KNOWN[3], as_port=True, types=everything.LOWER)
+    assert outcome(clean).grade == "quiet"
 
 
 def test_clean_pairs_raise_no_alarm() -> None:

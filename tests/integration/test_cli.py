@@ -109,7 +109,7 @@ def test_version_and_help() -> None:
 
 
 # Not about one trace: test_native_commands.py, test_run_command.py and test_diff.py here.
-OTHERS = ("build", "diff", "doctor", "env", "run")
+OTHERS = ("build", "determinism", "diff", "doctor", "env", "run")
 TRACE_COMMANDS = [command for command in COMMANDS if command not in OTHERS]
 
 

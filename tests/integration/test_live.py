@@ -69,12 +69,14 @@ def test_values_are_forgotten_with_their_tensors(tmp_path: Path) -> None:
     model, x = nn.Sequential(*[nn.Linear(3, 3) for _ in range(5)]), torch.ones(1, 3)
     counts = []
     with torch.no_grad(), clew.trace(model, live=Deaf(), out=tmp_path / "run.clew") as t:
-        for _ in range(30):
+        for step in range(30):
             model(x)
             t.step()
+            if step % 10 != 1:  # a collection is slow where many tests have run
+                continue
             gc.collect()
             counts.append(sum(type(o) is LiveValue for o in gc.get_objects()))
-    assert counts[-1] <= counts[1]
+    assert counts[-1] <= counts[0]
 
 
 def test_the_tensors_among_arguments_are_found_however_deep() -> None:

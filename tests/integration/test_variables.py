@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 import functools
 import gc
+import importlib
 import sys
 import threading
 import typing
@@ -275,6 +276,54 @@ def test_methods_of_any_kind() -> None:
     assert [items(t, a)[0] for a in wanted[:3]] == [2, 3, 4]
     assert t[wanted[3]].value.tolist() == [2]
     assert items(t, wanted[4]) == [9]
+
+
+FROZEN = """
+import functools
+
+def plain(x):
+    out = x + 1
+    return out
+
+def wrapping(function):
+    @functools.wraps(function)
+    def call(x):
+        return function(x)
+    return call
+
+@functools.cache
+@wrapping
+def wrapped(x):
+    out = x + 2
+    return out
+
+class Tools:
+    @staticmethod
+    def fixed(x):
+        out = x + 3
+        return out
+
+    @property
+    def size(self):
+        out = 4
+        return out
+"""
+
+
+def test_functions_made_before_the_heap_was_frozen_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "frozen_tools.py").write_text(FROZEN)
+    monkeypatch.syspath_prepend(tmp_path)
+    tools = importlib.import_module("frozen_tools")
+    names = ["plain", "wrapped", "Tools.fixed", "Tools.size"]
+    gc.freeze()
+    try:
+        with clew.trace(capture=[f"frozen_tools:{name}.out" for name in names]) as t:
+            tools.plain(0), tools.wrapped(0), tools.Tools.fixed(0), tools.Tools().size
+    finally:
+        gc.unfreeze()
+    assert [items(t, f"frozen_tools:{name}.out") for name in names] == [[1], [2], [3], [4]]
 
 
 def test_closures_recursion_and_threads() -> None:

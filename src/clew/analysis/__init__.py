@@ -12,6 +12,7 @@ from clew.lazy_names import lazy_names
 if TYPE_CHECKING:
     from clew.analysis.crash import first_crash
     from clew.analysis.diff.differ import diff_runs
+    from clew.analysis.diff.noise import noise_of_runs
     from clew.analysis.graph.call_list import read_calls
     from clew.analysis.health.health_check import health_of
     from clew.analysis.memory.memory_answer import memory_of
@@ -27,6 +28,7 @@ __all__ = [
     "health_of",
     "memory_of",
     "names",
+    "noise_of_runs",
     "read_calls",
     "select",
     "series_of",
@@ -43,6 +45,7 @@ __getattr__ = lazy_names(
         "memory_of": "clew.analysis.memory.memory_answer",
         "health_of": "clew.analysis.health.health_check",
         "names": "clew.analysis.selection",
+        "noise_of_runs": "clew.analysis.diff.noise",
         "read_calls": "clew.analysis.graph.call_list",
         "select": "clew.analysis.selection",
         "series_of": "clew.analysis.series",

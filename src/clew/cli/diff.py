@@ -29,13 +29,20 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--html", metavar="FILE", help="write both runs side by side to a page too")
     add_exist(parser)
     parser.add_argument(
+        "--noise", nargs="+", metavar="A2", default=[],
+        help="repeats of A: what they differ by counts as rounding",
+    )  # fmt: skip
+    parser.add_argument(
         "--rows", type=positive, metavar="N", default=_ROWS, help=f"at most so many calls ({_ROWS})"
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the comparison."""
-    found = clew.diff(args.a, args.b, map=dict(args.map), tol=args.tol)
+    if args.noise and args.tol is not None:
+        raise clew.ClewError("--tol and --noise both say what counts as rounding: give one")
+    tolerance = clew.noise_of(args.a, *args.noise) if args.noise else args.tol
+    found = clew.diff(args.a, args.b, map=dict(args.map), tol=tolerance)
     title = f"{_stem(args.a)} and {_stem(args.b)}"
     page = [str(found.html(args.html, title=title, exist=args.exist))] if args.html else []
     more = f"--rows {len(found.table)} shows all"

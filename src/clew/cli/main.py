@@ -23,8 +23,8 @@ from clew.cli.output import complain, one_line
 from clew.plain_text import plain, plain_lines
 
 COMMANDS = (
-    "run", "info", "crash", "health", "show", "code", "value", "why-shape", "mem", "diff", "graph",
-    "html", "export", "recover", "build", "doctor", "env",
+    "run", "info", "crash", "health", "show", "code", "value", "why-shape", "mem", "diff",
+    "determinism", "graph", "html", "export", "recover", "build", "doctor", "env",
 )  # fmt: skip
 
 _FINE, _BROKEN, _INTERRUPTED = 0, 2, 130
@@ -114,10 +114,10 @@ def _parsed(words: list[str]) -> argparse.Namespace:
     """Parse the words; what follows the name of a program is for the program, whatever it is."""
     name = words[0]
     program: list[str] = []
-    if name == "run":
-        from clew.launch.options import split_program  # which only this command needs
+    if name in ("run", "determinism"):
+        from clew.launch.options import split_program  # which only these commands need
 
-        own, program = split_program(words[1:])
+        own, program = split_program(words[1:], ("--rows",))
         words = [name, *own]
     top = parser([name] if name in COMMANDS else COMMANDS)
     if name not in COMMANDS and not name.startswith("-"):

@@ -21,7 +21,7 @@ from clew.plain_text import plain
 # Version of the trace on disk. It counts up with every change that a reader of the version before
 # would misread or miss; a reader refuses versions that are newer than itself, or older than the
 # oldest it still reads.
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 OLDEST_VERSION = 2
 
 Ints = NDArray[np.int64]

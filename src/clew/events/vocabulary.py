@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ LABELLED = (VARIABLE, TAP, GRADIENT, PREFIX, GATHERED)
 
 # How much is recorded, and what is kept of every value; each word includes those before it.
 LEVELS = ("values", "modules", "ops")
-VALUES = ("meta", "stats", "full")
+VALUES = ("meta", "stats", "fingerprint", "full")
 
 # What may record ops; "auto" is the native engine where it is built.
 ENGINES = ("auto", "native", "python")
@@ -160,11 +161,16 @@ class KeepLevel(IntEnum):
 
     META = 0
     STATS = 1
-    FULL = 2
+    FINGERPRINT = 2
+    FULL = 3
 
 
 class Kept(NamedTuple):
-    """Statistics and data kept of a value."""
+    """Statistics, data and fingerprint kept of a value.
+
+    The fingerprint is packed (`clew.events.fingerprint`), or a function that reads it from a file.
+    """
 
     stats: dict[str, Any] | None
     payload: Payload | None
+    fingerprint: bytes | Callable[[], bytes | None] | None = None

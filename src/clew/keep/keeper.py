@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,6 +25,12 @@ from clew.keep.budget import Budget
 from clew.keep.buffers import Buffers
 from clew.keep.changes import ValueState
 from clew.keep.device_statistics import DeviceStatistics
+from clew.keep.fingerprints import (
+    DeviceFingerprints,
+    fingerprint,
+    fingerprint_of_bytes,
+    fingerprint_of_parameter,
+)
 from clew.keep.identity import PLAIN, odd_facts, version_of
 from clew.keep.nesting import tensors_in
 from clew.keep.snapshots import (
@@ -87,7 +93,8 @@ class Taken(NamedTuple):
         return stats
 
 
-_LEVELS = {"meta": KeepLevel.META, "stats": KeepLevel.STATS, "full": KeepLevel.FULL}
+# A fingerprint, or a function that computes it when the records are stored.
+Mark: TypeAlias = bytes | Callable[[], bytes] | None
 
 
 class Keeper:
@@ -105,13 +112,14 @@ class Keeper:
         self._budget = budget
         self.interest = interest
         self._ledger = interest.ledger
-        self._level = _LEVELS[values]
+        self._level = KeepLevel[values.upper()]
         self._on_gap = on_gap
         # id of a token kept in full -> the token, and its `Made` until that is handed over
         self._in_full: dict[int, tuple[Token, Made | None]] = {}
         self._taken: dict[int, Taken] = {}
         self._buffers = Buffers()
         self._on_devices = DeviceStatistics()
+        self._marks_on_devices = DeviceFingerprints()
 
     def __call__(self, token: Token, tensor: Tensor, base: Any) -> None:
         """Keep what the option `values` asks for of a new tensor version.
@@ -218,14 +226,14 @@ class Keeper:
             # Computing statistics between two ops would load their code into the cache each time.
             copy = plain_snapshot(tensor, size, self._buffers.take)
             self._budget.pending += size
-            made = partial(self._finished, copy, None)
+            made = partial(self._finished, copy, None, self._mark(tensor, copy))
         else:
             if type(tensor) is torch.nn.Parameter:
                 stats = statistics_of_parameter(tensor, version_of(tensor))
             else:
                 stats = statistics_of_bytes(memory_of(tensor), tensor.dtype)
             copy = None
-            made = Kept(stats, None)
+            made = Kept(stats, None, self._mark_now(tensor, stats))
         self._remember(token, Taken(token, _elements(tensor), True, stats, copy))
         return made
 
@@ -253,10 +261,11 @@ class Keeper:
         if not full or not self._budget.has_room(elements.numel(), 0 if shared else size):
             if elements.is_cpu:
                 stats = statistics(elements)
-                made: Made = Kept(stats, None)
+                made: Made = Kept(stats, None, self._mark_now(elements))
             else:
                 stats = self._on_devices.measure(elements)
-                made = partial(self._finished_view, Taken(token, (), True, stats, None))
+                taken = Taken(token, (), True, stats, None)
+                made = partial(self._finished_view, taken, self._mark(elements))
         else:
             parts = parts_of(tensor, elements)
             if parts is not None:
@@ -278,28 +287,59 @@ class Keeper:
             in_order = contiguous and known.in_order
             taken = Taken(token, known.elements, contiguous, known.stats, known.snapshot, in_order)
         self._remember(token, taken)
-        return partial(self._finished_view, taken)
+        mark = self._mark(tensor, taken.snapshot if taken.in_order else None)
+        return partial(self._finished_view, taken, mark)
 
-    def _finished_view(self, taken: Taken) -> Kept:
+    def _mark(self, tensor: Tensor, copy: Snapshot | None = None) -> Mark:
+        """Return the fingerprint of a tensor, if it is wanted, or how to compute it later.
+
+        `copy` has its elements, in the order that the tensor has them in.
+        """
+        if self._level < KeepLevel.FINGERPRINT:
+            return None
+        if copy is not None:
+            return partial(copy.fingerprint, tuple(tensor.shape))
+        if tensor.is_cpu:
+            return self._mark_now(tensor)
+        elements = elements_of(tensor)
+        return None if elements is None else self._marks_on_devices.measure(elements)
+
+    def _mark_now(self, tensor: Tensor, stats: Statistics | None = None) -> bytes | None:
+        """Return the fingerprint of a tensor in memory, None if it is not wanted.
+
+        `stats` are given for a plain one.
+        """
+        if self._level < KeepLevel.FINGERPRINT:
+            return None
+        if stats is not None and type(tensor) is torch.nn.Parameter:
+            return fingerprint_of_parameter(tensor, stats.get("digest"))
+        if is_plain(tensor):
+            return fingerprint_of_bytes(memory_of(tensor), tensor.dtype, tuple(tensor.shape))
+        elements = elements_of(tensor)
+        return None if elements is None else fingerprint(elements)
+
+    def _finished_view(self, taken: Taken, mark: Mark = None) -> Kept:
         """Return statistics that were or are being computed, when the records are stored."""
         try:
-            return Kept(taken.measured(), None)
+            return Kept(taken.measured(), None, mark() if callable(mark) else mark)
         except Exception as fault:
             self._statistics_failed(fault, "only their metadata is recorded")
             return Kept(None, None)
 
-    def _finished(self, copy: Snapshot, shape: tuple[int, ...] | None) -> Kept:
+    def _finished(self, copy: Snapshot, shape: tuple[int, ...] | None, mark: Mark = None) -> Kept:
         """Return the statistics of a copy and, with a shape, its data.
 
         Runs on the thread that writes.
         """
         stats: Statistics | None = None
+        found: bytes | None = None
         try:
             stats = copy.stats
+            found = mark() if callable(mark) else mark
         except Exception as fault:
             left = "only their metadata is recorded" if shape is None else "their data is recorded"
             self._statistics_failed(fault, left)
-        return Kept(stats, None if shape is None else copy.payload(shape))
+        return Kept(stats, None if shape is None else copy.payload(shape), found)
 
     def _statistics_failed(self, fault: Exception, left: str) -> None:
         self._on_gap(Gap("statistics of values", "", f"{type(fault).__name__}: {fault}", left))

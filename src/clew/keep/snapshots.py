@@ -17,6 +17,7 @@ from torch import Tensor
 from clew.events.statistics import Numbers, Statistics
 from clew.events.vocabulary import Payload, pack
 from clew.keep.device_statistics import done_after
+from clew.keep.fingerprints import fingerprint_of_bytes
 from clew.keep.statistics import memory_of, statistics_of_bytes
 from clew.torch_compat import has_memory, is_transformed, is_zero_tensor, local_part, sparse_parts
 
@@ -66,6 +67,10 @@ class Snapshot:
         if self._stats is None:
             self._stats = statistics_of_bytes(self._data, self._dtype)
         return self._stats
+
+    def fingerprint(self, shape: tuple[int, ...]) -> bytes:
+        """Return the fingerprint of a tensor with these elements and this shape."""
+        return fingerprint_of_bytes(self._data, self._dtype, shape)
 
     def holds(self, data: Numbers) -> bool:
         """Return whether the copied elements equal these bytes."""

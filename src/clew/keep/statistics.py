@@ -165,6 +165,13 @@ def _filling(source: Numbers) -> Callable[[Numbers], None]:
     return fill
 
 
+def numbers_of_bytes(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Numbers:
+    """Return elements in row-major order as NumPy; complex ones with an axis for their parts."""
+    plain = _AS_THEY_ARE.get(dtype)
+    flat = _floats(data, dtype) if plain is None else np.frombuffer(data, plain)
+    return flat.reshape((*shape, 2) if dtype.is_complex else shape)
+
+
 def _floats(data: Any, dtype: torch.dtype) -> Numbers:
     """Return the elements as floats, whatever their dtype."""
     integral = _INTEGRAL.get(dtype)

@@ -127,8 +127,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             parser.add_argument(*names, action=action, metavar=option.metavar, help=option.what)
 
 
-def split_program(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_program(words: Sequence[str], more: Sequence[str] = ()) -> tuple[list[str], list[str]]:
     """Return the words that are options of `clew run`, and those that name the program.
+
+    `more` lists options with a value that another command has besides.
 
     >>> split_program(["--values", "stats", "train.py", "--values", "3"])
     (['--values', 'stats'], ['train.py', '--values', '3'])
@@ -136,7 +138,7 @@ def split_program(words: Sequence[str]) -> tuple[list[str], list[str]]:
     (['-o', 'x.clew'], ['-m', 'pkg.train', '--all'])
     """
     with_value = {f"--{option.name}" for option in OPTIONS if option.kind != "switch"}
-    with_value |= set(_SHORT)
+    with_value |= {*_SHORT, *more}
     at = 0
     while at < len(words):
         word = words[at]

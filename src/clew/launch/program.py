@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
 from clew.errors import ClewError
 from clew.launch.options import RunOptions
@@ -53,8 +54,16 @@ def _like(script: Path) -> str:
     return f"; did you mean {script.parent / near[0]}?" if near else ""
 
 
-def start(program: Sequence[str], options: RunOptions, replace_process: bool) -> int:
-    """Run a program, recorded; return its exit code, or never if it replaces this process."""
+def start(
+    program: Sequence[str],
+    options: RunOptions,
+    replace_process: bool,
+    output: TextIO | None = None,
+) -> int:
+    """Run a program, recorded; return its exit code, or never if it replaces this process.
+
+    What it prints goes to `output`, if that is given, such as the error stream.
+    """
     if sys.flags.ignore_environment or sys.flags.no_site:
         raise ClewError(
             "clew run reaches the program through PYTHONPATH, which Python ignores with -E, -I and "
@@ -66,7 +75,7 @@ def start(program: Sequence[str], options: RunOptions, replace_process: bool) ->
         stream.flush()
     if replace_process and os.name == "posix":
         os.execve(sys.executable, command, environment)
-    code = subprocess.call(command, env=environment)
+    code = subprocess.call(command, env=environment, stdout=output)
     # As a shell says it, where a signal has ended the program.
     return 128 - code if code < 0 else code
 

@@ -19,7 +19,7 @@ from torch import nn
 
 from clew.callbacks.apply import Named
 from clew.events.model import Gap
-from clew.events.vocabulary import FORWARD, OPTIMIZER
+from clew.events.vocabulary import FORWARD, OPTIMIZER, VALUES
 from clew.keep.native_values import NativeTensors
 from clew.keep.nesting import describe
 from clew.machinery import MACHINERY
@@ -73,7 +73,7 @@ class NativeOps:
         if values != "meta":
             budget = recorder.values.budget
             limits = budget.native_limits()
-            self._recording.keep(("meta", "stats", "full").index(values), *limits)
+            self._recording.keep(VALUES.index(values), *limits)
             tensors.on_limit = budget.reached
             budget.on_give_back = self._recording.give_back
             budget.native_pending = self._recording.pending

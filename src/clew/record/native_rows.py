@@ -31,7 +31,7 @@ _KEPT = np.dtype(
     [("value", np.int64), ("data", np.int64)]
     + [(name, np.float64) for name in (*_MOMENTS, *_ENDS)]
     + [(name, np.int64) for name in ("count", "nan", "inf", "zeros")]
-    + [("digest", np.uint64), ("has", np.uint64)]
+    + [("digest", np.uint64), ("has", np.uint64), ("mark", np.int64), ("marks", np.int64)]
 )
 _FREED = np.dtype([("value", np.int64), ("event", np.int64)])
 # A table of all numbers is quicker than sorting them while it has at most so many rows an event.
@@ -170,12 +170,15 @@ class NativeNumbers:
         numbers = self.values(kept["value"]).tolist()
         found: dict[int, Kept] = {}
         blocks, statistics = kept["data"].tolist(), _statistics(kept)
-        for number, meta, block, stats in zip(numbers, facts, blocks, statistics, strict=True):
+        marks = _fingerprints(kept, rows.marks)
+        for number, meta, block, stats, mark in zip(
+            numbers, facts, blocks, statistics, marks, strict=True
+        ):
             payload = None
             if block >= 0:
                 data = np.asarray(memoryview(rows.data[block]))
                 payload = Payload(table[meta].dtype, table[meta].shape, data)
-            found[number] = Kept(stats, payload)
+            found[number] = Kept(stats, payload, mark)
         return found
 
     def freed(self, rows: NativeRows) -> tuple[Ints, Ints]:
@@ -203,6 +206,15 @@ def _statistics(kept: Any) -> list[dict[str, Any]]:
         for row, numbers in zip(at.tolist(), zip(*cells, strict=True), strict=True):
             found[row] = dict(zip(names, numbers, strict=True))
     return found
+
+
+def _fingerprints(kept: Any, packed: bytes) -> list[bytes | None]:
+    """Return the packed fingerprints of values, None for those without."""
+    if not packed:
+        return [None] * len(kept)
+    first = (8 * kept["mark"]).tolist()
+    end = (8 * (kept["mark"] + kept["marks"])).tolist()
+    return [packed[a:b] or None for a, b in zip(first, end, strict=True)]
 
 
 class _Found:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from clew.errors import ClewError, NotRecorded
+from clew.errors import BadTrace, ClewError, NotRecorded
+from clew.events.fingerprint import Fingerprint, fingerprint_of, unpacked
 from clew.events.model import Stats
 from clew.events.notebook_port import Shown
 from clew.events.tensor_text import is_python, numbers_text, tensor_text
@@ -132,9 +133,12 @@ class Value(Shown):
         return None if kept is None or kept.stats is None else kept.stats.get("digest")
 
     @property
-    def fingerprint(self) -> Any:
-        """Return None: fingerprints are not recorded yet."""
-        return None
+    def fingerprint(self) -> Fingerprint | None:
+        """Return sums that equal tensors share in any layout, None if there are none.
+
+        They are recorded with `values="fingerprint"`, and computed of data that was kept.
+        """
+        return None if self._kept is None else fingerprint_in(self._kept)
 
     @property
     def producer(self) -> Event | None:
@@ -244,8 +248,13 @@ def numbers_of(value: Value) -> np.ndarray[Any, Any] | None:
     """Return the numbers that statistics are of: of a sparse tensor those stored; None without
     data.
     """
+    return None if value._kept is None else numbers_in(value._kept)
+
+
+def numbers_in(kept: Kept) -> np.ndarray[Any, Any] | None:
+    """Return the numbers that the statistics of what was kept are of, None without data."""
     try:
-        data = value._load("numbers")
+        data = decode(kept.payload, "numbers")
     except ClewError:
         return None
     return None if data is None or data.dtype.kind not in "biufc" else data
@@ -263,6 +272,19 @@ def stats_of(kept: Kept) -> Stats | None:
         zeros=stats.get("zeros", 0),
         count=stats.get("count", 0),
     )
+
+
+def fingerprint_in(kept: Kept) -> Fingerprint | None:
+    """Return the fingerprint of a value: the recorded one, else one of its data, else None."""
+    mark = kept.fingerprint
+    packed = mark() if callable(mark) else mark
+    if packed is None:
+        numbers = numbers_in(kept)
+        return None if numbers is None else fingerprint_of(numbers)
+    try:
+        return unpacked(packed, kept.stats or {})
+    except ValueError as broken:
+        raise BadTrace(f"the fingerprint of a value is damaged: {broken}") from broken
 
 
 def _number(taken: float | None) -> float | None:

@@ -129,7 +129,7 @@ EVENT_ROW = np.dtype(
 class NativeRows:
     """What the native engine recorded since the last time, as `native/sources/rows.h` has it.
 
-    `kept` are statistics of values, `data` copies of their elements.
+    `kept` are statistics of values, `marks` their fingerprints, `data` copies of their elements.
 
     `metas` and `arguments` are the new rows of its tables, as words, and their first numbers;
     `oldest_arguments` is the first row that may be used again. `odd_metas` are the facts of
@@ -155,6 +155,7 @@ class NativeRows:
     odd_metas: list[Any]
     constants: list[Any]
     kept: bytes
+    marks: bytes
     data: list[Any]
     # Attributes of modules, as `record.attributes` notes them.
     noted: list[Any]
@@ -162,8 +163,9 @@ class NativeRows:
     @property
     def size(self) -> int:
         """Return about how many bytes the rows hold, with what is kept of values."""
-        rows = len(self.events) + len(self.refs) + len(self.values) + len(self.kept)
-        return rows + sum(memoryview(block).nbytes for block in self.data)
+        rows = len(self.events) + len(self.refs) + len(self.values)
+        kept = len(self.kept) + len(self.marks)
+        return rows + kept + sum(memoryview(block).nbytes for block in self.data)
 
     def gone_numbers(self) -> list[int]:
         """Return the numbers of values that no later row refers to."""

@@ -9,21 +9,20 @@ as nothing shows that they are not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from clew.analysis.diff.distance import Floats, ValueFacts, distances, facts_of, permuted
 from clew.analysis.diff.flow_graph import Flags, FlowGraph
+from clew.analysis.diff.noise import ROUNDING, Noise, levels_of, per_dtype
 from clew.analysis.diff.pairing import Rename, pair_ops
 from clew.analysis.diff.value_matching import match
 from clew.events.columns import Ints
 from clew.run.run import Run
 
-# Relative error of an element that rounding may cause in a whole run, and in one op, by dtype.
-NOISE = {"float64": 1e-11, "float32": 1e-5, "float16": 2e-2, "bfloat16": 1e-1}
-_ROUNDING = {"float64": 1e-15, "float32": 5e-7, "float16": 2e-3, "bfloat16": 1.6e-2}
+# Values of other places are the same only up to this, however noisy they are.
+_MOST_NOISE = 0.2
 # By how much an op may increase the error of what it took.
 _GROWTH = 12.0
 # Results of these say nothing about the values that they took.
@@ -61,9 +60,9 @@ class Compared:
 
 
 def compare(
-    run_a: Run, run_b: Run, rename: Rename | None = None, tolerance: float | None = None
+    run_a: Run, run_b: Run, rename: Rename | None = None, tolerance: Noise | float | None = None
 ) -> Compared:
-    """Compare two runs op by op and value by value; `tolerance` stands for the noise of floats."""
+    """Compare two runs op by op and value by value; `tolerance` is the noise of floats."""
     a, b = FlowGraph(run_a), FlowGraph(run_b)
     facts_a, facts_b = facts_of(a, b)
     pairs = pair_ops(a, b, rename)
@@ -71,30 +70,43 @@ def compare(
     partner_a: Ints = np.full(len(a.maker), -1, dtype=np.int64)
     known = np.flatnonzero(partner_b >= 0)
     partner_a[partner_b[known]] = known
-    half_a = _half(a, facts_a, partner_a, b, facts_b, tolerance)
-    half_b = _half(b, facts_b, partner_b, a, facts_a, tolerance)
+    rewired = _rewired(a, facts_a, b, facts_b, pairs, partner_b)
+    half_a = _half(a, facts_a, partner_a, b, facts_b, partner_b[rewired], tolerance)
+    half_b = _half(b, facts_b, partner_b, a, facts_a, rewired, tolerance)
     return Compared(half_a, half_b, pairs)
 
 
 def _half(
     mine: FlowGraph, facts: ValueFacts, partner: Ints, other: FlowGraph, other_facts: ValueFacts,
-    tolerance: float | None,
+    rewired: Ints, tolerance: Noise | float | None,
 ) -> Half:  # fmt: skip
-    noise, other_noise = _noise(mine, tolerance), _noise(other, tolerance)
+    (noise, measured), (other_noise, other_measured) = (
+        levels_of(graph, tolerance) for graph in (mine, other)
+    )
     far: Floats = np.full(len(partner), np.nan)
     there = np.flatnonzero(partner >= 0)
     far[there] = distances(other_facts, partner[there], facts, there)
     shuffled = permuted(other_facts, partner[there], facts, there)
     far[there[shuffled & _same_shapes(other, partner[there], mine, there)]] = np.inf
-    equal = match(other_facts, facts, other_noise, noise)
+    far[rewired] = np.inf
+    # What is noisier than this could be the value of anything.
+    equal = match(
+        other_facts, facts, np.minimum(other_noise, _MOST_NOISE), np.minimum(noise, _MOST_NOISE)
+    )
     alone = (partner < 0) & (equal >= 0)
     partner = np.where(alone, equal, partner)
     numbers = np.flatnonzero(alone)
     far[numbers] = distances(other_facts, equal[numbers], facts, numbers)
-    # The noise of a pair is that of the noisier: float32 against bfloat16.
-    noise = np.where(partner >= 0, np.maximum(noise, other_noise[partner]), noise)
-    floor = _per_dtype(mine, _ROUNDING)
-    floor = np.where(partner >= 0, np.maximum(floor, _per_dtype(other, _ROUNDING)[partner]), floor)
+    floor, other_floor = per_dtype(mine, ROUNDING), per_dtype(other, ROUNDING)
+    # Code that was not measured has the noise of its partner, if that was and is as precise.
+    takes_theirs = other_measured[partner] & ~measured & (floor == other_floor[partner])
+    # Else the noise of a pair is that of the noisier: float32 against bfloat16.
+    both = np.where(takes_theirs, other_noise[partner], np.maximum(noise, other_noise[partner]))
+    noise = np.where(partner >= 0, both, noise)
+    floor = np.where(partner >= 0, np.maximum(floor, other_floor[partner]), floor)
+    # What was measured holds for the whole way to a value, growth included.
+    known = (measured | takes_theirs) & (partner >= 0)
+    floor = np.where(known, np.maximum(floor, noise / _GROWTH), floor)
     tells = facts.says_much & ~facts.exact
     agrees = _agreeing(mine, far, noise, floor, tells)
     right = _with_sources(mine, agrees, facts, far > noise)
@@ -126,14 +138,32 @@ def _partners(a: FlowGraph, b: FlowGraph, pairs: Ints) -> Ints:
     return partner
 
 
-def _noise(graph: FlowGraph, tolerance: float | None) -> Floats:
-    return _per_dtype(graph, NOISE if tolerance is None else dict.fromkeys(NOISE, tolerance))
+def _rewired(
+    a: FlowGraph, facts_a: ValueFacts, b: FlowGraph, facts_b: ValueFacts, pairs: Ints, partner: Ints
+) -> Ints:
+    """Return values of `b` made from other tensors than their partners, that are not the same.
 
-
-def _per_dtype(graph: FlowGraph, levels: Mapping[str, float]) -> Floats:
-    """Return the level of each value's dtype, 0 for those that have none."""
-    per_meta = np.array([levels.get(meta.dtype, 0.0) for meta in graph.run.metas] + [0.0])
-    return np.asarray(per_meta[graph.run.columns.meta])
+    An op got, in the place of one tensor, what corresponds to another, and what is computed from
+    its result alone follows it. Scores of swapped queries and keys have the same statistics, but
+    are not the same scores.
+    """
+    digest_a, digest_b = facts_a.digest.tolist(), facts_b.digest.tolist()
+    partners = partner.tolist()
+    found: dict[int, None] = {}
+    for op_b, op_a in enumerate(pairs.tolist()):
+        took_a, took_b = (a.takes[op_a], b.takes[op_b]) if op_a >= 0 else ([], [])
+        other = len(took_a) == len(took_b) and any(
+            partners[theirs] not in (-1, mine)
+            and digest_a[mine] >= 0
+            and digest_a[mine] != digest_b[theirs] == digest_a[partners[theirs]]
+            for mine, theirs in zip(took_a, took_b, strict=True)
+        )
+        if other or (took_b and all(theirs in found for theirs in took_b)):
+            for value in b.gives[op_b]:
+                same = digest_b[value] >= 0 and digest_a[partners[value]] == digest_b[value]
+                if partners[value] >= 0 and not same:
+                    found[value] = None
+    return np.array(list(found), dtype=np.int64)
 
 
 def _agreeing(
@@ -166,19 +196,22 @@ def _with_sources(graph: FlowGraph, agrees: Flags, facts: ValueFacts, differs: F
     """Count as right also what a right value was computed from.
 
     What differs from its partner is right only if everything computed from it is: a norm forgives a
-    factor that others do not. Values that may agree by chance prove nothing.
+    factor that others do not. A result of the program that differs is wrong even if what was
+    computed from a part of it is right. Values that may agree by chance prove nothing.
     """
     forgetful, off = graph.are(_FORGETFUL).tolist(), differs.tolist()
     proves = (agrees & (facts.says_much | ~facts.known)).tolist()
     refuted = [False] * len(proves)
+    for value in graph.ends:
+        refuted[value] = off[value]
     known = facts.known.tolist()
     for op in range(len(graph) - 1, -1, -1):
         gives = graph.gives[op]
         if not forgetful[op] and any(proves[v] and not refuted[v] for v in gives):
             for value in graph.takes[op]:
                 proves[value] = True
-        elif any(known[v] and off[v] and not proves[v] for v in gives):
+        elif any(known[v] and off[v] and (refuted[v] or not proves[v]) for v in gives):
             for value in graph.takes[op]:
-                refuted[value] = off[value]
+                refuted[value] = refuted[value] or off[value]
     led = np.array(proves, dtype=bool) & ~np.array(refuted, dtype=bool)
     return np.asarray(agrees | led)

@@ -23,7 +23,8 @@ _HEADS = {
 
 def diff_lines(diff: Diff, rows: int, more: str) -> list[str]:
     """Write a comparison, with at most so many rows of the table."""
-    lines = ["no difference beyond noise"] if diff.first is None else _divergence(diff.first)
+    same = "no difference beyond noise" if diff.noise else "no difference"
+    lines = [same] if diff.first is None else _divergence(diff.first)
     lines += _table(diff.table, rows, more) if diff.first is not None else []
     lines.append(_matched(diff))
     lines += diff.notes

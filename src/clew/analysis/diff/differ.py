@@ -6,14 +6,15 @@ Output: a `Diff`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from clew.analysis.diff.compared import NOISE, Compared, Half, compare
+from clew.analysis.diff.compared import Compared, Half, compare
 from clew.analysis.diff.distance import distances
 from clew.analysis.diff.divergence import Diff, Divergence, Matched, ModuleError
 from clew.analysis.diff.evidence import evidence_of, silent_changes, suspects_of
+from clew.analysis.diff.noise import NOISE, Noise
 from clew.analysis.diff.parting import PartingPlace, first_parting
 from clew.analysis.diff.renaming import renaming
 from clew.errors import ClewError
@@ -26,35 +27,44 @@ _FEW = 0.2
 
 
 def diff_runs(
-    a: Run, b: Run, names: Mapping[str, str] | None = None, tolerance: float | None = None
+    a: Run,
+    b: Run,
+    names: Mapping[str, str] | None = None,
+    tolerance: Noise | float | None = None,
 ) -> Diff:
     """Compare the first rank that both runs have; raise ClewError if one has nothing to compare."""
-    a, b, notes = _one_rank(a, b)
-    for side, run in (("a", a), ("b", b)):
-        if not len(run):
-            raise ClewError(f"nothing was recorded in {side}: there is nothing to compare")
+    a, b, notes = comparable(a, b)
     found = compare(a, b, renaming(names) if names else None, tolerance)
-    matched = Matched(_matched(found.a), _matched(found.b))
     parting = first_parting(found)
-    notes += _said_of_values(found)
-    notes += [f"though {said}" for said in silent_changes(found)] if parting is None else []
+    first = None if parting is None else described(found, parting)
+    return answer(found, first, tolerance, notes)
+
+
+def answer(
+    found: Compared,
+    first: Divergence | None,
+    tolerance: Noise | float | None,
+    notes: Sequence[str] = (),
+) -> Diff:
+    """Return what was found as a `Diff`, with all that is to be said of the values."""
+    matched = Matched(_matched(found.a), _matched(found.b))
+    said = [*notes, *_said_of_values(found)]
+    said += [f"though {one}" for one in silent_changes(found)] if first is None else []
+    said += [str(tolerance)] if isinstance(tolerance, Noise) else []
     if min(matched.a, matched.b) < _FEW:
-        notes.append(
+        said.append(
             f"almost nothing matches ({matched.b:.0%} of b): are these runs of the same model "
             "with the same inputs and weights?"
         )
-    return Diff(
-        parting is None,
-        None if parting is None else _described(found, parting),
-        _table(found),
-        matched,
-        _noise(found, tolerance),
-        tuple(notes),
-        found,
-    )
+    table, noise = module_errors(found), _noise(found, tolerance)
+    return Diff(first is None, first, table, matched, noise, tuple(said), found)
 
 
-def _one_rank(a: Run, b: Run) -> tuple[Run, Run, list[str]]:
+def comparable(a: Run, b: Run) -> tuple[Run, Run, list[str]]:
+    """Return one rank of each run and what to say of that; ClewError if there is nothing."""
+    for side, run in (("a", a), ("b", b)):
+        if not len(run):
+            raise ClewError(f"nothing was recorded in {side}: there is nothing to compare")
     if len(a.ranks) == len(b.ranks) == 1:
         return a, b, []
     common = sorted(set(a.ranks) & set(b.ranks))
@@ -83,7 +93,8 @@ def _said_of_values(found: Compared) -> list[str]:
     ]
 
 
-def _described(found: Compared, parting: PartingPlace) -> Divergence:
+def described(found: Compared, parting: PartingPlace) -> Divergence:
+    """Return a place where runs part with both events, evidence and suspects."""
     a, b = (
         None if op < 0 else half.graph.run.event(int(half.graph.rows[op]))
         for half, op in ((found.a, parting.op_a), (found.b, parting.op_b))
@@ -91,17 +102,19 @@ def _described(found: Compared, parting: PartingPlace) -> Divergence:
     return Divergence(parting.kind, a, b, evidence_of(found, parting), suspects_of(found, parting))
 
 
-def _noise(found: Compared, tolerance: float | None) -> dict[str, float]:
+def _noise(found: Compared, tolerance: Noise | float | None) -> dict[str, float]:
+    """Return the noise of each dtype there is, of values whose own was not measured."""
     there = {run.metas[m].dtype for run in (found.a.graph.run, found.b.graph.run)
              for m in np.unique(run.columns.meta).tolist()}  # fmt: skip
-    return {
-        dtype: level if tolerance is None else tolerance
-        for dtype, level in NOISE.items()
-        if dtype in there
-    }
+    levels: Mapping[str, float] = NOISE
+    if isinstance(tolerance, Noise):
+        levels = {**NOISE, **tolerance.dtypes}
+    elif tolerance is not None:
+        levels = dict.fromkeys(NOISE, tolerance)
+    return {dtype: level for dtype, level in levels.items() if dtype in there}
 
 
-def _table(found: Compared) -> tuple[ModuleError, ...]:
+def module_errors(found: Compared) -> tuple[ModuleError, ...]:
     """Compare the outputs of the module calls that both runs have, in the order they ended in."""
     a, b = found.a.graph.run, found.b.graph.run
     calls = {a.address(row): row for row in a.rows(MODULE).tolist()}

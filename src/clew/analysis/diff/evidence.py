@@ -11,7 +11,9 @@ import numpy as np
 from clew.analysis.diff.arguments import different_arguments, is_same
 from clew.analysis.diff.compared import Compared, Half
 from clew.analysis.diff.parting import INPUTS, WRONG, PartingPlace
+from clew.analysis.diff.passed import callers, different_tensors, where
 from clew.analysis.diff.relation import relation
+from clew.analysis.diff.source_changes import changed_functions
 
 _MOST_SUSPECTS = 6
 
@@ -34,8 +36,22 @@ def evidence_of(found: Compared, parting: PartingPlace) -> tuple[str, ...]:
     said += _metrics(found, parting)
     if parting.kind == WRONG and parting.op_a >= 0 and parting.op_b >= 0:
         said += different_arguments(a.graph, parting.op_a, b.graph, parting.op_b)
+        said += different_tensors(found, parting.op_a, parting.op_b)
         said += different_settings(a, parting.op_a, b, parting.op_b)
+    said += _called_from(found, parting)
     return tuple(said)
+
+
+def _called_from(found: Compared, parting: PartingPlace) -> list[str]:
+    """Write the callers of the lines where the runs part."""
+    mine, theirs = (
+        callers(half, op) if op >= 0 else ""
+        for half, op in ((found.a, parting.op_a), (found.b, parting.op_b))
+    )
+    if mine == theirs:
+        return [f"both are called from {mine}"] if mine else []
+    sides = (("a", mine), ("b", theirs))
+    return [f"{side} is called from {line}" for side, line in sides if line]
 
 
 def _input(half: Half, value: int) -> str:
@@ -134,10 +150,21 @@ def suspects_of(found: Compared, parting: PartingPlace) -> tuple[str, ...]:
     for value in b.graph.takes[parting.op_b] if parting.op_b >= 0 else ():
         maker = int(b.graph.maker[value])
         if maker >= 0 and b.far[value] == np.inf and b.right[value]:
-            said[f"{_where(b, maker)} gives the same elements in another order"] = None
+            said[f"{where(b, maker)} gives the same elements in another order"] = None
+    said |= dict.fromkeys(_changed_sources(found, parting))
     said |= dict.fromkeys(_changed_arguments(found, parting.op_b))
     said |= dict.fromkeys(_unconfirmed(b, parting.op_b))
     return tuple(said)[:_MOST_SUSPECTS]
+
+
+def _changed_sources(found: Compared, parting: PartingPlace) -> list[str]:
+    """List how the functions around the ops, and around what made their inputs, read otherwise."""
+    rows = []
+    for half, op in ((found.a, parting.op_a), (found.b, parting.op_b)):
+        graph = half.graph
+        makers = [int(graph.maker[v]) for v in graph.takes[op]] if op >= 0 else []
+        rows.append([int(graph.rows[one]) for one in [op, *makers] if one >= 0])
+    return changed_functions(found.a.graph.run, rows[0], found.b.graph.run, rows[1])
 
 
 def _unconfirmed(half: Half, op: int) -> list[str]:
@@ -149,7 +176,7 @@ def _unconfirmed(half: Half, op: int) -> list[str]:
             value = graph.takes[int(graph.maker[value])][0]
         maker = int(graph.maker[value])
         if maker >= 0 and not graph.depends[value] and np.isnan(half.far[value]):
-            said.append(f"{_where(half, maker)} made a constant that nothing in a confirms")
+            said.append(f"{where(half, maker)} made a constant that nothing in a confirms")
     return said
 
 
@@ -166,14 +193,7 @@ def _changed_arguments(found: Compared, end: int) -> list[str]:
         op_a = int(found.pairs[op_b])
         if op_a >= 0 and any(b.far[v] > 0 for v in b.graph.gives[op_b]):
             changed = different_arguments(a.graph, op_a, b.graph, op_b)
-            said += [f"{_where(b, op_b)}: {one}" for one in changed]
+            said += [f"{where(b, op_b)}: {one}" for one in changed]
         if len(said) >= _MOST_SUSPECTS:
             break
     return said
-
-
-def _where(half: Half, op: int) -> str:
-    event = half.graph.run.event(int(half.graph.rows[op]))
-    source = event.source
-    line = "" if source is None else f" at {source.file.rpartition('/')[2]}:{source.line}"
-    return f"{event.name}{line}"

@@ -12,6 +12,8 @@ import numpy as np
 from clew.analysis.diff.arguments import different_arguments
 from clew.analysis.diff.compared import Compared, Half
 from clew.analysis.diff.distance import distances
+from clew.analysis.diff.passed import tensors_of
+from clew.events.columns import Ints
 
 WRONG, MISSING, EXTRA, INPUTS = KINDS = ("wrong", "missing", "extra", "inputs")
 
@@ -52,7 +54,46 @@ def first_parting(found: Compared) -> PartingPlace | None:
     if op_b < 0:
         return PartingPlace(MISSING, op_a, op_b, _wrong(a, op_a)[0], of_a=True)
     kind, op_a = _kind(found, op_a, op_b)
-    return PartingPlace(kind, op_a, op_b, _wrong(b, op_b)[0], of_a=False)
+    passed = _passed_by_one(found, op_a, op_b) if kind == WRONG else None
+    return passed or PartingPlace(kind, op_a, op_b, _wrong(b, op_b)[0], of_a=False)
+
+
+def _passed_by_one(found: Compared, op_a: int, op_b: int) -> PartingPlace | None:
+    """Return where one run makes a tensor that two ops that correspond do not both get.
+
+    That is the first op on the way to it that the other run lacks; None if it runs all of them, and
+    only does not pass their result on.
+    """
+    if op_a < 0 or found.pairs[op_b] != op_a:
+        return None
+    a, b = found.a, found.b
+    mine, theirs = tensors_of(a, op_a), tensors_of(b, op_b)
+    paired_a: Ints = np.full(len(a.graph), -1, dtype=np.int64)
+    paired_a[found.pairs[found.pairs >= 0]] = np.flatnonzero(found.pairs >= 0)
+    for path in [path for path in theirs if path not in mine]:
+        op = _first_alone(b, theirs[path], found.pairs)
+        if op >= 0:
+            return PartingPlace(EXTRA, op_a, op, b.graph.gives[op][0], of_a=False)
+    for path in [path for path in mine if path not in theirs]:
+        op = _first_alone(a, mine[path], paired_a)
+        if op >= 0:
+            return PartingPlace(MISSING, op, op_b, a.graph.gives[op][0], of_a=True)
+    return None
+
+
+def _first_alone(half: Half, value: int, pairs: Ints) -> int:
+    """Return the first op without a pair on the way to a value, following such ops only, or -1."""
+    graph, first = half.graph, -1
+    waiting, seen = [value], {value}
+    while waiting:
+        op = int(graph.maker[waiting.pop()])
+        if op < 0 or pairs[op] >= 0 or graph.is_uninitialised[op]:
+            continue
+        first = op if first < 0 else min(first, op)
+        new = set(graph.takes[op]) - seen
+        seen |= new
+        waiting += new
+    return first
 
 
 def _kind(found: Compared, op_a: int, op_b: int) -> tuple[str, int]:

@@ -37,7 +37,14 @@ bool has_memory(c10::TensorImpl* tensor) {
 KeptRow row_of(int64_t value, const Statistics& found) {
   uint64_t has = (found.has_moments ? 1u : 0u) | (found.has_ends ? 2u : 0u) | (found.has_digest ? 4u : 0u);
   return {value, -1, found.min, found.max, found.mean, found.std, found.norm, found.lowest,
-          found.highest, found.count, found.nan, found.inf, found.zeros, found.digest, has};
+          found.highest, found.count, found.nan, found.inf, found.zeros, found.digest, has, 0, 0};
+}
+
+void remember_mark(const c10::TensorImpl* tensor, const KeptRow& row, const std::vector<double>& marks,
+                   Measured& measured) {
+  auto first = marks.begin() + row.mark;
+  measured.marked = std::make_shared<MarkedView>(MarkedView{
+      tensor->sizes().vec(), tensor->strides().vec(), {first, first + row.marks}});
 }
 
 }  // namespace
@@ -107,6 +114,18 @@ bool Kept::has_room(int64_t count, int64_t size) {
   return true;
 }
 
+// Append the fingerprint of another view of elements that were measured.
+void Kept::mark_view(const c10::TensorImpl* tensor, Element element, const void* data,
+                     Measured& measured, KeptRow& row) {
+  auto dims = static_cast<int>(tensor->dim());
+  const int64_t *sizes = tensor->sizes().data(), *strides = tensor->strides().data();
+  row.mark = static_cast<int64_t>(marks.size());
+  if (measured.marked != nullptr) row.marks = reordered(*measured.marked, dims, sizes, strides, marks);
+  if (row.marks > 0) return;
+  row.marks = fingerprint_strided(data, element, dims, sizes, strides, marks);
+  remember_mark(tensor, row, marks, measured);
+}
+
 bool Kept::keep(c10::TensorImpl* tensor, int64_t value, uint32_t writes, uint32_t version,
                 Measured& measured) {
   if (limits.until >= 0 && now() > limits.until) {
@@ -135,20 +154,31 @@ bool Kept::keep(c10::TensorImpl* tensor, int64_t value, uint32_t writes, uint32_
     KeptRow row = row_of(value, measured.found);
     if (row.nan + row.inf > 0) ++nonfinite;
     if (!is_contiguous) row.has &= ~uint64_t{4};
+    if (level >= Level::FINGERPRINT) mark_view(tensor, element, data, measured, row);
     rows.push_back(row);
     return true;
   }
   Block block;
   if (copies) block = take_block(size);
   char* to = copies ? block.memory.get() : nullptr;
-  Statistics found =
-      is_contiguous
-          ? measure(data, count, element, true, to)
-          : measure_strided(data, element, static_cast<int>(tensor->dim()), tensor->sizes().data(),
-                            tensor->strides().data(), true, to);
+  auto dims = static_cast<int>(tensor->dim());
+  std::unique_ptr<AxisSums> axes;
+  // Of data that is kept the fingerprint can be computed later.
+  if (level >= Level::FINGERPRINT && !copies) {
+    axes = std::make_unique<AxisSums>(element, dims, tensor->sizes().data());
+  }
+  Statistics found = is_contiguous
+                         ? measure(data, count, element, true, to, axes.get())
+                         : measure_strided(data, element, dims, tensor->sizes().data(),
+                                           tensor->strides().data(), true, to, axes.get());
   measured = {tensor->storage_offset(), count, writes, version, static_cast<int32_t>(dtype),
-              is_contiguous, found};
+              is_contiguous, found, nullptr};
   KeptRow row = row_of(value, found);
+  if (axes != nullptr) {
+    row.mark = static_cast<int64_t>(marks.size());
+    row.marks = axes->pack(marks);
+    remember_mark(tensor, row, marks, measured);
+  }
   if (row.nan + row.inf > 0) ++nonfinite;
   if (element == Element::F16 && std::max(-found.min, found.max) >= NEAR_OVERFLOW) ++near_overflow;
   if (copies) {

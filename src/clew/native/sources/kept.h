@@ -13,11 +13,12 @@
 #include <mutex>
 #include <vector>
 
+#include "fingerprint.h"
 #include "statistics.h"
 
 namespace clew {
 
-enum class Level : int { META, STATS, FULL };
+enum class Level : int { META, STATS, FINGERPRINT, FULL };
 
 // As in `clew.request.limits`; -1 for no limit.
 struct KeepLimits {
@@ -32,8 +33,9 @@ struct KeptRow {
   int64_t count, nan, inf, zeros;
   uint64_t digest;
   uint64_t has;  // 1: moments, 2: lowest and highest, 4: digest
+  int64_t mark = 0, marks = 0;  // where its fingerprint begins in `Kept::marks`, and its length
 };
-static_assert(sizeof(KeptRow) == 120);
+static_assert(sizeof(KeptRow) == 136);
 
 // Memory with a copy of a tensor's elements; it is used again once nobody needs it any more.
 struct Block {
@@ -53,6 +55,7 @@ struct Measured {
   int32_t dtype = -1;
   bool is_contiguous = false;
   Statistics found;
+  std::shared_ptr<MarkedView> marked;  // nullptr if no fingerprint was computed
 };
 
 class Kept {
@@ -67,6 +70,7 @@ class Kept {
 
   std::vector<KeptRow> rows;
   std::vector<Block> blocks;
+  std::vector<double> marks;  // fingerprints, one after the other
   int64_t pending = 0;  // bytes of blocks that nobody has taken
   uint32_t reached = 0;  // limits that left something out: 1 bytes, 2 elements, 4 sample, 8 time
   int64_t given_back = 0;
@@ -76,6 +80,8 @@ class Kept {
 
  private:
   bool has_room(int64_t count, int64_t size);
+  void mark_view(const c10::TensorImpl* tensor, Element element, const void* data, Measured& measured,
+                 KeptRow& row);
   int64_t bytes_ = 0, values_ = 0;
 };
 

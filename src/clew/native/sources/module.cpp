@@ -469,6 +469,7 @@ PyObject* data_list(std::vector<clew::Block>& blocks) {
 struct Taken {
   std::vector<clew::KeptRow> kept;
   std::vector<clew::Block> blocks;
+  std::vector<double> marks;
   uint32_t reached = 0;
   std::vector<clew::EventRow> events, open;
   std::vector<int64_t> refs, gone;
@@ -528,6 +529,7 @@ Taken take_rows(clew::Recording& recording, const std::vector<int64_t>& held) {
   taken.faults.swap(recording.faults);
   taken.kept.swap(values.kept.rows);
   taken.blocks.swap(values.kept.blocks);
+  taken.marks.swap(values.kept.marks);
   taken.reached = values.kept.reached;
   values.kept.pending = 0;
   taken.texts = recording.texts.all;
@@ -579,14 +581,14 @@ PyObject* take(PyObject* self, PyObject* held) {
       PyList_Append(tensors.get(), object.get());
     }
     return Py_BuildValue(
-        "{s:N,s:N,s:N,s:N,s:N,s:L,s:N,s:N,s:i,s:i,s:i,s:O,s:N,s:N,s:N,s:i,s:N,s:N,s:N,s:N,s:N}", "events",
+        "{s:N,s:N,s:N,s:N,s:N,s:L,s:N,s:N,s:i,s:i,s:i,s:O,s:N,s:N,s:N,s:N,s:i,s:N,s:N,s:N,s:N,s:N}", "events",
         bytes_of(taken.events), "refs", bytes_of(taken.refs), "values", bytes_of(taken.values),
         "freed", bytes_of(taken.freed), "gone", bytes_of(taken.gone), "first_value",
         static_cast<long long>(taken.first_value), "metas", words_list(taken.metas),
         "arguments", words_list(taken.arguments), "first_arguments", taken.first_arguments,
         "oldest_arguments", taken.oldest_arguments, "first_error", taken.first_error,
         "unnamed", tensors.get(), "open_calls", bytes_of(taken.open), "kept", bytes_of(taken.kept),
-        "data", data_list(taken.blocks), "reached", static_cast<int>(taken.reached),
+        "marks", bytes_of(taken.marks), "data", data_list(taken.blocks), "reached", static_cast<int>(taken.reached),
         "errors", error_list(taken.errors), "faults", text_list(taken.faults), "texts",
         text_list(taken.texts), "generators", text_list(taken.generators), "noted",
         noted_list(recording.take_noted()));

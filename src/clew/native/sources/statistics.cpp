@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "fingerprint.h"
 #include "floating_point.h"
 #include "statistics_kernels.h"
 #include "strided.h"
@@ -32,15 +33,6 @@ const Kernels* best_kernels() {
 
 std::atomic<const Kernels*> chosen{nullptr};
 
-const Kernels& kernels() {
-  const Kernels* found = chosen.load(std::memory_order_relaxed);
-  if (found == nullptr) {
-    found = best_kernels();
-    chosen.store(found, std::memory_order_relaxed);
-  }
-  return *found;
-}
-
 bool is_complex(Element element) {
   return element == Element::C32 || element == Element::C64 || element == Element::C128;
 }
@@ -48,18 +40,20 @@ bool is_complex(Element element) {
 // Adds up sums and digest, block by block.
 class FirstPass {
  public:
-  FirstPass(const Kernels& kernels, Element element, bool digest, int64_t bytes)
+  FirstPass(const Kernels& kernels, Element element, bool digest, int64_t bytes, AxisSums* axes)
       : kernels_(kernels),
         loops_(kernels.loops[static_cast<int>(element)]),
         number_(size_of(element) / (is_complex(element) ? 2 : 1)),
         in_pairs_(is_complex(element)),
         digest_(digest),
-        bytes_(bytes) {}
+        bytes_(bytes),
+        axes_(axes) {}
 
   void add(Bytes block, int64_t bytes) {
     if (digest_) add_to_digest(block, bytes);
     const int64_t zeros = sums.zeros, count = bytes / number_;
     loops_.sums(block, count, sums);
+    if (axes_ != nullptr) axes_->add(block, bytes);
     if (sums.zeros == zeros) return;
     if (in_pairs_) pairs_ += loops_.zero_pairs(block, count);
     if (zeros == 0) negative_ = loops_.first_zero_is_negative(block, count);
@@ -90,6 +84,7 @@ class FirstPass {
   const int64_t number_;
   const bool in_pairs_, digest_;
   const int64_t bytes_;  // of all blocks
+  AxisSums* const axes_;
   int64_t pairs_ = 0;
   bool negative_ = false, running_ = false;
   uint64_t whole_ = 0;
@@ -143,7 +138,7 @@ void fill_moments(Statistics& found, double low, double high, double sum, double
 // its bytes, in order.
 template <class FirstWalk, class Walk>
 Statistics measured(Element element, int64_t count, bool digest, const FirstWalk& first_walk,
-                    const Walk& walk) {
+                    const Walk& walk, AxisSums* axes) {
   Statistics found;
   found.count = count;
   if (count == 0) {
@@ -152,7 +147,7 @@ Statistics measured(Element element, int64_t count, bool digest, const FirstWalk
   }
   const DefaultFloatingPoint as_usual;
   const Kernels& in_use = kernels();
-  FirstPass first(in_use, element, digest, count * size_of(element));
+  FirstPass first(in_use, element, digest, count * size_of(element), axes);
   first_walk([&](Bytes block, int64_t bytes) { first.add(block, bytes); });
 
   found.zeros = first.zeros();
@@ -204,12 +199,22 @@ void visit_blocks(Bytes from, int64_t bytes, const Visit& visit) {
 
 }  // namespace
 
-Statistics measure(const void* data, int64_t count, Element element, bool digest, void* copy_to) {
+const Kernels& kernels() {
+  const Kernels* found = chosen.load(std::memory_order_relaxed);
+  if (found == nullptr) {
+    found = best_kernels();
+    chosen.store(found, std::memory_order_relaxed);
+  }
+  return *found;
+}
+
+Statistics measure(const void* data, int64_t count, Element element, bool digest, void* copy_to,
+                   AxisSums* axes) {
   const int64_t bytes = count * size_of(element);
   const auto* from = static_cast<Bytes>(data);
   if (copy_to == nullptr) {
     const auto walk = [&](const auto& visit) { visit_blocks(from, bytes, visit); };
-    return measured(element, count, digest, walk, walk);
+    return measured(element, count, digest, walk, walk, axes);
   }
   // The copy is what is read, as another thread may write to the original meanwhile.
   const Kernels& in_use = kernels();
@@ -222,16 +227,16 @@ Statistics measure(const void* data, int64_t count, Element element, bool digest
     });
   };
   const auto walk = [&](const auto& visit) { visit_blocks(copy, bytes, visit); };
-  return measured(element, count, digest, copying, walk);
+  return measured(element, count, digest, copying, walk, axes);
 }
 
 Statistics measure_strided(const void* data, Element element, int dims, const int64_t* sizes,
-                           const int64_t* strides, bool digest, void* copy_to) {
+                           const int64_t* strides, bool digest, void* copy_to, AxisSums* axes) {
   // Sums are the same in every order, and the order of the memory is read fastest.
-  const bool any_order = !digest && copy_to == nullptr;
+  const bool any_order = !digest && copy_to == nullptr && axes == nullptr;
   const Layout layout(dims, sizes, strides, any_order);
   const int64_t count = layout.count();
-  if (layout.is_contiguous()) return measure(data, count, element, digest, copy_to);
+  if (layout.is_contiguous()) return measure(data, count, element, digest, copy_to, axes);
   const auto* from = static_cast<Bytes>(data);
   const int64_t size = size_of(element);
   auto* copy = static_cast<unsigned char*>(copy_to);
@@ -241,9 +246,9 @@ Statistics measure_strided(const void* data, Element element, int dims, const in
   const auto gathering = [&](const auto& visit) {
     layout.gather(from, size, copy, in_blocks(visit));
   };
-  if (copy == nullptr) return measured(element, count, digest, gathering, gathering);
+  if (copy == nullptr) return measured(element, count, digest, gathering, gathering, axes);
   const auto walk = [&](const auto& visit) { visit_blocks(copy, count * size, visit); };
-  return measured(element, count, digest, gathering, walk);
+  return measured(element, count, digest, gathering, walk, axes);
 }
 
 uint64_t digest_of(const void* data, int64_t bytes) {

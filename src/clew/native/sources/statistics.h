@@ -8,6 +8,8 @@
 
 namespace clew {
 
+class AxisSums;
+
 // The types of elements, with the names that torch has for them.
 #define CLEW_ELEMENTS(X)                                                                       \
   X(F32, "float32") X(F64, "float64") X(BF16, "bfloat16") X(F16, "float16")                    \
@@ -51,14 +53,16 @@ struct Statistics {
 };
 
 // Measure `count` elements that follow each other in memory, reading them once (rarely twice).
-// With `copy_to`, also copy the bytes there; the statistics are those of the copy.
+// With `copy_to`, also copy the bytes there; the statistics are those of the copy. With `axes`, add
+// the elements to these too.
 Statistics measure(const void* data, int64_t count, Element element, bool digest,
-                   void* copy_to = nullptr);
+                   void* copy_to = nullptr, AxisSums* axes = nullptr);
 
 // Measure the elements of a strided tensor, with strides in elements. Digest and copy are in
 // row-major order. Nothing but a small buffer is allocated.
 Statistics measure_strided(const void* data, Element element, int dims, const int64_t* sizes,
-                           const int64_t* strides, bool digest, void* copy_to = nullptr);
+                           const int64_t* strides, bool digest, void* copy_to = nullptr,
+                           AxisSums* axes = nullptr);
 
 // Return the digest of bytes: their 64-bit XXH3 without its last bit.
 uint64_t digest_of(const void* data, int64_t bytes);

@@ -37,6 +37,12 @@ struct alignas(64) HashState {
   unsigned char bytes[640];
 };
 
+// Sums of |x|, x² and |x|³ over the finite numbers, in each lane of a vector.
+struct alignas(64) PowerLanes {
+  static constexpr int MOST = 8;
+  double absolute[MOST] = {}, squares[MOST] = {}, cubes[MOST] = {};
+};
+
 // The loops for one type of numbers. A count is of numbers: a complex element has two.
 struct Loops {
   void (*sums)(const void* numbers, int64_t count, Sums& into);
@@ -45,6 +51,10 @@ struct Loops {
   // Whether the first zero of a block has a sign; ask only if there is a zero.
   bool (*first_zero_is_negative)(const void* numbers, int64_t count);
   int64_t (*zero_pairs)(const void* numbers, int64_t count);
+  // Add up powers of the finite numbers; return the sum of the numbers. Always in doubles.
+  double (*powers)(const void* numbers, int64_t count, PowerLanes& into);
+  // The same, and add each number to its place in `columns`.
+  double (*column_powers)(const void* numbers, int64_t count, double* columns, PowerLanes& into);
   // Whether `sums` adds floats, a few at a time; else doubles. `finite_sums` always adds doubles.
   bool adds_floats;
 };
@@ -58,6 +68,9 @@ struct Kernels {
   void (*hash_add)(HashState& state, const void* data, size_t bytes);
   uint64_t (*hash_result)(const HashState& state);
 };
+
+// Return the loops for the instructions in use.
+const Kernels& kernels();
 
 extern const Kernels scalar_kernels;
 #if defined(__x86_64__)

@@ -15,6 +15,7 @@ namespace {
 using clew::Element;
 using clew::FiniteSums;
 using clew::HashState;
+using clew::PowerLanes;
 using clew::Sums;
 
 // How elements become numbers. Each type has: Stored, how it is in memory; Number, float or double,
@@ -345,6 +346,111 @@ int64_t zero_pairs(const void* numbers, int64_t count) {
   return zeros;
 }
 
+// Add up powers in each lane, a vector at a time.
+struct LanePowers {
+  Vector<double> sum{}, absolute{}, squares{}, cubes{};
+
+  CLEW_INLINE void add(Vector<double> x) {
+    constexpr int64_t WITHOUT_SIGN = 0x7fffffffffffffff;
+    const auto size = same_bits<Vector<double>>(same_bits<Vector<int64_t>>(x) & WITHOUT_SIGN);
+    const auto square = x * x;
+    sum += x;
+    absolute += size;
+    squares += square;
+    cubes += square * size;
+  }
+};
+
+// Return the numbers, 0 for those that are not finite.
+template <class Number>
+CLEW_INLINE Vector<Number> only_finite(Vector<Number> x) {
+  constexpr Number LARGEST = std::numeric_limits<Number>::max();
+  const Vector<Mask<Number>> is_finite = (x <= LARGEST) & (x >= -LARGEST);
+  return is_finite ? x : Vector<Number>{};
+}
+
+// As `Type::two`, in the order that the numbers have in memory.
+template <class Type>
+CLEW_INLINE void two_in_order(const typename Type::Stored* from, Vector<typename Type::Number>& a,
+                              Vector<typename Type::Number>& b) {
+  if constexpr (std::is_base_of_v<BrainFloat, Type>) {
+    a = same_bits<Vector<float>>(same_bits<Vector<uint32_t>>(ints(from)) << 16);
+    b = same_bits<Vector<float>>(same_bits<Vector<uint32_t>>(ints(from + LANES<float>)) << 16);
+  } else {
+    Type::two(from, a, b);
+  }
+}
+
+// Add a vector of numbers to the powers and, with COLUMNS, to the numbers at `columns`.
+template <bool COLUMNS>
+CLEW_INLINE void add_doubles(Vector<double> x, double* columns, LanePowers& into) {
+  into.add(x);
+  if constexpr (COLUMNS) {
+    const auto sum = load<Vector<double>>(columns) + x;
+    std::memcpy(columns, &sum, sizeof sum);
+  }
+}
+
+template <Element ELEMENT, bool COLUMNS>
+CLEW_INLINE double powers_of(const void* numbers, int64_t count, double* columns,
+                             PowerLanes& into) {
+  using Type = Conversion<ELEMENT>;
+  using Number = typename Type::Number;
+  const Memory<typename Type::Stored> from{numbers};
+  constexpr int64_t STEP = 2 * LANES<Number>, WIDE = LANES<double>;
+  double sum = 0;
+  int64_t at = 0;
+  if (count >= STEP) {
+    LanePowers even, odd;
+    for (; at + STEP <= count; at += STEP) {
+      Vector<Number> a, b;
+      two_in_order<Type>(from.at(at), a, b);
+      a = only_finite<Number>(a);
+      b = only_finite<Number>(b);
+      double* place = COLUMNS ? columns + at : nullptr;
+      if constexpr (sizeof(Number) == 4) {
+        const auto first = halves_of<float>(a), second = halves_of<float>(b);
+        add_doubles<COLUMNS>(doubles(first.a), place, even);
+        add_doubles<COLUMNS>(doubles(first.b), place + WIDE, odd);
+        add_doubles<COLUMNS>(doubles(second.a), place + 2 * WIDE, even);
+        add_doubles<COLUMNS>(doubles(second.b), place + 3 * WIDE, odd);
+      } else {
+        add_doubles<COLUMNS>(a, place, even);
+        add_doubles<COLUMNS>(b, place + WIDE, odd);
+      }
+    }
+    sum = total(even.sum + odd.sum);
+    const auto add_to = [](double* lanes, Vector<double> found) {
+      const auto both = load<Vector<double>>(lanes) + found;
+      std::memcpy(lanes, &both, sizeof both);
+    };
+    add_to(into.absolute, even.absolute + odd.absolute);
+    add_to(into.squares, even.squares + odd.squares);
+    add_to(into.cubes, even.cubes + odd.cubes);
+  }
+  for (; at < count; ++at) {
+    const double x = Type::one(from[at]);
+    if (!__builtin_isfinite(x)) continue;
+    const double size = __builtin_fabs(x);
+    sum += x;
+    into.absolute[0] += size;
+    into.squares[0] += x * x;
+    into.cubes[0] += x * x * size;
+    if constexpr (COLUMNS) columns[at] += x;
+  }
+  return sum;
+}
+
+template <Element ELEMENT>
+double powers(const void* numbers, int64_t count, PowerLanes& into) {
+  return powers_of<ELEMENT, false>(numbers, count, nullptr, into);
+}
+
+template <Element ELEMENT>
+double column_powers(const void* numbers, int64_t count, double* columns, PowerLanes& into) {
+  return powers_of<ELEMENT, true>(numbers, count, columns, into);
+}
+
 // Copy a block. The C library may take string instructions for it, which are several times slower
 // on some processors.
 void copy(const void* from, void* to, size_t bytes) {
@@ -379,6 +485,7 @@ uint64_t hash_result(const HashState& state) {
 #define CLEW_LOOPS(name, text)                                         \
   {sums<Element::name>, finite_sums<Element::name>,                    \
    first_zero_is_negative<Element::name>, zero_pairs<Element::name>,   \
+   powers<Element::name>, column_powers<Element::name>,                \
    std::is_same_v<Conversion<Element::name>::Number, float>},
 #define CLEW_KERNELS(name) \
   {name, {CLEW_ELEMENTS(CLEW_LOOPS)}, copy, hash, hash_start, hash_add, hash_result}

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "fingerprint.h"
 #include "python.h"
 
 namespace clew {
@@ -154,6 +155,32 @@ PyObject* measure_view(PyObject*, PyObject* arguments) {
   return dict_of(found);
 }
 
+PyObject* fingerprint_view(PyObject*, PyObject* arguments) {
+  unsigned long long address = 0;
+  int element = 0;
+  PyObject *sizes = nullptr, *strides = nullptr;
+  if (!PyArg_ParseTuple(arguments, "KiOO", &address, &element, &sizes, &strides)) return nullptr;
+  std::vector<int64_t> size, stride;
+  if (!is_element(element) || !numbers_of(sizes, size) || !numbers_of(strides, stride)) {
+    return nullptr;
+  }
+  if (size.size() != stride.size()) {
+    PyErr_Format(PyExc_ValueError, "%zu sizes and %zu strides", size.size(), stride.size());
+    return nullptr;
+  }
+  const auto type = static_cast<Element>(element);
+  int64_t bytes = size_of(type);
+  for (const int64_t each : size) bytes *= each;
+  std::vector<double> packed;
+  {
+    const Unlocked unlocked(bytes);
+    fingerprint_strided(reinterpret_cast<const void*>(address), type, static_cast<int>(size.size()),
+                        size.data(), stride.data(), packed);
+  }
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(packed.data()),
+                                   static_cast<Py_ssize_t>(packed.size() * sizeof(double)));
+}
+
 PyObject* elements(PyObject*, PyObject*) {
   PyObject* numbers = PyDict_New();
   if (numbers == nullptr) return nullptr;
@@ -208,6 +235,8 @@ PyMethodDef statistics_methods[] = {
      METH_FASTCALL, "measure_bytes(data, element, digest, source=None) -> dict"},
     {"measure_view", measure_view, METH_VARARGS,
      "measure_view(address, element, sizes, strides, digest, copy_to=0) -> dict"},
+    {"fingerprint_view", fingerprint_view, METH_VARARGS,
+     "fingerprint_view(address, element, sizes, strides) -> bytes of packed doubles"},
     {"elements", elements, METH_NOARGS, "elements() -> the number of each type, by torch's name"},
     {"instruction_set", instructions, METH_NOARGS, "instruction_set() -> avx512, avx2 or scalar"},
     {"use_instruction_set", use_instructions, METH_VARARGS,

@@ -70,6 +70,8 @@ VALUES = pa.schema(
         ("zeros", pa.int64()),
         ("count", pa.int64()),
         ("digest", pa.string()),
+        # axes, their sizes, sums of x, |x|, x², |x|³, then those along each of the last eight axes
+        ("fingerprint", pa.list_(pa.float64())),
         # where the data is: in `data`, in the `data` of another value, or in a shard
         ("data", pa.binary()),
         ("data_of", pa.int64()),

@@ -37,6 +37,7 @@ UPGRADES = {
     5: Upgrade(columns={"events": ("generator", "draw"), "values": ("nbytes", "freed")}),
     # Composites, a kind of events: the parent of an op may be one.
     6: Upgrade(),
+    7: Upgrade(columns={"values": ("fingerprint",)}),
 }
 
 

@@ -43,7 +43,9 @@ def to_bytes(batch: Batch, facts: dict[str, Any]) -> bytes:
         if one.payload is not None:
             data.append(bytes(one.payload.data))
             stored = [one.payload.dtype, list(one.payload.shape), len(data[-1])]
-        kept.append([number, one.stats, stored])
+        mark = _read_mark(one)
+        data.append(mark)
+        kept.append([number, one.stats, stored, len(mark)])
     head = {
         "facts": facts,
         "rows": [len(array) for array in arrays],
@@ -82,12 +84,12 @@ def _message(head: dict[str, Any], data: bytes) -> Delivery:
 
     *arrays, gone, freed = [np.frombuffer(taken(8 * rows), "<i8") for rows in head["rows"]]
     kept = {}
-    for number, stats, stored in head["kept"]:
+    for number, stats, stored, mark in head["kept"]:
         payload = None
         if stored is not None:
             dtype, shape, size = stored
             payload = Payload(dtype, tuple(shape), taken(size))
-        kept[int(number)] = Kept(stats, payload)
+        kept[int(number)] = Kept(stats, payload, taken(mark) or None)
     tables = {name: _rows(name, rows) for name, rows in head["tables"].items()}
     columns = dict(zip(COLUMN_NAMES, arrays, strict=True))
     attributes = _rows("attributes", head["attributes"])
@@ -96,6 +98,12 @@ def _message(head: dict[str, Any], data: bytes) -> Delivery:
         attributes,
     )  # fmt: skip
     return Delivery(head["facts"], batch)
+
+
+def _read_mark(kept: Kept) -> bytes:
+    """Return a packed fingerprint, no bytes for none."""
+    mark = kept.fingerprint() if callable(kept.fingerprint) else kept.fingerprint
+    return mark or b""
 
 
 def _rows(table: str, rows: list[str]) -> list[Any]:

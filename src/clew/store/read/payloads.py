@@ -128,8 +128,8 @@ class KeptOnDisk(Mapping[int, Kept]):
         elsewhere = self._has("shard", len(rows)) | self._has("data_of", len(rows))
         inline = np.flatnonzero(has_data & ~elsewhere) if "data_of" in self._columns else kept[:0]
         self._inline_rows = dict(zip(numbers[inline].tolist(), inline.tolist(), strict=True))
-        # The blocks of inline data read last, as neighbours are often read in sequence.
-        self._cached: dict[tuple[str, int], Any] = {}
+        # The blocks of data and fingerprints read last, as neighbours are often read in sequence.
+        self._cached: dict[tuple[str, str, int], Any] = {}
         self._footers: dict[str, Footer] = {}
 
     @cached_property
@@ -153,7 +153,8 @@ class KeptOnDisk(Mapping[int, Kept]):
             found = ((name, self._field(name, row)) for name in STAT_NAMES)
             stats = {name: value for name, value in found if value is not None}
         has_data = self._field("length", row) is not None
-        return Kept(stats, self._payload(number, row) if has_data else None)
+        payload = self._payload(number, row) if has_data else None
+        return Kept(stats, payload, partial(self._fingerprint, row))
 
     def _payload(self, number: int, row: int) -> StoredPayload:
         dtype, shape = self._field("data_dtype", row), self._field("data_shape", row)
@@ -175,6 +176,8 @@ class KeptOnDisk(Mapping[int, Kept]):
         stats = {
             name: self._columns[name].take(rows) for name in STAT_NAMES if name in self._columns
         }
+        marks = self._fingerprints(rows)
+        stats |= {} if marks is None else {"fingerprint": marks}
         has_data = self._has("length", self._starts[-1])[rows]
         pairs = zip(numbers[has_data].tolist(), rows[has_data].tolist(), strict=True)
         return numbers, stats, {number: self._payload(number, row) for number, row in pairs}
@@ -254,20 +257,58 @@ class KeptOnDisk(Mapping[int, Kept]):
 
     def _inline(self, row: int) -> bytes:
         owner = self._field("data_of", row)
-        if owner is not None:
-            row = self._inline_rows[owner]
+        return bytes(self._read("data", row if owner is None else self._inline_rows[owner]).as_py())
+
+    def _fingerprint(self, row: int) -> bytes | None:
+        """Return the packed fingerprint of a row, None if there is none that can be read."""
+        try:
+            numbers = self._read("fingerprint", row)
+            return None if not numbers.is_valid else numbers.values.to_numpy().tobytes()
+        except Exception:
+            # Reading untrusted bytes may raise anything.
+            self._check()
+            return None
+
+    def _fingerprints(self, rows: Ints) -> pa.Array | None:
+        """Return the packed fingerprints of some rows, None if there is none."""
+        stretch = np.searchsorted(self._starts, rows, side="right") - 1
+        order = np.argsort(stretch, kind="stable")
+        pieces = [pa.array([], pa.list_(pa.float64()))]
+        for at in np.unique(stretch).tolist():
+            mine = rows[order][stretch[order] == at]
+            try:
+                column, start = self._block("fingerprint", int(mine[0]))
+                place = mine - self._starts[at] + self._stretches[at][1] - start
+                cells = column.take(pa.array(place))
+            except Exception:
+                # Reading untrusted bytes may raise anything.
+                self._check()
+                cells = pa.nulls(len(mine), pieces[0].type)
+            pieces += cells.chunks if isinstance(cells, pa.ChunkedArray) else [cells]
+        found = pa.concat_arrays(pieces)
+        whole = found.null_count < len(found)
+        return found.take(pa.array(np.argsort(order, kind="stable"))) if whole else None
+
+    def _read(self, name: str, row: int) -> pa.Scalar:
+        """Return the cell of a column that is read in blocks of rows."""
+        column, start = self._block(name, row)
+        at = bisect.bisect_right(self._starts, row) - 1
+        return column[row - self._starts[at] + self._stretches[at][1] - start]
+
+    def _block(self, name: str, row: int) -> tuple[Any, int]:
+        """Return the block of a column that has a row, and the block's first row in its part."""
         at = bisect.bisect_right(self._starts, row) - 1
         stem, first = self._stretches[at]
         inside = first + row - self._starts[at]
-        column = self._cached.pop((stem, first), None)
+        column = self._cached.pop((name, stem, first), None)
         if column is None:
-            start, column = read_group(self._folder, "values", "data", stem, inside, self._footers)
+            start, column = read_group(self._folder, "values", name, stem, inside, self._footers)
             if start != first:
                 # The part was sealed since its rows were read, with other row groups.
-                return bytes(column[inside - start].as_py())
+                return column, start
             while sum(c.nbytes for c in self._cached.values()) + column.nbytes > _MOST_CACHED:
                 if not self._cached:
                     break
                 del self._cached[next(iter(self._cached))]
-        self._cached[stem, first] = column
-        return bytes(column[inside - first].as_py())
+        self._cached[name, stem, first] = column
+        return column, first

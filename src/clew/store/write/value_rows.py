@@ -6,7 +6,7 @@ once. The caller adds where data is stored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ _STATS = pa.struct([VALUES.field(name) for name in STAT_NAMES])
 
 @dataclass(frozen=True, slots=True)
 class KeptRows:
-    """Statistics of some values, a row for each, and the data of those that have some."""
+    """Statistics and fingerprints of some values, a row for each, and the data of some."""
 
     numbers: Ints
     stats: dict[str, pa.Array]
@@ -39,9 +39,23 @@ def kept_rows(kept: Mapping[int, Kept], numbers: range | None = None) -> KeptRow
     stats = pa.array([one.stats for one in mine.values()], _STATS)
     return KeptRows(
         np.fromiter(mine, np.int64, len(mine)),
-        dict(zip(STAT_NAMES, stats.flatten(), strict=True)),
+        dict(zip(STAT_NAMES, stats.flatten(), strict=True)) | marks_column(mine.values()),
         {number: one.payload for number, one in mine.items() if one.payload is not None},
     )
+
+
+def marks_column(kept: Iterable[Kept]) -> dict[str, pa.Array]:
+    """Return the column of the fingerprints of some values, no column if there are none."""
+    read = (one.fingerprint for one in kept)
+    marks = [mark() if callable(mark) else mark for mark in read]
+    if not any(marks):
+        return {}
+    lengths = np.array([len(mark or b"") // 8 for mark in marks])
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    numbers = pa.array(np.frombuffer(b"".join(mark or b"" for mark in marks), "<f8"))
+    missing = pa.array(np.append(lengths == 0, False))
+    there = pa.array(offsets, mask=np.asarray(missing))
+    return {"fingerprint": pa.ListArray.from_arrays(there, numbers)}
 
 
 def value_rows(columns: Columns, taken: slice, numbers: Ints, kept: KeptRows) -> dict[str, Any]:

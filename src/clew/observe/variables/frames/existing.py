@@ -12,8 +12,8 @@ import gc
 import linecache
 import sys
 import weakref
-from collections.abc import Callable, Iterator
-from types import FrameType, FunctionType, ModuleType
+from collections.abc import Callable, Iterable, Iterator
+from types import CellType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
 from clew.address import compile_pattern, has_wildcard, matches_file
@@ -35,6 +35,8 @@ class Functions:
         """Return all functions that exist; finding them takes tens of milliseconds."""
         if self._all is None:
             self._all = [found for found in gc.get_objects() if type(found) is FunctionType]
+            if gc.get_freeze_count():
+                self._all = _with_frozen(self._all, _modules.namespaces())
         return self._all
 
     def of(self, where: str, *, fresh: bool = False) -> list[FunctionType]:
@@ -57,11 +59,10 @@ class Functions:
             if known is not None:
                 return known
             is_meant = _meant(where)
-            found = [
-                function
-                for function in gc.get_referrers(*namespaces)
-                if type(function) is FunctionType and is_meant(function)
-            ]
+            held = [f for f in gc.get_referrers(*namespaces) if type(f) is FunctionType]
+            if gc.get_freeze_count():
+                held = _with_frozen(held, namespaces)
+            found = [function for function in held if is_meant(function)]
             _keep(where, namespaces, found)
         self._fresh[where] = found
         return found
@@ -78,6 +79,43 @@ class Functions:
         if not found:
             _modules.without_functions().add(where)
         return found
+
+
+# What leads from the namespace of a module to the functions that are defined in it.
+_LEADS = (
+    FunctionType, MethodType, CellType, staticmethod, classmethod, property, functools.partial,
+    functools.cached_property, type(functools.cache(print)),
+)  # fmt: skip
+
+
+def _with_frozen(found: list[FunctionType], namespaces: list[_Namespace]) -> list[FunctionType]:
+    """Add the functions that modules hold, behind decorators and in classes too.
+
+    After `gc.freeze()` the collector, which finds functions, does not know of those made before.
+    """
+    functions = {id(function): function for function in found}
+    names = {namespace.get("__name__") for namespace in namespaces}
+    waiting: list[object] = [v for namespace in namespaces for v in list(namespace.values())]
+    seen: set[int] = set()
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if type(one) is FunctionType:
+            functions.setdefault(id(one), one)
+            waiting += [*(one.__closure__ or ()), *one.__dict__.values()]
+        elif issubclass(type(one), type):  # `isinstance` would run code of what poses as a class
+            if vars(one).get("__module__") in names:
+                waiting += vars(one).values()
+        elif issubclass(type(one), _LEADS):
+            waiting += [found for held in gc.get_referents(one) for found in _held_by(held)]
+    return list(functions.values())
+
+
+def _held_by(one: object) -> Iterable[object]:
+    """Return what a dictionary of attributes holds, else the object itself."""
+    return one.values() if type(one) is dict else (one,)
 
 
 def is_file(where: str) -> bool:
@@ -131,6 +169,11 @@ class _LoadedModules:
         """Return the patterns for which no function was found among all that exist."""
         self._update()
         return self._without_functions
+
+    def namespaces(self) -> list[_Namespace]:
+        """Return the namespaces of all of them."""
+        self._update()
+        return [namespace for found in self._by_name.values() for namespace in found]
 
     def has_file(self, file: str) -> bool:
         """Return whether one of them was made from a file."""

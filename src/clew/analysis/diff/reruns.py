@@ -1,0 +1,140 @@
+"""Compare runs of one program that should agree bit for bit.
+
+Input: two runs that began alike. Output: a `Diff`, whose first place is the first op that took the
+same bits and returned others, or whose inputs came from outside and differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from clew.analysis.diff.compared import Compared, Half, compare
+from clew.analysis.diff.differ import comparable, described, module_errors
+from clew.analysis.diff.divergence import Diff, Divergence, Matched
+from clew.analysis.diff.flow_graph import Flags
+from clew.analysis.diff.parting import EXTRA, INPUTS, MISSING, WRONG, PartingPlace
+from clew.run.event import Event
+from clew.run.run import Run
+
+EXACT = "compared bit for bit"
+# What these write to their first argument does not depend on what it held.
+_WRITERS = frozenset({
+    "copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "exponential_", "log_normal_",
+    "cauchy_", "geometric_", "bernoulli_", "set_",
+})  # fmt: skip
+
+
+def diff_reruns(a: Run, b: Run) -> Diff:
+    """Compare two runs of one program; raise ClewError if one has nothing to compare."""
+    a, b, notes = comparable(a, b)
+    found = compare(a, b, None, 0.0)
+    parting = _first(found)
+    matched = Matched(_equal_part(found.a), _equal_part(found.b))
+    if not (found.a.facts.known.any() and found.b.facts.known.any()):
+        notes.append("a run has no statistics of values, so only ops were compared")
+    first = None if parting is None else _with_draws(described(found, parting))
+    table = () if first is None else module_errors(found)
+    return Diff(first is None, first, table, matched, {}, (*notes, EXACT))
+
+
+def _equal_part(half: Half) -> float:
+    """Return the part of the values computed from inputs that is the same."""
+    computed = ~np.isnan(half.far) & (half.graph.maker >= 0) & ~_unset(half)
+    return float((half.far[computed] == 0).mean()) if computed.any() else 0.0
+
+
+def _first(found: Compared) -> PartingPlace | None:
+    """Return the first op, in the order they ran in, at which the runs differ."""
+    b, unset = found.b, _unset(found.b)
+    paired_a = np.zeros(len(found.a.graph), dtype=bool)
+    paired_a[found.pairs[found.pairs >= 0]] = True
+    next_a = 0
+    writes = b.graph.are(_WRITERS)
+    for op in range(len(b.graph)):
+        op_a = int(found.pairs[op])
+        if op_a >= 0:
+            left_out = _left_out(found.a, paired_a, next_a, op_a)
+            next_a = max(next_a, op_a + 1)
+            if left_out is not None:
+                return left_out
+        for value in b.graph.takes[op][int(writes[op]) :]:
+            if b.graph.maker[value] < 0 and not unset[value] and _differs(b, value):
+                return PartingPlace(INPUTS, op_a, op, value, of_a=False)
+        wrong = [v for v in b.graph.gives[op] if not unset[v] and _differs(b, v, op_a < 0)]
+        if wrong:
+            return PartingPlace(WRONG if op_a >= 0 else EXTRA, op_a, op, wrong[0], of_a=False)
+    return _left_out(found.a, paired_a, next_a, len(found.a.graph))
+
+
+def _left_out(a: Half, paired: Flags, first: int, end: int) -> PartingPlace | None:
+    """Return the first op of a stretch of `a` that `b` lacks, and whose result it lacks too."""
+    for op in range(first, end):
+        gives = a.graph.gives[op]
+        if not paired[op] and gives and not a.graph.is_uninitialised[op]:
+            lacking = [v for v in gives if _differs(a, v, is_alone=True)]
+            if lacking:
+                return PartingPlace(MISSING, op, -1, lacking[0], of_a=True)
+    return None
+
+
+def _differs(half: Half, value: int, is_alone: bool = False) -> bool:
+    """Return whether a value is not that of the other run; `is_alone`: none stands in its place."""
+    far = half.far[value]
+    if np.isnan(far):
+        return bool(is_alone and half.facts.known[value] and half.facts.says_much[value])
+    return bool(far > 0)
+
+
+def _unset(half: Half) -> Flags:
+    """Return which values differ because they hold memory that nothing has written.
+
+    They come from `empty`, of which perhaps a part was written, or were computed from such values.
+    """
+    graph = half.graph
+    storage, unwritten = graph.run.columns.storage, set[int]()
+    writes = graph.are(_WRITERS)
+    unset = np.zeros(len(half.far), dtype=bool)
+    for op in range(len(graph)):
+        gives, takes = graph.gives[op], graph.takes[op]
+        if graph.is_uninitialised[op]:
+            unwritten.update(storage[gives].tolist())
+            unset[gives] = True
+            continue
+        for value in takes:
+            # A write through a view makes a value of the whole that no op returned, and a
+            # parameter is a value of its own on the memory of the tensor it is made from.
+            maker = int(graph.maker[value])
+            is_given = maker >= 0 and value in graph.gives[maker]
+            if int(storage[value]) in unwritten and not is_given:
+                unset[value] = half.far[value] != 0
+        if any(unset[value] for value in takes[int(writes[op]) :]):
+            unset[gives] = half.far[gives] != 0
+    return unset
+
+
+def _with_draws(first: Divergence) -> Divergence:
+    """Say so where an op drew random numbers, and whether both runs had drawn as many before."""
+    drew = [_draw(event) for event in (first.a, first.b)]
+    if drew[0] is None and drew[1] is None:
+        if first.kind == INPUTS:
+            said = ("inputs differ from here: what made them is not among the recorded ops, such "
+                    "as data in another order, or numbers drawn by NumPy or Python")  # fmt: skip
+            return replace(first, evidence=(*first.evidence, said))
+        return first
+    counts = [None if draw is None else draw[1] for draw in drew]
+    name = next(draw[0] for draw in drew if draw is not None)
+    if None in counts:
+        said = f"it draws random numbers from the generator {name}, which the other run does not"
+    elif counts[0] != counts[1]:
+        said = (f"it drew other random numbers: the generator {name} was used {counts[0]} times "
+                f"before in a, {counts[1]} times in b")  # fmt: skip
+    else:
+        said = (f"it drew other random numbers: the generator {name} was used {counts[0]} times "
+                "before in both runs, so it began with another seed or state")  # fmt: skip
+    return replace(first, evidence=(*first.evidence, said), suspects=())
+
+
+def _draw(event: Event | None) -> tuple[str, int] | None:
+    return None if event is None else event.draw

@@ -1,0 +1,1 @@
+"""Run programs again: repeats, perturbed weights, other precisions, modules on given inputs."""
