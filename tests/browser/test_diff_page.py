@@ -94,8 +94,8 @@ def test_keys_clicks_search_and_back(page: Page, eps: Path) -> None:
     assert page.text(TITLE) == "layers.0"
     assert "matches, bit for bit" in page.text(".details .badges")
     assert "at=b%3Alayers.0%230" in str(page.evaluate("location.hash"))
-    page.click(".calls .row:has-text('layers.3.up') .name")
-    assert page.text(TITLE) == "layers.3.up"
+    page.click(".calls .row:has-text('layers.1.up') .name")
+    assert page.text(TITLE) == "layers.1.up"
     page.evaluate("history.back()")
     page.until("document.querySelector('.details h3').textContent === 'layers.0'")
     page.press("x")
