@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,21 +15,6 @@ from tests.run_pairs import Port, recorded
 TITLE = ".details h3"
 SELECTED = ".tree .row.selected"
 FIRST = ".tree .row.first"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Page]:
-    with Page() as page:
-        yield page
-
-
-@pytest.fixture
-def page(browser: Page) -> Iterator[Page]:
-    """The browser; afterwards nothing may have gone wrong in it, or been asked of the network."""
-    yield browser
-    problems, requests = browser.heard()
-    assert problems == []
-    assert [url for url in requests if not url.startswith("file:")] == []
 
 
 @pytest.fixture(scope="module")

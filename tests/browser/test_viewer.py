@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,22 +16,6 @@ from tests.browser.page import Page
 SELECTED = ".tree .row.selected .name"
 TITLE = ".details h3"
 LINE = ".code .line.now"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Page]:
-    with Page() as page:
-        yield page
-
-
-@pytest.fixture
-def page(browser: Page) -> Iterator[Page]:
-    """The browser; afterwards nothing may have gone wrong in it, or been asked of the network."""
-    yield browser
-    problems, requests = browser.heard()
-    assert problems == []
-    assert [url for url in requests if not url.startswith("file:")] == []
-    assert len(requests) <= 1, f"the page loaded other files: {requests}"
 
 
 @pytest.fixture(scope="module")
