@@ -49,12 +49,15 @@ class Grafts:
         self._call_a = call_a
         self._call_b = call_b
 
-    def verdict(self, first: Divergence) -> Verdict | None:
-        """Run the smallest module call around a place; None if there is none that can be."""
+    def verdict(self, first: Divergence, is_cleared: bool = False) -> Verdict | None:
+        """Run the smallest module call around a place; None if there is none that can be.
+
+        `is_cleared`: a graft of a later module showed that what this one gave it was wrong.
+        """
         if self._call_b.module is None:
             return None
         for row in self._around(first):
-            verdict = self._judged(row)
+            verdict = self._judged(row, is_cleared)
             if verdict is not None:
                 return verdict
         return None
@@ -71,7 +74,7 @@ class Grafts:
         elif event is not None:
             yield from (one.row for one in _calls_around(event) if one.module)
 
-    def _judged(self, row: int) -> Verdict | None:
+    def _judged(self, row: int, is_wrong: bool) -> Verdict | None:
         b = self._found.b
         run = b.graph.run
         path = run.module_path(row)
@@ -86,8 +89,8 @@ class Grafts:
             return Verdict(
                 True, f"on a's inputs b's {path} still differs by {error:.0e}: confirmed"
             )
-        was_wrong = not all(b.right[v] for v in gives)
-        if not was_wrong or not any(done.input_errors):
+        is_wrong = is_wrong or not all(b.right[v] for v in gives)
+        if not is_wrong or not any(done.input_errors):
             return None  # what is wrong does not show in the result of this call
         said = f"on a's inputs b's {path} gives a's result to {error:.0e}"
         earlier = [

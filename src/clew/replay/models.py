@@ -151,8 +151,12 @@ def _confirmed(found: Compared, grafts: Grafts) -> tuple[Divergence | None, list
         verdict = grafts.verdict(first)
         if verdict is None:
             return first, []
-        if verdict.earlier >= 0:
+        while verdict.earlier >= 0:
             first = described(found, place_before(found, verdict.earlier))
+            before = grafts.verdict(first, is_cleared=True)
+            if before is None or before.is_confirmed or before.earlier < 0:
+                break
+            verdict = before
         if verdict.is_confirmed or verdict.earlier >= 0:
             return replace(first, evidence=(*first.evidence, verdict.said)), []
         passed[verdict.said] = None
