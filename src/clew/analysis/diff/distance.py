@@ -114,7 +114,7 @@ def distances(a: ValueFacts, of_a: Ints, b: ValueFacts, of_b: Ints) -> Floats:
     error = np.where(other, np.inf, error)
     whole = a.exact[of_a] & b.exact[of_b] & (error > 0)
     error = np.where(whole, np.inf, error)
-    unknown = ~(a.known[of_a] & b.known[of_b])
+    unknown = (count < 0) | (b.count[of_b] < 0)
     same = (a.digest[of_a] >= 0) & (a.digest[of_a] == b.digest[of_b])
     return np.where(same, 0.0, np.where(unknown, np.nan, error))
 
