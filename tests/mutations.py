@@ -275,6 +275,11 @@ class Damage:
             return self.text(old)
         if kind == pa.binary():
             return bytes(chance.randrange(256) for _ in range(chance.randrange(40)))
+        if pa.types.is_floating(kind.value_type):
+            numbers = [*(old or [])]
+            strange = (0.0, 3.0, -1.0, 0.5, 1e308, float("nan"), float("inf"))
+            at = chance.randrange(len(numbers) + 1)
+            return [*numbers[:at], chance.choice(strange), *numbers[at + chance.randrange(2) :]]
         texts = kind.value_type == pa.string()
         return [chance.choice(TEXTS if texts else NUMBERS) for _ in range(chance.randrange(4))]
 

@@ -37,6 +37,8 @@ def data(t: clew.Trace, folder: Path) -> None:
             str(value)
             with contextlib.suppress(clew.ClewError):
                 value.array()
+            with contextlib.suppress(clew.ClewError):
+                _ = value.fingerprint
 
 
 def facts(t: clew.Trace, folder: Path) -> None:

@@ -742,7 +742,7 @@ def test_a_compiled_model(tmp_path: Path) -> None:
         ({"triggers": [triggers.When(3)]}, "give a function of a step's StepFacts"),
         ({"triggers": [triggers.LossSpike(threshold=0)]}, "give a threshold above 0"),
         ({"then": "all"}, "then='all' is not one of None, 'ops'"),
-        ({"values": "meta"}, "values 'stats' or 'full'"),
+        ({"values": "meta"}, "values 'stats', 'fingerprint' or 'full'"),
         ({"most_dumps": -1}, "most_dumps=-1: give the number of traces"),
         ({"out": None}, "out=None: give a folder"),
     ],

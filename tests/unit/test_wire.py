@@ -74,7 +74,8 @@ def test_nothing_runs_on_the_other_side() -> None:
         SampleMail().load(pickle.dumps(Bomb()))
 
 
-def test_a_whole_run_arrives_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("values", ["fingerprint", "full"])
+def test_a_whole_run_arrives_as_it_was(monkeypatch: pytest.MonkeyPatch, values: str) -> None:
     """All that a recording hands over, with an op that failed and calls that are open."""
     handed: list[Batch] = []
     extend = MemoryStore.extend
@@ -93,7 +94,7 @@ def test_a_whole_run_arrives_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
                 x @ torch.ones(7)
             return x.relu_().sum()
 
-    with clew.trace(Net(), values="full") as t:
+    with clew.trace(Net(), values=values) as t:
         Net()(torch.ones(2, 3, requires_grad=True) * 2).backward()
     assert len(t.events)
     assert any(batch.open_calls for batch in handed)
@@ -108,9 +109,11 @@ def test_a_whole_run_arrives_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
             assert other.columns[name].tolist() == batch.columns[name].tolist()
         for table in TABLES:
             assert other.tables[table] == batch.tables[table]
-        assert {n: k.stats for n, k in other.kept.items()} == {
-            n: k.stats for n, k in batch.kept.items()
+        assert {n: (k.stats, k.fingerprint) for n, k in other.kept.items()} == {
+            n: (k.stats, k.fingerprint) for n, k in batch.kept.items()
         }
+    marks = [kept.fingerprint for batch in handed for kept in batch.kept.values()]
+    assert any(marks) == (values == "fingerprint")
 
 
 @pytest.mark.parametrize("cut", [0, 1, 15, 16, 40, -1])
