@@ -18,6 +18,7 @@ import pytest
 import torch
 import torch.optim.optimizer as optimizers
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.data import DataLoader, TensorDataset
 
 import clew
@@ -350,6 +351,7 @@ def test_a_program_that_marks_no_steps(tmp_path: Path) -> None:
     assert t.steps[-1] == 7
     assert [gap.what for gap in t.coverage if "only about" not in gap.why] == ["the loss"]
     assert len(clew.load(str(dump.path).replace(".clew", "-next.clew")).modules) == 3
+    assert _get_current_dispatch_mode_stack() == []
 
 
 def test_the_last_step_of_a_program_that_marks_none(tmp_path: Path) -> None:

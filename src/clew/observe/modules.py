@@ -65,17 +65,17 @@ class ModuleSource:
     """Installs the hooks of one recording and removes them.
 
     `sees_ops` says whether ops are recorded as well; ops report writes to tensors. `on_thread` is
-    called when a module runs on a thread that is not followed, `on_idle` with the module when the
-    outermost call of a thread has ended. `on_outermost` is called before an outermost call is
-    recorded, and returns whether to record it. `native` records calls itself where nobody asks for
-    more, and is told of the others.
+    called when a module runs on a thread that is not followed, and returns whether to record it.
+    `on_idle` is called with the module when the outermost call of a thread has ended,
+    `on_outermost` before an outermost call is recorded; it returns whether to record it. `native`
+    records calls itself where nobody asks for more, and is told of the others.
     """
 
     def __init__(
         self,
         recorder: Recorder,
         sees_ops: bool,
-        on_thread: Callable[[ThreadState], None],
+        on_thread: Callable[[ThreadState], bool],
         on_idle: Callable[[ThreadState, nn.Module], None],
         on_outermost: Callable[[nn.Module], bool],
         grads: GradSource | None,
@@ -154,7 +154,7 @@ MACHINERY.hide(*(c for c in _native_hooks.__code__.co_consts if isinstance(c, Co
 def _hooks(
     recorder: Recorder,
     sees_ops: bool,
-    on_thread: Callable[[ThreadState], None],
+    on_thread: Callable[[ThreadState], bool],
     on_idle: Callable[[ThreadState, nn.Module], None],
     on_outermost: Callable[[nn.Module], bool],
     grads: GradSource | None,
@@ -211,7 +211,8 @@ def _hooks(
             thread = thread_of(get_ident())
             if thread is None or not thread.followed:
                 thread = recorder.thread()
-                on_thread(thread)
+                if not on_thread(thread):
+                    return
             if thread.mute:
                 return
             if inner is None:

@@ -107,10 +107,12 @@ class NativeOps:
         self._recording.deactivate()
         for thread in self._recorder.threads:
             thread.followed = False
+        self._main = 0
 
-    def on_thread(self, thread: ThreadState) -> None:
-        """Follow a thread, as a module runs on it."""
-        thread.followed = True
+    def on_thread(self, thread: ThreadState) -> bool:
+        """Follow a thread, as a module runs on it; return False if the recording is over."""
+        thread.followed = self._main != 0
+        return thread.followed
 
     def on_idle(self, thread: ThreadState) -> None:
         """Do nothing: nothing was put on the thread."""

@@ -34,8 +34,8 @@ class OpObserver(Protocol):
     def pop_all(self) -> None:
         """Follow no thread any more."""
 
-    def on_thread(self, thread: ThreadState) -> None:
-        """Follow a thread, as a module runs on it."""
+    def on_thread(self, thread: ThreadState) -> bool:
+        """Follow a thread, as a module runs on it; return False if the recording is over."""
 
     def on_idle(self, thread: ThreadState) -> None:
         """Leave nothing on another thread, whose outermost module call is over."""
@@ -63,7 +63,8 @@ class OpModes:
         self._sees_ops = sees_ops
         self._named = named
         self._modes: dict[int, OpMode] = {}
-        # The thread that the recording was started on, whose ops are recorded everywhere.
+        # The thread that the recording was started on, whose ops are recorded everywhere; 0 after
+        # its end.
         self._main = 0
 
     def begin(self, thread: ThreadState) -> None:
@@ -88,11 +89,16 @@ class OpModes:
         """Follow no thread any more."""
         for thread in self._recorder.threads:
             self.pop(thread)
+        self._main = 0
 
-    def on_thread(self, thread: ThreadState) -> None:
-        """Follow a thread, as a module runs on it: see its ops too."""
-        if thread.ident not in self._modes:
+    def on_thread(self, thread: ThreadState) -> bool:
+        """Follow a thread, as a module runs on it: see its ops too.
+
+        Return False if the recording is over: another hook of the same call may have ended it.
+        """
+        if self._main and thread.ident not in self._modes:
             self.push(thread)
+        return self._main != 0
 
     def on_idle(self, thread: ThreadState) -> None:
         """Leave no mode behind on another thread, whose outermost module call is over."""
