@@ -29,6 +29,10 @@ FORKED_SECONDS = 240
 
 
 def pytest_configure() -> None:
+    # A shell starts what runs in the background with interrupts ignored, and so would be all that
+    # the tests start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     assert sys.__stderr__ is not None
     faulthandler.register(signal.SIGALRM, file=os.dup(sys.__stderr__.fileno()), chain=True)
     os.register_at_fork(after_in_child=lambda: signal.alarm(FORKED_SECONDS))
