@@ -418,8 +418,8 @@ def test_sources_can_be_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fact", "message"),
     [
-        ({"version": 99}, "format version '99', this Clew reads 2 to 6; upgrade Clew"),
-        ({"version": 1}, "format version 1, this Clew reads 2 to 6; open it with the Clew that"),
+        ({"version": 99}, "format version '99', this Clew reads 2 to 7; upgrade Clew"),
+        ({"version": 1}, "format version 1, this Clew reads 2 to 7; open it with the Clew that"),
         ({"version": 0}, "format version 0,"),
         ({"version": -1}, "format version -1,"),
         ({"version": "2"}, "format version '2',"),
@@ -437,7 +437,7 @@ def test_a_format_it_does_not_know_is_refused(
 ) -> None:
     path = record(arguments).save(tmp_path / "run.clew")
     manifest = json.loads((path / "manifest.json").read_text())
-    assert (manifest["version"], manifest["checksum"]) == (6, "xxh3")
+    assert (manifest["version"], manifest["checksum"]) == (7, "xxh3")
     (path / "manifest.json").write_text(json.dumps(manifest | fact))
     with pytest.raises(clew.ClewError, match=re.escape(message)):
         clew.load(path)

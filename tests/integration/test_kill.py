@@ -155,7 +155,7 @@ def test_what_was_flushed_is_there(killed: list[tuple[Path, int]]) -> None:
         str(t)
         recorded += last
     assert recorded > 3 * KILLS
-    assert sum(last >= 0 for _, last in killed) >= 50
+    assert sum(last >= 0 for _, last in killed) > 0.8 * KILLS
 
 
 def test_recover_seals_it_and_loses_nothing(killed: list[tuple[Path, int]]) -> None:
@@ -210,7 +210,7 @@ def test_a_lost_tail_is_all_that_is_lost(
         assert check_readable(clew.load(folder)) == whole
         shutil.rmtree(folder)
         cut += 1
-    assert cut > 5
+    assert cut > KILLS // 12
 
 
 def check_readable(t: clew.Trace) -> int:
