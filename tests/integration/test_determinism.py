@@ -53,12 +53,6 @@ def unsteady(x: Tensor) -> Tensor:
     return x * (1 + 1e-6 * next(_calls))
 
 
-@torch.library.custom_op("clew_tests::unsteady_inside", mutates_args=())
-def unsteady_inside(x: Tensor) -> Tensor:
-    """Change what is between the largest and the smallest number."""
-    return torch.cat([x[:1], unsteady(x[1:-1]), x[-1:]])
-
-
 _calls = itertools.count()
 
 
@@ -119,13 +113,13 @@ def test_an_op_that_only_one_run_has_is_named(doubled: int, kind: str) -> None:
     assert (first.kind, event.name) == (kind, "aten.mul.Tensor")
 
 
-def test_bits_count_that_no_statistic_shows() -> None:
-    """Beside huge numbers small ones add nothing to a sum."""
-    x = torch.tensor([-1e30, 1.0, 2.0, 3.0, 4.0, 5.0, 2e30])
-    first = clew.determinism(lambda: unsteady_inside(x)).first
-    assert first is not None
-    assert first.b is not None
-    assert first.b.name == "clew_tests.unsteady_inside.default"
+def test_memory_that_nothing_has_written_raises_no_alarm() -> None:
+    """Whatever it holds: beside huge numbers small ones add nothing to a sum."""
+    for scale in [1.0, 1e30] * 20:
+        left = [scale * torch.randn(size) for size in (16, 32, 64, 128, 128, 128)]
+        del left
+        found = clew.determinism(program(_padded))
+        assert found.equal, str(found)
 
 
 def test_a_parameter_that_training_has_changed_is_named(tmp_path: Path) -> None:
