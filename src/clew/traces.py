@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clew import analysis, store, views
-from clew.analysis.diff import page_port
+from clew import analysis, page_port, store, views
 from clew.errors import MissingDependency
 from clew.events.model import Gap
 from clew.events.vocabulary import MODULE, OP, VARIABLE

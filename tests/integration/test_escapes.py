@@ -286,6 +286,7 @@ def command_lines(folder: Path, out: Path) -> dict[str, list[list[str]]]:
         "build": [["--help"], ["--to", f"{trace}/manifest.json/\x1b[5m"]],
         "doctor": [[], ["\x1b[5m"], [trace]],
         "run": [["--help"], [f"{out}/\x1b[5m.py"], ["--level", "\x1b[5m"]],
+        "determinism": [["--help"], [f"{out}/\x1b[5m.py"], ["--out"]],
         "env": [[], ["\x1b[5m"]],
     }  # fmt: skip
 

@@ -65,7 +65,8 @@ class ModuleSource:
     """Installs the hooks of one recording and removes them.
 
     `sees_ops` says whether ops are recorded as well; ops report writes to tensors. `on_thread` is
-    called when a module runs on a thread that is not followed, and returns whether to record it.
+    called when a module runs on a thread that is not followed; it returns the state of the thread,
+    None if nothing is recorded any more.
     `on_idle` is called with the module when the outermost call of a thread has ended,
     `on_outermost` before an outermost call is recorded; it returns whether to record it. `native`
     records calls itself where nobody asks for more, and is told of the others.
@@ -75,7 +76,7 @@ class ModuleSource:
         self,
         recorder: Recorder,
         sees_ops: bool,
-        on_thread: Callable[[ThreadState], bool],
+        on_thread: Callable[[], ThreadState | None],
         on_idle: Callable[[ThreadState, nn.Module], None],
         on_outermost: Callable[[nn.Module], bool],
         grads: GradSource | None,
@@ -154,7 +155,7 @@ MACHINERY.hide(*(c for c in _native_hooks.__code__.co_consts if isinstance(c, Co
 def _hooks(
     recorder: Recorder,
     sees_ops: bool,
-    on_thread: Callable[[ThreadState], bool],
+    on_thread: Callable[[], ThreadState | None],
     on_idle: Callable[[ThreadState, nn.Module], None],
     on_outermost: Callable[[nn.Module], bool],
     grads: GradSource | None,
@@ -210,8 +211,8 @@ def _hooks(
                 set_jit_state(None)
             thread = thread_of(get_ident())
             if thread is None or not thread.followed:
-                thread = recorder.thread()
-                if not on_thread(thread):
+                thread = on_thread()
+                if thread is None:
                     return
             if thread.mute:
                 return

@@ -109,10 +109,13 @@ class NativeOps:
             thread.followed = False
         self._main = 0
 
-    def on_thread(self, thread: ThreadState) -> bool:
-        """Follow a thread, as a module runs on it; return False if the recording is over."""
-        thread.followed = self._main != 0
-        return thread.followed
+    def on_thread(self) -> ThreadState | None:
+        """Follow the running thread, as a module runs on it; None if the recording is over."""
+        if not self._main:
+            return None
+        thread = self._recorder.thread()
+        thread.followed = True
+        return thread
 
     def on_idle(self, thread: ThreadState) -> None:
         """Do nothing: nothing was put on the thread."""

@@ -237,16 +237,18 @@ class ThreadState:
 
     def reopen(self, frame_id: int) -> bool:
         """Make the call of a frame the innermost one; calls above it have ended."""
-        for depth in range(len(self.stack) - 1, 0, -1):
-            if self.stack[depth][FRAME] == frame_id:
+        calls = list(self.stack)  # another thread that ends the trace may shorten it
+        for depth in range(len(calls) - 1, 0, -1):
+            if calls[depth][FRAME] == frame_id:
                 self.abandon_above(depth)
                 return True
         return False
 
     def reopen_module(self, module: nn.Module) -> bool:
         """Make the innermost call of a module the innermost of all."""
-        for depth in range(len(self.stack) - 1, 0, -1):
-            name = self.stack[depth][NAME]
+        calls = list(self.stack)
+        for depth in range(len(calls) - 1, 0, -1):
+            name = calls[depth][NAME]
             if name is not None and name.entry.ref() is module:
                 self.abandon_above(depth)
                 return True

@@ -34,8 +34,8 @@ class OpObserver(Protocol):
     def pop_all(self) -> None:
         """Follow no thread any more."""
 
-    def on_thread(self, thread: ThreadState) -> bool:
-        """Follow a thread, as a module runs on it; return False if the recording is over."""
+    def on_thread(self) -> ThreadState | None:
+        """Follow the running thread, as a module runs on it; None if the recording is over."""
 
     def on_idle(self, thread: ThreadState) -> None:
         """Leave nothing on another thread, whose outermost module call is over."""
@@ -91,14 +91,17 @@ class OpModes:
             self.pop(thread)
         self._main = 0
 
-    def on_thread(self, thread: ThreadState) -> bool:
-        """Follow a thread, as a module runs on it: see its ops too.
+    def on_thread(self) -> ThreadState | None:
+        """Follow the running thread, as a module runs on it: see its ops too.
 
-        Return False if the recording is over: another hook of the same call may have ended it.
+        Return None if the recording is over: another hook of the same call may have ended it.
         """
-        if self._main and thread.ident not in self._modes:
+        if not self._main:
+            return None
+        thread = self._recorder.thread()
+        if thread.ident not in self._modes:
             self.push(thread)
-        return self._main != 0
+        return thread
 
     def on_idle(self, thread: ThreadState) -> None:
         """Leave no mode behind on another thread, whose outermost module call is over."""

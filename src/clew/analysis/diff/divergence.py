@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clew.analysis.diff.diff_lines import diff_lines
-from clew.analysis.diff.page_port import PAGE_ROWS, write_page
 from clew.events.model import Data
+from clew.page_port import PAGE_ROWS, write_page
 from clew.plain_text import plain
 from clew.run.event import Event
 
