@@ -127,9 +127,10 @@ def _unset(half: Half) -> Flags:
             maker = int(graph.maker[value])
             is_given = maker >= 0 and value in graph.gives[maker]
             if int(storage[value]) in unwritten and not is_given:
-                unset[value] = half.far[value] != 0
+                unset[value] = True  # also if it is the same by chance
         if any(unset[value] for value in takes[int(writes[op]) :]):
-            unset[gives] = half.far[gives] != 0
+            for value in gives:
+                unset[value] = half.far[value] != 0 or int(storage[value]) in unwritten
     return unset
 
 
