@@ -11,9 +11,10 @@ import numpy as np
 
 from clew.analysis.diff.arguments import different_arguments
 from clew.analysis.diff.compared import Compared, Half
-from clew.analysis.diff.distance import distances
+from clew.analysis.diff.distance import distances, order_between
 from clew.analysis.diff.feeding import Feeders
 from clew.analysis.diff.flow_graph import FlowGraph
+from clew.analysis.diff.orders import Order
 
 WRONG, MISSING, EXTRA, INPUTS = KINDS = ("wrong", "missing", "extra", "inputs")
 
@@ -119,14 +120,21 @@ def _same_end(a: Half, b: Half) -> bool:
 
 
 def _unlike(half: Half, other: Half) -> list[int]:
-    """Return the values that come out of a run and agree with none that the other gives."""
+    """Return the values that come out of a run and agree with none that the other gives.
+
+    Statistics forgive the order of elements, which is to be the same, too. The value at the same
+    place has been compared with that in mind.
+    """
     found = []
-    others = np.array(other.graph.ends, dtype=np.int64)
+    ends = np.array(other.graph.ends, dtype=np.int64)
     for value in half.graph.ends:
         if not half.facts.known[value] or half.far[value] <= half.noise[value]:
             continue
+        others = ends[ends != half.partner[value]]
         far = distances(other.facts, others, half.facts, np.full_like(others, value))
-        if not (far <= np.maximum(half.noise[value], other.noise[others])).any():
+        near = others[far <= np.maximum(half.noise[value], other.noise[others])].tolist()
+        orders = (order_between(other.facts, one, half.facts, value) for one in near)
+        if not any(order >= Order.UNKNOWN for order in orders):
             found.append(value)
     return found
 
