@@ -11,6 +11,7 @@ import numpy as np
 
 from clew.analysis.diff.arguments import different_arguments
 from clew.analysis.diff.compared import Compared, Half
+from clew.analysis.diff.constants import different_constants
 from clew.analysis.diff.distance import distances, order_between
 from clew.analysis.diff.feeding import Feeders
 from clew.analysis.diff.flow_graph import FlowGraph
@@ -57,7 +58,11 @@ def first_parting(found: Compared) -> PartingPlace | None:
         return PartingPlace(MISSING, op_a, op_b, _wrong(a, op_a)[0], of_a=True)
     kind, op_a = _kind(found, op_a, op_b)
     fed = _fed(found, op_a, op_b) if kind == WRONG else None
-    return fed or PartingPlace(kind, op_a, op_b, _wrong(b, op_b)[0], of_a=False)
+    if fed is not None:
+        return fed
+    constants = different_constants(found, op_a, op_b) if kind == WRONG else None
+    op_a, op_b = constants or (op_a, op_b)
+    return PartingPlace(kind, op_a, op_b, _wrong(b, op_b)[0], of_a=False)
 
 
 def _fed(found: Compared, op_a: int, op_b: int) -> PartingPlace | None:
