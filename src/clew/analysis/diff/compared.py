@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clew.analysis.diff.counterparts import with_counterparts
 from clew.analysis.diff.distance import Floats, ValueFacts, distances, facts_of, permuted
 from clew.analysis.diff.flow_graph import Flags, FlowGraph
 from clew.analysis.diff.noise import ROUNDING, Noise, levels_of, per_dtype
@@ -25,6 +26,9 @@ from clew.run.run import Run
 _MOST_NOISE = 0.2
 # By how much an op may increase the error of what it took.
 _GROWTH = 12.0
+# By how much beyond noise, and how far beyond.
+_GIVEN_ON = 3.0
+_MOST_DRIFT = 10.0
 # By how much it may be expected to, where its result cannot be compared.
 _UNSEEN_GROWTH = 2.0
 
@@ -89,10 +93,10 @@ def _half(
         other_facts, facts, np.minimum(other_noise, _MOST_NOISE), np.minimum(noise, _MOST_NOISE),
         wanted=partner < 0,
     )  # fmt: skip
-    alone = (partner < 0) & (equal >= 0)
-    partner = np.where(alone, equal, partner)
-    numbers = np.flatnonzero(alone)
-    far[numbers] = distances(other_facts, equal[numbers], facts, numbers)
+    before, partner = partner, np.where(partner < 0, equal, partner)
+    partner = with_counterparts(mine, facts, other, other_facts, partner)
+    numbers = np.flatnonzero((before < 0) & (partner >= 0))
+    far[numbers] = distances(other_facts, partner[numbers], facts, numbers)
     far[disordered(mine, facts, other_facts, partner, numbers)] = np.inf
     floor, other_floor = per_dtype(mine, ROUNDING), per_dtype(other, ROUNDING)
     # Code that was not measured has the noise of its partner, if that was and is as precise.
@@ -184,6 +188,9 @@ def _agreeing(
             if errors[value] != errors[value] and not moves[op]:
                 level[value] = max(level[value], min(most[value], _UNSEEN_GROWTH * level[value]))
             if errors[value] != errors[value] and (moves[op] or not telling[value]):
+                agrees[value] = all(agrees[v] for v in graph.takes[op])
+            # A little more than rounding, which comes from what was taken.
+            if most[value] < errors[value] <= min(_GIVEN_ON * before, _MOST_DRIFT * most[value]):
                 agrees[value] = all(agrees[v] for v in graph.takes[op])
             if agrees[value] and errors[value] == errors[value]:
                 agrees[value] = errors[value] <= _GROWTH * level[value]
