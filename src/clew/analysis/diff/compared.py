@@ -14,8 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from clew.analysis.diff.distance import Floats, ValueFacts, distances, facts_of, permuted
+from clew.analysis.diff.drift import Drift, drift_of
 from clew.analysis.diff.flow_graph import Flags, FlowGraph
-from clew.analysis.diff.noise import ROUNDING, Noise, levels_of, per_dtype
+from clew.analysis.diff.iterations import Iterations
+from clew.analysis.diff.noise import NOISE, ROUNDING, Noise, levels_of, per_dtype
 from clew.analysis.diff.pairing import Rename, pair_ops
 from clew.analysis.diff.value_matching import disordered, match
 from clew.events.columns import Ints
@@ -47,11 +49,17 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Two runs; `pairs` has for each op of `b` the op of `a` at the same place, or -1."""
+    """Two runs; `pairs` has for each op of `b` the op of `a` at the same place, or -1.
+
+    `iterations` are those of both runs; `drift` says how far their parameters drift apart, None if
+    one of them does not train.
+    """
 
     a: Half
     b: Half
     pairs: Ints
+    iterations: tuple[Iterations, Iterations]
+    drift: Drift | None
 
 
 def compare(
@@ -60,24 +68,37 @@ def compare(
     """Compare two runs op by op and value by value; `tolerance` is the noise of floats."""
     a, b = FlowGraph(run_a), FlowGraph(run_b)
     facts_a, facts_b = facts_of(a, b)
-    pairs = pair_ops(a, b, rename)
+    of_a, of_b = Iterations(a), Iterations(b)
+    pairs = pair_ops(of_a, of_b, rename)
     partner_b = _partners(a, b, pairs)
     partner_a: Ints = np.full(len(a.maker), -1, dtype=np.int64)
     known = np.flatnonzero(partner_b >= 0)
     partner_a[partner_b[known]] = known
     rewired = _rewired(a, facts_a, b, facts_b, pairs, partner_b)
-    half_a = _half(a, facts_a, partner_a, b, facts_b, partner_b[rewired], tolerance)
-    half_b = _half(b, facts_b, partner_b, a, facts_a, rewired, tolerance)
-    return Compared(half_a, half_b, pairs)
+    levels = [levels_of(graph, tolerance) for graph in (a, b)]
+    drift = None
+    if of_a.is_training and of_b.is_training and tolerance != 0:
+        drift = drift_of(of_a, facts_a, of_b, facts_b, _float32_level(tolerance))
+        levels = [
+            (np.maximum(noise, np.where(noise > 0, drift.per_value(iterations), 0.0)), measured)
+            for (noise, measured), iterations in zip(levels, (of_a, of_b), strict=True)
+        ]
+    half_a = _half(a, facts_a, partner_a, b, facts_b, partner_b[rewired], levels[0], levels[1])
+    half_b = _half(b, facts_b, partner_b, a, facts_a, rewired, levels[1], levels[0])
+    return Compared(half_a, half_b, pairs, (of_a, of_b), drift)
+
+
+def _float32_level(tolerance: Noise | float | None) -> float:
+    if isinstance(tolerance, Noise):
+        return tolerance.dtypes.get("float32", NOISE["float32"])
+    return NOISE["float32"] if tolerance is None else tolerance
 
 
 def _half(
     mine: FlowGraph, facts: ValueFacts, partner: Ints, other: FlowGraph, other_facts: ValueFacts,
-    rewired: Ints, tolerance: Noise | float | None,
+    rewired: Ints, levels: tuple[Floats, Flags], other_levels: tuple[Floats, Flags],
 ) -> Half:  # fmt: skip
-    (noise, measured), (other_noise, other_measured) = (
-        levels_of(graph, tolerance) for graph in (mine, other)
-    )
+    (noise, measured), (other_noise, other_measured) = levels, other_levels
     far: Floats = np.full(len(partner), np.nan)
     there = np.flatnonzero(partner >= 0)
     far[there] = distances(other_facts, partner[there], facts, there)
@@ -124,6 +145,9 @@ def _partners(a: FlowGraph, b: FlowGraph, pairs: Ints) -> Ints:
     """Return for each value of `b` the value at the same position of the paired op."""
     partner: Ints = np.full(len(b.maker), -1, dtype=np.int64)
     maker = b.maker.tolist()
+    # A result that was kept for the backward pass has a number that its op did not return.
+    kept = b.maker >= 0
+    kept[b.gives.values] = False
     for op_b, op_a in enumerate(pairs.tolist()):
         if op_a < 0:
             continue
@@ -132,6 +156,9 @@ def _partners(a: FlowGraph, b: FlowGraph, pairs: Ints) -> Ints:
                 for value, other in zip(mine, theirs, strict=True):
                     if maker[value] == op_b or (maker[value] < 0 and partner[value] < 0):
                         partner[value] = other
+                    elif kept[value] and partner[value] < 0:
+                        made = int(a.maker[other])
+                        partner[value] = other if pairs[maker[value]] == made >= 0 else -1
     return partner
 
 

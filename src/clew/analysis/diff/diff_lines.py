@@ -20,6 +20,18 @@ _HEADS = {
     "inputs": "the runs get different inputs at",
 }
 
+# What differs in training runs, by cause; the step is put in.
+_CAUSES = {
+    "data": "the batch of step {} differs",
+    "random": "step {} draws other random numbers",
+    "parameters": "the parameters differ before step {}",
+    "forward": "the forward pass of step {} differs",
+    "loss": "the loss of step {} is computed otherwise",
+    "gradient": "the gradients of step {} differ",
+    "optimizer": "the update of step {} differs",
+    "mode": "step {} runs in another mode",
+}
+
 
 def diff_lines(diff: Diff, rows: int, more: str) -> list[str]:
     """Write a comparison, with at most so many rows of the table."""
@@ -33,13 +45,25 @@ def diff_lines(diff: Diff, rows: int, more: str) -> list[str]:
 
 def _divergence(first: Divergence) -> list[str]:
     shown = first.a if first.kind == "missing" else first.b or first.a
-    lines = [f"{_HEADS[first.kind]} {_name(shown)}"]
+    lines = [f"{_head(first)} {_name(shown)}"]
     lines += [f"  {side}: {_place(event)}" for side, event in (("a", first.a), ("b", first.b))]
     lines += [f"  {said}" for said in first.evidence]
     if first.suspects:
         lines.append("  suspects:")
         lines += [f"    {said}" for said in first.suspects]
     return lines
+
+
+def _head(first: Divergence) -> str:
+    """Write what is different, up to the op."""
+    if not first.cause:
+        return _HEADS[first.kind]
+    if first.cause == "steps":
+        side = "b" if first.kind == "extra" else "a"
+        return f"only {side} has step {first.step}, which begins with"
+    what = _CAUSES[first.cause].format(first.step)
+    how = {"missing": "b lacks", "extra": "b has one op more:"}.get(first.kind, "first at")
+    return f"{what}: {how}"
 
 
 def _name(event: Event | None) -> str:

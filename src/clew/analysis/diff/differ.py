@@ -17,8 +17,11 @@ from clew.analysis.diff.evidence import evidence_of, silent_changes, suspects_of
 from clew.analysis.diff.jumps import CROSS_NOISE, first_jump, precisions
 from clew.analysis.diff.noise import NOISE, ROUNDING, Noise
 from clew.analysis.diff.orders import level_notes
-from clew.analysis.diff.parting import PartingPlace, first_parting
+from clew.analysis.diff.parting import INPUTS, PartingPlace, first_parting
 from clew.analysis.diff.renaming import renaming
+from clew.analysis.diff.step_series import step_errors
+from clew.analysis.diff.training_causes import DATA, PARAMETERS, TrainingCause
+from clew.analysis.diff.training_parting import training_parting
 from clew.errors import ClewError
 from clew.events.columns import OUT
 from clew.events.vocabulary import MODULE
@@ -40,7 +43,7 @@ def diff_runs(
     found = compare(a, b, rename, tolerance)
     across = precisions(found.a.graph, found.b.graph) if tolerance is None else None
     if across is None:
-        parting = first_parting(found)
+        parting = first_parting(found) if found.drift is None else training_parting(found)
     else:
         tolerance = CROSS_NOISE
         found = compare(a, b, rename, tolerance)
@@ -80,7 +83,8 @@ def answer(
             "with the same inputs and weights?"
         )
     table, noise = module_errors(found), _noise(found, tolerance)
-    return Diff(first is None, first, table, matched, noise, tuple(said), found)
+    steps = () if found.drift is None else step_errors(found)
+    return Diff(first is None, first, table, matched, noise, tuple(said), found, steps)
 
 
 def comparable(a: Run, b: Run) -> tuple[Run, Run, list[str]]:
@@ -123,7 +127,13 @@ def described(found: Compared, parting: PartingPlace) -> Divergence:
         None if op < 0 else half.graph.run.event(int(half.graph.rows[op]))
         for half, op in ((found.a, parting.op_a), (found.b, parting.op_b))
     )
-    return Divergence(parting.kind, a, b, evidence_of(found, parting), suspects_of(found, parting))
+    evidence, suspects = evidence_of(found, parting), suspects_of(found, parting)
+    if found.drift is None:
+        return Divergence(parting.kind, a, b, evidence, suspects)
+    cause = TrainingCause(found, parting)
+    more = [one for one in cause.said() if one not in evidence]
+    kind = INPUTS if cause.cause in (DATA, PARAMETERS) else parting.kind
+    return Divergence(kind, a, b, (*evidence, *more), suspects, cause.cause, cause.step)
 
 
 def _noise(found: Compared, tolerance: Noise | float | None) -> dict[str, float]:

@@ -131,12 +131,12 @@ class FlowGraph:
 
         Others are constants of the program: a mask, positions, a table of angles.
         """
-        found: list[bool] = (self.maker < 0).tolist()
+        # By op, as a tensor kept for the backward pass has a number of its own.
+        maker: list[int] = self.maker.tolist()
+        found = [False] * len(self)
         for op in range(len(self)):
-            if any(found[v] for v in self.takes[op]):
-                for value in self.gives[op]:
-                    found[value] = True
-        return np.array(found, dtype=bool)
+            found[op] = any(maker[v] < 0 or found[maker[v]] for v in self.takes[op])
+        return np.asarray((self.maker < 0) | np.array([*found, True], dtype=bool)[self.maker])
 
 
 class Grouped:
