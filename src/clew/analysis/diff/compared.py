@@ -83,8 +83,10 @@ def compare(
             (np.maximum(noise, np.where(noise > 0, drift.per_value(iterations), 0.0)), measured)
             for (noise, measured), iterations in zip(levels, (of_a, of_b), strict=True)
         ]
-    half_a = _half(a, facts_a, partner_a, b, facts_b, partner_b[rewired], levels[0], levels[1])
-    half_b = _half(b, facts_b, partner_b, a, facts_a, rewired, levels[1], levels[0])
+    half_a = _half(a, facts_a, partner_a, b, facts_b, partner_b[rewired], levels[0], levels[1],
+                   of_a.left_behind)  # fmt: skip
+    half_b = _half(b, facts_b, partner_b, a, facts_a, rewired, levels[1], levels[0],
+                   of_b.left_behind)  # fmt: skip
     return Compared(half_a, half_b, pairs, (of_a, of_b), drift)
 
 
@@ -97,6 +99,7 @@ def _float32_level(tolerance: Noise | float | None) -> float:
 def _half(
     mine: FlowGraph, facts: ValueFacts, partner: Ints, other: FlowGraph, other_facts: ValueFacts,
     rewired: Ints, levels: tuple[Floats, Flags], other_levels: tuple[Floats, Flags],
+    neutral: Flags,
 ) -> Half:  # fmt: skip
     (noise, measured), (other_noise, other_measured) = levels, other_levels
     far: Floats = np.full(len(partner), np.nan)
@@ -115,6 +118,9 @@ def _half(
     numbers = np.flatnonzero(alone)
     far[numbers] = distances(other_facts, equal[numbers], facts, numbers)
     far[disordered(mine, facts, other_facts, partner, numbers)] = np.inf
+    # Memory that nothing has written is as good as any other.
+    unset = np.concatenate([mine.is_uninitialised, [False]])[mine.maker]
+    far[unset & ~np.isnan(far)] = 0.0
     floor, other_floor = per_dtype(mine, ROUNDING), per_dtype(other, ROUNDING)
     # Code that was not measured has the noise of its partner, if that was and is as precise.
     takes_theirs = other_measured[partner] & ~measured & (floor == other_floor[partner])
@@ -127,7 +133,7 @@ def _half(
     floor = np.where(known, np.maximum(floor, noise / _GROWTH), floor)
     tells = facts.says_much & ~facts.exact
     agrees = _agreeing(mine, far, noise, floor, tells)
-    right = _with_sources(mine, agrees, facts, far > noise)
+    right = _with_sources(mine, agrees, facts, far > noise, neutral) | unset
     return Half(mine, facts, partner, far, noise, right)
 
 
@@ -218,19 +224,22 @@ def _agreeing(
     return np.array(agrees, dtype=bool)
 
 
-def _with_sources(graph: FlowGraph, agrees: Flags, facts: ValueFacts, differs: Flags) -> Flags:
+def _with_sources(
+    graph: FlowGraph, agrees: Flags, facts: ValueFacts, differs: Flags, neutral: Flags
+) -> Flags:
     """Count as right also what a right value was computed from.
 
     What differs from its partner is right only if everything computed from it is: a norm forgives a
     factor that others do not. A result of the program that differs is wrong even if what was
-    computed from a part of it is right. Values that may agree by chance prove nothing.
+    computed from a part of it is right. Values that may agree by chance prove nothing, and `neutral`
+    ones, of which nothing is known to come, refute nothing.
     """
     forgetful, off = graph.is_forgetful.tolist(), differs.tolist()
     proves = (agrees & (facts.says_much | ~facts.known)).tolist()
     refuted = [False] * len(proves)
     for value in graph.ends:
         refuted[value] = off[value]
-    known = facts.known.tolist()
+    known = (facts.known & ~neutral).tolist()
     for op in range(len(graph) - 1, -1, -1):
         gives = graph.gives[op]
         if not forgetful[op] and any(proves[v] and not refuted[v] for v in gives):

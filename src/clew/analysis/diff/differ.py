@@ -21,7 +21,7 @@ from clew.analysis.diff.parting import INPUTS, PartingPlace, first_parting
 from clew.analysis.diff.renaming import renaming
 from clew.analysis.diff.step_series import step_errors
 from clew.analysis.diff.training_causes import DATA, PARAMETERS, TrainingCause
-from clew.analysis.diff.training_parting import training_parting
+from clew.analysis.diff.training_parting import TrainingPlace, training_parting
 from clew.errors import ClewError
 from clew.events.columns import OUT
 from clew.events.vocabulary import MODULE
@@ -42,6 +42,7 @@ def diff_runs(
     rename = renaming(names) if names else None
     found = compare(a, b, rename, tolerance)
     across = precisions(found.a.graph, found.b.graph) if tolerance is None else None
+    parting: PartingPlace | TrainingPlace | None
     if across is None:
         parting = first_parting(found) if found.drift is None else training_parting(found)
     else:
@@ -121,16 +122,17 @@ def _said_of_values(found: Compared) -> list[str]:
     ]
 
 
-def described(found: Compared, parting: PartingPlace) -> Divergence:
+def described(found: Compared, place: PartingPlace | TrainingPlace) -> Divergence:
     """Return a place where runs part with both events, evidence and suspects."""
+    parting = place.place if isinstance(place, TrainingPlace) else place
     a, b = (
         None if op < 0 else half.graph.run.event(int(half.graph.rows[op]))
         for half, op in ((found.a, parting.op_a), (found.b, parting.op_b))
     )
     evidence, suspects = evidence_of(found, parting), suspects_of(found, parting)
-    if found.drift is None:
+    if not isinstance(place, TrainingPlace):
         return Divergence(parting.kind, a, b, evidence, suspects)
-    cause = TrainingCause(found, parting)
+    cause = TrainingCause(found, place)
     more = [one for one in cause.said() if one not in evidence]
     kind = INPUTS if cause.cause in (DATA, PARAMETERS) else parting.kind
     return Divergence(kind, a, b, (*evidence, *more), suspects, cause.cause, cause.step)

@@ -31,6 +31,11 @@ _BLIND = frozenset({
     "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "empty_like", "new_zeros",
     "new_ones", "new_full", "new_empty", "fill_", "zero_",
 })  # fmt: skip
+# What these write to their first argument does not depend on what it held.
+_WRITERS = frozenset({
+    "copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "exponential_", "log_normal_",
+    "cauchy_", "geometric_", "bernoulli_", "set_",
+})  # fmt: skip
 # Results of these say next to nothing about the values that they took.
 _FORGETFUL = _BLIND | {
     "gt", "lt", "ge", "le", "eq", "ne", "isnan", "isfinite", "isinf", "argmax", "argmin", "sign",
@@ -87,6 +92,11 @@ class FlowGraph:
     def is_forgetful(self) -> Flags:
         """Return for each op whether its results say little about the values that it took."""
         return self.are(_FORGETFUL)
+
+    @cached_property
+    def is_writer(self) -> Flags:
+        """Return for each op whether it writes to its first argument whatever that held."""
+        return self.are(_WRITERS)
 
     @cached_property
     def is_uninitialised(self) -> Flags:

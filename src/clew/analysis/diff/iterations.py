@@ -71,6 +71,44 @@ class Iterations:
         return np.asarray(found | by_hand)
 
     @cached_property
+    def left_behind(self) -> Flags:
+        """Return which results of updates nothing took: parameters and states at the end."""
+        graph = self.graph
+        found = np.concatenate([self.updates, [False]])[graph.maker]
+        found[graph.takes.values] = False
+        return np.asarray(found)
+
+    @cached_property
+    def from_parameters(self) -> Flags:
+        """Return for each op whether parameters or buffers went into it."""
+        named = self.graph.run.columns.value_name >= 0
+        return self._reached(named, stops=np.zeros(len(named), dtype=bool))
+
+    @cached_property
+    def from_gradients(self) -> Flags:
+        """Return for each op whether it is in the backward pass, or gradients went into it.
+
+        Not those that went into it by way of parameters that were updated.
+        """
+        graph = self.graph
+        mine = self._phase == BACKWARD
+        named = graph.run.columns.value_name >= 0
+        made = np.concatenate([mine, [False]])[graph.maker]
+        return np.asarray(mine | self._reached(made & ~named, stops=named))
+
+    def _reached(self, values: Flags, stops: Flags) -> Flags:
+        """Return the ops that some values went into, directly or not."""
+        graph = self.graph
+        starts, ends, maker = values.tolist(), stops.tolist(), graph.maker.tolist()
+        found = [False] * len(graph)
+        for op in range(len(graph)):
+            found[op] = any(
+                starts[v] or (maker[v] >= 0 and found[maker[v]] and not ends[v])
+                for v in graph.takes[op]
+            )
+        return np.array(found, dtype=bool)
+
+    @cached_property
     def _is_parameter(self) -> Flags:
         """Return which values are versions of parameters."""
         c = self.graph.run.columns

@@ -191,7 +191,7 @@ def _outside(half: Half, until: int) -> tuple[int, int] | None:
     graph = half.graph
     differs = (graph.maker < 0) & (half.far > half.noise) & ~half.right
     for op in range(until):
-        for value in graph.takes[op]:
+        for value in graph.takes[op][int(graph.is_writer[op]) :]:
             if differs[value]:
                 return op, value
     return None

@@ -12,13 +12,12 @@ import numpy as np
 from clew.analysis.diff.batches import batch_said
 from clew.analysis.diff.compared import Compared, Half
 from clew.analysis.diff.draws import draws_said
-from clew.analysis.diff.flow_graph import Flags
 from clew.analysis.diff.iterations import Iterations, shared_labels
 from clew.analysis.diff.optimizer_settings import different_optimizers
 from clew.analysis.diff.parting import EXTRA, INPUTS, MISSING, PartingPlace
 from clew.analysis.diff.passed import where
+from clew.analysis.diff.training_parting import TrainingPlace, is_before_model
 from clew.events.vocabulary import BACKWARD, MODULE, OPTIMIZER, RECOMPUTE
-from clew.events.vocabulary import DATA as DATA_PHASE
 
 CAUSES = DATA, RANDOM, PARAMETERS, FORWARD, LOSS, GRADIENT, UPDATE, MODE, STEPS = (
     "data", "random", "parameters", "forward", "loss", "gradient", "optimizer", "mode", "steps",
@@ -29,8 +28,9 @@ _MOST_NAMES = 6
 class TrainingCause:
     """The cause of one parting of two training runs."""
 
-    def __init__(self, found: Compared, place: PartingPlace) -> None:
-        self._found, self._place = found, place
+    def __init__(self, found: Compared, parting: TrainingPlace) -> None:
+        place = parting.place
+        self._found, self._place, self._shown = found, place, parting.iteration
         self._of_a = place.op_b < 0 or place.kind == MISSING
         self._half: Half = found.a if self._of_a else found.b
         self._own: Iterations = found.iterations[0 if self._of_a else 1]
@@ -39,8 +39,8 @@ class TrainingCause:
 
     @property
     def iteration(self) -> int:
-        """Return the iteration that the runs part in."""
-        return int(self._own.of_op[self._op])
+        """Return the iteration that the runs part in; of data, the one that uses it."""
+        return self._shown if self.cause == DATA else int(self._own.of_op[self._op])
 
     @cached_property
     def labels(self) -> list[int]:
@@ -58,15 +58,16 @@ class TrainingCause:
     def cause(self) -> str:
         """Return what it is that makes the runs part."""
         a, b = self._found.iterations
-        if a.count != b.count and self.iteration >= min(a.count, b.count):
+        at = int(self._own.of_op[self._op])
+        if a.count != b.count and at >= min(a.count, b.count):
             return STEPS
         if self._modes:
             return MODE
         place = self._place
         if place.kind == INPUTS:
             return self._cause_of_input()
-        if self._is_before_model:
-            return DATA
+        if is_before_model(self._found, place):
+            return PARAMETERS if self._is_first_value else DATA
         if draws_said(self._found, place.op_a, place.op_b):
             return RANDOM
         return self._cause_by_phase()
@@ -74,29 +75,30 @@ class TrainingCause:
     def _cause_of_input(self) -> str:
         if self._half.graph.run.value(self._place.value).name:
             return PARAMETERS
-        return DATA if self._is_before_model or self._is_given else FORWARD
+        is_data = is_before_model(self._found, self._place) or self._is_given
+        return DATA if is_data else FORWARD
+
+    @property
+    def _is_first_value(self) -> bool:
+        """Return whether the op writes to the memory of a parameter or buffer."""
+        graph = self._half.graph
+        c = graph.run.columns
+        held = set(c.storage[c.value_name >= 0].tolist())
+        return any(int(c.storage[v]) in held for v in graph.gives[self._op])
 
     def _cause_by_phase(self) -> str:
         own, op = self._own, self._op
         if own.updates[op]:
             return UPDATE
         phase = int(own.graph.run.phase[self._row])
-        if phase in (BACKWARD, RECOMPUTE) or self._passes:
+        if phase == RECOMPUTE:
+            return FORWARD
+        if phase == BACKWARD or self._passes:
             return GRADIENT
-        if self._from_gradients[op]:
+        if own.from_gradients[op]:
             by_hand = not (own.graph.run.phase == OPTIMIZER).any()
             return UPDATE if by_hand and not self._is_gradient else GRADIENT
         return LOSS if self._half.graph.run.owner_row[self._row] < 0 else FORWARD
-
-    @cached_property
-    def _is_before_model(self) -> bool:
-        """Return whether the op prepares data: outside of modules, computed from no parameter."""
-        run = self._half.graph.run
-        if int(run.phase[self._row]) == DATA_PHASE:
-            return True
-        outside = run.owner_row[self._row] < 0 and not self._own.updates[self._op]
-        mine = self._from_parameters[self._op] or self._from_gradients[self._op]
-        return bool(outside and not mine)
 
     @property
     def _is_given(self) -> bool:
@@ -104,37 +106,6 @@ class TrainingCause:
         tensors = self._half.graph.run.tensors
         rows = tensors.event[(tensors.value == self._place.value) & ~tensors.is_output]
         return bool(np.isin(rows, [one.row for one in self._own.passes]).any())
-
-    @cached_property
-    def _from_parameters(self) -> Flags:
-        """Return for each op whether parameters went into it."""
-        graph = self._half.graph
-        named = graph.run.columns.value_name >= 0
-        return self._reached(named, stops=np.zeros(len(named), dtype=bool))
-
-    @cached_property
-    def _from_gradients(self) -> Flags:
-        """Return for each op whether it is in the backward pass, or gradients went into it.
-
-        Not those that went into it by way of parameters that were updated.
-        """
-        graph = self._half.graph
-        phases = graph.run.phase[graph.rows] == BACKWARD
-        made = np.concatenate([phases, [False]])[graph.maker]
-        named = graph.run.columns.value_name >= 0
-        return np.asarray(phases | self._reached(made & ~named, stops=named))
-
-    def _reached(self, values: Flags, stops: Flags) -> Flags:
-        """Return the ops that some values went into, directly or not."""
-        graph = self._half.graph
-        starts, ends, maker = values.tolist(), stops.tolist(), graph.maker.tolist()
-        found = [False] * len(graph)
-        for op in range(len(graph)):
-            found[op] = any(
-                starts[v] or (maker[v] >= 0 and found[maker[v]] and not ends[v])
-                for v in graph.takes[op]
-            )
-        return np.array(found, dtype=bool)
 
     @property
     def _is_gradient(self) -> bool:
@@ -151,7 +122,7 @@ class TrainingCause:
             return None
         owner = int(self._half.graph.run.owner_row[self._row])
         counts = [
-            sum(one.iteration == self.iteration and one.training != 0 for one in iterations.passes)
+            sum(one.iteration == self._shown and one.training != 0 for one in iterations.passes)
             for iterations in self._found.iterations
         ]
         if owner < 0 or counts[0] == counts[1]:
@@ -185,7 +156,7 @@ class TrainingCause:
             return [f"a has {counts[0]} steps, b {counts[1]}; those that both have agree"]
         said = list(self._modes)
         if cause == DATA:
-            said += batch_said(self._found, self.iteration, self.labels)
+            said += batch_said(self._found, self._shown, self.labels)
         said += draws_said(self._found, place.op_a, place.op_b)
         said += self._parameters() if cause == PARAMETERS else []
         said += self._gradient() if cause == GRADIENT else []

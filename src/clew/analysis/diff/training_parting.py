@@ -1,33 +1,131 @@
 """Where two training runs part: the first iteration whose results differ, and the op in it.
 
-Input: `Compared` runs that both compute gradients. Output: a `PartingPlace`, or None. The results of
-an iteration are the parameters and buffers it leaves, its losses, and what its passes return.
+Input: `Compared` runs that both compute gradients. Output: a `TrainingPlace`, or None. The results of
+an iteration are the parameters and buffers it leaves, and what its passes return; without updates,
+its losses and gradients. A parameter that differs does no harm if all that is computed from it
+agrees: a bias before a norm has no gradient but rounding, which some optimizers make large.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from clew.analysis.diff.arguments import different_arguments
+from clew.analysis.diff.batches import other_batch
 from clew.analysis.diff.compared import Compared
 from clew.analysis.diff.distance import distances
 from clew.analysis.diff.iterations import Iterations
 from clew.analysis.diff.optimizer_settings import different_optimizers
-from clew.analysis.diff.parting import EXTRA, MISSING, WRONG, PartingPlace, Window, parting_in
+from clew.analysis.diff.parting import (
+    EXTRA,
+    INPUTS,
+    MISSING,
+    WRONG,
+    PartingPlace,
+    Window,
+    parting_in,
+)
+from clew.events.vocabulary import DATA
 
 
-def training_parting(found: Compared) -> PartingPlace | None:
+@dataclass(frozen=True, slots=True)
+class TrainingPlace:
+    """Where two training runs part, and the first iteration whose results show it."""
+
+    place: PartingPlace
+    iteration: int
+
+
+def training_parting(found: Compared) -> TrainingPlace | None:
     """Return the first place where two training runs part, None if they agree up to noise."""
     a, b = found.iterations
     results = _Results(found)
     for number in range(min(len(a.written), len(b.written))):
         wrong_a, wrong_b = results.wrong(number)
-        if not wrong_a and not wrong_b:
-            continue
-        until = [int(np.searchsorted(one.of_op, number, side="right")) for one in (a, b)]
-        place = parting_in(found, Window(wrong_a, wrong_b, *until))
-        return place or _at_result(found, wrong_b)
-    return _other_settings(found) or _other_count(found)
+        if wrong_a or wrong_b:
+            place = _place(found, number, wrong_a, wrong_b)
+            return None if place is None else TrainingPlace(place, number)
+    place = _other_settings(found) or _other_count(found)
+    return None if place is None else TrainingPlace(place, iteration_of(found, place))
+
+
+def iteration_of(found: Compared, place: PartingPlace) -> int:
+    """Return the iteration of the op of a place."""
+    of_a = place.op_b < 0 or place.kind == MISSING
+    return int(found.iterations[0 if of_a else 1].of_op[place.op_a if of_a else place.op_b])
+
+
+def _place(
+    found: Compared, number: int, wrong_a: list[int], wrong_b: list[int]
+) -> PartingPlace | None:
+    """Return the op that makes the results of an iteration wrong."""
+    a, b = found.iterations
+    passes = _other_passes(found, number)
+    if passes is not None:
+        return passes
+    until = [int(np.searchsorted(one.of_op, number, side="right")) for one in (a, b)]
+    place = parting_in(found, Window(wrong_a, wrong_b, *until))
+    place = place or _at_result(found, wrong_b)
+    data = other_batch(found, number)
+    if data is None or place is None:
+        return place or data
+    is_data = is_before_model(found, place) and iteration_of(found, place) == number
+    return place if is_data or is_given_parameter(found, place) else data
+
+
+def is_given_parameter(found: Compared, place: PartingPlace) -> bool:
+    """Return whether a place is a parameter or buffer that differs as it was given."""
+    half = found.a if place.of_a else found.b
+    return place.kind == INPUTS and bool(half.graph.run.value(place.value).name)
+
+
+def is_before_model(found: Compared, place: PartingPlace) -> bool:
+    """Return whether a place prepares data: outside of modules, computed from no parameter."""
+    of_a = place.op_b < 0 or place.kind == MISSING
+    own = found.iterations[0 if of_a else 1]
+    op = place.op_a if of_a else place.op_b
+    run, row = own.graph.run, int(own.graph.rows[op])
+    if int(run.phase[row]) == DATA:
+        return True
+    outside = run.owner_row[row] < 0 and not own.updates[op]
+    return bool(outside and not own.from_parameters[op] and not own.from_gradients[op])
+
+
+def _other_passes(found: Compared, number: int) -> PartingPlace | None:
+    """Return the first op of a forward pass that only one run has in an iteration."""
+    a, b = (_passes(one, number) for one in found.iterations)
+    if len(a) == len(b):
+        return None
+    of_a = len(a) > len(b)
+    iterations = found.iterations[0 if of_a else 1]
+    row = (a if of_a else b)[min(len(a), len(b))]
+    graph = iterations.graph
+    mine = np.flatnonzero(iterations.pass_of[graph.run.owner_row[graph.rows]] == row)
+    mine = mine[[bool(graph.gives[op]) for op in mine.tolist()]]
+    if not len(mine):
+        return None
+    op = int(mine[0])
+    return _alone(op, graph.gives[op][0], of_a)
+
+
+def _passes(iterations: Iterations, number: int) -> list[int]:
+    """Return the forward passes of an iteration whose results have gradients."""
+    run, tensors = iterations.graph.run, iterations.graph.run.tensors
+    given = tensors.event[tensors.is_output & (run.columns.grad[tensors.value] > 0)]
+    rows = set(given.tolist())
+    return [
+        index
+        for index, one in enumerate(iterations.passes)
+        if one.iteration == number and one.row in rows
+    ]
+
+
+def _alone(op: int, value: int, of_a: bool) -> PartingPlace:
+    if of_a:
+        return PartingPlace(MISSING, op, -1, value, of_a=True)
+    return PartingPlace(EXTRA, -1, op, value, of_a=False)
 
 
 def _at_result(found: Compared, wrong: list[int]) -> PartingPlace | None:
@@ -46,30 +144,41 @@ class _Results:
         self._found = found
         a, b = found.iterations
         self._versions = dict(a.given), dict(b.given)
+        self._harmless: set[str] = set()
+        self._is_taken = ~b.left_behind
 
     def wrong(self, number: int) -> tuple[list[int], list[int]]:
         """Return the results of an iteration of `a` and of `b` that differ; ask in order."""
-        found, (a, b) = self._found, self._found.iterations
+        a, b = self._found.iterations
         names = [*dict.fromkeys([*a.written[number], *b.written[number]])]
-        versions = self._versions
-        if names:
-            versions[0].update(a.written[number])
-            versions[1].update(b.written[number])
-        else:
-            names = [*dict.fromkeys([*a.gradients[number], *b.gradients[number]])]
-            versions = a.gradients[number], b.gradients[number]
-        both = [name for name in names if all(name in one for one in versions)]
-        of_a, of_b = ([one[name] for name in both] for one in versions)
-        off = _far(found, of_a, of_b)
-        wrong_a = [of_a[at] for at in off]
-        wrong_b = [of_b[at] for at in off]
-        for mine, theirs in zip((a.losses, a.outputs), (b.losses, b.outputs), strict=True):
-            values = mine[number], theirs[number]
-            if len(values[0]) == len(values[1]):
-                off = _far(found, *values)
-                wrong_a += [values[0][at] for at in off]
-                wrong_b += [values[1][at] for at in off]
-        return wrong_a, wrong_b
+        off = self._other_versions(number, names) if names else []
+        pairs = [(a.outputs[number], b.outputs[number])]
+        if not names:
+            both = [name for name in a.gradients[number] if name in b.gradients[number]]
+            held = ([one.gradients[number][name] for name in both] for one in (a, b))
+            pairs += [tuple(held), (a.losses[number], b.losses[number])]  # type: ignore[list-item]
+        for mine, theirs in pairs:
+            if len(mine) == len(theirs):
+                off += [(mine[at], theirs[at]) for at in _far(self._found, mine, theirs)]
+        return [one for one, _ in off], [one for _, one in off]
+
+    def _other_versions(self, number: int, names: list[str]) -> list[tuple[int, int]]:
+        """Return the versions of parameters and buffers that differ, and do harm."""
+        (a, b), half = self._found.iterations, self._found.b
+        self._versions[0].update(a.written[number])
+        self._versions[1].update(b.written[number])
+        both = [name for name in names if all(name in one for one in self._versions)]
+        of_a, of_b = ([one[name] for name in both] for one in self._versions)
+        found = []
+        for at in _far(self._found, of_a, of_b):
+            if not self._is_taken[of_b[at]]:
+                # Nothing shows whether it does harm, but what it did before.
+                is_harmless = both[at] in self._harmless
+            else:
+                is_harmless = bool(half.right[of_b[at]])
+                self._harmless.update([both[at]] if is_harmless else [])
+            found += [] if is_harmless else [(of_a[at], of_b[at])]
+        return found
 
 
 def _far(found: Compared, of_a: list[int], of_b: list[int]) -> list[int]:
@@ -109,9 +218,7 @@ def _other_count(found: Compared) -> PartingPlace | None:
         return None
     longer, of_a = (a, True) if a.count > b.count else (b, False)
     op = _beginning(longer, min(a.count, b.count))
-    value = longer.graph.gives[op][0]
-    return PartingPlace(MISSING if of_a else EXTRA, op if of_a else -1, -1 if of_a else op, value,
-                        of_a=of_a)  # fmt: skip
+    return _alone(op, longer.graph.gives[op][0], of_a)
 
 
 def _beginning(iterations: Iterations, number: int) -> int:
