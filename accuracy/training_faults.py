@@ -124,7 +124,7 @@ FAULTS = (
     _edit("scale of scores", "language", "(WIDTH // HEADS) ** -0.5", "WIDTH ** -0.5", FORWARD, 0),
     _edit("statistics updated twice", "convnet", "            h = block(h)\n",
           "            h = torch.utils.checkpoint.checkpoint(block, h, use_reentrant=False)\n",
-          FORWARD, 0, r"blocks\.1\.norm"),
+          FORWARD, 0, r"blocks\.\d\.norm"),
     # Gradients
     _edit("detached", "classifier", "torch.tanh(self.mid(h))", "torch.tanh(self.mid(h.detach()))",
           GRADIENT, 0),
@@ -139,6 +139,10 @@ FAULTS = (
           "self.head = nn.Linear(8, 4)\n"
           "        self.head.weight.register_hook(lambda g: g * 0.5)", GRADIENT, 0,
           r"g \* 0\.5|head\.weight"),
+    _edit("a hook on a gradient", "classifier", "self.head = nn.Linear(32, 5)",
+          "self.head = nn.Linear(32, 5)\n"
+          "        self.head.weight.register_hook(lambda g: g * 0.5)", GRADIENT, 0,
+          r"g \* 0\.5|head\.weight"),
     _edit("other clipping", "convnet", "clip_grad_norm_(model.parameters(), 1.0)",
           "clip_grad_norm_(model.parameters(), 0.5)", GRADIENT, 0),
     _edit("no clipping", "convnet",
@@ -151,7 +155,7 @@ FAULTS = (
     _edit("scaled, not unscaled", "recurrent", "loss.backward()", "(8 * loss).backward()",
           GRADIENT, 0),
     _edit("one part only", "language", "in ids.chunk(2)", "in ids.chunk(2)[:1]", GRADIENT, 0,
-          "model|chunk"),
+          r"a runs 2 forward passes .* b 1"),
     _edit("a frozen layer", "classifier", "self.mid = nn.Linear(32, 32)",
           "self.mid = nn.Linear(32, 32).requires_grad_(False)", GRADIENT, 0, r"mid"),
     # The optimizer's update

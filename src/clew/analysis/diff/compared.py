@@ -119,7 +119,7 @@ def _half(
     far[numbers] = distances(other_facts, equal[numbers], facts, numbers)
     far[disordered(mine, facts, other_facts, partner, numbers)] = np.inf
     # Memory that nothing has written is as good as any other.
-    unset = np.concatenate([mine.is_uninitialised, [False]])[mine.maker]
+    unset = mine.unwritten
     far[unset & ~np.isnan(far)] = 0.0
     floor, other_floor = per_dtype(mine, ROUNDING), per_dtype(other, ROUNDING)
     # Code that was not measured has the noise of its partner, if that was and is as precise.

@@ -77,6 +77,7 @@ def answer(
     levels = _said_of_values(found) or level_notes(found.a.graph.run, found.b.graph.run)
     said = [*notes, *levels]
     said += [f"though {one}" for one in silent_changes(found)] if first is None else []
+    said += _drifted(found) if first is None else []
     said += [str(tolerance)] if isinstance(tolerance, Noise) else []
     if min(matched.a, matched.b) < _FEW:
         said.append(
@@ -86,6 +87,17 @@ def answer(
     table, noise = module_errors(found), _noise(found, tolerance)
     steps = () if found.drift is None else step_errors(found)
     return Diff(first is None, first, table, matched, noise, tuple(said), found, steps)
+
+
+def _drifted(found: Compared) -> list[str]:
+    """Say how far training runs that agree drift apart, if it is more than noise is at first."""
+    errors = [] if found.drift is None else found.drift.errors
+    if found.drift is None or not errors or max(errors) <= found.drift.levels[0]:
+        return []
+    return [
+        f"what the model returns drifts apart from {errors[0]:.0e} to {max(errors):.0e} over "
+        f"{len(errors)} steps, as rounding does"
+    ]
 
 
 def comparable(a: Run, b: Run) -> tuple[Run, Run, list[str]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from clew.analysis.diff.arguments import different_arguments
 from clew.analysis.diff.compared import Compared, Half
 from clew.analysis.diff.passed import where
 
@@ -17,6 +18,8 @@ def draws_said(found: Compared, op_a: int, op_b: int) -> list[str]:
     drew = [None if op < 0 else _draw(half, op) for half, op in zip(halves, ops, strict=True)]
     if drew[0] is None and drew[1] is None:
         return []
+    if min(ops) >= 0 and different_arguments(found.a.graph, op_a, found.b.graph, op_b):
+        return []  # asked for other numbers, it would draw others anyway
     if drew[0] is None or drew[1] is None:
         side = "b" if drew[0] is None else "a"
         return [f"only {side} draws random numbers here"]

@@ -104,6 +104,17 @@ class FlowGraph:
         return self.are(UNINITIALISED)
 
     @cached_property
+    def unwritten(self) -> Flags:
+        """Return which values are memory that nothing has written, or views of such memory."""
+        unset, moves = self.is_uninitialised.tolist(), self.is_move.tolist()
+        maker = self.maker.tolist()
+        for op in range(len(self)):
+            takes = self.takes[op]
+            if moves[op] and takes:
+                unset[op] = maker[takes[0]] >= 0 and unset[maker[takes[0]]]
+        return np.array([*unset, False], dtype=bool)[self.maker]
+
+    @cached_property
     def ends(self) -> list[int]:
         """Return the values that come out: of the outermost module calls, or that no op took."""
         run, tensors = self.run, self.run.tensors

@@ -223,6 +223,20 @@ class Iterations:
         return found
 
     @cached_property
+    def used_gradients(self) -> list[dict[str, int]]:
+        """Return the gradients as optimizers took them: accumulated, unscaled and clipped."""
+        graph, c = self.graph, self.graph.run.columns
+        found: list[dict[str, int]] = [{} for _ in self.gradients]
+        names = [{int(c.storage[v]): name for name, v in one.items()} for one in self.gradients]
+        for op in np.flatnonzero(self._phase == OPTIMIZER).tolist():
+            at = int(self.of_op[op])
+            for value in graph.takes[op]:
+                name = names[at].get(int(c.storage[value]))
+                if name is not None:
+                    found[at].setdefault(name, value)
+        return found
+
+    @cached_property
     def written(self) -> list[dict[str, int]]:
         """Return the parameters and buffers that were written, by iteration: the last versions."""
         graph, c = self.graph, self.graph.run.columns

@@ -162,6 +162,7 @@ def _frontier(half: Half, ends: list[int], until: int) -> list[int]:
     graph, right = half.graph, half.right.tolist()
     known = half.facts.known.tolist()
     unset, blind = graph.is_uninitialised.tolist(), graph.is_blind.tolist()
+    writes = graph.is_writer.tolist()
     taken, used = [False] * len(right), [False] * len(right)
     for op in range(len(graph)):
         for value in graph.takes[op]:
@@ -174,7 +175,8 @@ def _frontier(half: Half, ends: list[int], until: int) -> list[int]:
         gives = graph.gives[op]
         is_end = not any(taken[v] for v in gives)
         wrong = [v for v in gives if known[v] and not right[v] and (used[v] or is_end)]
-        if wrong and all(right[v] or not known[v] for v in graph.takes[op]):
+        takes = graph.takes[op][int(writes[op]) :]
+        if wrong and all(right[v] or not known[v] for v in takes):
             found.append(op)
     harmful = _leading_to(graph, ends)
     return [op for op in found if harmful[op]] or found
@@ -208,7 +210,8 @@ def _origin(found: Compared, op: int) -> int:
     if not _is_exact_before(found, op):
         return op
     while True:
-        takes = [v for v in graph.takes[op] if graph.maker[v] >= 0]
+        takes = graph.takes[op][int(graph.is_writer[op]) :]
+        takes = [v for v in takes if graph.maker[v] >= 0]
         off = [(far[v], v) for v in takes if far[v] > 0]
         # What has nothing in its place in the other run was put in, or replaced.
         alone = [v for v in takes if np.isnan(far[v]) and half.facts.known[v] and graph.depends[v]]

@@ -195,11 +195,18 @@ class TrainingCause:
         return said
 
     def _accumulated(self) -> str:
-        """Return the name of the parameter to whose gradient the op adds, else nothing."""
-        c = self._half.graph.run.columns
+        """Return the name of the parameter to whose earlier gradient the op adds, else nothing."""
+        graph = self._half.graph
+        c = graph.run.columns
         number = int(c.number[self._row])
         at = int(c.value_name[-2 - number]) if number <= -2 else -1
-        return c.value_names[at] if at >= 0 else ""
+        if at < 0:
+            return ""
+        name = c.value_names[at]
+        held = [one[name] for one in self._own.gradients if name in one]
+        before = {int(c.storage[v]) for v in held if graph.maker[v] < self._op}
+        adds = any(int(c.storage[v]) in before for v in graph.takes[self._op])
+        return name if adds else ""
 
     def _settings(self) -> list[str]:
         """Say which settings of the optimizers differ, and from which step on."""

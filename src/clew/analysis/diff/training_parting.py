@@ -16,6 +16,7 @@ from clew.analysis.diff.arguments import different_arguments
 from clew.analysis.diff.batches import other_batch
 from clew.analysis.diff.compared import Compared
 from clew.analysis.diff.distance import distances
+from clew.analysis.diff.drift import parameter_error
 from clew.analysis.diff.iterations import Iterations
 from clew.analysis.diff.optimizer_settings import different_optimizers
 from clew.analysis.diff.parting import (
@@ -28,6 +29,9 @@ from clew.analysis.diff.parting import (
     parting_in,
 )
 from clew.events.vocabulary import DATA
+
+# Gradients are noisier than what they are computed from, so many times at most as a whole.
+_GRADIENTS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,9 @@ def _place(
     if passes is not None:
         return passes
     until = [int(np.searchsorted(one.of_op, number, side="right")) for one in (a, b)]
-    place = parting_in(found, Window(wrong_a, wrong_b, *until))
+    place = None
+    if not found.b.right[wrong_b].all():
+        place = parting_in(found, Window(wrong_a, wrong_b, *until))
     place = place or _at_result(found, wrong_b)
     data = other_batch(found, number)
     if data is None or place is None:
@@ -129,12 +135,21 @@ def _alone(op: int, value: int, of_a: bool) -> PartingPlace:
 
 
 def _at_result(found: Compared, wrong: list[int]) -> PartingPlace | None:
-    """Return the op that made the first wrong result, where no op is at fault by itself."""
-    makers = [(int(found.b.graph.maker[v]), v) for v in wrong if found.b.graph.maker[v] >= 0]
+    """Return the first op on the way to a wrong result that took what agrees, or what is alone."""
+    half, graph = found.b, found.b.graph
+    makers = [(int(graph.maker[v]), v) for v in wrong if graph.maker[v] >= 0]
     if not makers:
         return None
     op, value = min(makers)
-    return PartingPlace(WRONG, int(found.pairs[op]), op, value, of_a=False)
+    while True:
+        takes = [v for v in graph.takes[op] if graph.maker[v] >= 0 and half.facts.known[v]]
+        off = [v for v in takes if half.far[v] > half.noise[v]]
+        off = off or [v for v in takes if np.isnan(half.far[v]) and graph.depends[v]]
+        if not off:
+            break
+        op, value = int(graph.maker[off[0]]), off[0]
+    op_a = int(found.pairs[op])
+    return PartingPlace(WRONG if op_a >= 0 else EXTRA, op_a, op, value, of_a=False)
 
 
 class _Results:
@@ -145,6 +160,7 @@ class _Results:
         a, b = found.iterations
         self._versions = dict(a.given), dict(b.given)
         self._harmless: set[str] = set()
+        self._parameters = {path for path, _, _ in b.graph.run.columns.parameters}
         self._is_taken = ~b.left_behind
 
     def wrong(self, number: int) -> tuple[list[int], list[int]]:
@@ -152,6 +168,7 @@ class _Results:
         a, b = self._found.iterations
         names = [*dict.fromkeys([*a.written[number], *b.written[number]])]
         off = self._other_versions(number, names) if names else []
+        off = off or self._other_gradients(number)
         pairs = [(a.outputs[number], b.outputs[number])]
         if not names:
             both = [name for name in a.gradients[number] if name in b.gradients[number]]
@@ -161,6 +178,21 @@ class _Results:
             if len(mine) == len(theirs):
                 off += [(mine[at], theirs[at]) for at in _far(self._found, mine, theirs)]
         return [one for one, _ in off], [one for _, one in off]
+
+    def _other_gradients(self, number: int) -> list[tuple[int, int]]:
+        """Return the gradients that optimizers took, if they differ as a whole.
+
+        Some optimizers make the same of gradients that are all larger by a factor. Gradients that
+        are nothing but rounding are small, and count little.
+        """
+        facts = self._found.a.facts, self._found.b.facts
+        a, b = (one.used_gradients[number] for one in self._found.iterations)
+        noise = self._found.b.noise[list(b.values())].max(initial=0.0)
+        if parameter_error(a, facts[0], b, facts[1]) <= _GRADIENTS * noise:
+            return []
+        both = [name for name in a if name in b]
+        of_a, of_b = ([one[name] for name in both] for one in (a, b))
+        return [(of_a[at], of_b[at]) for at in _far(self._found, of_a, of_b)]
 
     def _other_versions(self, number: int, names: list[str]) -> list[tuple[int, int]]:
         """Return the versions of parameters and buffers that differ, and do harm."""
@@ -174,11 +206,19 @@ class _Results:
             if not self._is_taken[of_b[at]]:
                 # Nothing shows whether it does harm, but what it did before.
                 is_harmless = both[at] in self._harmless
+            elif both[at] not in self._parameters and self._is_local(of_b[at]):
+                is_harmless = False
             else:
                 is_harmless = bool(half.right[of_b[at]])
                 self._harmless.update([both[at]] if is_harmless else [])
             found += [] if is_harmless else [(of_a[at], of_b[at])]
         return found
+
+    def _is_local(self, value: int) -> bool:
+        """Return whether a value differs though all that its op took agrees."""
+        half = self._found.b
+        takes = half.graph.takes[int(half.graph.maker[value])]
+        return not (half.far[takes] > half.noise[takes]).any()
 
 
 def _far(found: Compared, of_a: list[int], of_b: list[int]) -> list[int]:
