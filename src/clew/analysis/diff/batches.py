@@ -123,14 +123,20 @@ def _made(found: Compared, value: int, number: int) -> PartingPlace | None:
 def batch_said(found: Compared, number: int, labels: list[int]) -> list[str]:
     """Say what the batch of an iteration of `b` is, as far as its tensors tell."""
     a, b = _batches(found)
-    said = _drawn(found, number)
+    said = _which(found, a, b, number, labels)
+    return [*said, *_drawn(found, number)]
+
+
+def _which(found: Compared, a: Batches, b: Batches, number: int, labels: list[int]) -> list[str]:
+    """Say which batch of `a` an iteration of `b` has."""
     mine, theirs = a.given.get(number, []), b.given.get(number, [])
     keys = {n: [a.key(v) for v in values] for n, values in a.given.items()}
     wanted = [b.key(v) for v in theirs]
     if not wanted or number not in keys:
-        return said
+        return []
     if wanted == keys[number]:
-        return [*said, "the model is given the same in both: labels, targets or weights differ"]
+        return ["the model is given the same in both: labels, targets or weights differ"]
+    said: list[str] = []
     same = [n for n, key in keys.items() if key == wanted]
     here = f"the batch of step {labels[number]} of b"
     if same:
@@ -139,9 +145,8 @@ def batch_said(found: Compared, number: int, labels: list[int]) -> list[str]:
         said.append(f"{here} has the elements of that of a, in another order")
     else:
         said += _from_other_step(a, b, number, labels, here)
-    every = [sorted(map(repr, one.given.values())) for one in (a, b)]
     keyed = [sorted(repr([one.key(v) for v in vs]) for vs in one.given.values()) for one in (a, b)]
-    if len(every[0]) > 1 and keyed[0] == keyed[1]:
+    if len(keyed[0]) > 1 and keyed[0] == keyed[1]:
         said.append("over all steps b has the batches of a, in another order")
     return said
 
@@ -152,8 +157,8 @@ def _from_other_step(
     """Say which step of `a` has tensors that the batch of `b` was made from."""
     wanted = b.sources(number)
     shared = a.sources(number)
-    if wanted <= shared and wanted == shared:
-        return [f"{here} is made from the same tensors as that of a"]
+    if wanted == shared:
+        return [f"{here} is made from the tensors that that of a is made from"]
     lacking = wanted - shared
     counts = {n: len(lacking & a.sources(n)) for n in a.given if n != number}
     best = max(counts, key=lambda n: counts[n], default=-1)

@@ -145,9 +145,11 @@ def described(found: Compared, place: PartingPlace | TrainingPlace) -> Divergenc
     if not isinstance(place, TrainingPlace):
         return Divergence(parting.kind, a, b, evidence, suspects)
     cause = TrainingCause(found, place)
-    more = [one for one in cause.said() if one not in evidence]
+    more = tuple(one for one in cause.said() if one not in evidence)
+    # Of data it matters most which batch it is, then where it was made.
+    evidence = (*more, *evidence) if cause.cause == DATA else (*evidence, *more)
     kind = INPUTS if cause.cause in (DATA, PARAMETERS) else parting.kind
-    return Divergence(kind, a, b, (*evidence, *more), suspects, cause.cause, cause.step)
+    return Divergence(kind, a, b, evidence, suspects, cause.cause, cause.step)
 
 
 def _noise(found: Compared, tolerance: Noise | float | None) -> dict[str, float]:

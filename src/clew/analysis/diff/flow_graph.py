@@ -36,6 +36,8 @@ _WRITERS = frozenset({
     "copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "exponential_", "log_normal_",
     "cauchy_", "geometric_", "bernoulli_", "set_",
 })  # fmt: skip
+# The last result of these is memory that only their backward pass can read.
+_WITH_SCRATCH = frozenset({"mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn"})
 # Results of these say next to nothing about the values that they took.
 _FORGETFUL = _BLIND | {
     "gt", "lt", "ge", "le", "eq", "ne", "isnan", "isfinite", "isinf", "argmax", "argmin", "sign",
@@ -112,7 +114,10 @@ class FlowGraph:
             takes = self.takes[op]
             if moves[op] and takes:
                 unset[op] = maker[takes[0]] >= 0 and unset[maker[takes[0]]]
-        return np.array([*unset, False], dtype=bool)[self.maker]
+        found = np.array([*unset, False], dtype=bool)[self.maker]
+        for op in np.flatnonzero(self.are(_WITH_SCRATCH)).tolist():
+            found[self.gives[op][-1:]] = True
+        return np.asarray(found)
 
     @cached_property
     def ends(self) -> list[int]:

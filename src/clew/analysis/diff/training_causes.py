@@ -156,7 +156,7 @@ class TrainingCause:
             return [f"a has {counts[0]} steps, b {counts[1]}; those that both have agree"]
         said = list(self._modes)
         if cause == DATA:
-            said += batch_said(self._found, self._shown, self.labels)
+            return [*said, *batch_said(self._found, self._shown, self.labels)]
         said += draws_said(self._found, place.op_a, place.op_b)
         said += self._parameters() if cause == PARAMETERS else []
         said += self._gradient() if cause == GRADIENT else []
@@ -185,11 +185,16 @@ class TrainingCause:
         if forward >= 0:
             ops = np.flatnonzero(self._half.graph.rows == forward)
             said += [f"it is the gradient of {where(self._half, int(ops[0]))}"] if len(ops) else []
-        name = self._accumulated()
-        if name and self._place.kind == EXTRA:
+        name, place = self._accumulated(), self._place
+        runs = [half.graph.run for half in (self._found.a, self._found.b)]
+        rows = self._found.a.graph.rows, self._found.b.graph.rows
+        alone = min(place.op_a, place.op_b) < 0 or (
+            runs[0].name(int(rows[0][place.op_a])) != runs[1].name(int(rows[1][place.op_b]))
+        )
+        if name and alone and place.kind != MISSING:
             said.append(f"b adds to the gradient of {name} that an earlier backward pass left: it "
                         "was not cleared")  # fmt: skip
-        elif name and self._place.kind == MISSING:
+        elif name and place.kind == MISSING:
             said.append(f"b does not add to the gradient of {name}: it was cleared, or there is "
                         "none")  # fmt: skip
         return said

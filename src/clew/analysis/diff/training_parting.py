@@ -28,7 +28,7 @@ from clew.analysis.diff.parting import (
     Window,
     parting_in,
 )
-from clew.events.vocabulary import DATA
+from clew.events.vocabulary import BACKWARD, DATA
 
 # Gradients are noisier than what they are computed from, so many times at most as a whole.
 _GRADIENTS = 30.0
@@ -74,11 +74,35 @@ def _place(
     if not found.b.right[wrong_b].all():
         place = parting_in(found, Window(wrong_a, wrong_b, *until))
     place = place or _at_result(found, wrong_b)
+    place = None if place is None else _forward_of(found, place)
     data = other_batch(found, number)
     if data is None or place is None:
         return place or data
     is_data = is_before_model(found, place) and iteration_of(found, place) == number
     return place if is_data or is_given_parameter(found, place) else data
+
+
+def _forward_of(found: Compared, place: PartingPlace) -> PartingPlace:
+    """Return the forward op of a backward op, if its result differs already, or is in one run only.
+
+    A loss is a single number, which says little; the gradients of another loss say more.
+    """
+    of_a = place.op_b < 0 or place.kind == MISSING
+    op = place.op_a if of_a else place.op_b
+    graph = found.iterations[0 if of_a else 1].graph
+    row = int(graph.run.forward_row[graph.rows[op]])
+    at = int(np.searchsorted(graph.rows, row))
+    if row < 0 or graph.run.phase[graph.rows[op]] != BACKWARD or graph.rows[at] != row:
+        return place
+    gives = graph.gives[at]
+    if not gives:
+        return place
+    if of_a:
+        return place if at in found.pairs else _alone(at, gives[0], of_a)
+    if found.pairs[at] < 0:
+        return _alone(at, gives[0], of_a)
+    off = [v for v in gives if found.b.far[v] > found.b.noise[v]]
+    return (_at_result(found, off) if off else None) or place
 
 
 def is_given_parameter(found: Compared, place: PartingPlace) -> bool:
