@@ -18,7 +18,7 @@ class Change:
     """A changed program: `edits` are pairs of old and new text.
 
     `cause` and `step` are where the run must part, None for a change that does no harm. `whole`
-    says that making the model is recorded too.
+    says that making the model is recorded too. `base` are edits of both versions.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Change:
     step: int = 0
     said: str = ""
     whole: bool = False
+    base: tuple[tuple[str, str], ...] = ()
 
 
 def _edit(name: str, program: str, old: str, new: str, *facts: object, **more: object) -> Change:
@@ -254,8 +255,53 @@ CLEAN = (
     _edit("weights one rounding off", "language", "    return Decoder()\n",
           "    model = Decoder()\n    for weight in model.parameters():\n"
           "        weight.data *= 1 + 1.2e-7\n    return model\n"),
-    Change("weights one rounding off, many steps", "convnet",
-           (("    return ConvNet()\n",
-             "    model = ConvNet()\n    for weight in model.parameters():\n"
-             "        weight.data *= 1 + 1.2e-7\n    return model\n"),)),
+)  # fmt: skip
+
+# Longer runs, in which rounding grows from step to step.
+_MANY = ("STEPS = 6", "STEPS = 30")
+_PICTURES = ("for _ in range(8)]", "for _ in range(STEPS)]")
+# A bias before a norm has no gradient but rounding, which Adam makes as large as any other.
+_ADAM = (
+    "torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)",
+    "torch.optim.Adam(model.parameters(), lr=0.01)",
+)
+
+
+def _rounded(program: str) -> tuple[str, str]:
+    """Return an edit that moves all first weights by one unit in the last place."""
+    made = {"convnet": "ConvNet()", "language": "Decoder()", "recurrent": "Follower()"}[program]
+    return (
+        f"    return {made}\n",
+        f"    model = {made}\n    for weight in model.parameters():\n"
+        "        weight.data *= 1 + 1.2e-7\n    return model\n",
+    )
+
+
+NOISY = (
+    *(Change("one rounding off, many steps", program, (_rounded(program),), base=base)
+      for program, base in (
+          ("convnet", (_MANY, _PICTURES)), ("convnet", (_MANY, _PICTURES, _ADAM)),
+          ("language", (_MANY,)), ("recurrent", (_MANY,)))),
+    Change("products in other parts", "language",
+           (("scores = q @ k.transpose(-2, -1) * (WIDTH // HEADS) ** -0.5",
+             "scores = torch.cat([(one @ k.transpose(-2, -1)) for one in q.split(5, dim=2)], dim=2)"
+             " * (WIDTH // HEADS) ** -0.5"),), base=(_MANY,)),
+    Change("rounding, and other clipping", "convnet",
+           (("clip_grad_norm_(model.parameters(), 1.0)", "clip_grad_norm_(model.parameters(), 0.5)"),
+            _rounded("convnet")), GRADIENT, 0, base=(_MANY, _PICTURES)),
+    Change("rounding, and other text", "language",
+           (("manual_seed(100 + step)", "manual_seed(100 + step + (step > 20))"),
+            _rounded("language")), DATA, 21, "batch of step 21", base=(_MANY,)),
+    Change("rounding, and a draw more", "language",
+           (_before(12, "torch.randn(3)", "language"), _rounded("language")), RANDOM, 12,
+           r"only b draws.*:\d+", base=(_MANY,)),
+    Change("rounding, and a schedule", "convnet",
+           (("gamma=0.5", "gamma=0.4"), _rounded("convnet")), OPTIMIZER, 3, r"lr.*step 3",
+           base=(_MANY, _PICTURES)),
+    Change("rounding, and a scale", "language",
+           (("(WIDTH // HEADS) ** -0.5", "WIDTH ** -0.5"), _rounded("language")), FORWARD, 0,
+           base=(_MANY,)),
+    Change("rounding, and other curves", "recurrent",
+           (("0.4 * t + 0.9 * n", "0.4 * t + 0.9 * n + (n == 17)"), _rounded("recurrent")),
+           DATA, 17, "batch of step 17", base=(_MANY,)),
 )  # fmt: skip

@@ -21,8 +21,6 @@ from clew import Diff, Trace
 from clew.run.event import Event
 
 _PROGRAMS = Path(__file__).parent / "training_programs"
-# What the programs of the long clean pairs run.
-_MANY = "STEPS = 6", "STEPS = 8"
 
 
 @dataclass(frozen=True)
@@ -64,11 +62,19 @@ def _loaded(program: str, text: str, side: str) -> ModuleType:
     return module
 
 
+def based(change: Change) -> str:
+    """Return the text of the reference."""
+    return _edited(_text(change.program), change.base, change.program)
+
+
 def changed(change: Change) -> str:
     """Return the text of a program with its edits made."""
-    text = _text(change.program)
-    for old, new in change.edits:
-        assert old in text, f"{change.program} has no {old!r}"
+    return _edited(based(change), change.edits, change.program)
+
+
+def _edited(text: str, edits: tuple[tuple[str, str], ...], program: str) -> str:
+    for old, new in edits:
+        assert old in text, f"{program} has no {old!r}"
         text = text.replace(old, new, 1)
     return text
 
@@ -87,13 +93,13 @@ def recorded(program: str, text: str, side: str, engine: str, values: str, whole
 
 
 @cache
-def _reference(program: str, engine: str, values: str, whole: bool) -> Trace:
-    return recorded(program, _text(program), "a", engine, values, whole)
+def _reference(program: str, text: str, engine: str, values: str, whole: bool) -> Trace:
+    return recorded(program, text, "a", engine, values, whole)
 
 
 def outcome(change: Change, engine: str, values: str = "fingerprint", other: str = "") -> Outcome:
     """Run one pair and judge the answer; `other` is the engine of the reference."""
-    a = _reference(change.program, other or engine, values, change.whole)
+    a = _reference(change.program, based(change), other or engine, values, change.whole)
     b = recorded(change.program, changed(change), "b", engine, values, change.whole)
     start = time.perf_counter()
     found = clew.diff(a, b)
@@ -120,7 +126,7 @@ def _lines(first: clew.analysis.diff.divergence.Divergence) -> list[str]:
 def _names(change: Change, first: clew.analysis.diff.divergence.Divergence) -> bool:
     """Return whether an answer names the line that was edited, in either version."""
     old, new = change.edits[0]
-    sides = ((_text(change.program), old, first.a), (changed(change), new, first.b))
+    sides = ((based(change), old, first.a), (changed(change), new, first.b))
     return any(_is_at(event, _span(text, part)) for text, part, event in sides if event is not None)
 
 

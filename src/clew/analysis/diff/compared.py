@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clew.analysis.diff.distance import Floats, ValueFacts, distances, facts_of, permuted
-from clew.analysis.diff.drift import Drift, drift_of
+from clew.analysis.diff.drift import Drift, drift_of, measured
 from clew.analysis.diff.flow_graph import Flags, FlowGraph
 from clew.analysis.diff.iterations import Iterations
 from clew.analysis.diff.noise import NOISE, ROUNDING, Noise, levels_of, per_dtype
@@ -83,10 +83,19 @@ def compare(
             (np.maximum(noise, np.where(noise > 0, drift.per_value(iterations), 0.0)), measured)
             for (noise, measured), iterations in zip(levels, (of_a, of_b), strict=True)
         ]
-    half_a = _half(a, facts_a, partner_a, b, facts_b, partner_b[rewired], levels[0], levels[1],
-                   of_a.left_behind)  # fmt: skip
-    half_b = _half(b, facts_b, partner_b, a, facts_a, rewired, levels[1], levels[0],
-                   of_b.left_behind)  # fmt: skip
+    def halves() -> tuple[Half, Half]:
+        half_a = _half(a, facts_a, partner_a, b, facts_b, partner_b[rewired], levels[0], levels[1],
+                       of_a.left_behind)  # fmt: skip
+        half_b = _half(b, facts_b, partner_b, a, facts_a, rewired, levels[1], levels[0],
+                       of_b.left_behind)  # fmt: skip
+        return half_a, half_b
+
+    half_a, half_b = halves()
+    if drift is not None:
+        more = np.where(levels[1][0] > 0, measured(drift, of_b, half_b.far), 0.0)
+        if more.any():
+            levels[1] = np.maximum(levels[1][0], more), levels[1][1]
+            half_a, half_b = halves()
     return Compared(half_a, half_b, pairs, (of_a, of_b), drift)
 
 

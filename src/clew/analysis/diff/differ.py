@@ -20,7 +20,7 @@ from clew.analysis.diff.orders import level_notes
 from clew.analysis.diff.parting import INPUTS, PartingPlace, first_parting
 from clew.analysis.diff.renaming import renaming
 from clew.analysis.diff.step_series import step_errors
-from clew.analysis.diff.training_causes import DATA, PARAMETERS, TrainingCause
+from clew.analysis.diff.training_causes import DATA, PARAMETERS, STEPS, TrainingCause
 from clew.analysis.diff.training_parting import TrainingPlace, training_parting
 from clew.errors import ClewError
 from clew.events.columns import OUT
@@ -146,8 +146,11 @@ def described(found: Compared, place: PartingPlace | TrainingPlace) -> Divergenc
         return Divergence(parting.kind, a, b, evidence, suspects)
     cause = TrainingCause(found, place)
     more = tuple(one for one in cause.said() if one not in evidence)
-    # Of data it matters most which batch it is, then where it was made.
-    evidence = (*more, *evidence) if cause.cause == DATA else (*evidence, *more)
+    if cause.cause == STEPS:
+        evidence = more  # of an op that the other run never reaches there is nothing to compare
+    else:
+        # Of data it matters most which batch it is, then where it was made.
+        evidence = (*more, *evidence) if cause.cause == DATA else (*evidence, *more)
     kind = INPUTS if cause.cause in (DATA, PARAMETERS) else parting.kind
     return Divergence(kind, a, b, evidence, suspects, cause.cause, cause.step)
 

@@ -26,6 +26,12 @@ class Drift:
     errors: list[float]
     levels: list[float]
 
+    @property
+    def agreed(self) -> int:
+        """Return how many iterations surely agree, the last one's update aside."""
+        shown = len(self.errors) - 1 if self.errors[-1] > self.levels[-1] else len(self.errors)
+        return max(shown - 1, 0)
+
     def per_value(self, iterations: Iterations) -> Floats:
         """Return for each value the least noise of its iteration, 0 for values from outside."""
         known = np.array([*self.levels, 0.0])
@@ -46,6 +52,30 @@ def drift_of(
         if errors[-1] > levels[-1]:
             break
     return Drift(errors, levels)
+
+
+def measured(drift: Drift, iterations: Iterations, far: Floats) -> Floats:
+    """Return the noise of each value as the iterations that agree show it at its place.
+
+    Rounding is all that some values hold: the gradient of a bias before a norm, and what Adam makes
+    of it. What is as large as that in iterations that do no harm is noise later too.
+    """
+    graph, end = iterations.graph, drift.agreed
+    found: Floats = np.zeros(len(far))
+    if not any(drift.errors[:end]):
+        return found  # bit for bit the same
+    place, of_op = iterations.place_of_op, iterations.of_op
+    most: dict[tuple[int, int], float] = {}
+    for op in np.flatnonzero(of_op < end).tolist():
+        for at, value in enumerate(graph.gives[op]):
+            if far[value] > 0:
+                key = int(place[op]), at
+                most[key] = max(most.get(key, 0.0), float(far[value]))
+    for op in range(len(graph)):
+        for at, value in enumerate(graph.gives[op]):
+            level = GROWTH * most.get((int(place[op]), at), 0.0)
+            found[value] = np.inf if level > 1 else level
+    return found
 
 
 def _error(a: list[int], facts_a: ValueFacts, b: list[int], facts_b: ValueFacts) -> float:

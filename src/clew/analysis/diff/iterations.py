@@ -184,6 +184,28 @@ class Iterations:
             found[row] = number
         return found
 
+    @cached_property
+    def place_of_op(self) -> Ints:
+        """Return for each op a number for its place in an iteration, the same in all iterations."""
+        graph, run = self.graph, self.graph.run
+        first: dict[int, int] = {}
+        for index, one in enumerate(self.passes):
+            first.setdefault(one.iteration, index)
+        owner = run.owner_row[graph.rows]
+        passes = np.where(owner >= 0, self.pass_of[owner], -1).tolist()
+        calls = np.where(owner >= 0, self.call_in_pass[owner], -1).tolist()
+        modules, steps = run.derived.module[graph.rows].tolist(), self.of_op.tolist()
+        phases, names = self._phase.tolist(), graph.name_codes.tolist()
+        counts: dict[tuple[int, ...], int] = {}
+        numbers: dict[tuple[int, ...], int] = {}
+        found: list[int] = []
+        for op, step in enumerate(steps):
+            at = passes[op] - first.get(step, 0) if passes[op] >= 0 else -1
+            key = phases[op], at, modules[op], calls[op], names[op]
+            counts[step, *key] = count = counts.get((step, *key), -1) + 1
+            found.append(numbers.setdefault((*key, count), len(numbers)))
+        return np.array(found, dtype=np.int64)
+
     # What comes out of an iteration
 
     @cached_property

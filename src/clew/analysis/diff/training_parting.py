@@ -183,7 +183,6 @@ class _Results:
         self._found = found
         a, b = found.iterations
         self._versions = dict(a.given), dict(b.given)
-        self._harmless: set[str] = set()
         self._parameters = {path for path, _, _ in b.graph.run.columns.parameters}
         self._is_taken = ~b.left_behind
 
@@ -227,15 +226,11 @@ class _Results:
         of_a, of_b = ([one[name] for name in both] for one in self._versions)
         found = []
         for at in _far(self._found, of_a, of_b):
-            if not self._is_taken[of_b[at]]:
-                # Nothing shows whether it does harm, but what it did before.
-                is_harmless = both[at] in self._harmless
-            elif both[at] not in self._parameters and self._is_local(of_b[at]):
-                is_harmless = False
-            else:
-                is_harmless = bool(half.right[of_b[at]])
-                self._harmless.update([both[at]] if is_harmless else [])
-            found += [] if is_harmless else [(of_a[at], of_b[at])]
+            # Of what nothing took, nothing shows whether it does harm.
+            is_harmless = self._is_taken[of_b[at]] and bool(half.right[of_b[at]])
+            is_buffer = both[at] not in self._parameters
+            if not is_harmless or (is_buffer and self._is_local(of_b[at])):
+                found.append((of_a[at], of_b[at]))
         return found
 
     def _is_local(self, value: int) -> bool:
