@@ -62,6 +62,8 @@ def _input(half: Half, value: int) -> str:
 def _result(half: Half, value: int) -> str:
     if half.partner[value] < 0:
         return "its result equals no value of the other run"
+    if half.far[value] == 0:
+        return "its result is that of another op"
     return f"its result differs by {_size(float(half.far[value]))}"
 
 

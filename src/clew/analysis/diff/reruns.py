@@ -20,11 +20,6 @@ from clew.run.event import Event
 from clew.run.run import Run
 
 EXACT = "compared bit for bit"
-# What these write to their first argument does not depend on what it held.
-_WRITERS = frozenset({
-    "copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "exponential_", "log_normal_",
-    "cauchy_", "geometric_", "bernoulli_", "set_",
-})  # fmt: skip
 
 
 def diff_reruns(a: Run, b: Run) -> Diff:
@@ -70,7 +65,7 @@ def _first(found: Compared) -> PartingPlace | None:
     paired_a = np.zeros(len(found.a.graph), dtype=bool)
     paired_a[found.pairs[found.pairs >= 0]] = True
     next_a = 0
-    writes = b.graph.are(_WRITERS)
+    writes = b.graph.is_writer
     for op in range(len(b.graph)):
         op_a = int(found.pairs[op])
         if op_a >= 0:
@@ -113,7 +108,7 @@ def _unset(half: Half) -> Flags:
     """
     graph = half.graph
     storage, unwritten = graph.run.columns.storage, set[int]()
-    writes = graph.are(_WRITERS)
+    writes = graph.is_writer
     unset = np.zeros(len(half.far), dtype=bool)
     for op in range(len(graph)):
         gives, takes = graph.gives[op], graph.takes[op]
