@@ -98,7 +98,7 @@ def data_parallel(setting: Setting) -> None:
     with setting.trace(ddp) as t:
         for step, (x, y) in enumerate(setting.batches(count=STEPS + more)):
             if setting.has("nan") and step == 1:
-                x[2, 5] = float("nan")
+                x.numpy()[2, 5] = float("nan")  # as a data set that holds it
             if setting.has("stale") and step == 2:
                 block.fc2.weight.data.copy_(stale)  # fault: stale
             optimizer.zero_grad()
@@ -291,7 +291,7 @@ def gathered(setting: Setting) -> None:
     with setting.trace(model) as t, torch.no_grad():
         for x, _ in setting.batches():
             parts = [torch.empty_like(part) for _ in range(setting.size)]
-            dist.all_gather(parts, part)
+            dist.all_gather(parts, part)  # fault: order
             if setting.has("order"):
                 parts[0], parts[1] = parts[1], parts[0]
             weight = torch.cat(parts)  # fault: order

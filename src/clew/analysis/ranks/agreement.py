@@ -16,8 +16,8 @@ class RankDifference(Data):
     """Ranks that hold something else than they should, and what went wrong on them first.
 
     `kind` is "op" (took the same, gave something else), "arguments", "random", "input" (came in
-    differing), "gradient" (not reduced), "collective", "missing" (they did not run it), "extra"
-    (others did not run it), "dtype", "mode" or "nonfinite". `ranks` are wrong, `others` are not;
+    differing), "gradient" (not reduced), "collective", "order" (of tensors or shards), "missing"
+    (they did not run it), "extra" (others did not), "dtype", "mode" or "nonfinite". `ranks` are wrong, `others` are not;
     without a majority `others` is empty. `name` is the parameter or buffer that it is about.
     """
 

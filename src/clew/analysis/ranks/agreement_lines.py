@@ -62,7 +62,8 @@ def _verdict(found: RankAgreement) -> str:
         return f"ranks {first.others[0]} and {first.ranks[0]} differ{where}"
     equal = "equal" if len(first.others) > 1 else "alone"
     wrong = listed(first.ranks).partition(" ")[2]
-    return f"{listed(first.others)} {equal}; {wrong} differ{where}"
+    differ = "differs" if len(first.ranks) == 1 else "differ"
+    return f"{listed(first.others)} {equal}; {wrong} {differ}{where}"
 
 
 def _where(one: RankDifference) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from clew.analysis.ranks.op_roles import is_collective, is_copy, sources
+from clew.analysis.ranks.op_roles import is_collective, is_copy, is_unwritten, sources
 from clew.analysis.ranks.placements import PARTIAL, SHARDED, stated
 from clew.analysis.ranks.rank_facts import OPTIMIZER
 from clew.analysis.ranks.rank_table import RankTable, is_tensor, leaves_of
@@ -20,8 +20,8 @@ from clew.analysis.ranks.violations import ARGUMENTS, DTYPE, RANDOM, Ballots, Vi
 
 # What went wrong.
 KINDS = (
-    "op", "arguments", "random", "input", "gradient", "collective", "missing", "extra", "dtype",
-    "mode", "nonfinite",
+    "op", "arguments", "random", "input", "gradient", "collective", "order", "missing", "extra",
+    "dtype", "mode", "nonfinite",
 )  # fmt: skip
 _FURTHEST = 10_000
 
@@ -30,13 +30,15 @@ _FURTHEST = 10_000
 class Cause:
     """What went wrong first: `row` of the wrong rank's table, or of the usual one's if `usual`.
 
-    `name` is the parameter, buffer or value that it is about, `facts` what shows it.
+    `name` is the parameter or buffer that it is about; if not `is_named`, something that this was
+    made from. `facts` are what shows it.
     """
 
     kind: str
     row: int
     usual: bool = False
     name: str | None = None
+    is_named: bool = True
     facts: tuple[str, ...] = ()
 
 
@@ -71,6 +73,8 @@ class Walk:
     def _back(self, slot: int) -> Cause:
         """Follow what is wrong in a slot back to where it was right."""
         name = None
+        if self.wrong.is_input[slot] and self._is_reordered(int(self.wrong.slot_row[slot])):
+            return Cause("order", int(self.wrong.slot_row[slot]))
         for _ in range(_FURTHEST):
             value = int(self.wrong.slot_value[slot])
             name = name or self.wrong.value_names[value]
@@ -80,8 +84,15 @@ class Walk:
                 found = self._left_out(other, row, name)
                 if found is not None:
                     return found
+            # Collectives write to memory that was made for them without being seen to.
+            unseen = row < 0 or is_unwritten(self.wrong.names[row] or "")
+            sent = self._collective_before(slot) if unseen else -1
+            if sent >= 0:
+                return Cause("collective", sent, name=name)
             if row < 0:
-                return Cause("input", int(self.wrong.slot_row[slot]), name=name)
+                own = self.wrong.value_names[value]
+                return Cause("input", int(self.wrong.slot_row[slot]), name=name,
+                             is_named=own is not None)  # fmt: skip
             if self.wrong.key[row].item() not in self.usual.row_of_key:
                 return Cause("extra", row, name=name)
             step = self._before(row, value, name)
@@ -89,6 +100,25 @@ class Walk:
                 return step
             slot = step
         return Cause("op", int(self.wrong.slot_row[slot]), name=name)
+
+    def _is_reordered(self, row: int) -> bool:
+        """Return whether an op took the tensors of the usual rank, in another order."""
+        other = self.usual.row_of_key.get(int(self.wrong.key[row]), -1)
+        if other < 0:
+            return False
+        mine = self.wrong.slot_digest[list(self.wrong.taken(row))].tolist()
+        theirs = self.usual.slot_digest[list(self.usual.taken(other))].tolist()
+        return mine != theirs and sorted(mine) == sorted(theirs)
+
+    def _collective_before(self, slot: int) -> int:
+        """Return the last collective that wrote the memory of a slot before, -1 for none."""
+        table = self.wrong
+        storage = table.storage[table.slot_value[slot]]
+        rows = np.flatnonzero(table.names.where(is_collective)[: int(table.slot_row[slot])])
+        for row in rows[::-1].tolist():
+            if storage in table.storage[table.slot_value[list(table.given(row))]]:
+                return int(row)
+        return -1
 
     def _made_by(self, slot: int) -> int:
         """Return the row that made what a slot holds; if it gives it, its own."""

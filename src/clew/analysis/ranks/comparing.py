@@ -32,7 +32,7 @@ from clew.analysis.ranks.rank_table import RankTable
 from clew.analysis.ranks.sentences import difference_of
 from clew.analysis.ranks.shards import merged_shards
 from clew.analysis.ranks.violations import Ballots, Rules, Violation, synced_slots, violations
-from clew.errors import BadTrace
+from clew.errors import BadTrace, ClewError
 from clew.store.storage import Storage
 
 Groups: TypeAlias = "tuple[tuple[int, ...], ...]"
@@ -43,13 +43,23 @@ _MOST_CAUSES = 16
 def compare_ranks(storage: Storage, tol: float | None = None) -> RankAgreement:
     """Compare all ranks of a trace; `tol` is the relative error that counts as equal."""
     reader = RankReader(storage, tol)
+    try:
+        return _compare(reader)
+    except ClewError:
+        raise
+    except Exception as broken:
+        # Files of a stranger may cause any exception; the message names the trace.
+        raise BadTrace(f"{storage} is damaged: {type(broken).__name__}: {broken}") from broken
+
+
+def _compare(reader: RankReader) -> RankAgreement:
     ballots = Ballots.of(len(reader.ranks))
     facts: list[RankFacts] = []
     for table in reader.tables():
         facts.append(facts_of(table))
         ballots.add(table)
     if not any(one.events for one in facts):
-        raise BadTrace(f"nothing was recorded in {storage}, or nothing of it can be read")
+        raise BadTrace(f"nothing was recorded in {reader.place}, or nothing of it can be read")
     placements = placements_of(facts)
     found: list[RankDifference] = []
     for group, counted in _groups(reader, facts, placements, ballots):

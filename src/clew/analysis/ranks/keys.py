@@ -31,7 +31,7 @@ def parsed_digests(texts: list[str]) -> Hashes:
         found = np.frombuffer(binascii.unhexlify("".join(texts)), ">u8").astype(np.uint64)
     else:
         found = hashed_texts(texts)
-    return np.maximum(found, np.uint64(1))
+    return np.asarray(np.maximum(found, np.uint64(1)))
 
 
 def mixed(one: Hashes, other: Hashes) -> Hashes:
@@ -40,7 +40,7 @@ def mixed(one: Hashes, other: Hashes) -> Hashes:
         x = one * np.uint64(0x9E3779B97F4A7C15) + other + np.uint64(0x632BE59BD9B4E019)
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    return np.asarray(x ^ (x >> np.uint64(31)))
 
 
 def occurrences(keys: Hashes) -> Ints:

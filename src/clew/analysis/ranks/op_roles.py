@@ -15,6 +15,10 @@ _COPIES = frozenset(
     "cat stack expand contiguous _to_copy to wait_tensor _wrap_tensor_autograd lift_fresh "
     "unflatten_dense_tensors flatten_dense_tensors unbind flatten movedim _reshape_alias".split()
 )
+# Those of them whose result has memory of its own.
+_NEW_COPIES = frozenset(
+    "clone copy_ _foreach_copy_ cat stack _to_copy contiguous split_with_sizes_copy".split()
+)
 _OVERWRITES = frozenset(
     "copy_ _foreach_copy_ fill_ zero_ bernoulli_ normal_ uniform_ random_ exponential_ "
     "split_with_sizes_copy set_ resize_".split()
@@ -45,6 +49,11 @@ def makes_equal(name: str) -> bool:
 def is_copy(name: str) -> bool:
     """Return whether an op gives the numbers it took."""
     return bare(name) in _COPIES
+
+
+def is_new_copy(name: str) -> bool:
+    """Return whether an op writes the numbers it took to other memory."""
+    return bare(name) in _NEW_COPIES
 
 
 def is_unwritten(name: str) -> bool:

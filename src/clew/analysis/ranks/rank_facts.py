@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clew.analysis.ranks.keys import hashed, mixed
-from clew.analysis.ranks.op_roles import sources
+from clew.analysis.ranks.op_roles import is_collective, is_copy, is_unwritten, sources
 from clew.analysis.ranks.rank_table import RankTable
 from clew.analysis.ranks.votes import Flags
 
@@ -59,7 +59,7 @@ def facts_of(table: RankTable) -> RankFacts:
     rows = len(table.id)
     last = (int(table.step[-1]), table.names[rows - 1] or "", *table.place(rows - 1)) if rows else (
         0, "", "", -1)  # fmt: skip
-    nan = np.flatnonzero(table.nan > 0)
+    nan = np.flatnonzero((table.nan > 0) & _computes(table))
     reached = table.phases.where(lambda text: text == OPTIMIZER)
     optimizer_args = np.where(reached, table.arguments, np.uint64(0))
     structure = int(np.bitwise_xor.reduce(mixed(table.key, optimizer_args))) if rows else 0
@@ -75,6 +75,16 @@ def facts_of(table: RankTable) -> RankFacts:
         spread_nan=bool((reached & (table.nan > 0)).any()),
         has_digests=bool((table.digest != 0).any()),
     )  # fmt: skip
+
+
+def _computes(table: RankTable) -> Flags:
+    """Return the ops that compute something, or the calls if no ops were recorded.
+
+    What only shows memory may show some that nobody has written.
+    """
+    ops = table.kinds.where(lambda text: text == "op")
+    shows = table.names.where(lambda op: is_copy(op) or is_unwritten(op) or is_collective(op))
+    return np.asarray(ops & ~shows) if ops.any() else ~ops
 
 
 def uses(table: RankTable) -> Flags:

@@ -42,6 +42,11 @@ class RankReader:
         self._held: dict[int, RankTable] = {}
         self._slots = 0
 
+    @property
+    def place(self) -> str:
+        """Return where the trace is."""
+        return str(self._storage)
+
     def tables(self, ranks: Sequence[int] | None = None) -> Iterator[RankTable]:
         """Yield the tables of all or some ranks."""
         for rank in self.ranks if ranks is None else ranks:

@@ -49,7 +49,8 @@ class RankTable:
 
     An event has a row; `first[row]` to `first[row + 1]` are its slots, of which the first
     `inputs[row]` are what it took. `slot_value` says which row of the value arrays a slot shows.
-    Keys are equal on ranks where the same line ran the same op for the same time in a step.
+    Keys are equal on ranks where the same line ran the same op, on the same parameter if on any,
+    for the same time in a step.
     """
 
     rank: int
@@ -197,7 +198,7 @@ def _table(rank: int, events: pa.Table, values: _Values, tables: Tables) -> Rank
     texts = {name: _coded(events[name]) for name in ("kind", "name", "module", "phase", "file")}
     line, step = _ints(events["line"]), _ints(events["step"])
     template = _ints(events["template"])
-    key = _keys(texts, line, step)
+    key = _keys(texts, line, step, _first_names(values, refs, first))
     inputs, arguments = _arguments(template, tables)
     inputs = np.minimum(np.where(inputs < 0, count, inputs), count)
     slot = np.arange(len(refs)) - np.repeat(first[:-1], count)
@@ -219,14 +220,26 @@ def _table(rank: int, events: pa.Table, values: _Values, tables: Tables) -> Rank
     return found
 
 
-def _keys(texts: dict[str, Coded], line: Ints, step: Ints) -> Hashes:
-    """Return the key of each event: what ran, where, and for which time in its step."""
+def _first_names(values: _Values, refs: Ints, first: Ints) -> Hashes:
+    """Return, for each event, a hash of the first parameter or buffer it took or gave, else 0."""
+    hashes = np.append(hashed_texts(values.names.texts), np.uint64(0))
+    found = np.zeros(len(first) - 1, np.uint64)
+    slots = np.flatnonzero(values.names.codes[refs] >= 0)[::-1]
+    rows = np.searchsorted(first, slots, side="right") - 1
+    # The first slot of a row comes last, and is what stays.
+    found[rows] = hashes[values.names.codes[refs[slots]]]
+    return found
+
+
+def _keys(texts: dict[str, Coded], line: Ints, step: Ints, names: Hashes) -> Hashes:
+    """Return the key of each event: what ran, where, on what, for which time in its step."""
     what = np.zeros(len(line), np.uint64)
     for column in texts.values():
         files = column is texts["file"]
         hashes = hashed_texts([t.replace("\\", "/").rpartition("/")[2] if files else t
                                for t in column.texts])  # fmt: skip
         what = mixed(what, np.append(hashes, np.uint64(0))[column.codes])
+    what = mixed(what, names)
     what = mixed(mixed(what, line.astype(np.uint64)), step.astype(np.uint64))
     return mixed(what, occurrences(what).astype(np.uint64))
 

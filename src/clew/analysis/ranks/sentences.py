@@ -28,10 +28,10 @@ def difference_of(
         name=cause.name, file=file.replace("\\", "/").rpartition("/")[2], line=line,
         event=int(table.id[row]), text="", facts=cause.facts,
     )  # fmt: skip
-    return replace(found, text=_sentence(found, cause.usual))
+    return replace(found, text=_sentence(found, cause))
 
 
-def _sentence(one: RankDifference, usual: bool) -> str:
+def _sentence(one: RankDifference, cause: Cause) -> str:
     where = _where(one)
     what = one.name or "a tensor"
     if one.kind == "op":
@@ -40,14 +40,19 @@ def _sentence(one: RankDifference, usual: bool) -> str:
         return f"{where}: took other arguments than on the other ranks"
     if one.kind == "random":
         return f"{where}: drew other random numbers; {_ADVICE['random']}"
+    if one.kind == "input" and not cause.is_named:
+        changed = f"; {one.name} differs since" if one.name else ""
+        return f"a tensor that {where} took came in differing{changed}"
     if one.kind == "input":
         return (f"{what} came in differing, first used by {where}; "
                 "nothing that was recorded wrote it")  # fmt: skip
     if one.kind == "gradient":
         return f"the gradient of {what} was not reduced: it is that of {where}; {_ADVICE['gradient']}"
     if one.kind == "collective":
-        return (f"did not join {where}; {what} differs since" if usual
+        return (f"did not join {where}; {what} differs since" if cause.usual
                 else f"{where}: what it gave differs between ranks that should have the same")  # fmt: skip
+    if one.kind == "order":
+        return f"{where}: took the tensors of the other ranks in another order"
     if one.kind == "missing":
         skipped = f", so the update of {what} was skipped" if one.phase == OPTIMIZER else ""
         return f"did not run {where}, as the other ranks did{skipped}"

@@ -143,7 +143,7 @@ def _shuffled(reader: RankReader, table: Any, row: int, name: str) -> RankDiffer
             f"{int(table.step[row])}: took {name} with its shards in another order than the ranks "
             "hold them")  # fmt: skip
     return RankDifference(
-        "collective", tuple(reader.ranks), (), int(table.step[row]), table.phases[row] or "",
+        "order", tuple(reader.ranks), (), int(table.step[row]), table.phases[row] or "",
         table.names[row] or "", table.modules[row], name, short, line, int(table.id[row]), text, (),
     )  # fmt: skip
 

@@ -16,10 +16,12 @@ from clew.analysis.ranks.op_roles import (
     bare,
     is_collective,
     is_copy,
+    is_new_copy,
     is_unwritten,
     makes_equal,
     sources,
 )
+from clew.analysis.ranks.placements import PARTIAL, SHARDED, stated
 from clew.analysis.ranks.rank_facts import OPTIMIZER, uses
 from clew.analysis.ranks.rank_table import RankTable
 from clew.analysis.ranks.votes import Flags, Votes
@@ -111,7 +113,7 @@ def _by_row(
     gave_other = _count(table, ~table.is_input & differ, rows) > 0
     left_out = table.names.where(lambda text: is_collective(text) or is_unwritten(text))
     ops = table.kinds.where(lambda text: text == "op") & ~left_out
-    sure = _count(table, _written_aside(table), rows) == 0
+    sure = _count(table, _written_aside(table) | (_is_split(table) & ~table.is_input), rows) == 0
     usual = ops & sure & same & (table.inputs > 0)
     found = [_first_row(table, OP, usual & taken_alike & gave_other & ~table.is_random)]
     if rules.shares_batch:
@@ -146,6 +148,13 @@ def _written_aside(table: RankTable) -> Flags:
     storages = np.unique(table.storage[table.slot_value[rows]])
     held = table.storage[table.slot_value]
     return np.asarray(np.isin(held, storages) & (held >= 0))
+
+
+def _is_split(table: RankTable) -> Flags:
+    """Return the slots of DTensors that are shards or partial sums: each rank has its own."""
+    split = [number for number, look in table.tables.metas.items()
+             if stated(look.placements)[0] in (SHARDED, PARTIAL)]  # fmt: skip
+    return np.asarray(np.isin(table.meta, split)[table.slot_value])
 
 
 def _count(table: RankTable, slots: Flags, rows: int) -> Ints:
@@ -189,25 +198,44 @@ def synced_slots(table: RankTable, ballots: Ballots, gathers_all: Callable[[int]
     A collective of a part of the ranks does not; it is told by its results, which do not agree.
     """
     synced = np.zeros(len(table.digest), bool)
-    sure, own = np.zeros(len(table.digest), bool), np.zeros(len(table.digest), bool)
+    sure = np.zeros(len(table.digest), bool)
     site = np.full(len(table.digest), -1, np.int64)
     collective, copies = table.names.where(makes_equal), table.names.where(is_copy)
     others = table.names.where(is_collective) & ~collective
+    fresh = table.names.where(is_new_copy)
     keys: list[tuple[int, int]] = []
+    written: dict[int, int] = {}
     for row in np.flatnonzero(collective | copies | others).tolist():
         given = table.slot_value[list(table.given(row))]
         taken = table.slot_value[list(table.taken(row))]
+        if copies[row]:
+            keys += _from_memory(table, row, written, synced, sure, site)
         if others[row]:
             synced[given] = False
         elif collective[row]:
-            # Its digest may be of the time before the others have sent theirs.
-            synced[given], own[given], sure[given] = True, True, gathers_all(row)
+            synced[given], sure[given] = True, gathers_all(row)
             site[given] = hash((table.names[row], table.modules[row], table.place(row)))
+            written |= dict.fromkeys(table.storage[given].tolist(), int(given[0])) if len(given) else {}
         else:
             _follow(table, row, taken, synced, sure, site)
+            # A view may have the digest of the time before, as it shows the same memory.
             keys += [(slot, int(site[table.slot_value[slot]])) for slot in table.given(row)
-                     if synced[table.slot_value[slot]] and not own[table.slot_value[slot]]]  # fmt: skip
+                     if fresh[row] and synced[table.slot_value[slot]]]  # fmt: skip
     return _usual(table, ballots, keys, sure)
+
+
+def _from_memory(
+    table: RankTable, row: int, written: dict[int, int], synced: Flags, sure: Flags, site: Ints
+) -> list[tuple[int, int]]:
+    """Mark what a copy takes from memory that a collective wrote unseen; return its slots."""
+    found = []
+    for slot in table.taken(row):
+        value = int(table.slot_value[slot])
+        source = written.get(int(table.storage[value]))
+        if source is not None and table.producer[value] < 0 and not synced[value]:
+            synced[value], sure[value], site[value] = True, sure[source], site[source]
+            found.append((slot, int(site[value])))
+    return found
 
 
 def _follow(

@@ -8,6 +8,8 @@ no majority; neither has a key of which the first four ranks are all wrong in wa
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -95,5 +97,5 @@ class Votes:
         self._present = _with_rows(self._present, len(new))[order]
 
 
-def _with_rows(table: NDArray[np.generic], count: int) -> NDArray[np.generic]:
+def _with_rows(table: NDArray[Any], count: int) -> NDArray[Any]:
     return np.concatenate([table, np.zeros((count, *table.shape[1:]), table.dtype)])
