@@ -7,7 +7,15 @@ import os
 import sys
 from collections.abc import Callable
 
-from accuracy import crashes, health, memory, nonfinite, rank_faults, shapes
+from accuracy import (
+    crashes,
+    health,
+    memory,
+    nondeterminism,
+    nonfinite,
+    rank_faults,
+    shapes,
+)
 from accuracy.ports import everything
 from clew.native.loading import load
 
@@ -67,6 +75,7 @@ LISTS: dict[str, Callable[[str, bool], str]] = {
     "health": _about_health,
     "nonfinite": _about_nonfinite,
     "ranks": rank_faults.report,
+    "determinism": nondeterminism.report,
 }
 
 

@@ -37,7 +37,7 @@ def _edit(name: str, program: str, old: str, new: str, *facts: object, **more: o
 
 _LOOP = "        optimizer.zero_grad()\n"
 _STEP = "        optimizer.step()\n"
-_TANH = '''
+_TANH = """
 class Tanh(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -51,7 +51,7 @@ class Tanh(torch.autograd.Function):
         return g * (1 - y)
 
 
-class Classifier('''
+class Classifier("""
 
 
 def _before(step: int, statement: str, program: str) -> tuple[str, str]:

@@ -58,6 +58,7 @@ HELD = {
     "Series": "clew.analysis.series.Series",
     "ShapeChain": "clew.analysis.shape_links.ShapeChain",
     "ShapeLink": "clew.analysis.shape_links.ShapeLink",
+    "Snapshots": "clew.testing.snapshots.Snapshots",
     "Source": "clew.events.model.Source",
     "Stats": "clew.events.model.Stats",
     "TableView": "clew.views.text.table_view.TableView",

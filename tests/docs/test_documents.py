@@ -69,7 +69,10 @@ def test_examples_run_and_print_what_is_shown(
             assert _comparable(output) == _comparable(example["shown"])
 
 
-@pytest.mark.parametrize("document", [ROOT / "docs" / "running.md"], ids=document_name)
+@pytest.mark.parametrize(
+    "document", [ROOT / "docs" / name for name in ("running.md", "numbers-in-ci.md")],
+    ids=document_name,
+)  # fmt: skip
 def test_commands_run_and_print_what_is_shown(
     document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,8 +93,15 @@ def test_commands_run_and_print_what_is_shown(
 
 
 def _printed_by(commands: str) -> str:
-    """What commands print to both streams, with `clew` and `python` those of this environment."""
-    shell = 'python() { "$PYTHON" "$@"; }\nclew() { "$PYTHON" -m clew "$@"; }\nexec 2>&1\n'
+    """What commands print to both streams, with `clew`, `python`, `pytest` of this environment."""
+    shell = """
+        python() { "$PYTHON" "$@"; }
+        clew() { "$PYTHON" -m clew "$@"; }
+        # Alone: other plugins of this environment take a second to load.
+        export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1
+        pytest() { python -m pytest -q -p clew.testing.pytest_plugin "$@"; }
+        exec 2>&1
+    """
     source = str(Path(clew.__file__).parents[1])
     env = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": source, "NO_COLOR": "1"}
     done = subprocess.run(

@@ -51,7 +51,7 @@ class Call:
     @contextmanager
     def _ready(self) -> Iterator[Callable[[], object]]:
         """Give what calls the model once, from the same state, which is put back."""
-        given = _copied(self.inputs)
+        given = copied(self.inputs)
         call = (
             partial(self.model, **given) if isinstance(given, dict) else partial(self.model, *given)
         )
@@ -60,7 +60,7 @@ class Call:
             yield call
 
 
-def _copied(inputs: Any) -> Any:
+def copied(inputs: Any) -> Any:
     """Copy inputs, as a model may write to them; objects such as caches too, where possible."""
     memo = {id(tensor): own_copy(tensor) for tensor in tensors_in(inputs)}
     try:

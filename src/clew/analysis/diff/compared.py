@@ -87,6 +87,7 @@ def compare(
             (np.maximum(noise, np.where(noise > 0, drift.per_value(iterations), 0.0)), measured)
             for (noise, measured), iterations in zip(levels, (of_a, of_b), strict=True)
         ]
+
     def halves() -> tuple[Half, Half]:
         half_a = _half(a, facts_a, partner_a, b, facts_b, partner_b[rewired], levels[0], levels[1],
                        of_a.left_behind)  # fmt: skip

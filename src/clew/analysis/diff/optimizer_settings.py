@@ -64,7 +64,9 @@ def _group_name(key: tuple[int, int], groups: Groups) -> str:
     if len(groups) == 1:
         return ""
     optimizers = {number for number, _ in groups}
-    return f" of optimizer {key[0]}, group {key[1]}" if len(optimizers) > 1 else f" of group {key[1]}"
+    return (
+        f" of optimizer {key[0]}, group {key[1]}" if len(optimizers) > 1 else f" of group {key[1]}"
+    )
 
 
 def _different(a: dict[str, Any], b: dict[str, Any], group: str) -> list[str]:

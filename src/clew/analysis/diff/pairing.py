@@ -25,9 +25,7 @@ _ALIKE = 0.5
 Rename = Callable[[str], str]
 
 
-def pair_ops(
-    of_a: Iterations, of_b: Iterations, rename: Rename | None = None
-) -> Ints:
+def pair_ops(of_a: Iterations, of_b: Iterations, rename: Rename | None = None) -> Ints:
     """Return for each op of `b` the op of `a` that it corresponds to, -1 for none.
 
     With `rename`, the structure is said to be the same, whatever the lines are.

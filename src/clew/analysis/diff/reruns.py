@@ -16,21 +16,28 @@ from clew.analysis.diff.distance import Floats
 from clew.analysis.diff.divergence import Diff, Divergence, Matched
 from clew.analysis.diff.flow_graph import Flags
 from clew.analysis.diff.parting import EXTRA, INPUTS, MISSING, WRONG, PartingPlace
+from clew.analysis.diff.passed import where
+from clew.analysis.diff.rerun_order import moved_ops, order_evidence
+from clew.analysis.diff.unwritten import is_given, unwritten_origin, unwritten_values
 from clew.run.event import Event
 from clew.run.run import Run
 
 EXACT = "compared bit for bit"
+# Ops that bring in data from outside, whatever they took: a tensor that another process sent.
+_BRINGING = frozenset({"set_"})
 
 
 def diff_reruns(a: Run, b: Run) -> Diff:
     """Compare two runs of one program; raise ClewError if one has nothing to compare."""
     a, b, notes = comparable(a, b)
     found = _exact(compare(a, b, None, 0.0))
-    parting = _first(found)
+    parting, read = _first(found), None
+    if parting is None:
+        parting, read = _unwritten(found)
     matched = Matched(_equal_part(found.a), _equal_part(found.b))
     if not (found.a.facts.known.any() and found.b.facts.known.any()):
         notes.append("a run has no statistics of values, so only ops were compared")
-    first = None if parting is None else _with_draws(described(found, parting))
+    first = None if parting is None else _explained(found, parting, read)
     table = () if first is None else module_errors(found)
     return Diff(first is None, first, table, matched, {}, (*notes, EXACT), found)
 
@@ -55,18 +62,19 @@ def _far_by_bits(half: Half, other: Half) -> Floats:
 
 def _equal_part(half: Half) -> float:
     """Return the part of the values computed from inputs that is the same."""
-    computed = ~np.isnan(half.far) & (half.graph.maker >= 0) & ~_unset(half)
+    computed = ~np.isnan(half.far) & (half.graph.maker >= 0) & ~unwritten_values(half)
     return float((half.far[computed] == 0).mean()) if computed.any() else 0.0
 
 
 def _first(found: Compared) -> PartingPlace | None:
     """Return the first op, in the order they ran in, at which the runs differ."""
-    b, unset = found.b, _unset(found.b)
-    paired_a = np.zeros(len(found.a.graph), dtype=bool)
+    b, unset = found.b, unwritten_values(found.b)
+    moved_a, moved_b = moved_ops(found)
+    paired_a = moved_a.copy()
     paired_a[found.pairs[found.pairs >= 0]] = True
     next_a = 0
-    writes = b.graph.is_writer
-    for op in range(len(b.graph)):
+    writes, brings = b.graph.is_writer, b.graph.are(_BRINGING)
+    for op in np.flatnonzero(~moved_b).tolist():
         op_a = int(found.pairs[op])
         if op_a >= 0:
             left_out = _left_out(found.a, paired_a, next_a, op_a)
@@ -74,12 +82,21 @@ def _first(found: Compared) -> PartingPlace | None:
             if left_out is not None:
                 return left_out
         for value in b.graph.takes[op][int(writes[op]) :]:
-            if b.graph.maker[value] < 0 and not unset[value] and _differs(b, value):
+            if not is_given(b.graph, value) and not unset[value] and _differs(b, value):
                 return PartingPlace(INPUTS, op_a, op, value, of_a=False)
-        wrong = [v for v in b.graph.gives[op] if not unset[v] and _differs(b, v, op_a < 0)]
+        is_alone = op_a < 0
+        wrong = [v for v in b.graph.gives[op] if not unset[v] and _differs(b, v, is_alone)]
+        if is_alone and not wrong and _draws(b, op):
+            wrong = b.graph.gives[op]
         if wrong:
-            return PartingPlace(WRONG if op_a >= 0 else EXTRA, op_a, op, wrong[0], of_a=False)
+            kind = EXTRA if is_alone else INPUTS if brings[op] else WRONG
+            return PartingPlace(kind, op_a, op, wrong[0], of_a=False)
     return _left_out(found.a, paired_a, next_a, len(found.a.graph))
+
+
+def _draws(half: Half, op: int) -> bool:
+    """Return whether an op draws random numbers, so that those drawn later depend on it."""
+    return bool(half.graph.run.columns.generator[half.graph.rows[op]] >= 0)
 
 
 def _left_out(a: Half, paired: Flags, first: int, end: int) -> PartingPlace | None:
@@ -87,7 +104,7 @@ def _left_out(a: Half, paired: Flags, first: int, end: int) -> PartingPlace | No
     for op in range(first, end):
         gives = a.graph.gives[op]
         if not paired[op] and gives and not a.graph.is_uninitialised[op]:
-            lacking = [v for v in gives if _differs(a, v, is_alone=True)]
+            lacking = [v for v in gives if _differs(a, v, is_alone=True) or _draws(a, op)]
             if lacking:
                 return PartingPlace(MISSING, op, -1, lacking[0], of_a=True)
     return None
@@ -101,39 +118,39 @@ def _differs(half: Half, value: int, is_alone: bool = False) -> bool:
     return bool(far > 0)
 
 
-def _unset(half: Half) -> Flags:
-    """Return which values differ because they hold memory that nothing has written.
-
-    They come from `empty`, of which perhaps a part was written, or were computed from such values.
+def _unwritten(found: Compared) -> tuple[PartingPlace | None, int | None]:
+    """Return the op that asked for memory which nothing wrote and a result depends on, and who
+    read it.
     """
-    graph = half.graph
-    storage, unwritten = graph.run.columns.storage, set[int]()
-    writes = graph.is_writer
-    unset = np.zeros(len(half.far), dtype=bool)
-    for op in range(len(graph)):
-        gives, takes = graph.gives[op], graph.takes[op]
-        if graph.is_uninitialised[op]:
-            unwritten.update(storage[gives].tolist())
-            unset[gives] = True
-            continue
-        for value in takes:
-            # A write through a view makes a value of the whole that no op returned, and a
-            # parameter is a value of its own on the memory of the tensor it is made from.
-            maker = int(graph.maker[value])
-            is_given = maker >= 0 and value in graph.gives[maker]
-            if int(storage[value]) in unwritten and not is_given:
-                unset[value] = True  # also if it is the same by chance
-        if any(unset[value] for value in takes[int(writes[op]) :]):
-            for value in gives:
-                unset[value] = half.far[value] != 0 or int(storage[value]) in unwritten
-    return unset
+    origin = unwritten_origin(found.b, unwritten_values(found.b))
+    if origin is None:
+        return None, None
+    op, read = origin
+    value = found.b.graph.gives[op][0]
+    return PartingPlace(WRONG, int(found.pairs[op]), op, value, of_a=False), read
+
+
+def _explained(found: Compared, parting: PartingPlace, read: int | None) -> Divergence:
+    """Describe where runs part, and why, as far as that is known."""
+    first = described(found, parting)
+    if read is not None:
+        said = (f"its result is memory that nothing has written; {where(found.b, read)} reads it, "
+                "and a result of the run depends on it")  # fmt: skip
+        return replace(first, evidence=(said,), suspects=())
+    order = ""
+    if parting.kind in (INPUTS, WRONG):
+        order = order_evidence(found, parting.op_a, parting.op_b)
+    if order:
+        differs = first.evidence[0].rpartition(", ")[2]  # how far what is named there is from a's
+        first = replace(first, evidence=(order, differs, *first.evidence[1:]), suspects=())
+    return _with_draws(first)
 
 
 def _with_draws(first: Divergence) -> Divergence:
     """Say so where an op drew random numbers, and whether both runs had drawn as many before."""
     drew = [_draw(event) for event in (first.a, first.b)]
     if drew[0] is None and drew[1] is None:
-        if first.kind == INPUTS:
+        if first.kind == INPUTS and "order" not in first.evidence[0]:
             said = ("inputs differ from here: what made them is not among the recorded ops, such "
                     "as data in another order, or numbers drawn by NumPy or Python")  # fmt: skip
             return replace(first, evidence=(*first.evidence, said))

@@ -47,7 +47,9 @@ def _sentence(one: RankDifference, cause: Cause) -> str:
         return (f"{what} came in differing, first used by {where}; "
                 "nothing that was recorded wrote it")  # fmt: skip
     if one.kind == "gradient":
-        return f"the gradient of {what} was not reduced: it is that of {where}; {_ADVICE['gradient']}"
+        return (
+            f"the gradient of {what} was not reduced: it is that of {where}; {_ADVICE['gradient']}"
+        )
     if one.kind == "collective":
         return (f"did not join {where}; {what} differs since" if cause.usual
                 else f"{where}: what it gave differs between ranks that should have the same")  # fmt: skip
@@ -75,4 +77,3 @@ def _where(one: RankDifference) -> str:
         parts.append(f"at {one.file}:{one.line}")
     phase = f" ({one.phase})" if one.phase and one.phase != "forward" else ""
     return f"{' '.join(parts)}, step {one.step}{phase}"
-

@@ -146,5 +146,3 @@ def _shuffled(reader: RankReader, table: Any, row: int, name: str) -> RankDiffer
         "order", tuple(reader.ranks), (), int(table.step[row]), table.phases[row] or "",
         table.names[row] or "", table.modules[row], name, short, line, int(table.id[row]), text, (),
     )  # fmt: skip
-
-

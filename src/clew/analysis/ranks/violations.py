@@ -66,7 +66,6 @@ class Ballots:
         self.dtypes.add(table.slot_key[made], table.dtype[table.slot_value[made]])
 
 
-
 @dataclass(frozen=True)
 class Rules:
     """What the ranks of a group must agree in: names of tensors, results of collectives."""
@@ -215,7 +214,9 @@ def synced_slots(table: RankTable, ballots: Ballots, gathers_all: Callable[[int]
         elif collective[row]:
             synced[given], sure[given] = True, gathers_all(row)
             site[given] = hash((table.names[row], table.modules[row], table.place(row)))
-            written |= dict.fromkeys(table.storage[given].tolist(), int(given[0])) if len(given) else {}
+            written |= (
+                dict.fromkeys(table.storage[given].tolist(), int(given[0])) if len(given) else {}
+            )
         else:
             _follow(table, row, taken, synced, sure, site)
             # A view may have the digest of the time before, as it shows the same memory.
@@ -250,9 +251,7 @@ def _follow(
             synced[value], sure[value], site[value] = True, sure[made[0]], site[made[0]]
 
 
-def _usual(
-    table: RankTable, ballots: Ballots, keys: list[tuple[int, int]], sure: Flags
-) -> Hashes:
+def _usual(table: RankTable, ballots: Ballots, keys: list[tuple[int, int]], sure: Flags) -> Hashes:
     """Keep those whose collective made most ranks equal, at least every second time."""
     if not keys:
         return np.zeros(0, np.uint64)

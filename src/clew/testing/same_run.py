@@ -1,4 +1,4 @@
-"""Helpers for tests of programs that Clew records.
+"""`clew.testing.assert_same_run`: compare two runs in a test.
 
 Input: traces. Output: nothing, or an `AssertionError` that says where two runs part.
 """
