@@ -408,7 +408,7 @@ def test_pictures_of_real_models_have_no_overlaps(name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ops": "some"}, "ops='some' is not one of None, 'between', 'all', 'none'"),
+        ({"ops": "some"}, "ops='some' is not one of None, 'between', 'major', 'all', 'none'"),
         ({"squash": "depth"}, "squash='depth' is not one of None, 'class', 'name'"),
         ({"edges": "flow"}, "edges='flow' is not one of 'data', 'calls', 'tree'"),
         ({"depth": -1}, "depth=-1 is not a number from 0 up"),

@@ -8,6 +8,7 @@ pass data on. If ops were not recorded, values that came from them are linked by
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 from clew.analysis.graph.boxes import Boxes, Runs
 from clew.analysis.graph.graph_model import (
@@ -31,6 +32,23 @@ from clew.run.run import Run
 
 # The values that go from one box to another, each with the runs of the repeats.
 Bundle = dict[int, Runs]
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What one edge carries: values, each with the runs of the repeats and its text."""
+
+    source: str
+    target: str
+    kind: str
+    values: Bundle
+    texts: dict[int, str]
+
+    def edge(self) -> Edge:
+        """Return it as an edge; `count` is the largest of a repeat's runs."""
+        labels = tuple(dict.fromkeys(self.texts[value] for value in self.values))
+        count = max(Counter(self.values.values()).values())
+        return Edge(self.source, self.target, self.kind, labels, count)
 
 
 class BoxMemory:
@@ -148,29 +166,29 @@ class DataEdges:
         bundles = self._loops if loops else self._bundles
         bundles.setdefault((source, box), {}).setdefault(value, runs.get(row, ()))
 
-    def edges(self) -> list[Edge]:
-        """Return the edges of the forward pass, those that lead outside last."""
-        edges = []
+    def carried(self) -> list[Carried]:
+        """Return what the edges of the forward pass carry, those that lead outside last."""
+        found = []
         for (source, target), bundle in self._bundles.items():
             kinds: dict[str, Bundle] = {}
             for value, runs in bundle.items():
                 kinds.setdefault(self._kind(target, value), {})[value] = runs
-            edges += [self.edge(source, target, kind, kinds[kind]) for kind in kinds]
+            found += [self.carries(source, target, kind, kinds[kind]) for kind in kinds]
         for (source, target), bundle in self._loops.items():
-            edges.append(self.edge(source, target, NEXT, bundle))
-        return edges + self._outputs()
+            found.append(self.carries(source, target, NEXT, bundle))
+        return found + self._outputs()
 
-    def edge(self, source: str, target: str, kind: str, values: Bundle) -> Edge:
-        """Make an edge that carries some values; `count` is the largest of a repeat's runs."""
-        labels = dict.fromkeys(self.origins.text(value) for value in values)
-        return Edge(source, target, kind, tuple(labels), max(Counter(values.values()).values()))
+    def carries(self, source: str, target: str, kind: str, values: Bundle) -> Carried:
+        """Return what an edge carries, with dtype and shape of each value."""
+        texts = {value: self.origins.text(value) for value in values}
+        return Carried(source, target, kind, values, texts)
 
     def _kind(self, target: str, value: int) -> str:
         return ORDER if value in self.origins.assumed else self._memory.kind(target, value)
 
-    def _outputs(self) -> list[Edge]:
-        """Return edges to results of outermost calls that nothing takes."""
-        labels: dict[tuple[str, str], dict[str, None]] = {}
+    def _outputs(self) -> list[Carried]:
+        """Return what leads to results of outermost calls that nothing takes."""
+        labels: dict[tuple[str, str], dict[str, int]] = {}
         paths: dict[int, dict[int, str]] = {}
         for value, row in self._left.items():
             first = self.boxes.like.get(row, row)
@@ -180,9 +198,17 @@ class DataEdges:
             label = _named(paths[row].get(value, ""), self.origins.text(value))
             for source in map(self.origins.box, self.origins.made_by.get(value, ())):
                 if source is not None:
-                    labels.setdefault((source, name), {})[label] = None
+                    labels.setdefault((source, name), {}).setdefault(label, value)
                     self.origins.outside.setdefault(name, Node(name, OUTPUT, "output"))
-        return [Edge(*ends, DATA, tuple(said), len(said)) for ends, said in labels.items()]
+        return [
+            Carried(
+                *ends,
+                DATA,
+                dict.fromkeys(said.values(), ()),
+                {value: label for label, value in said.items()},
+            )
+            for ends, said in labels.items()
+        ]
 
     def _paths(self, row: int) -> dict[int, str]:
         """Return where in the result of a call each value is, at its first position."""
