@@ -134,9 +134,10 @@ function picker(model: GraphModel, node: number, x: number, y: number): SVGGElem
 
 function line(model: GraphModel, seen: Visible, flow: Flow, route: Route, begun: Set<string>): SVGElement {
   const name = (id: number) => seen.rests.get(id)?.text ?? model.text(id, "name");
+  const id = (node: number) => (seen.rests.has(node) ? "rest" : model.id(node));
   const how: Record<string, string> = { write: " (in place)", order: " (order)" };
   const [path, fresh, head] = curve(route.points, begun);
-  return s("g", { class: `edge ${flow.kind}`, "data-edge": `${flow.source} ${flow.target}` },
+  return s("g", { class: `edge ${flow.kind}`, "data-edge": `${id(flow.source)} ${id(flow.target)}` },
     s("title", null, `${name(flow.source)} → ${name(flow.target)}${how[flow.kind] ?? ""}${flow.text && `\n${flow.text}`}`),
     s("path.line", { d: fresh }), s("path.reach", { d: path }), s("path.head", { d: head }));
 }

@@ -82,18 +82,27 @@ export function visible(model: GraphModel, isOpen: (node: number) => boolean, wa
     return [...rest(kids.slice(0, first), "before"), ...kids.slice(first, first + MOST_KIDS).map(boxed), ...rest(kids.slice(first + MOST_KIDS), "more")];
   };
   found.boxes = siblings(model.tops, -1);
-  found.flows = flowsOf(model, home, found.rests);
+  found.flows = flowsOf(model, found, home);
   labelOnce(model, found, widths, texts);
   return found;
 }
 
 /** The edges of the model between the boxes in sight; those between the same two are one. */
-function flowsOf(model: GraphModel, home: Int32Array, rests: Map<number, Rest>): Flow[] {
+function flowsOf(model: GraphModel, { open, rests }: Visible, home: Int32Array): Flow[] {
   const flows = new Map<string, Flow>();
+  // A closed call has edges of its own; a repeat, and neighbours left out, those of the calls in it.
+  const counts = (node: number, box: number): boolean => {
+    let above = node === box ? -1 : model.parent(node);
+    while (above >= 0 && above !== box && home[above] === box) {
+      if (model.kind(above) !== "repeat") return false;
+      above = model.parent(above);
+    }
+    return above !== box || model.kind(box) === "repeat";
+  };
   for (let number = 0; number < model.edges; number++) {
     const { source, target, kind, values } = model.edge(number);
     const [from, to] = [home[source], home[target]];
-    if (from === to || (rests.has(from) && rests.has(to))) continue;
+    if (from === to || open.has(target) || !counts(target, to) || (rests.has(from) && rests.has(to))) continue;
     const key = `${from}:${to}:${kind}`;
     let flow = flows.get(key);
     if (!flow) flows.set(key, (flow = { source: from, target: to, kind, lane: kind === "order" ? kind : "", minor: false, values: new Set(), label: null, text: "" }));

@@ -88,7 +88,7 @@ class DataEdges:
         self.run = structure.run
         self.boxes = boxes
         self.origins = ValueOrigins(structure, boxes)
-        self._memory = BoxMemory(self.run, boxes)
+        self.memory = BoxMemory(self.run, boxes)
         self._bundles: dict[tuple[str, str], Bundle] = {}
         self._loops: dict[tuple[str, str], Bundle] = {}
         # Results of outermost calls that nothing has taken since, with the calls.
@@ -102,11 +102,15 @@ class DataEdges:
             if kind == OP_EVENT and begins:
                 self._pass_op(row)
             elif kind == MODULE and begins and not self._saw_inside(row):
+                self.cross(row, self._values(row, IN))
                 self._take(row, self._values(row, IN))
             elif kind == MODULE and not begins:
                 self._leave(row)
                 if row in tops:
                     self._left.update(dict.fromkeys(self._values(row, OUT), row))
+
+    def cross(self, row: int, values: list[int]) -> None:
+        """Note what an event takes into the frames around it; only `BorderEdges` does."""
 
     def _saw_inside(self, row: int) -> bool:
         """Return whether calls or ops were recorded in a call; they then determine its inputs."""
@@ -118,6 +122,7 @@ class DataEdges:
 
     def _pass_op(self, row: int) -> None:
         taken, made = self._values(row, IN), self._values(row, OUT)
+        self.cross(row, taken)
         box = self.boxes.box(row)
         if box is None:
             found = self.origins.pass_on(row, taken)
@@ -125,8 +130,8 @@ class DataEdges:
             self._take(row, taken)
             found = (row,)
             self.origins.last = row
-            self._memory.write(box, row)
-            self._memory.give(box, row)
+            self.memory.write(box, row)
+            self.memory.give(box, row)
         self.origins.made_by.update(dict.fromkeys(made, found))
 
     def _leave(self, row: int) -> None:
@@ -140,12 +145,13 @@ class DataEdges:
             return
         if box in self.boxes.frames:
             self.origins.leave_frame(given)
+            self.memory.give(box, row)
             return
         went_in = set(taken)
         handed_on = [value for value in given if value in went_in]
         self._take(row, [v for v in handed_on if self.boxes.box(row) != self.origins.box_of(v)])
         self.origins.made_by.update(dict.fromkeys(given, (row,)))
-        self._memory.give(box, row)
+        self.memory.give(box, row)
         self.origins.last = row
 
     def _take(self, row: int, values: list[int]) -> None:
@@ -168,15 +174,20 @@ class DataEdges:
 
     def carried(self) -> list[Carried]:
         """Return what the edges of the forward pass carry, those that lead outside last."""
+        found = self.by_kind(self._bundles)
+        for (source, target), bundle in self._loops.items():
+            found.append(self.carries(source, target, NEXT, bundle))
+        return found + self._outputs()
+
+    def by_kind(self, bundles: dict[tuple[str, str], Bundle]) -> list[Carried]:
+        """Return what edges between some boxes carry, an edge for each kind."""
         found = []
-        for (source, target), bundle in self._bundles.items():
+        for (source, target), bundle in bundles.items():
             kinds: dict[str, Bundle] = {}
             for value, runs in bundle.items():
                 kinds.setdefault(self._kind(target, value), {})[value] = runs
             found += [self.carries(source, target, kind, kinds[kind]) for kind in kinds]
-        for (source, target), bundle in self._loops.items():
-            found.append(self.carries(source, target, NEXT, bundle))
-        return found + self._outputs()
+        return found
 
     def carries(self, source: str, target: str, kind: str, values: Bundle) -> Carried:
         """Return what an edge carries, with dtype and shape of each value."""
@@ -184,7 +195,7 @@ class DataEdges:
         return Carried(source, target, kind, values, texts)
 
     def _kind(self, target: str, value: int) -> str:
-        return ORDER if value in self.origins.assumed else self._memory.kind(target, value)
+        return ORDER if value in self.origins.assumed else self.memory.kind(target, value)
 
     def _outputs(self) -> list[Carried]:
         """Return what leads to results of outermost calls that nothing takes."""

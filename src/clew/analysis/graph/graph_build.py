@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from clew.analysis.fold import Folds
 from clew.analysis.graph.backward_edges import gradient_edges
+from clew.analysis.graph.border_edges import BorderEdges
 from clew.analysis.graph.boxes import (
     ALL_OPS,
     BETWEEN,
@@ -71,11 +72,14 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class FlowModel:
-    """A graph with what a page needs beside it: the rows of each node, what each edge carries."""
+    """A graph with what a page needs beside it: the rows of each node, what each edge carries, and
+    what each frame takes, for when it is closed.
+    """
 
     graph: Graph
     rows: dict[str, list[int]]
     carried: list[Carried]
+    borders: list[Carried]
 
 
 def build_flow(
@@ -86,12 +90,12 @@ def build_flow(
     `facts` saves collecting those of the same folds again.
     """
     boxes = _boxes(folds, options, GraphPart(rows))
-    flow = DataEdges(folds.structure, boxes)
+    flow = BorderEdges(folds.structure, boxes)
     carried = flow.carried()
     found = _rows(boxes)
     nodes = _filled(facts or NodeFacts(folds), boxes.nodes, found)
     graph = _graph(folds, boxes, nodes, [c.edge() for c in carried], flow)
-    return FlowModel(graph, found, carried)
+    return FlowModel(graph, found, carried, flow.borders())
 
 
 def build(

@@ -229,14 +229,20 @@ def readable(
     `folded` has folds of the run that tell sizes apart, and folds that do not.
     """
 
-    def count(depth: int) -> tuple[int, int]:
-        return count_boxes(folded[True], replace(options, depth=depth), roots)
-
     def at(depth: int, sizes: bool = True) -> tuple[Graph, Options]:
         chosen, folds = replace(options, depth=depth, sizes=sizes), folded[sizes]
         return build(folds.structure.run, chosen, roots, folds, said), chosen
 
-    return _readable(at, _deepest(count), options.fold)
+    return _readable(at, readable_depth(options, roots, folded[True]), options.fold)
+
+
+def readable_depth(options: Options, roots: list[int] | None, folds: Folds) -> int:
+    """Return the last depth that shows more than the one before, and not too many boxes."""
+
+    def count(depth: int) -> tuple[int, int]:
+        return count_boxes(folds, replace(options, depth=depth), roots)
+
+    return _deepest(count)
 
 
 def _outermost(run: Run, rows: list[int]) -> list[int]:

@@ -10,8 +10,9 @@ pass, one for each run of the repeats around it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from math import ceil
 from typing import Any
 
@@ -26,6 +27,7 @@ from clew.analysis.graph.node_facts import NodeFacts
 from clew.analysis.graph.part import forward_passes
 from clew.errors import ClewError
 from clew.events.columns import Ints
+from clew.events.vocabulary import MODULE
 from clew.plain_text import plain
 from clew.run.run import Run
 from clew.views.graph import words
@@ -33,7 +35,7 @@ from clew.views.graph.box_size import LABEL, box_size, title_size
 from clew.views.graph.colors import FAMILIES, STEPS, Painter
 from clew.views.graph.stylesheet import FONT, style_sheet
 from clew.views.graph.text_size import text_width
-from clew.views.graph.view import readable
+from clew.views.graph.view import readable, readable_depth
 
 KINDS = (CALL, OP, REPEAT, INPUT, OUTPUT)
 PAINTS = ("op", "io", "frame", *FAMILIES, *(f"q{step}" for step in range(STEPS)))
@@ -47,8 +49,8 @@ _COLORS = {
 # Forward passes of so many different structures are drawn.
 _MOST_PARTS = 8
 _MOST_NODES = 12_000
-# A pass with more events has no second model with views and copies.
-_MOST_FOR_VIEWS = 30_000
+# A pass with more events is split, and has no second model with views and copies.
+_LONG_PASS = 20_000
 _DEEPEST = 60
 _DIGITS = re.compile(r"\d+")
 
@@ -85,7 +87,12 @@ class PageGraph:
 
     def _groups(self) -> tuple[list[list[list[int]]], int]:
         """Return forward passes by structure, in order, and how many structures are left out."""
-        passes = [rows for rows in forward_passes(self._structure) if self._is_kept(rows)]
+        passes = [
+            part
+            for rows in forward_passes(self._structure)
+            for part in self._short(rows)
+            if self._is_kept(part)
+        ]
         if len(passes) < 2:
             return [passes] if passes else [], 0
         # Batches of several sizes go through the same calls.
@@ -96,18 +103,26 @@ class PageGraph:
         groups = list(found.values())
         return groups[:_MOST_PARTS], max(0, len(groups) - _MOST_PARTS)
 
+    def _short(self, rows: list[int]) -> Iterator[list[int]]:
+        """Split a very long pass, such as a loop that calls a model, after each outermost call."""
+        sizes, kind = self._structure.kids.sizes, self._structure.kind
+        calls = [at for at, row in enumerate(rows) if kind[row] == MODULE]
+        cuts = calls[:-1] if int(sizes[rows].sum()) > _LONG_PASS else []
+        for start, end in pairwise([-1, *cuts, len(rows) - 1]):
+            yield rows[start + 1 : end + 1]
+
     def _is_kept(self, rows: list[int]) -> bool:
         return bool((self._new_row[rows] >= 0).any())
 
     def _part(self, passes: list[list[int]], packer: Any, prefix: str) -> dict[str, Any]:
         """Pack the model of passes that have the same structure, and the rows of each."""
         first = passes[0]
-        _, chosen = readable(Options(), first, self._folds)
         spans = [self._span(rows) for rows in passes]
+        chosen = self._chosen(first, len(spans[0]))
         folds = self._folds[chosen.sizes]
         heads: list[dict[str, Any]] = []
         for ops in ("major", "all"):
-            if ops == "all" and len(spans[0]) > _MOST_FOR_VIEWS:
+            if ops == "all" and len(spans[0]) > _LONG_PASS:
                 break
             options = self._fitting(replace(chosen, ops=ops), first, folds)
             model = build_flow(options, first, folds, self._facts)
@@ -116,6 +131,14 @@ class PageGraph:
             packed = _PackedModel(model, self._texts, chosen.depth or 0)
             heads.append(packed.pack(packer, f"{prefix}{ops}.", self._pass_rows(model, spans)))
         return {"title": plain(model.graph.title), "passes": len(passes), "models": heads}
+
+    def _chosen(self, rows: list[int], events: int) -> Options:
+        """Return the options with which `t.graph()` draws some rows; of very many, without edges
+        having been drawn to see how many boxes there are.
+        """
+        if events > _LONG_PASS:
+            return Options(readable_depth(Options(), rows, self._folds[True]))
+        return readable(Options(), rows, self._folds)[1]
 
     def _fitting(self, options: Options, rows: list[int], folds: Folds) -> Options:
         """Return the options for the deepest model that is not too large for a page."""
@@ -199,7 +222,9 @@ class _PackedModel:
 
     def _edge_columns(self) -> dict[str, list[int]]:
         entries: dict[tuple[int, str], int] = {}
+        # Those of a closed frame have the frame as their target.
         drawn = [carried for carried in self._model.carried if carried.kind != NEXT]
+        drawn += self._model.borders
         carries = [
             [entries.setdefault((v, carried.texts[v]), len(entries)) for v in _one_run(carried)]
             for carried in drawn
