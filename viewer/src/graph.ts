@@ -146,10 +146,12 @@ export class Graph {
     const { model, seen, picture } = this;
     if (!model || !seen || !picture) return;
     const color = this.colors.value || "class";
+    const focused = this.canvas.group.contains(document.activeElement);
     this.drawn = draw(this.canvas.group, model, seen, picture, { color, bad: (node) => this.badOf(node) });
     this.canvas.take(picture, seen.nodes.map((node) => [seen.open.has(node) ? "frame" : `call ${model.paint(node, color)}`, picture.boxes.get(node)!]));
     this.paintLegend(color);
     this.highlight();
+    if (focused) (this.drawn.boxes.get(this.selected) ?? this.canvas.element).focus({ preventScroll: true });
   }
 
   private badOf(node: number): string {
