@@ -88,7 +88,7 @@ class Painter:
         if by != "class":
             found = [self._number(node) for node in nodes if frames or not node.children]
             numbers = [n for n in found if n is not None]
-            if not numbers and by.startswith("stats."):
+            if by.startswith("stats.") and not any(node.stats for node in nodes):
                 raise ClewError(
                     f"color={by!r} needs statistics, which this trace does not hold; record them "
                     "with clew.trace(values='stats')"
