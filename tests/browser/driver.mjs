@@ -48,6 +48,17 @@ const commands = {
   press: ({ key }) => page.keyboard.press(key),
   type: ({ text }) => page.keyboard.type(text),
   wheel: async ({ selector, x = 0, y = 0 }) => { await page.hover(selector); await page.mouse.wheel(x, y); },
+  /** Press the button at the first of some places, go along the others, let it go at the last. */
+  async drag({ points }) {
+    await page.mouse.move(...points[0]);
+    await page.mouse.down();
+    for (const point of points.slice(1)) await page.mouse.move(...point);
+    await page.mouse.up();
+  },
+  async download({ selector }) {
+    const [file] = await Promise.all([page.waitForEvent("download"), page.click(selector)]);
+    return [file.suggestedFilename(), await file.path()];
+  },
   resize: ({ width, height }) => page.setViewportSize({ width, height }),
   screenshot: async ({ path }) => { await page.screenshot({ path }); },
   heard: () => ({ problems, requests }),

@@ -97,6 +97,15 @@ class Page:
     def wheel(self, selector: str, y: int) -> None:
         self._ask("wheel", selector=selector, y=y)
 
+    def drag(self, *points: tuple[float, float]) -> None:
+        """Press the mouse at the first place, move it along the others, let it go."""
+        self._ask("drag", points=points)
+
+    def download(self, selector: str) -> tuple[str, Path]:
+        """The name and place of the file that a click saves."""
+        name, path = self._ask("download", selector=selector)
+        return str(name), Path(path)
+
     def text(self, selector: str) -> str:
         """The text of the first element there is, empty if there is none."""
         code = f"document.querySelector({json.dumps(selector)})?.textContent ?? ''"

@@ -1,5 +1,7 @@
 // The plain data of a page, as `clew/views/html/report.py` and `diff_page.py` write it.
 
+import type { GraphHead } from "./graph_model.ts";
+
 export interface Head {
   format: number;
   traces: TraceHead[];
@@ -30,6 +32,8 @@ export interface TraceHead {
   origins: { kind: string; severity: string; what: string; hint: string; row: number }[];
   gaps: { total: number; first: [what: string, where: string, why: string, remedy: string][] };
   left_out: string[];
+  /** What `t.graph()` draws. */
+  graph: GraphHead;
 }
 
 /** What to know first, as `t.findings` lists it; the row is -1 where there is none to go to. */

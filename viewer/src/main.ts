@@ -26,7 +26,7 @@ async function main(): Promise<void> {
     if (payload.head.format !== 1) throw new Error(`format ${payload.head.format} is not known to this viewer`);
     const traces = payload.head.traces.map((head, i) => new Trace(head, payload, `${i}.`));
     let values: Promise<Payload> | null = null;
-    open(app, new View(traces[0]), () => (values ??= readPayload("clew-values")));
+    open(app, payload, new View(traces[0]), () => (values ??= readPayload("clew-values")));
     document.documentElement.dataset.ready = String(round(performance.now()));
   } catch (error) {
     replace(app, h("div.broken", { role: "alert" }, h("h1", null, "This report cannot be opened"),
@@ -36,9 +36,9 @@ async function main(): Promise<void> {
   }
 }
 
-function open(app: HTMLElement, view: View, values: () => Promise<Payload>): void {
+function open(app: HTMLElement, payload: Payload, view: View, values: () => Promise<Payload>): void {
   const tree = new Tree(view);
-  const graph = new Graph(view);
+  const graph = new Graph(view, payload);
   const code = new Code(view);
   const details = new Details(view, values);
   const timeline = new Timeline(view);

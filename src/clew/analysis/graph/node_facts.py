@@ -115,6 +115,8 @@ class NodeFacts:
             name: sum(s.get(name, 0) for s in (inside if name in ("nan", "inf") else results))
             for name in ("nan", "inf", "zeros", "count")
         }
+        elements = sum(s.get("count", 0) for s in inside)
+        stats["nan_share"] = stats["nan"] / elements if elements else 0.0
         for name, of in (("min", min), ("max", max), ("mean", _mean), ("std", max), ("norm", max)):
             known = [s[name] for s in results if s.get(name) is not None]
             if known:

@@ -78,16 +78,17 @@ SCALE = tuple(
 class Painter:
     """Gives each node the CSS class of its colour."""
 
-    def __init__(self, nodes: tuple[Node, ...], by: str) -> None:
+    def __init__(self, nodes: tuple[Node, ...], by: str, frames: bool = False) -> None:
+        """Take the nodes that make the scale: those without children, or also `frames`."""
         if by not in COLORS:
             known = ", ".join(map(repr, COLORS))
             raise ClewError(f"color={by!r} is not one of {known}")
         self.by = by
         self._low = self._high = 0.0
         if by != "class":
-            found = [self._number(node) for node in nodes if not node.children]
+            found = [self._number(node) for node in nodes if frames or not node.children]
             numbers = [n for n in found if n is not None]
-            if not numbers and by.startswith("stats."):
+            if by.startswith("stats.") and not any(node.stats for node in nodes):
                 raise ClewError(
                     f"color={by!r} needs statistics, which this trace does not hold; record them "
                     "with clew.trace(values='stats')"
@@ -109,7 +110,9 @@ class Painter:
         if node.kind in (INPUT, OUTPUT):
             return None
         if self.by.startswith("stats."):
-            return None if node.stats is None else node.stats.get(self.by.removeprefix("stats."))
+            number = (node.stats or {}).get(self.by.removeprefix("stats."))
+            # The mean of numbers with a NaN among them is no place on a scale.
+            return number if number is not None and math.isfinite(number) else None
         return {
             "time": node.seconds,
             "params": float(node.parameters) if node.kind == CALL else None,
@@ -120,7 +123,7 @@ class Painter:
     def _step(self, number: float) -> int:
         """Return the step of a number on the scale: logarithmic if all are positive."""
         low, high = self._low, self._high
-        if self.by in ("stats.nan", "stats.inf"):
+        if self.by in ("stats.nan", "stats.inf", "stats.nan_share"):
             return 0 if not number else max(1, round((STEPS - 1) * number / high))
         if low >= 0 and high > 0:
             if number <= 0:

@@ -90,6 +90,11 @@ class PageTables:
         """Return the numbers, in the run, of the values in the report."""
         return self._numbers
 
+    @property
+    def new_row(self) -> Ints:
+        """Return the row in the report of each event, -1 for those left out, and -1 at the end."""
+        return self._new_row
+
     def row_of(self, row: int) -> int:
         """Return the row of an event in the report, -1 if it was left out."""
         return int(self._new_row[row])

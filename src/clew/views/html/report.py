@@ -26,6 +26,7 @@ from clew.store.write.place import place_file
 from clew.views.file_kinds import KINDS
 from clew.views.html import EVENTS, page_findings
 from clew.views.html.page_frame import page_text
+from clew.views.html.page_graph import PageGraph
 from clew.views.html.page_tables import PageTables
 from clew.views.html.payload import Packer
 from clew.views.html.previews import Previews
@@ -122,6 +123,7 @@ def _trace(
         "origins": page_findings.origin_list(search.found, tables.row_of),
         "gaps": page_findings.gaps(run.coverage),
         "left_out": left_out,
+        "graph": PageGraph(run, tables.new_row).pack(main, prefix),
     }
     previews.pack(values, prefix)
     return head, len(rows), left_out
