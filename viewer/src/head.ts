@@ -1,5 +1,7 @@
 // The plain data of a page, as `clew/views/html/report.py` and `diff_page.py` write it.
 
+import type { GradientsHead, LayersHead, MemoryHead } from "./chart_heads.ts";
+
 export interface Head {
   format: number;
   traces: TraceHead[];
@@ -30,6 +32,10 @@ export interface TraceHead {
   origins: { kind: string; severity: string; what: string; hint: string; row: number }[];
   gaps: { total: number; first: [what: string, where: string, why: string, remedy: string][] };
   left_out: string[];
+  /** What the charts of the lower pane are of; not in the page of a comparison. */
+  layers?: LayersHead;
+  memory?: MemoryHead;
+  gradients?: GradientsHead;
 }
 
 /** What to know first, as `t.findings` lists it; the row is -1 where there is none to go to. */

@@ -62,6 +62,21 @@ def update_size(facts: TrainingFacts, limits: Thresholds) -> HealthRule:
     return judged(UPDATES, found, _THRESHOLDS)
 
 
+def update_norms(facts: TrainingFacts, norm: Any) -> dict[tuple[int, int, int], float]:
+    """Return the norms of recorded updates by rank, step and name, given those of all values.
+
+    They are those captured as `:update`, else those of optimizers that add a multiple of one
+    tensor, such as SGD.
+    """
+    found = _added(facts)
+    table = facts.updates
+    norms = norm[table.value]
+    for at in np.flatnonzero(np.isfinite(norms)).tolist():
+        key = int(table.rank[at]), int(table.step[at]), int(table.name[at])
+        found[key] = float(norms[at])
+    return found
+
+
 def _began_small(facts: TrainingFacts) -> Any:
     """Return which parameters were near zero when they were first seen.
 

@@ -26,6 +26,9 @@ from clew.store.write.place import place_file
 from clew.views.file_kinds import KINDS
 from clew.views.html import EVENTS, page_findings
 from clew.views.html.page_frame import page_text
+from clew.views.html.page_gradients import pack_gradients
+from clew.views.html.page_layers import pack_layers
+from clew.views.html.page_memory import pack_memory
 from clew.views.html.page_tables import PageTables
 from clew.views.html.payload import Packer
 from clew.views.html.previews import Previews
@@ -112,6 +115,8 @@ def _trace(
     previews = Previews()
     tables = PageTables(run, rows, search.marks(), previews, redact)
     left_out = _left_out(run, rows, previews, events)
+    new_row = np.full(len(run), -1, dtype=np.int64)
+    new_row[rows] = np.arange(len(rows))
     head = {
         **tables.pack(main, prefix),
         "name": side.name,
@@ -122,6 +127,9 @@ def _trace(
         "origins": page_findings.origin_list(search.found, tables.row_of),
         "gaps": page_findings.gaps(run.coverage),
         "left_out": left_out,
+        "layers": pack_layers(run, new_row, main, prefix),
+        "memory": pack_memory(run, new_row, main, prefix),
+        "gradients": pack_gradients(run, new_row, main, prefix),
     }
     previews.pack(values, prefix)
     return head, len(rows), left_out
