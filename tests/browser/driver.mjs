@@ -48,6 +48,13 @@ const commands = {
   press: ({ key }) => page.keyboard.press(key),
   type: ({ text }) => page.keyboard.type(text),
   wheel: async ({ selector, x = 0, y = 0 }) => { await page.hover(selector); await page.mouse.wheel(x, y); },
+  async drag({ selector, start, end }) {
+    const { x, y } = await page.locator(selector).first().boundingBox();
+    await page.mouse.move(x + start[0], y + start[1]);
+    await page.mouse.down();
+    await page.mouse.move(x + end[0], y + end[1], { steps: 8 });
+    await page.mouse.up();
+  },
   resize: ({ width, height }) => page.setViewportSize({ width, height }),
   screenshot: async ({ path }) => { await page.screenshot({ path }); },
   heard: () => ({ problems, requests }),

@@ -97,6 +97,10 @@ class Page:
     def wheel(self, selector: str, y: int) -> None:
         self._ask("wheel", selector=selector, y=y)
 
+    def drag(self, selector: str, start: tuple[int, int], end: tuple[int, int]) -> None:
+        """Press at a point of an element, move to another, let go."""
+        self._ask("drag", selector=selector, start=start, end=end)
+
     def text(self, selector: str) -> str:
         """The text of the first element there is, empty if there is none."""
         code = f"document.querySelector({json.dumps(selector)})?.textContent ?? ''"

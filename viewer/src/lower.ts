@@ -104,8 +104,9 @@ export class Lower {
 
   /** A chosen range has its totals beside the timeline. */
   private tellRange(): void {
-    this.side.hidden = !this.range.chosen;
-    if (!this.range.chosen) return;
+    // Not while it is dragged: the timeline would shrink under the pointer.
+    if (!this.range.moving) this.side.hidden = !this.range.chosen;
+    if (this.side.hidden) return;
     if (!this.beside) {
       this.beside = new Totals(this.view, this.range, () => this.shown === "timeline" && !this.side.hidden);
       this.side.append(h("div.bar", null, this.beside.tools), this.beside.element);

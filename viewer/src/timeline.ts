@@ -280,7 +280,9 @@ export class Timeline {
     on(canvas, "pointerup", (event) => {
       const { drag } = this;
       this.drag = null;
+      const { chosen } = this.range;
       if (drag && !drag.moved) this.clicked(event);
+      else if (drag?.what === "range" && chosen) this.range.choose(chosen.from, chosen.to);
     });
     on(canvas, "dblclick", (event) => {
       if (this.hit(...this.surface.at(event)) !== null) this.toSelection();
@@ -311,7 +313,7 @@ export class Timeline {
     if (!drag.moved) return;
     const strip = this.surface.width / (tracks.last - tracks.first);
     const onStrip = tracks.first + x / strip;
-    if (drag.what === "range") this.range.choose(drag.at, drag.from + x / pen.scale);
+    if (drag.what === "range") this.range.choose(drag.at, drag.from + x / pen.scale, true);
     else if (drag.what === "strip") this.show(min(drag.at, onStrip), max(drag.at, onStrip));
     else if (drag.what === "left") this.show(min(onStrip, drag.to), drag.to);
     else if (drag.what === "right") this.show(drag.from, max(onStrip, drag.from));
