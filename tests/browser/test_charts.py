@@ -65,7 +65,7 @@ def is_grey(colour: tuple[int, ...]) -> bool:
     return max(colour) - min(colour) < 40
 
 
-def tips(page: Page, canvas: str) -> set[str]:
+def tips(page: Page, canvas: str, apart: int = 3) -> set[str]:
     """All figures that moving over a canvas shows."""
     found = page.evaluate(
         f"""(() => {{
@@ -73,7 +73,7 @@ def tips(page: Page, canvas: str) -> set[str]:
         const tip = canvas.closest('.surface').querySelector('.tip');
         const box = canvas.getBoundingClientRect();
         const seen = new Set();
-        for (let y = 6; y < box.height; y += 8) for (let x = 1; x < box.width; x += 3) {{
+        for (let y = 6; y < box.height; y += 8) for (let x = 1; x < box.width; x += {apart}) {{
           const at = {{ clientX: box.left + x, clientY: box.top + y }};
           canvas.dispatchEvent(new PointerEvent('pointermove', at));
           if (!tip.hidden) seen.add([...tip.children].map(e => e.textContent).join(' | '));
@@ -130,7 +130,7 @@ def test_layers_by_steps_have_the_figures_of_the_calls(
     # Every cell is there, for the mouse too.
     page.evaluate("document.querySelector('.lower .bar button[title^=Taller]').click()")
     page.until("document.getElementById('layers').clientHeight > 400")
-    shown = tips(page, "layers")
+    shown = tips(page, "layers", 40)
     for path in modules[1:]:
         assert any(tip.startswith(f"{path} ") and "step 0" in tip for tip in shown), path
     # Larger numbers are lighter.
@@ -223,9 +223,15 @@ def test_memory_shows_the_peak_and_the_largest(page: Page, run: clew.Trace, trai
     page.click(".lower .peak")
     where = page.evaluate("new URLSearchParams(location.hash.slice(1)).get('at')")
     assert where == peak.event.address
-    focus(page, "memory")
     # Every event has a point; go along to the peak.
-    page.press(*["ArrowRight"] * (peak.event.row + 1))
+    page.evaluate(
+        f"""(() => {{
+        const canvas = document.getElementById('memory');
+        canvas.focus();
+        for (let i = 0; i <= {peak.event.row}; i++)
+          canvas.dispatchEvent(new KeyboardEvent('keydown', {{ key: 'ArrowRight' }}));
+    }})()"""
+    )
     sizes = page.texts(f"{TIP} table td:first-child")
     assert 0 < len(sizes) <= 10
     for group in peak.kinds:

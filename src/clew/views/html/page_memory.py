@@ -16,6 +16,7 @@ from clew.analysis.memory.memory_kinds import KINDS
 from clew.analysis.memory.memory_lines import event_place, growth_text
 from clew.analysis.memory.memory_model import DeviceMemory
 from clew.events.columns import Ints
+from clew.events.vocabulary import COMPOSITE
 from clew.run.run import Run
 from clew.views.html.payload import Packer
 from clew.views.text.style import meta_text
@@ -33,6 +34,7 @@ def pack_memory(run: Run, new_row: Ints, packer: Packer, prefix: str) -> dict[st
     """
     search = memory_search(run)
     answer = answered(search)
+    new_row = _for_composites(run, new_row)
     shown = answer.devices[:_MOST_DEVICES]
     points = max(_POINTS // max(len(shown), 1), _FEWEST)
     curves = [
@@ -52,6 +54,13 @@ def pack_memory(run: Run, new_row: Ints, packer: Packer, prefix: str) -> dict[st
         "storages": [_storage(search, number, new_row) for number in listed.tolist()],
         "notes": list(answer.notes),
     }
+
+
+def _for_composites(run: Run, new_row: Ints) -> Ints:
+    """Return the rows with those of composites, which no page holds, at the op that follows."""
+    rows = np.arange(len(run))
+    after = np.where(run.columns.kind == COMPOSITE, len(run) - 1, rows)
+    return new_row[np.minimum.accumulate(after[::-1])[::-1]]
 
 
 def _device(one: DeviceMemory, new_row: Ints) -> dict[str, Any]:
@@ -92,7 +101,7 @@ def _pack_made(search: MemorySearch, new_row: Ints, packer: Packer, name: str) -
     lives = search.lives
     made = lives.made >= 0
     row = new_row[lives.made[made]]
-    count = int((new_row >= 0).sum())
+    count = int(new_row.max(initial=-1)) + 1
     packer.add(name, np.bincount(row[row >= 0], lives.size[made][row >= 0], count).astype(np.int64))
 
 
