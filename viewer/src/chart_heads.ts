@@ -16,7 +16,9 @@ export interface MemoryHead {
   devices: DeviceHead[];
   /** How many of the largest storages each moment lists. */
   largest: number;
-  storages: [text: string, look: string, bytes: number, row: number][];
+  /** What storages are, and the tensors on them. */
+  texts: string[];
+  looks: string[];
   notes: string[];
 }
 

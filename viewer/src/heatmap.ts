@@ -89,10 +89,14 @@ export class HeatMap extends Chart {
       values.push(value);
     }
     values.sort((a, b) => a - b);
-    // A few that are far from all others do not take the colours from them.
+    const last = values.length - 1;
     const aside = floor(values.length * 0.02);
-    [this.least, this.low, this.high, this.most] = [0, aside, values.length - 1 - aside, values.length - 1].map((at) => values[at] ?? NaN);
-    if (!isLog) [this.least, this.low, this.high] = [0, 0, this.most];
+    [this.least, this.low, this.high, this.most] = [0, aside, last - aside, last].map((at) => values[at] ?? NaN);
+    // A few that are far from all others do not take the colours from them.
+    const near = log10(this.high / this.low) + 0.5;
+    if (!isLog) this.least = this.low = 0;
+    else if (log10(this.low / this.least) < near) this.low = this.least;
+    if (!isLog || log10(this.most / this.high) < near) this.high = this.most;
     this.cursor = [min(this.cursor[0], this.rows.length - 1), min(this.cursor[1], columns.length - 1)];
     this.describeScale();
     this.surface.draw();

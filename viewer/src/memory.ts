@@ -247,8 +247,8 @@ export class MemoryChart extends Chart {
     for (let i = 0; i < head.largest; i++) {
       const storage = this.column("largest")[at * head.largest + i] - 1;
       if (storage < 0) break;
-      const [text, look, size] = head.storages[storage];
-      rows.push(h("tr", null, h("td", null, bytes(size)), h("td", null, text), h("td.shape", null, look), h("td.dim", null, head.kinds[this.column("largest_kind")[at * head.largest + i]])));
+      const of = (name: string) => this.column(`storage_${name}`)[storage];
+      rows.push(h("tr", null, h("td", null, bytes(of("bytes"))), h("td", null, head.texts[of("text")]), h("td.shape", null, head.looks[of("look")]), h("td.dim", null, head.kinds[this.column("largest_kind")[at * head.largest + i]])));
     }
     const event = this.column("event")[at] - 1;
     const after = event >= 0 ? `, after ${this.view.trace.label(event)}` : "";

@@ -122,6 +122,7 @@ export class Timeline {
     const span = min(to - from, whole);
     pen.from = max(tracks.first, min(from, tracks.last - span));
     pen.to = pen.from + span;
+    this.surface.hideTip();
     this.surface.draw();
   }
 
@@ -161,7 +162,7 @@ export class Timeline {
 
   /** Where the bar of a row is in the content, -1 where its track is closed. */
   private topOf(row: number): number {
-    const { tracks, pen: _ } = this.ready();
+    const { tracks } = this.ready();
     const thread = tracks.threadOf(row);
     const lane = thread?.lanes[tracks.depth[row]];
     for (const { lanes } of this.placed) for (const one of lanes) if (one.lane === lane) return one.top;

@@ -13,6 +13,7 @@ from clew.analysis.memory.memory_answer import MemorySearch
 from clew.analysis.memory.memory_kinds import KINDS
 from clew.events.columns import Ints
 from clew.events.op_names import bare_op
+from clew.run.run import Run
 
 # How many of the largest storages are listed for each moment.
 LARGEST = 10
@@ -65,18 +66,29 @@ def _highest(alive: Ints, points: int) -> Ints:
     return np.array(found, dtype=np.int64)
 
 
-def storage_text(search: MemorySearch, storage: int) -> str:
-    """Write what a storage is: a parameter's path, whose gradient it is, the op that made it."""
+def storage_texts(search: MemorySearch, storages: Ints) -> tuple[Ints, list[str]]:
+    """Say what storages are: a parameter's path, whose gradient it is, the op that made it.
+
+    Return for each the number of its text, and the texts.
+    """
     lives, run = search.lives, search.run
+    c = run.columns
+    name, made, leaf = lives.name[storages], lives.made[storages], search.kinds.leaf[storages]
+    of_leaf = np.where((name < 0) & (leaf >= 0), c.value_name[leaf], -1)
+    by_op = (name < 0) & (of_leaf < 0) & (made >= 0)
+    op = np.where(by_op, run.names.names.codes[made], -1)
+    module = np.where(by_op, run.derived.module[made], -1)
+    kinds, codes = np.unique(np.stack([name, of_leaf, op, module]), axis=1, return_inverse=True)
+    return codes.reshape(-1), [_storage_text(run, *kind) for kind in kinds.T.tolist()]
+
+
+def _storage_text(run: Run, name: int, of_leaf: int, op: int, module: int) -> str:
     names = run.columns.value_names
-    name, leaf = int(lives.name[storage]), int(search.kinds.leaf[storage])
     if name >= 0:
         return names[name]
-    of_leaf = int(run.columns.value_name[leaf]) if leaf >= 0 else -1
     if of_leaf >= 0:
         return f"gradient of {names[of_leaf]}"
-    made = int(lives.made[storage])
-    if made < 0:
+    if op < 0:
         return "from outside"
-    module = run.module_path(made)
-    return f"{bare_op(run.name(made))}{f' in {module}' if module else ''}"
+    path = run.derived.paths[module] if module >= 0 else ""
+    return f"{bare_op(run.names.names.texts[op])}{f' in {path}' if path else ''}"

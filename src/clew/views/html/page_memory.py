@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from clew.analysis.memory.memory_answer import MemorySearch, answered, memory_search
-from clew.analysis.memory.memory_curve import LARGEST, MemoryCurve, memory_curve, storage_text
+from clew.analysis.memory.memory_curve import LARGEST, MemoryCurve, memory_curve, storage_texts
 from clew.analysis.memory.memory_kinds import KINDS
 from clew.analysis.memory.memory_lines import event_place, growth_text
 from clew.analysis.memory.memory_model import DeviceMemory
@@ -51,7 +51,7 @@ def pack_memory(run: Run, new_row: Ints, packer: Packer, prefix: str) -> dict[st
             for one, count in zip(shown, counts, strict=True)
         ],
         "largest": LARGEST,
-        "storages": [_storage(search, number, new_row) for number in listed.tolist()],
+        **_pack_storages(search, listed, new_row, packer, f"{prefix}memory.storage_"),
         "notes": list(answer.notes),
     }
 
@@ -105,9 +105,16 @@ def _pack_made(search: MemorySearch, new_row: Ints, packer: Packer, name: str) -
     packer.add(name, np.bincount(row[row >= 0], lives.size[made][row >= 0], count).astype(np.int64))
 
 
-def _storage(search: MemorySearch, number: int, new_row: Ints) -> list[Any]:
-    """Return what a storage is, the tensor first seen on it, its bytes, the event that made it."""
+def _pack_storages(
+    search: MemorySearch, storages: Ints, new_row: Ints, packer: Packer, prefix: str
+) -> dict[str, list[str]]:
+    """Pack what storages are, the tensors first seen on them, their bytes, who made them."""
     lives, c = search.lives, search.run.columns
-    look = meta_text(c.metas[int(c.meta[lives.first[number]])])
-    made = int(new_row[lives.made[number]]) if lives.made[number] >= 0 else -1
-    return [storage_text(search, number), look, int(lives.size[number]), made]
+    codes, texts = storage_texts(search, storages)
+    metas, looks = np.unique(c.meta[lives.first[storages]], return_inverse=True)
+    made = lives.made[storages]
+    packer.add(prefix + "text", codes)
+    packer.add(prefix + "look", looks)
+    packer.add(prefix + "bytes", lives.size[storages])
+    packer.add(prefix + "event", np.where(made >= 0, new_row[made] + 1, 0))
+    return {"texts": texts, "looks": [meta_text(c.metas[number]) for number in metas.tolist()]}
