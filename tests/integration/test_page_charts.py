@@ -114,12 +114,15 @@ def test_long_runs_have_several_steps_in_a_column(tmp_path: Path) -> None:
         for _ in range(900):
             layer(torch.ones(1))
             t.step()
-    head = opened(t, tmp_path).trace["layers"]
-    assert len(head["columns"]) == 400
+    page = opened(t, tmp_path)
+    head = page.trace["layers"]
+    assert len(head["columns"]) == 300
     assert head["columns"][0][0] == 0
     assert head["columns"][-1][1] == 899
     ends = [last for _, last in head["columns"][:-1]]
     assert ends == [first - 1 for first, _ in head["columns"][1:]]
+    spent = [call.duration or 0.0 for call in t.modules][:3]
+    assert page.column("0.layers.time")[0] == pytest.approx(sum(spent) / 3 * 1e9, rel=1e-5)
 
 
 def test_memory_of_every_moment_is_what_the_analysis_says(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ export class HeatMap extends Chart {
 
   private get cell(): number {
     const { columns } = this.head;
-    return max(4, min(64, (this.surface.width - this.labels - 10) / columns.length));
+    return max(2, min(64, (this.surface.width - this.labels - 10) / columns.length));
   }
 
   protected override paint(pen: Pen): void {
@@ -353,7 +353,7 @@ export class HeatMap extends Chart {
     } else {
       lines.push("statistics not taken");
     }
-    lines.push(`time ${spent(of("time"))}`);
+    lines.push(`time ${spent(of("time"))}${first === last ? "" : " in a step"}`);
     if (!of("event")) lines.push("the call itself was left out of this page");
     return lines;
   }

@@ -11,8 +11,9 @@ const KEYS: [string, string][] = [
   ["*", "open one level more"],
   ["Enter", "open or close the selected node"],
   ["f", "graph: draw only the selected part"],
-  ["z  +  −", "timeline: zoom to the selection, in, out"],
-  ["1 … 5", "to the tree, graph, source, details, timeline"],
+  ["z  +  −  0", "timeline: zoom to the selection, in, out, all"],
+  ["r  Esc", "timeline: totals of what is in sight, of all"],
+  ["1 … 5", "to the tree, graph, source, details, charts"],
   ["d", "dark or light"],
   ["?", "this list"],
 ];

@@ -133,17 +133,21 @@ export class MemoryChart extends Chart {
   private steps(pen: Pen): void {
     const { surface } = this;
     const [step, time] = [this.column("step"), this.column("time")];
-    let drawn = -100;
+    let drawn = 0;
+    let line = -9;
     for (let at = this.first; at < this.end; at++) {
       if (at > this.first && step[at] === step[at - 1]) continue;
       const x = this.x(time[at]);
-      if (x - drawn < 4) continue;
+      if (x - line < 4) continue;
+      line = x;
       pen.fillStyle = surface.colour("line");
       pen.fillRect(x, TOP - 6, 1, surface.height - TOP - BOTTOM + 6);
       pen.fillStyle = surface.colour("dim");
-      if (x - drawn > 44 && x < surface.width - 44) {
-        pen.fillText(`step ${step[at]}`, x + 3, TOP / 2);
-        drawn = x;
+      const text = `step ${step[at]}`;
+      const wide = pen.measureText(text).width;
+      if (x > drawn && x < surface.width - wide) {
+        pen.fillText(text, x + 3, TOP / 2);
+        drawn = x + wide + 10;
       }
     }
   }

@@ -2,8 +2,8 @@
 
 Input: a run and the rows of its events in the report. Output: columns `layers.*` with an entry for
 each module, step and rank that ran, and a head with what the entries are of. Long runs have several
-steps in a column. Of several calls in an entry the largest figure counts, shares and times are of
-all of them.
+steps in a column. Of several calls in an entry the largest figure counts, shares are of all of
+them, and the time is that of a step.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ def pack_layers(run: Run, new_row: Ints, packer: Packer, prefix: str) -> dict[st
     keys = np.stack([run.rank[calls], path, column])[:, order]
     starts = np.flatnonzero(np.append(True, (np.diff(keys) != 0).any(axis=0))[: len(order)])
     calls = calls[order]
+    figures["step"] = run.step
     _pack_entries(figures, calls, starts, keys[:, starts], new_row, packer, f"{prefix}layers.")
     return {
         "paths": [modules[code][0] for code in codes.tolist()],
@@ -60,11 +61,11 @@ def pack_layers(run: Run, new_row: Ints, packer: Packer, prefix: str) -> dict[st
 def _columns(step: Ints) -> tuple[list[list[int]], Ints]:
     """Return first and last step of each column, and the column of each call."""
     steps, at = np.unique(step, return_inverse=True)
-    count = min(len(steps), _COLUMNS)
-    starts = np.arange(count) * len(steps) // max(count, 1)
+    each = -(-len(steps) // _COLUMNS)
+    starts = np.arange(0, len(steps), max(each, 1))
     ends = np.append(starts[1:], len(steps)) - 1
-    listed = np.stack([steps[starts], steps[ends]], axis=1).tolist() if count else []
-    return listed, np.searchsorted(starts, at, "right") - 1
+    listed = np.stack([steps[starts], steps[ends]], axis=1).tolist() if len(steps) else []
+    return listed, at // max(each, 1)
 
 
 def _modules(run: Run) -> tuple[list[tuple[str, str]], Ints]:
@@ -136,7 +137,10 @@ def _pack_entries(
     for name in ("nan", "inf", "zeros"):
         share = _joined(np.add, figures[name][calls], starts) / np.maximum(count, 1)
         packer.add(prefix + name, share)
-    packer.add(prefix + "time", _joined(np.add, figures["time"][calls], starts))
+    entry = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(calls))))
+    steps = np.unique(np.stack([entry, figures["step"][calls]]), axis=1)[0]
+    steps_of = np.maximum(np.bincount(steps, minlength=len(starts)), 1)
+    packer.add(prefix + "time", _joined(np.add, figures["time"][calls], starts) / steps_of)
 
 
 def _joined(join: np.ufunc, column: NDArray[Any], starts: Ints) -> NDArray[Any]:

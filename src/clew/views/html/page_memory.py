@@ -22,7 +22,7 @@ from clew.views.html.payload import Packer
 from clew.views.text.style import meta_text
 
 # Moments of all devices together, and the fewest of one.
-_POINTS = 1200
+_POINTS = 800
 _FEWEST = 100
 _MOST_DEVICES = 64
 
