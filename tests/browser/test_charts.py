@@ -281,6 +281,13 @@ def test_timeline_puts_the_backward_pass_under_its_modules(page: Page, training:
     # Bands: passes of one step in different colours, on one line.
     band = set(colours(page, "timeline", [(x, 60) for x in range(2, 1380)]))
     assert len(band) >= 4
+    # The strip of the whole run: its first fifth is of the first step, a click goes elsewhere.
+    page.drag("#timeline", (2, 8), (250, 8))
+    assert not any("step 1" in tip for tip in tips(page, "timeline"))
+    page.click("#timeline", position={"x": 1385, "y": 8})
+    assert not any("step 0" in tip for tip in tips(page, "timeline"))
+    focus(page, "timeline")
+    page.press("0")
     # From a bar of the backward pass to its first op.
     page.evaluate(
         """(() => {

@@ -239,7 +239,7 @@ export class Gradients extends Chart {
       pen.fillStyle = surface.colour("warn");
       return pen.fillRect(x, bottom - 4, room, 4);
     }
-    pen.fillStyle = surface.colour(/bias$/.test(this.head.names[at]) ? "h0" : "matmul");
+    pen.fillStyle = surface.colour(/bias$/.test(this.head.names[at]) ? "m0" : "matmul");
     const y = this.y(value);
     pen.fillRect(x, y, room, max(1, bottom - y));
   }

@@ -13,12 +13,6 @@ const LEFT = 66;
 const RIGHT = 12;
 const TOP = 18;
 const BOTTOM = 18;
-/** Colours by kind; what stays from step to step stands out. */
-const COLOURS: Record<string, string> = {
-  parameters: "h0", buffers: "h6", gradients: "h1", "optimizer state": "h2", inputs: "h5",
-  "saved for backward": "h3", "kept from earlier steps": "h4", temporary: "math",
-};
-
 export class MemoryChart extends Chart {
   private readonly head: MemoryHead;
   private readonly peakText = h("span.clip", null);
@@ -59,14 +53,10 @@ export class MemoryChart extends Chart {
     const { bytes: most, where, step, advice } = this.shown;
     this.peakText.textContent = `peak ${bytes(most)} in step ${step}, after ${where}`;
     this.peakText.title = this.peakText.textContent;
-    const keys = this.kinds.map((kind) => swatch(this.head.kinds[kind], "", `var(--${this.look(kind)})`));
+    const keys = this.kinds.map((kind) => swatch(this.head.kinds[kind], "", `var(--m${kind})`));
     const notes = [...advice, ...this.head.notes];
     replace(this.legend, keys, h("details", null, h("summary", null, advice.length ? "What would lower the peak" : "What is counted"), h("ul.popup", null, notes.map((note) => h("li", null, note)))));
     this.surface.draw();
-  }
-
-  private look(kind: number): string {
-    return COLOURS[this.head.kinds[kind]] ?? "other";
   }
 
   private bytesOf(at: number, kind: number): number {
@@ -174,7 +164,7 @@ export class MemoryChart extends Chart {
         pen.lineTo(xs[i], y);
         below[i] += this.bytesOf(this.first + i, kind);
       }
-      pen.fillStyle = surface.colour(this.look(kind));
+      pen.fillStyle = surface.colour(`m${kind}`);
       pen.fill();
     }
     pen.beginPath();

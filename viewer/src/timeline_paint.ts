@@ -15,8 +15,6 @@ export const LANE = 16;
 const HEADER = 18;
 const BAND = 14;
 
-const PHASES: Record<string, string> = { forward: "h0", backward: "h1", recompute: "h3", optimizer: "h2", data: "h6" };
-
 /** Where the parts of a track are, from the top of the content. */
 export interface Placed {
   track: Track;
@@ -96,7 +94,7 @@ export class TimelinePen {
     pen.font = "10.5px system-ui, sans-serif";
     if (placed.steps >= 0) this.bands(pen, placed.track.steps, placed.steps + shift, (band) => `step ${band.what}`, (band) => (band.what % 2 ? "line" : "hover"));
     const { phases } = this.trace.head;
-    this.bands(pen, placed.track.phases, placed.phases + shift, (band) => phases[band.what] ?? "", (band) => PHASES[phases[band.what]] ?? "h6");
+    this.bands(pen, placed.track.phases, placed.phases + shift, (band) => phases[band.what] ?? "", (band) => phases[band.what]);
     for (const { lane, top } of placed.lanes) if (top + shift > FIXED - LANE && top + shift < surface.height) this.lane(pen, lane, top + shift);
     pen.fillStyle = surface.colour("dim");
     for (const { name, top } of placed.threads) pen.fillText(name, 4, top + 6 + shift);
@@ -201,7 +199,7 @@ export class TimelinePen {
         const left = (band.from - tracks.first) * scale;
         const right = max(left + 0.5, (band.to - tracks.first) * scale);
         if (right - drawn < 0.4) continue;
-        pen.fillStyle = surface.colour(PHASES[phases[band.what]] ?? "h6");
+        pen.fillStyle = surface.colour(phases[band.what]);
         pen.fillRect(left, 1 + i * tall, right - left, max(1, tall - (shown.length > 1 ? 1 : 0)));
         drawn = right;
       }
