@@ -59,6 +59,13 @@ const commands = {
     const [file] = await Promise.all([page.waitForEvent("download"), page.click(selector)]);
     return [file.suggestedFilename(), await file.path()];
   },
+  async drag_in({ selector, start, end }) {
+    const { x, y } = await page.locator(selector).first().boundingBox();
+    await page.mouse.move(x + start[0], y + start[1]);
+    await page.mouse.down();
+    await page.mouse.move(x + end[0], y + end[1], { steps: 8 });
+    await page.mouse.up();
+  },
   resize: ({ width, height }) => page.setViewportSize({ width, height }),
   screenshot: async ({ path }) => { await page.screenshot({ path }); },
   heard: () => ({ problems, requests }),

@@ -106,6 +106,10 @@ class Page:
         name, path = self._ask("download", selector=selector)
         return str(name), Path(path)
 
+    def drag_in(self, selector: str, start: tuple[int, int], end: tuple[int, int]) -> None:
+        """Press at a point of an element, move to another, let go."""
+        self._ask("drag_in", selector=selector, start=start, end=end)
+
     def text(self, selector: str) -> str:
         """The text of the first element there is, empty if there is none."""
         code = f"document.querySelector({json.dumps(selector)})?.textContent ?? ''"

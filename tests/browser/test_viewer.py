@@ -98,7 +98,7 @@ def test_selecting_in_one_pane_moves_all_others(page: Page, training: Path) -> N
     page.press("5", "z")
     page.evaluate("location.hash = 'at=head%230'")
     page.until("document.querySelector('.details h3').textContent === 'head'")
-    page.click("#timeline", position={"x": 700, "y": 25})
+    page.click("#timeline", position={"x": 700, "y": 80})
     assert page.text(SELECTED) == "Net"
 
 

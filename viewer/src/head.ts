@@ -1,6 +1,7 @@
 // The plain data of a page, as `clew/views/html/report.py` and `diff_page.py` write it.
 
 import type { GraphHead } from "./graph_model.ts";
+import type { GradientsHead, LayersHead, MemoryHead } from "./chart_heads.ts";
 
 export interface Head {
   format: number;
@@ -34,6 +35,10 @@ export interface TraceHead {
   left_out: string[];
   /** What `t.graph()` draws. */
   graph: GraphHead;
+  /** What the charts of the lower pane are of; not in the page of a comparison. */
+  layers?: LayersHead;
+  memory?: MemoryHead;
+  gradients?: GradientsHead;
 }
 
 /** What to know first, as `t.findings` lists it; the row is -1 where there is none to go to. */

@@ -12,8 +12,9 @@ const KEYS: [string, string][] = [
   ["Enter", "open or close the selected node"],
   ["f  c  o  w", "graph: fit, collapse all, open one level more, whole page"],
   ["PgUp PgDn", "graph: the layer before and after, of a stack"],
-  ["z  +  −", "timeline: zoom to the selection, in, out"],
-  ["1 … 5", "to the tree, graph, source, details, timeline"],
+  ["z  +  −  0", "timeline: zoom to the selection, in, out, all"],
+  ["r  Esc", "timeline: totals of what is in sight, of all"],
+  ["1 … 5", "to the tree, graph, source, details, charts"],
   ["d", "dark or light"],
   ["?", "this list"],
 ];

@@ -9,13 +9,13 @@ import { count, short } from "./format.ts";
 import { Graph } from "./graph.ts";
 import { help } from "./help.ts";
 import { PageLink } from "./link.ts";
+import { Lower } from "./lower.ts";
 import { round } from "./maths.ts";
 import { type Payload, readPayload } from "./payload.ts";
 import { SearchBox, type Searched } from "./searchbox.ts";
 import { splitter } from "./splitter.ts";
 import { View } from "./state.ts";
 import { currentTheme, nextTheme } from "./theme.ts";
-import { Timeline } from "./timeline.ts";
 import { Trace } from "./trace.ts";
 import { Tree } from "./tree.ts";
 
@@ -41,21 +41,21 @@ function open(app: HTMLElement, payload: Payload, view: View, values: () => Prom
   const graph = new Graph(view, payload);
   const code = new Code(view);
   const details = new Details(view, values);
-  const timeline = new Timeline(view);
+  const lower = new Lower(view);
   const searchBox = new SearchBox(searched(view), (rows) => tree.mark(rows), () => tree.focus());
   const address = link(view, searchBox);
   const dialog = help();
   const theme = button(currentTheme() === "dark" ? "☀" : "☾", "Dark or light (d)", () => {
     theme.textContent = nextTheme() === "dark" ? "☀" : "☾";
-    timeline.recolour();
+    lower.recolour();
   });
   const centre = h("div.centre", null, graph.element, splitter("row", "--code"), code.element);
   const panes = h("main.panes", null, tree.element, splitter("column", "--left"), centre, splitter("column", "--right", -1), details.element);
   replace(app,
     h("header.top", null, h("h1", null, view.trace.name), h("span.summary", null, summary(view.trace)),
       searchBox.element, button("?", "Keys (?)", () => dialog.showModal()), theme),
-    address.problem, new Findings(view).element, panes, splitter("row", "--time", -1), timeline.element, dialog);
-  on(matchMedia("(prefers-color-scheme: dark)"), "change", () => timeline.recolour());
+    address.problem, new Findings(view).element, panes, splitter("row", "--time", -1), lower.element, dialog);
+  on(matchMedia("(prefers-color-scheme: dark)"), "change", () => lower.recolour());
   keys(view, searchBox, dialog, theme, tree);
   begin(view, address);
   tree.focus();
@@ -148,7 +148,7 @@ function keys(view: View, searchBox: SearchBox, dialog: HTMLDialogElement, theme
     2: () => document.getElementById("graph")!.focus(),
     3: () => document.getElementById("code")!.focus(),
     4: () => document.querySelector<HTMLElement>(".details .body")!.focus(),
-    5: () => document.getElementById("timeline")!.focus(),
+    5: () => document.querySelector<HTMLElement>(".lower .tabpanel:not([hidden]) [tabindex]")?.focus(),
   };
   on(document, "keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || dialog.open) return;

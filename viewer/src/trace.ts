@@ -91,6 +91,11 @@ export class Trace {
     [this.kidFirst, this.kidList] = this.children();
   }
 
+  /** A column of one of the charts. */
+  column(name: string): Column {
+    return this.c(name);
+  }
+
   private children(): [Int32Array, Int32Array] {
     const n = this.rows;
     const first = new Int32Array(n + 3);

@@ -27,6 +27,9 @@ from clew.views.file_kinds import KINDS
 from clew.views.html import EVENTS, page_findings
 from clew.views.html.page_frame import page_text
 from clew.views.html.page_graph import PageGraph
+from clew.views.html.page_gradients import pack_gradients
+from clew.views.html.page_layers import pack_layers
+from clew.views.html.page_memory import pack_memory
 from clew.views.html.page_tables import PageTables
 from clew.views.html.payload import Packer
 from clew.views.html.previews import Previews
@@ -124,6 +127,9 @@ def _trace(
         "gaps": page_findings.gaps(run.coverage),
         "left_out": left_out,
         "graph": PageGraph(run, tables.new_row).pack(main, prefix),
+        "layers": pack_layers(run, tables.new_row, main, prefix),
+        "memory": pack_memory(run, tables.new_row, main, prefix),
+        "gradients": pack_gradients(run, tables.new_row, main, prefix),
     }
     previews.pack(values, prefix)
     return head, len(rows), left_out
