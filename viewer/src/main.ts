@@ -26,14 +26,26 @@ async function main(): Promise<void> {
     if (payload.head.format !== 1) throw new Error(`format ${payload.head.format} is not known to this viewer`);
     const traces = payload.head.traces.map((head, i) => new Trace(head, payload, `${i}.`));
     let values: Promise<Payload> | null = null;
-    open(app, new View(traces[0]), () => (values ??= readPayload("clew-values")));
+    const later = document.getElementById("clew-later");
+    payload.pending = !!later;
+    const view = new View(traces[0]);
+    open(app, view, () => (values ??= readPayload("clew-values")));
     document.documentElement.dataset.ready = String(round(performance.now()));
+    if (later) await complete(view, payload);
   } catch (error) {
     replace(app, h("div.broken", { role: "alert" }, h("h1", null, "This report cannot be opened"),
       h("p", null, String(error instanceof Error ? error.message : error)),
       h("p", null, "Make it again with t.html(path) or `clew html run.clew`.")));
     throw error;
   }
+}
+
+/** Unpack what a long run has left for after the first picture, and show it. */
+async function complete(view: View, payload: Payload): Promise<void> {
+  await new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)));
+  payload.join(await readPayload("clew-later"));
+  view.tell("loaded");
+  document.documentElement.dataset.complete = String(round(performance.now()));
 }
 
 function open(app: HTMLElement, view: View, values: () => Promise<Payload>): void {

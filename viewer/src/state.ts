@@ -27,6 +27,11 @@ export class View {
     if (node === this.selected && value === this.value) return;
     this.selected = node;
     this.value = value;
+    this.tell(from);
+  }
+
+  /** Tell every pane that what it shows has changed; `loaded` says that more numbers are there. */
+  tell(from: string): void {
     for (const listener of this.listeners) listener(from);
   }
 

@@ -56,7 +56,6 @@ export class Trace {
   readonly params = new Map<string, number>();
   readonly ranks: number[];
   readonly steps: number[];
-  readonly hasStats: boolean;
   private readonly strings: string[];
   private readonly c: (name: string) => Column;
   private uses: { first: Int32Array; rows: Int32Array } | null = null;
@@ -81,13 +80,12 @@ export class Trace {
     this.nameOf = c("name");
     this.producerOf = c("producer");
     this.refs = c("refs");
-    this.hasStats = c("stat.count").length > 0;
     for (const [path, cls, params] of head.modules) {
       this.params.set(path, params);
       hue(cls);
     }
     this.ranks = distinct(this.rank);
-    this.steps = distinct(this.step.filter((_: number, row: number) => this.kindOf[row] < 2 || this.kind(row) !== "step") as Column);
+    this.steps = distinct(this.step, (row) => this.kindOf[row] < 2 || this.kind(row) !== "step");
     [this.kidFirst, this.kidList] = this.children();
   }
 
@@ -240,9 +238,14 @@ export class Trace {
     return this.c("grad")[value] > 0;
   }
 
+  /** Whether there are statistics; of a long run they come a moment after the rest. */
+  get hasStats(): boolean {
+    return this.c("stat.count").length > 0;
+  }
+
   stats(value: number): Stats | null {
     const at = this.c("stat")[value] - 1;
-    if (at < 0) return null;
+    if (at < 0 || !this.hasStats) return null;
     const of = (name: string) => this.c(`stat.${name}`)[at];
     return {
       min: of("min"), max: of("max"), mean: of("mean"), std: of("std"), norm: of("norm"),
@@ -415,8 +418,13 @@ export function lowerBound(sorted: ArrayLike<number>, wanted: number, key = (ite
   return low;
 }
 
-function distinct(column: Column): number[] {
+function distinct(column: Column, counts: (row: number) => boolean = () => true): number[] {
   const seen = new Set<number>();
-  for (let i = 0; i < column.length; i++) seen.add(column[i]);
+  let last = NaN;
+  for (let i = 0; i < column.length; i++) {
+    // Neighbours are mostly equal.
+    if (column[i] === last || !counts(i)) continue;
+    seen.add((last = column[i]));
+  }
   return [...seen].sort((a, b) => a - b);
 }

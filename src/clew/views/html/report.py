@@ -30,6 +30,9 @@ from clew.views.html.page_tables import PageTables
 from clew.views.html.payload import Packer
 from clew.views.html.previews import Previews
 
+# Statistics of more values than this are unpacked after the page has opened.
+_MOST_AT_ONCE = 100_000
+
 _PRIVATE = ("name", "argv", "cwd", "host", "user", "platform")
 
 
@@ -88,22 +91,30 @@ def report_page(
     """Return a page of one or more traces as text, its number of events, and what was left out."""
     if events < 1:
         raise ClewError(f"events={events}: a report holds at least one event")
-    main, values = Packer(), Packer()
+    main, later, values = Packer(), Packer(), Packer()
     heads, count, left_out = [], 0, []
     for number, side in enumerate(sides):
-        head, kept, lost = _trace(side, main, values, f"{number}.", events, redact)
+        head, kept, lost = _trace(side, (main, later, values), f"{number}.", events, redact)
         heads.append(head)
         count += kept
         left_out += lost
-    page = page_text(sides[0].name, main.text({"format": 1, "traces": heads}), values.text({}))
+    data = main.text({"format": 1, "traces": heads})
+    page = page_text(sides[0].name, data, values.text({}), later=later.text({}) if later else "")
     return page, count, left_out
 
 
 def _trace(
-    side: Side, main: Packer, values: Packer, prefix: str, events: int, redact: bool
+    side: Side,
+    packers: tuple[Packer, Packer, Packer],
+    prefix: str,
+    events: int,
+    redact: bool,
 ) -> tuple[dict[str, object], int, list[str]]:
-    """Pack the columns of one trace; return its head, its number of events, what was left out."""
-    run = side.run
+    """Pack the columns of one trace; return its head, its number of events, what was left out.
+
+    The packers are for what is shown first, for statistics of many values, and for pictures.
+    """
+    run, (main, later, values) = side.run, packers
     if not len(run):
         raise ClewError("nothing was recorded, so there is nothing to look at; see t.coverage")
     search = NonFiniteSearch(run)
@@ -113,7 +124,7 @@ def _trace(
     tables = PageTables(run, rows, search.marks(), previews, redact)
     left_out = _left_out(run, rows, previews, events)
     head = {
-        **tables.pack(main, prefix),
+        **tables.pack(main, prefix, later if tables.described > _MOST_AT_ONCE else main),
         "name": side.name,
         "environment": environment_facts(run, redact),
         "redacted": redact,
