@@ -179,6 +179,7 @@ export class Trace {
   /** What a row is called in a list: a module's name within its parent, a short op name. */
   label(row: number): string {
     if (this.isOp(row)) return shortOp(this.eventName(row));
+    if (this.kind(row) === "grad") return this.address(row).replace(/#\d+/, "");
     if (!this.isModule(row)) return this.kind(row) === "step" ? `step ${this.step[row]}` : this.eventName(row);
     const path = this.module(row) ?? "";
     const above = this.enclosing(this.parent(row));

@@ -1,10 +1,16 @@
 // A list of any length of which only the rows in sight are elements.
 
 import { h, on, perFrame } from "./dom.ts";
+import { fit } from "./fit.ts";
 import { ceil, floor, max, min } from "./maths.ts";
 
 // Browsers cut off elements taller than some ten million pixels.
 const TALLEST = 8_000_000;
+// On a small screen rows are for fingers.
+const SMALL = matchMedia("(max-width: 860px)");
+const FINGER = 40;
+// What may have less room than it needs.
+const CELLS = "div:not([hidden]) > :is(.name, .cls, .shape, .stat, .note, code)";
 
 export class VirtualList {
   readonly element: HTMLElement;
@@ -15,7 +21,7 @@ export class VirtualList {
   private first = 0;
 
   constructor(
-    readonly rowHeight: number,
+    private readonly least: number,
     private readonly make: () => HTMLElement,
     private readonly fill: (element: HTMLElement, index: number) => void,
     facts: Record<string, unknown>,
@@ -24,6 +30,11 @@ export class VirtualList {
     this.space.append(this.layer);
     on(this.element, "scroll", () => this.draw(), { passive: true });
     new ResizeObserver(perFrame(() => this.draw())).observe(this.element);
+    on(SMALL, "change", () => this.setLength(this.length));
+  }
+
+  get rowHeight(): number {
+    return SMALL.matches ? max(this.least, FINGER) : this.least;
   }
 
   setLength(length: number): void {
@@ -63,6 +74,7 @@ export class VirtualList {
         this.fill(this.pool[i], index);
       }
     }
+    fit(this.layer.querySelectorAll(CELLS));
   }
 
   /** The index of the row that an element inside the list belongs to. */
