@@ -33,7 +33,7 @@ const commands = {
     context.on("request", (request) => requests.push(request.url()));
     await page.goto(url);
   },
-  reload: () => page.reload(),
+  reload: () => { requests = []; return page.reload(); },
   evaluate: ({ code, frame }) => where(frame).evaluate(code),
   /** Wait until something is true. The page's own policy forbids the usual way, which is to poll inside it. */
   async until({ code, frame }) {
@@ -48,6 +48,9 @@ const commands = {
   press: ({ key }) => page.keyboard.press(key),
   type: ({ text }) => page.keyboard.type(text),
   wheel: async ({ selector, x = 0, y = 0 }) => { await page.hover(selector); await page.mouse.wheel(x, y); },
+  hover: ({ selector, options = {} }) => page.hover(selector, options),
+  media: ({ media }) => page.emulateMedia({ media }),
+  pdf: async ({ path }) => { await page.pdf({ path, format: "A4" }); },
   resize: ({ width, height }) => page.setViewportSize({ width, height }),
   screenshot: async ({ path }) => { await page.screenshot({ path }); },
   heard: () => ({ problems, requests }),

@@ -97,6 +97,21 @@ class Page:
     def wheel(self, selector: str, y: int) -> None:
         self._ask("wheel", selector=selector, y=y)
 
+    def hover(self, selector: str, **options: Any) -> None:
+        self._ask("hover", selector=selector, options=options)
+
+    def reload(self) -> None:
+        """Load the same address again and wait until the page is ready."""
+        self._ask("reload")
+        self.until("document.documentElement.dataset.ready !== undefined")
+
+    def media(self, media: str) -> None:
+        """Show the page as on a `screen` or in `print`."""
+        self._ask("media", media=media)
+
+    def pdf(self, path: Path) -> None:
+        self._ask("pdf", path=str(path))
+
     def text(self, selector: str) -> str:
         """The text of the first element there is, empty if there is none."""
         code = f"document.querySelector({json.dumps(selector)})?.textContent ?? ''"

@@ -19,6 +19,8 @@ export class Details {
   readonly body = h("div.body", { tabindex: 0, role: "region", label: "Details of the selection" });
   private reader: PreviewReader | null = null;
   private shown = -1;
+  /** Where the pane is scrolled to as soon as everything is there. */
+  private top = 0;
   private place: Place = { page: 0, channels: false };
 
   constructor(private readonly view: View, private readonly values: () => Promise<Payload>) {
@@ -38,7 +40,7 @@ export class Details {
     if (!stays) this.place = { page: 0, channels: false };
     this.show();
     if (stays && stack) this.body.querySelector<HTMLDetailsElement>(".stack")!.open = true;
-    this.body.scrollTop = stays ? scrollTop : 0;
+    this.body.scrollTop = this.top = stays ? scrollTop : 0;
     // The button or plot that was used is there again.
     if (active) ([...this.body.querySelectorAll<HTMLElement>("[aria-label]")].find((each) => each.ariaLabel === active) ?? this.body).focus({ preventScroll: true });
   }
@@ -188,7 +190,9 @@ export class Details {
     if (!reader) {
       void this.values().then((payload) => {
         this.reader ??= new PreviewReader(payload, trace.prefix);
+        const { scrollTop } = this.body;
         this.pictures(into, row, value, history);
+        this.body.scrollTop = Math.max(scrollTop, this.top);
       });
       return;
     }

@@ -24,8 +24,9 @@ function width(text: string, element: Element): number {
   return pen.measureText(text).width;
 }
 
-/** Shorten the texts of those elements that have too little room. All are measured before one is
- * changed, as measuring after a change would lay out the page again. */
+/** Shorten the texts of those elements that have too little room, where the ellipsis of the browser
+ * would cut a number. All are measured before one is changed, as measuring after a change would lay
+ * out the page again. */
 export function fit(elements: Iterable<Element>): void {
   const tight: [HTMLElement, number][] = [];
   for (const element of elements as Iterable<HTMLElement>) {
@@ -40,21 +41,36 @@ export function fit(elements: Iterable<Element>): void {
 
 function cut(element: HTMLElement, room: number): void {
   const style = getComputedStyle(element);
-  const texts: Text[] = [];
-  for (let walk = document.createTreeWalker(element, NodeFilter.SHOW_TEXT); walk.nextNode();) texts.push(walk.currentNode as Text);
-  const widths = texts.map((text) => width(text.data, text.parentElement!));
-  let over = widths.reduce((sum, each) => sum + each, 0) - room + parseFloat(style.paddingLeft) + parseFloat(style.paddingRight);
   if (!element.title) {
     element.title = element.textContent!;
     element.dataset.cut = "";
   }
-  for (let at = texts.length - 1; at >= 0 && over > 0; at--) {
-    const text = texts[at];
-    const least = widths[at] - over;
-    let short = text.data;
-    for (let most = short.length - 1; most > 0 && width(short, text.parentElement!) > least; most = short.length - 1) short = shorten(short, most);
-    const fits = width(short, text.parentElement!) <= least;
-    text.data = fits ? short : "";
-    over = fits ? 0 : over - widths[at] + (at > 0 ? width("…", texts[at - 1].parentElement!) : 0);
+  const texts: Text[] = [];
+  for (const walk = document.createTreeWalker(element, NodeFilter.SHOW_TEXT); walk.nextNode();) texts.push(walk.currentNode as Text);
+  const whole = element.textContent!;
+  const seen = fitting(texts, room - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight) - width("…", element));
+  // The browser may find room for one character more or less.
+  if (![-1, 0, 1].some((by) => NUMBER.test(whole.slice(0, max(0, seen + by))))) return;
+  let left = shorten(whole, seen + 1).length - 1;
+  for (const text of texts) {
+    const { length } = text.data;
+    if (left < length) text.data = left < 0 ? "" : `${text.data.slice(0, left)}…`;
+    left = left < length ? -1 : left - length;
   }
+}
+
+/** How many characters of texts one after the other there is room for. */
+function fitting(texts: Text[], room: number): number {
+  let seen = 0;
+  for (const { data, parentElement } of texts) {
+    const all = width(data, parentElement!);
+    if (all > room) {
+      let most = data.length - 1;
+      while (most > 0 && width(data.slice(0, most), parentElement!) > room) most--;
+      return seen + most;
+    }
+    seen += data.length;
+    room -= all;
+  }
+  return seen;
 }
