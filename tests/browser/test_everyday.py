@@ -194,14 +194,14 @@ def test_charts_have_axes_a_readout_and_a_line_per_rank(
     page: Page, training: Path, tmp_path: Path
 ) -> None:
     page.open(training, at="at=head%231")
-    chart = "document.querySelector('.history .chart')"
-    assert page.text(".history .chart .mid:not(.tick)") == "step"
+    chart = "document.querySelector('.history .curves')"
+    assert page.text(".history .curves .mid:not(.tick)") == "step"
     texts = page.evaluate(f"[...{chart}.querySelectorAll('text')].map(e => e.textContent)")
     assert texts[-3:] == ["0", "1", "2"]
     assert len([text for text in texts if re.fullmatch(r"-?[\d.]+", text)]) >= 6
     assert page.text(".history .readout").startswith("step 1: mean ")
     page.evaluate(f"{chart}.scrollIntoView()")
-    page.hover(".history .chart svg", position={"x": 50, "y": 40})
+    page.hover(".history .curves svg", position={"x": 50, "y": 40})
     assert page.text(".history .readout").startswith("step 0: mean ")
     assert "std" in page.text(".history .readout")
     page.hover(".details h3")
@@ -210,7 +210,7 @@ def test_charts_have_axes_a_readout_and_a_line_per_rank(
     page.open(two, at="at=head%230&rank=1")
     lines = f"new Set([...{chart}.querySelectorAll('path')].map(e => e.className.baseVal)).size"
     assert page.evaluate(lines) == 2
-    assert "rank 0" in page.text(".history .chart figcaption")
+    assert "rank 0" in page.text(".history .curves figcaption")
     assert re.search(r"rank 0 \S+, rank 1 ", page.text(".history .readout"))
 
 
@@ -242,9 +242,9 @@ def test_every_pane_is_reachable_on_a_phone(page: Page, training: Path) -> None:
         "Tree": ".tree .row", "Graph": ".graphs", "Code": ".code .line", "Details": TITLE,
         "Timeline": "#timeline",
     }  # fmt: skip
-    assert page.texts(".tabs button") == list(panes)
+    assert page.texts(".panetabs button") == list(panes)
     for name, inside in panes.items():
-        page.click(f".tabs button:has-text('{name}')")
+        page.click(f".panetabs button:has-text('{name}')")
         seen = [
             other
             for other, place in panes.items()
@@ -257,15 +257,15 @@ def test_every_pane_is_reachable_on_a_phone(page: Page, training: Path) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         assert poor(page) == []
     page.reload()
-    assert page.evaluate("document.querySelector('.tabs [aria-selected=true]').textContent") == (
+    assert page.evaluate("document.querySelector('.panetabs [aria-selected=true]').textContent") == (
         "Timeline"
     )
     page.press("4")
     assert page.evaluate(f"{BODY}.checkVisibility()") is True
     assert page.text(TITLE) == "blocks.0.attn"
-    page.click(".tabs button:has-text('Tree')")
+    page.click(".panetabs button:has-text('Tree')")
     page.click(".tree .row:has-text('head') .name")
-    page.click(".tabs button:has-text('Details')")
+    page.click(".panetabs button:has-text('Details')")
     assert page.text(TITLE) == "head"
 
 

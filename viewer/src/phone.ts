@@ -6,7 +6,7 @@ import { h, on, stop } from "./dom.ts";
 type Pane = [key: string, name: string, element: HTMLElement];
 
 export class PaneTabs {
-  readonly element = h("nav.tabs", { role: "tablist", label: "Panes" });
+  readonly element = h("nav.panetabs", { role: "tablist", label: "Panes" });
   private readonly tabs = new Map<string, HTMLElement>();
 
   /** `chosen` is told when another pane is asked for. */

@@ -56,7 +56,7 @@ export function plot(lines: Line[], { label, x: xName, at = NaN, text = number, 
     drawn.flatMap((line) => marks(line, x, y)), hair);
   const readout = h("output.readout", null, says(drawn, at, xName, text));
   follow(svg, drawn, { width, x, left, right, hair, at, show: (where) => (readout.textContent = says(drawn, where, xName, text)), pick });
-  return h("figure.chart", null, h("figcaption", null, h("span", null, legend(lines, label)), readout), svg);
+  return h("figure.curves", null, h("figcaption", null, h("span", null, legend(lines, label)), readout), svg);
 }
 
 function extent(lines: Line[], of: (point: Point) => number): [number, number] {
