@@ -11,7 +11,7 @@ const out = checking ? mkdtempSync(tmpdir() + "/clew-viewer-") + "/" : assets;
 // Each page carries its viewer, so each has a limit: a trace of a hundred events should still be a
 // small file. Both together stay under 200 kB.
 const viewers = [
-  { name: "viewer", script: "src/main.ts", style: "src/style.css", most: 120_000 },
+  { name: "viewer", script: "src/main.ts", style: "src/viewer.css", most: 120_000 },
   { name: "diff", script: "src/diff.ts", style: "src/diff.css", most: 80_000 },
 ];
 

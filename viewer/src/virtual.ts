@@ -6,9 +6,7 @@ import { ceil, floor, max, min } from "./maths.ts";
 
 // Browsers cut off elements taller than some ten million pixels.
 const TALLEST = 8_000_000;
-// On a small screen rows are for fingers.
 const SMALL = matchMedia("(max-width: 860px)");
-const FINGER = 40;
 // What may have less room than it needs.
 const CELLS = "div:not([hidden]) > :is(.name, .cls, .shape, .stat, .note, code)";
 
@@ -19,6 +17,7 @@ export class VirtualList {
   private pool: HTMLElement[] = [];
   private length = 0;
   private first = 0;
+  private tall: number | null = null;
 
   constructor(
     private readonly least: number,
@@ -30,11 +29,20 @@ export class VirtualList {
     this.space.append(this.layer);
     on(this.element, "scroll", () => this.draw(), { passive: true });
     new ResizeObserver(perFrame(() => this.draw())).observe(this.element);
-    on(SMALL, "change", () => this.setLength(this.length));
+    on(SMALL, "change", () => {
+      this.tall = null;
+      this.setLength(this.length);
+    });
   }
 
+  /** How tall a row is: on a small screen tall enough for a finger, if the style sheet says so. */
   get rowHeight(): number {
-    return SMALL.matches ? max(this.least, FINGER) : this.least;
+    return max(this.least, this.finger);
+  }
+
+  private get finger(): number {
+    this.tall ??= parseFloat(getComputedStyle(document.documentElement).getPropertyValue("--finger")) || 0;
+    return this.tall;
   }
 
   setLength(length: number): void {
