@@ -11,8 +11,8 @@ const out = checking ? mkdtempSync(tmpdir() + "/clew-viewer-") + "/" : assets;
 // Each page carries its viewer, so each has a limit: a trace of a hundred events should still be a
 // small file.
 const viewers = [
-  { name: "viewer", script: "src/main.ts", style: "src/style.css", most: 200_000 },
-  { name: "diff", script: "src/diff.ts", style: "src/diff.css", most: 80_000 },
+  { name: "viewer", script: "src/main.ts", style: "src/viewer.css", most: 200_000 },
+  { name: "diff", script: "src/diff.ts", style: "src/diff.css", most: 100_000 },
 ];
 
 const common = { bundle: true, minify: true, charset: "utf8", legalComments: "none", logLevel: "warning", absWorkingDir: here };

@@ -33,7 +33,7 @@ const commands = {
     context.on("request", (request) => requests.push(request.url()));
     await page.goto(url);
   },
-  reload: () => page.reload(),
+  reload: () => { requests = []; return page.reload(); },
   evaluate: ({ code, frame }) => where(frame).evaluate(code),
   /** Wait until something is true. The page's own policy forbids the usual way, which is to poll inside it. */
   async until({ code, frame }) {
@@ -66,6 +66,9 @@ const commands = {
     await page.mouse.move(x + end[0], y + end[1], { steps: 8 });
     await page.mouse.up();
   },
+  hover: ({ selector, options = {} }) => page.hover(selector, options),
+  media: ({ media }) => page.emulateMedia({ media }),
+  pdf: async ({ path }) => { await page.pdf({ path, format: "A4" }); },
   resize: ({ width, height }) => page.setViewportSize({ width, height }),
   screenshot: async ({ path }) => { await page.screenshot({ path }); },
   heard: () => ({ problems, requests }),

@@ -109,6 +109,20 @@ class Page:
     def drag_in(self, selector: str, start: tuple[int, int], end: tuple[int, int]) -> None:
         """Press at a point of an element, move to another, let go."""
         self._ask("drag_in", selector=selector, start=start, end=end)
+    def hover(self, selector: str, **options: Any) -> None:
+        self._ask("hover", selector=selector, options=options)
+
+    def reload(self) -> None:
+        """Load the same address again and wait until the page is ready."""
+        self._ask("reload")
+        self.until("document.documentElement.dataset.ready !== undefined")
+
+    def media(self, media: str) -> None:
+        """Show the page as on a `screen` or in `print`."""
+        self._ask("media", media=media)
+
+    def pdf(self, path: Path) -> None:
+        self._ask("pdf", path=str(path))
 
     def text(self, selector: str) -> str:
         """The text of the first element there is, empty if there is none."""

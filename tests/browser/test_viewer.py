@@ -168,8 +168,8 @@ def test_links_lead_to_events_and_values(page: Page, training: Path) -> None:
     assert page.text(".leaves tr.shown th") == "0"
     page.press("]")
     where = page.evaluate("decodeURIComponent(location.hash)")
-    assert re.fullmatch(r"#at=op:aten\._softmax\.default#[0-9]+", where)
-    assert where != "#at=op:aten._softmax.default#1"
+    assert re.fullmatch(r"#at=op:aten\._softmax\.default#[0-9]+:in\.0", where)
+    assert where != "#at=op:aten._softmax.default#1:in.0"
     page.evaluate("location.hash = 'at=head%230'")
     page.until("document.querySelector('.details h3').textContent === 'head'")
     page.click(".tree .row:has-text('embed') .name")

@@ -86,6 +86,4 @@ export function hue(cls: string): number {
   return found;
 }
 
-export function clip(text: string, most: number): string {
-  return text.length <= most ? text : text.slice(0, most - 1) + "…";
-}
+export { shorten as clip } from "./fit.ts";

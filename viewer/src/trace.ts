@@ -56,7 +56,6 @@ export class Trace {
   readonly params = new Map<string, number>();
   readonly ranks: number[];
   readonly steps: number[];
-  readonly hasStats: boolean;
   private readonly strings: string[];
   private readonly c: (name: string) => Column;
   private uses: { first: Int32Array; rows: Int32Array } | null = null;
@@ -81,13 +80,12 @@ export class Trace {
     this.nameOf = c("name");
     this.producerOf = c("producer");
     this.refs = c("refs");
-    this.hasStats = c("stat.count").length > 0;
     for (const [path, cls, params] of head.modules) {
       this.params.set(path, params);
       hue(cls);
     }
     this.ranks = distinct(this.rank);
-    this.steps = distinct(this.step.filter((_: number, row: number) => this.kindOf[row] < 2 || this.kind(row) !== "step") as Column);
+    this.steps = distinct(this.step, (row) => this.kindOf[row] < 2 || this.kind(row) !== "step");
     [this.kidFirst, this.kidList] = this.children();
   }
 
@@ -186,6 +184,7 @@ export class Trace {
   /** What a row is called in a list: a module's name within its parent, a short op name. */
   label(row: number): string {
     if (this.isOp(row)) return shortOp(this.eventName(row));
+    if (this.kind(row) === "grad") return this.address(row).replace(/#\d+/, "");
     if (!this.isModule(row)) return this.kind(row) === "step" ? `step ${this.step[row]}` : this.eventName(row);
     const path = this.module(row) ?? "";
     const above = this.enclosing(this.parent(row));
@@ -245,9 +244,14 @@ export class Trace {
     return this.c("grad")[value] > 0;
   }
 
+  /** Whether there are statistics; of a long run they come a moment after the rest. */
+  get hasStats(): boolean {
+    return this.c("stat.count").length > 0;
+  }
+
   stats(value: number): Stats | null {
     const at = this.c("stat")[value] - 1;
-    if (at < 0) return null;
+    if (at < 0 || !this.hasStats) return null;
     const of = (name: string) => this.c(`stat.${name}`)[at];
     return {
       min: of("min"), max: of("max"), mean: of("mean"), std: of("std"), norm: of("norm"),
@@ -420,8 +424,13 @@ export function lowerBound(sorted: ArrayLike<number>, wanted: number, key = (ite
   return low;
 }
 
-function distinct(column: Column): number[] {
+function distinct(column: Column, counts: (row: number) => boolean = () => true): number[] {
   const seen = new Set<number>();
-  for (let i = 0; i < column.length; i++) seen.add(column[i]);
+  let last = NaN;
+  for (let i = 0; i < column.length; i++) {
+    // Neighbours are mostly equal.
+    if (column[i] === last || !counts(i)) continue;
+    seen.add((last = column[i]));
+  }
   return [...seen].sort((a, b) => a - b);
 }

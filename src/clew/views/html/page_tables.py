@@ -99,16 +99,24 @@ class PageTables:
         """Return the row of an event in the report, -1 if it was left out."""
         return int(self._new_row[row])
 
-    def pack(self, packer: Any, prefix: str) -> dict[str, Any]:
-        """Put the columns into a packer; return the head."""
+    @property
+    def described(self) -> int:
+        """Return how many values have statistics."""
+        return len(self._stats["count"])
+
+    def pack(self, packer: Any, prefix: str, statistics: Any = None) -> dict[str, Any]:
+        """Put the columns into a packer, statistics into one of their own if given; return the
+        head.
+        """
+        statistics = packer if statistics is None else statistics
         for group in (self._events, self._values):
             for name, column in group.items():
                 packer.add(prefix + name, column, differences=name in ("start", "first_ref"))
         packer.add(prefix + "refs", self._refs)
         for name in NUMBERS:
-            packer.add(f"{prefix}stat.{name}", _floats(self._stats[name]))
+            statistics.add(f"{prefix}stat.{name}", _floats(self._stats[name]))
         for name in COUNTS:
-            packer.add(f"{prefix}stat.{name}", self._stats[name])
+            statistics.add(f"{prefix}stat.{name}", self._stats[name])
         return {**self._head(packer, prefix), "kinds": KINDS, "phases": PHASES}
 
     def _head(self, packer: Any, prefix: str) -> dict[str, Any]:
