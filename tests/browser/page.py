@@ -19,6 +19,10 @@ class BrowserError(AssertionError):
     """The browser could not do what was asked."""
 
 
+# Seconds after which something in the browser hangs: a busy machine takes a few.
+PATIENCE = 120
+
+
 class Page:
     """One browser; `open` begins anew with a file."""
 
@@ -29,7 +33,7 @@ class Page:
         if browser is None or node is None or not tools.exists():
             raise BrowserError("the tests of the viewer need Node and Chromium: run `make browser`")
         self._process = subprocess.Popen(
-            [node, str(HERE / "driver.mjs"), browser, str(HANG_GUARD)],
+            [node, str(HERE / "driver.mjs"), browser, str(PATIENCE)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -109,6 +113,7 @@ class Page:
     def drag_in(self, selector: str, start: tuple[int, int], end: tuple[int, int]) -> None:
         """Press at a point of an element, move to another, let go."""
         self._ask("drag_in", selector=selector, start=start, end=end)
+
     def hover(self, selector: str, **options: Any) -> None:
         self._ask("hover", selector=selector, options=options)
 

@@ -12,7 +12,7 @@ const MAP: [number, number] = [150, 190];
 export class Canvas {
   readonly element: HTMLElement;
   readonly svg = s("svg.graph.clew", { role: "group", label: "Data flow" });
-  readonly group = s("g.sheet");
+  readonly group = s("g.drawn");
   /** Whether the pointer has moved since it went down, so that a click is none. */
   moved = false;
   private x = MARGIN;
