@@ -13,14 +13,12 @@ from tests.processes import HANG_GUARD
 
 HERE = Path(__file__).parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+# Seconds after which something in the browser hangs: a busy machine takes a few.
+PATIENCE = 120
 
 
 class BrowserError(AssertionError):
     """The browser could not do what was asked."""
-
-
-# Seconds after which something in the browser hangs: a busy machine takes a few.
-PATIENCE = 120
 
 
 class Page:
