@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from clew.address import ROLES, compile_pattern, matches_file, matches_op
+from clew.address import compile_pattern, matches_file, matches_op
 from clew.errors import AddressSyntaxError
 from tests.browser import reports
 from tests.processes import HANG_GUARD
@@ -90,10 +90,6 @@ def test_random_patterns_match_alike() -> None:
     asked = [("path", dotted(pieces), dotted(names)) for _ in range(4000)]
     assert 200 < sum(bool(python(*one)) for one in asked) < 3800
     assert differences(asked) == []
-
-
-def test_the_viewer_knows_every_role() -> None:
-    assert node("match.mjs", [("roles", "", "")]) == [list(ROLES)]
 
 
 HEAD = [[0, "head#0"], [1, "head#0"]]

@@ -1,6 +1,7 @@
 // The address language, as far as a report can answer it: module paths, ops, lines, calls, roles, ranks.
 // `clew/address/` defines it; what it would refuse finds nothing here, with a word why.
 
+import { ROLES } from "./spec.ts";
 import type { Trace } from "./trace.ts";
 
 export interface Found {
@@ -124,9 +125,6 @@ export function fileTest(pattern: string): Test {
   const test = expression(segments);
   return (file) => test?.test(file.replaceAll(".", "\0").replaceAll("/", ".") + ".") ?? false;
 }
-
-/** As in `clew/address/roles.py`. */
-export const ROLES = ["in", "out", "grad", "grad_in", "param", "buffer", "update", "state"];
 
 const RANK = "(?:@(?<rank>0|[1-9]\\d{0,8}|\\*))?";
 const TAIL = new RegExp(`^(?<path>.*?)(?:#(?<call>\\d+))?(?::(?<role>${ROLES.join("|")})(?<field>[.[].*?)?)?${RANK}$`, "s");
