@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 import clew
 from clew.views.html.page_outline import PageOutline, page_outline
-from clew.views.html.page_texts import event_labels, result_texts
+from clew.views.html.page_texts import event_labels, result_texts, written_ops
 from tests.golden import programs
 from tests.integration.test_tree_sums import STEP, record
 
@@ -106,3 +106,18 @@ def test_events_are_called_as_in_the_tree() -> None:
         looks = [value.look for value in event.outputs.values()]
         more = f", +{len(looks) - 1}" if len(looks) > 1 else ""
         assert results.texts[results.codes[event.row]] == looks[0] + more
+
+
+def test_ops_are_named_as_they_were_written(native_engine: None) -> None:
+    weight, x = programs.torch.ones(4, 4), programs.torch.ones(2, 4)
+    with clew.trace() as t:
+        y = programs.F.linear(x, weight)
+        y = programs.F.linear(y, weight)
+        y.relu()
+    run = t._current_run()
+    rows = np.array([event.row for event in t.ops])
+    written = written_ops(run, rows)
+    names = [["", *written.names][number] for number in written.of]
+    assert [bare for bare in dict.fromkeys(names) if bare] == ["linear"]
+    assert len(set(written.of[written.of > 0].tolist())) == 2
+    assert names[-1] == ""

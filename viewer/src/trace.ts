@@ -155,6 +155,12 @@ export class Trace {
     return this.c("call")[row];
   }
 
+  /** The composite that stands for an op, as people wrote it: its number, 0 for none, and its name. */
+  written(row: number): [number: number, name: string] {
+    const number = this.c("written")[row];
+    return [number, number ? this.strings[this.c("written.name")[number - 1]] : ""];
+  }
+
   /** The column of groups, or one of their facts. */
   groups(fact = ""): Column {
     return this.c(fact ? `group.${fact}` : "group");

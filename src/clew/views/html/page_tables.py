@@ -26,7 +26,7 @@ from clew.run.value_stats import COUNTS, NUMBERS, StatColumns, numbers_with_data
 from clew.spec import CLASS_FAMILIES
 from clew.views.families import class_family, op_family
 from clew.views.html.page_outline import PageOutline
-from clew.views.html.page_texts import event_labels, result_texts
+from clew.views.html.page_texts import event_labels, result_texts, written_ops
 from clew.views.html.previews import Previews
 from clew.views.text.call_texts import constant_text
 from clew.views.text.style import meta_text, short_op
@@ -108,6 +108,9 @@ class PageTables:
             for name, column in group.items():
                 packer.add(prefix + name, column, differences=name in ("start", "first_ref"))
         packer.add(prefix + "refs", self._refs)
+        written = written_ops(self._run, self._rows)
+        packer.add(prefix + "written", written.of)
+        packer.add(prefix + "written.name", [self.lists.strings(name) for name in written.names])
         if self._outline is not None:
             packer.add(prefix + "group", self._outline.group[self._rows])
             for name, column in self._outline.columns(self.lists.strings).items():

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from clew.analysis.folded_ops import FoldedOps
 from clew.analysis.structure import relative_path
 from clew.events.columns import OUT, Ints, Tensor
 from clew.events.vocabulary import LABELLED, MODULE, OF_OPS, PREFIX, STEP, Unseen
@@ -58,6 +59,25 @@ def _label(run: Run, row: int, above: int) -> str:
     if kind in LABELLED and c.labels[subject].role is not None:
         return plain(label_text(c.labels[subject]))
     return plain(run.name(row))
+
+
+class Written(NamedTuple):
+    """What people wrote: a number for each composite that stands for ops, from 1 on, and its name.
+
+    `of` has for each row the number of the composite that stands for it, 0 for none.
+    """
+
+    of: Ints
+    names: list[str]
+
+
+def written_ops(run: Run, rows: Ints) -> Written:
+    """Return which composites stand for the ops in some rows, as the tree and the code view say."""
+    stands = FoldedOps(run).stands[rows]
+    composites, at = np.unique(stands[stands != rows], return_inverse=True)
+    of = np.zeros(len(rows), dtype=np.int64)
+    of[stands != rows] = at + 1
+    return Written(of, [short_op(plain(run.name(row))) for row in composites.tolist()])
 
 
 def result_texts(run: Run, rows: Ints) -> Coded:
