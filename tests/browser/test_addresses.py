@@ -119,8 +119,9 @@ def test_an_address_finds_rows_of_its_rank(tmp_path: Path) -> None:
     assert dict(zip(RANKED, rows, strict=True)) == RANKED
 
 
-def test_every_role_finds_what_python_finds(tmp_path: Path) -> None:
+def test_roles_and_tied_names_find_what_python_finds(tmp_path: Path) -> None:
     model = reports.nn.Sequential(reports.nn.Linear(3, 3), reports.nn.BatchNorm1d(3))
+    model.add_module("tied", model[0])
     optimizer = reports.torch.optim.Adam(model.parameters())
     roles = ["0.weight:update", "0.weight:state", "0.weight:param", "1.running_mean:buffer"]
     with clew.trace(model, capture=["**:grad", "1:grad_in", *roles]) as t:
@@ -131,7 +132,15 @@ def test_every_role_finds_what_python_finds(tmp_path: Path) -> None:
     page = t.html(tmp_path / "r.html").path.read_text(encoding="utf-8")
     data = re.search('id="clew-data">([^<]*)<', page)
     assert data is not None
-    asked = [*roles, "**:grad", "1:grad_in", "0:in", "0.weight#1:update", "0.weight:state.exp_avg"]
+    asked = [
+        *roles,
+        "**:grad",
+        "1:grad_in",
+        "0:in",
+        "tied",
+        "0.weight#1:update",
+        "0.weight:state.exp_avg",
+    ]
     rows = node("search.mjs", {"data": data[1], "addresses": asked})
     assert rows == [[[event.rank, event.address] for event in t[one]] for one in asked]
     assert all(rows)

@@ -132,3 +132,45 @@ def test_the_tree_is_folded_and_written_as_the_printed_one(page: Page, tmp_path:
     assert len(set(page.evaluate(dots))) == 2
     page.evaluate("document.documentElement.style.setProperty('--left', '330px')")
     assert page.evaluate(CLIPPED) == []
+
+
+class Exploding(nn.Module):
+    """Layers of which one returns NaN, and all look alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.h = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.h:
+            x = block(x)
+        return x.sum()
+
+
+class Around(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Exploding()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) + 1
+
+
+def test_a_fold_does_not_hide_nan(page: Page, tmp_path: Path) -> None:
+    model = Around()
+    nn.init.constant_(model.inner.h[2][0].weight, torch.nan)
+    with clew.trace(model, values="stats") as t:
+        model(torch.ones(2, 4))
+    page.open(t.html(tmp_path / "r.html").path)
+    assert page.text(SELECTED) == "t"  # of the weight that holds NaN
+    stats = {row[0]: row[2] for row in page.evaluate(ROWS)}
+    assert stats["h.0 … h.3 ×4"] == "NaN!"
+
+
+def test_the_model_is_open_as_far_as_a_screen_shows_it(page: Page, tmp_path: Path) -> None:
+    model = Around()
+    with clew.trace(model, values="stats") as t:
+        model(torch.ones(2, 4))
+    page.open(t.html(tmp_path / "r.html").path)
+    names = page.texts(".tree .row .name")
+    assert names == ["ones", "Around", "inner", "h.0 … h.3 ×4", "sum", "add.Tensor"]

@@ -79,6 +79,16 @@ def test_turns_of_a_loop_are_groups_of_their_own() -> None:
         check(program())
 
 
+def test_a_loop_whose_tensors_grow_is_folded_if_it_fills_a_screen() -> None:
+    model = programs.nn.Linear(4, 4)
+    for turns, folds in ((20, False), (90, True)):
+        with programs.torch.no_grad(), clew.trace(model) as t:
+            for length in range(1, turns + 1):
+                model(programs.torch.ones(length, 4))
+        groups = [(g.label, g.count) for g in outline_of(t).groups if g.count > 1]
+        assert groups == ([("repeated (sizes vary)", turns)] if folds else [])
+
+
 def test_captured_gradients_stay_in_the_one_backward_pass() -> None:
     model = programs.Stack()
     with clew.trace(model, capture=["**:grad"]) as t:

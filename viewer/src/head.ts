@@ -22,6 +22,8 @@ export interface TraceHead {
   modules: [path: string, cls: string, params: number][];
   /** Families of classes, by their numbers in the spec. */
   classes: Record<string, number>;
+  /** Names of each module that has several. */
+  tied: string[][];
   ops: Record<string, [short: string, family: string]>;
   extra: Record<string, [path: string, value: number][]>;
   kinds: string[];

@@ -23,6 +23,7 @@ export class Outline {
   private inside = new Map<number, number[]>();
   private made = new Map<number, Group>();
   private sums = new Map<number, number>();
+  private marks = new Map<number, string>();
 
   constructor(readonly trace: Trace) {
     const groupOf = trace.groups();
@@ -132,6 +133,17 @@ export class Outline {
       this.sums.set(node, sum);
     }
     return sum;
+  }
+
+  /** `NaN` or `Inf` where a result of a node, or of something in a group, holds one that a finding warns of. */
+  nonfinite(node: number): string {
+    if (!this.isGroup(node)) return this.trace.nonfinite(node);
+    let bad = this.marks.get(node);
+    if (bad === undefined) {
+      const row = this.group(node).rows.find((row) => this.trace.nonfinite(row));
+      this.marks.set(node, (bad = row === undefined ? "" : this.trace.nonfinite(row)));
+    }
+    return bad;
   }
 
   /** In words what a group holds. */

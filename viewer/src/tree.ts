@@ -7,6 +7,7 @@ import type { View } from "./state.ts";
 import { VirtualList } from "./virtual.ts";
 
 const ROW = 24;
+const SCREEN = 24;
 const MOST_OPENED = 200_000;
 
 export class Tree {
@@ -48,11 +49,23 @@ export class Tree {
     this.list.draw();
   }
 
-  /** Open what leads to where the page begins, and that. */
+  /** Open what leads to where the page begins, that, and of what is in it as many levels as a screen has room for. */
   private openFirst(): void {
     const { outline, trace } = this.view;
-    for (const node of trace.head.start < 0 ? [] : outline.path(trace.head.start)) {
-      if (outline.isGroup(node) || trace.isModule(node)) this.open.add(node);
+    const { start } = trace.head;
+    if (start < 0) return;
+    const isOpened = (node: number) => outline.isGroup(node) || trace.isModule(node);
+    const path = outline.path(start).filter(isOpened);
+    for (const node of path) this.open.add(node);
+    let shown = path.reduce((sum, node) => sum + outline.kids(node).length, outline.roots().length);
+    let level = trace.isModule(start) ? outline.kids(start) : [];
+    while (level.length) {
+      // Of modules that run others; what repeats stays one line.
+      const inner = level.filter((node) => !outline.isGroup(node) && trace.isModule(node) && outline.kids(node).some(isOpened));
+      shown += inner.reduce((sum, node) => sum + outline.kids(node).length, 0);
+      if (shown > SCREEN) return;
+      for (const node of inner) this.open.add(node);
+      level = inner.flatMap((node) => outline.kids(node));
     }
   }
 
@@ -109,12 +122,12 @@ export class Tree {
       cls.textContent = isModule ? own : trace.isOp(node) ? "" : trace.kind(node);
       shape.textContent = trace.output(node);
       element.classList.toggle("module", isModule);
-      this.fillStat(stat, node);
       if (trace.failed(node)) {
         element.classList.add("failed");
         dot.className = "dot bad";
       }
     }
+    this.fillStat(stat, node);
     const duration = outline.duration(node);
     spent.textContent = !duration ? "" : times > 1 ? `${whole(times)}×${time(duration / times)}` : time(duration);
     const above = index && depth ? outline.duration(this.above(index)) : NaN;
@@ -123,14 +136,14 @@ export class Tree {
   }
 
   private fillStat(stat: HTMLElement, row: number): void {
-    const { trace } = this.view;
-    const bad = trace.nonfinite(row);
+    const { outline, trace } = this.view;
+    const bad = outline.nonfinite(row);
     if (bad) {
       stat.textContent = `${bad}!`;
       stat.className = `stat ${bad}`;
       return;
     }
-    if (!trace.hasStats) return;
+    if (!trace.hasStats || outline.isGroup(row)) return;
     const value = trace.valuesOf(row, "out")[0];
     const stats = value === undefined ? null : trace.stats(value);
     if (stats && !Number.isNaN(stats.mean)) stat.textContent = measured(stats.mean) + (stats.count > 1 ? ` ± ${measured(stats.std)}` : "");

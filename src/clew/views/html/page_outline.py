@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 
 import numpy as np
@@ -32,6 +33,7 @@ from clew.events.vocabulary import (
 )
 from clew.plain_text import plain
 from clew.run.run import Run
+from clew.views.text.tree import SCREEN
 
 # Fewer events than this are no pass and no part of one.
 _FEWEST = 4
@@ -94,6 +96,10 @@ class _Outlining:
         self.outline = PageOutline(np.zeros(len(run), dtype=np.int64))
         self._ranks()
         self._insides()
+
+    @cached_property
+    def _loose(self) -> Folds:
+        return self._folds.without_sizes()
 
     def _ranks(self) -> None:
         """Group what ran in no call by rank and step; equal ranks, and equal steps, are one."""
@@ -160,7 +166,7 @@ class _Outlining:
         other = np.bincount(parents[run.phase[inner] != run.phase[parents]], minlength=len(run))
         for row in np.flatnonzero((calls > 1) | (other >= _FEWEST)).tolist():
             if other[row] < _FEWEST:
-                self._place(self._folds.inside(row), _NO_GROUP)
+                self._place(self._folded(kids[row]), _NO_GROUP)
             else:
                 self._siblings(kids[row], _NO_GROUP, int(self._pass[row]))
 
@@ -177,7 +183,15 @@ class _Outlining:
                 continue
             group = self.outline.add(parent, PHASES[phase], "pass", phase)
             self._parts(mine, group, phase)
-        self._place(self._folds.fold(sorted(rest)), parent)
+        self._place(self._folded(sorted(rest)), parent)
+
+    def _folded(self, rows: list[int]) -> list[Item]:
+        """Fold siblings; of a loop whose tensors grow the turns too, if it would fill a screen."""
+        items = self._folds.fold(rows)
+        if len(items) <= SCREEN:
+            return items
+        loose = self._loose.fold(rows)
+        return loose if len(loose) < len(items) else items
 
     def _section(self, row: int, own: int) -> int:
         """Return the pass an event belongs to; a call outside a checkpoint is part of its own."""
@@ -245,6 +259,7 @@ class _Outlining:
             first = item.items[0]
             is_call = len(item.items) == 1 and not isinstance(first, Repeat)
             name = self._range(runs) if is_call else "repeated"
+            name += "" if item.exact else " (sizes vary)"
             phase = int(self._run.phase[runs[0][0]])
             stack = self.outline.add(parent, name, "repeat", phase, len(runs))
             for number, run in enumerate(runs):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from clew.analysis.file_names import short_names
 from clew.analysis.parameters import Parameters
-from clew.events.columns import IN, Ints, Leaf, Tensor
+from clew.events.columns import IN, Columns, Ints, Leaf, Tensor
 from clew.events.tensor_text import short_dtype
 from clew.events.vocabulary import KINDS, OF_OPS, PHASES, Unseen
 from clew.run.event_table import thread_names
@@ -146,6 +146,7 @@ class PageTables:
             "threads": self.lists.threads.all,
             "modules": [[path, cls, parameters.inside(path)] for path, cls in modules.items()],
             "classes": {cls: _FAMILY[class_family(cls)] for cls in dict.fromkeys(modules.values())},
+            "tied": _tied(c),
             "ops": {name: [short_op(name), op_family(name)] for name in self._ops()},
             "extra": self._inferred(),
         }
@@ -304,6 +305,14 @@ def _refs(run: Run, rows: Ints) -> tuple[Ints, Ints]:
     mine = np.zeros(len(run), dtype=bool)
     mine[rows] = True
     return tensors.value[mine[tensors.event]], tensors.counts[rows]
+
+
+def _tied(c: Columns) -> list[list[str]]:
+    """Return the names of each module that has several."""
+    names: dict[int, dict[str, None]] = {}
+    for module in c.modules:
+        names.setdefault(module.number, {})[module.path] = None
+    return [list(paths) for paths in names.values() if len(paths) > 1]
 
 
 def _floats(numbers: NDArray[Any]) -> NDArray[Any]:
