@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import clew
 from clew.events.number_text import measured, time_text
 from tests.browser import reports
+from tests.browser.contrast import poor
 from tests.browser.page import Page
 
 SELECTED = ".tree .row.selected .name"
@@ -72,6 +73,9 @@ def test_inf_that_reaches_nothing_is_amber_in_a_list(page: Page, tmp_path: Path)
     listed = page.texts(".findings .more li")
     assert len(listed) == t.findings[0].count
     assert "Inf at log" in listed[0]
+    assert poor(page) == []
+    page.press("d")
+    assert poor(page) == []
 
 
 class Layers(nn.Module):
