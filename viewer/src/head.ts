@@ -14,6 +14,8 @@ export interface Head {
 export interface TraceHead {
   rows: number;
   name: string;
+  /** How much there is of everything, as printed above the tree. */
+  summary: string[];
   strings: string[];
   files: string[];
   paths: string[];
@@ -21,12 +23,19 @@ export interface TraceHead {
   metas: [text: string, short: string, shape: string | null, stride: string | null, device: string, dtype: string][];
   threads: string[];
   modules: [path: string, cls: string, params: number][];
+  /** Families of classes, by their numbers in the spec. */
+  classes: Record<string, number>;
+  /** Names of each module that has several. */
+  tied: string[][];
+  ops: Record<string, [short: string, family: string]>;
   extra: Record<string, [path: string, value: number][]>;
   kinds: string[];
   phases: string[];
   environment: Record<string, any>;
   redacted: boolean;
   findings: Finding[];
+  /** The row to open at. */
+  start: number;
   /** What was looked for and not found, in a few words each. */
   all_clear: string[];
   /** Where NaN and Inf come from. */

@@ -6,7 +6,6 @@ import { Details } from "./details.ts";
 import { button, h, on, replace } from "./dom.ts";
 import { Findings } from "./findings.ts";
 import { fit } from "./fit.ts";
-import { count, short } from "./format.ts";
 import { Graph } from "./graph.ts";
 import { help } from "./help.ts";
 import { PageLink } from "./link.ts";
@@ -115,12 +114,9 @@ function searched(view: View): Searched {
 }
 
 function summary(trace: Trace): string {
-  const calls = trace.head.modules.length;
   const { environment } = trace.head;
-  const params = trace.params.get("") ?? 0;
   return [
-    count(trace.rows, "event"), calls && count(calls, "module"), params && `${short(params)} parameters`,
-    trace.steps.length > 1 && count(trace.steps.length, "step"), trace.ranks.length > 1 && count(trace.ranks.length, "rank"),
+    ...trace.head.summary,
     environment.torch && `torch ${environment.torch}`,
     environment.time && new Date(environment.time * 1000).toISOString().slice(0, 16).replace("T", " ") + " UTC",
   ].filter(Boolean).join(" · ");
@@ -160,13 +156,10 @@ function goTo(view: View, address: string, wanted: URLSearchParams): string | nu
   return null;
 }
 
-/** Go where the address says; failing that to the first error, then to the first call. */
+/** Go where the address says; failing that to the worst finding, or the model's forward pass. */
 function begin(view: View, address: PageLink): void {
   if (address.read()) return;
-  const start = view.trace.head.findings.find((finding) => finding.severity === "error" && finding.row >= 0);
-  if (start) return view.choose(start.row, "start");
-  for (let row = 0; row < view.trace.rows; row++) if (view.trace.isModule(row)) return view.choose(row, "start");
-  if (view.trace.rows) view.choose(0, "start");
+  if (view.trace.head.start >= 0) view.choose(view.trace.head.start, "start");
 }
 
 /** The part of the address that names the value that is looked at. */

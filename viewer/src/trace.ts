@@ -1,8 +1,9 @@
 // One trace of a report: columns of events and values, and the questions the panes ask of them.
 
-import { clip, hue, shortOp } from "./format.ts";
+import { learnClass, learnOp } from "./format.ts";
 import type { TraceHead } from "./head.ts";
 import type { Column, Payload } from "./payload.ts";
+import { KIND } from "./spec.ts";
 
 export interface Leaf {
   role: "in" | "out";
@@ -80,12 +81,11 @@ export class Trace {
     this.nameOf = c("name");
     this.producerOf = c("producer");
     this.refs = c("refs");
-    for (const [path, cls, params] of head.modules) {
-      this.params.set(path, params);
-      hue(cls);
-    }
+    for (const [path, , params] of head.modules) this.params.set(path, params);
+    for (const [cls, family] of Object.entries(head.classes)) learnClass(cls, family);
+    for (const [name, [short, family]] of Object.entries(head.ops)) learnOp(name, short, family);
     this.ranks = distinct(this.rank);
-    this.steps = distinct(this.step, (row) => this.kindOf[row] < 2 || this.kind(row) !== "step");
+    this.steps = distinct(this.step, (row) => this.kindOf[row] !== KIND.step);
     [this.kidFirst, this.kidList] = this.children();
   }
 
@@ -137,11 +137,11 @@ export class Trace {
   }
 
   isModule(row: number): boolean {
-    return this.kindOf[row] === 0;
+    return this.kindOf[row] === KIND.module;
   }
 
   isOp(row: number): boolean {
-    return this.kindOf[row] === 1;
+    return this.kindOf[row] === KIND.op;
   }
 
   /** The path of the module an event ran in, of a module call its own; null outside any. */
@@ -156,6 +156,21 @@ export class Trace {
 
   call(row: number): number {
     return this.c("call")[row];
+  }
+
+  /** The composite that stands for an op, as people wrote it: its number, 0 for none, and its name. */
+  written(row: number): [number: number, name: string] {
+    const number = this.c("written")[row];
+    return [number, number ? this.strings[this.c("written.name")[number - 1]] : ""];
+  }
+
+  /** The column of groups, or one of their facts. */
+  groups(fact = ""): Column {
+    return this.c(fact ? `group.${fact}` : "group");
+  }
+
+  text(number: number): string {
+    return this.strings[number];
   }
 
   thread(row: number): string {
@@ -181,16 +196,9 @@ export class Trace {
     return stem.endsWith("#") ? stem + this.call(row) + this.strings[this.c("role")[row]] : stem;
   }
 
-  /** What a row is called in a list: a module's name within its parent, a short op name. */
+  /** What a row is called in a list, as the printed tree calls it; nothing where no list shows it. */
   label(row: number): string {
-    if (this.isOp(row)) return shortOp(this.eventName(row));
-    if (this.kind(row) === "grad") return this.address(row).replace(/#\d+/, "");
-    if (!this.isModule(row)) return this.kind(row) === "step" ? `step ${this.step[row]}` : this.eventName(row);
-    const path = this.module(row) ?? "";
-    const above = this.enclosing(this.parent(row));
-    const prefix = above < 0 ? "" : (this.module(above) ?? "");
-    if (!path || path === prefix) return this.eventName(row);
-    return prefix && path.startsWith(prefix + ".") ? path.slice(prefix.length + 1) : path;
+    return this.strings[this.c("label")[row]];
   }
 
   /** The nearest module call from a row up, the row itself included; -1 for none. */
@@ -270,13 +278,7 @@ export class Trace {
 
   /** Result of a row in a few characters. */
   output(row: number): string {
-    const all = this.leaves(row).filter((leaf) => leaf.role === "out");
-    const tensors = all.filter((leaf) => leaf.value >= 0);
-    const results = tensors.length ? tensors : all;
-    const [first] = results;
-    if (!first) return "";
-    const text = first.constant === null ? this.valueText(first.value) : clip(first.constant, 24);
-    return text + (results.length > 1 ? ` +${results.length - 1}` : "");
+    return this.strings[this.c("result")[row]];
   }
 
   /** Rows that take a value. */
@@ -392,7 +394,7 @@ export class Trace {
     const phase = this.phaseOf[row];
     for (let r = 0; r < this.rows; r++) {
       if (this.kindOf[r] !== kind || this.nameOf[r] !== name || this.moduleId(r) !== module) continue;
-      if (kind === 0 ? this.phaseOf[r] === phase : this.siteId(r) === site && this.position(r) === position) {
+      if (kind === KIND.module ? this.phaseOf[r] === phase : this.siteId(r) === site && this.position(r) === position) {
         found.push(r);
       }
     }

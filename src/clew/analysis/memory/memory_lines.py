@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from clew.events.byte_text import bytes_text
+from clew.events.number_text import bytes_text
 from clew.events.tensor_text import bar_line
 from clew.plain_text import plain, plain_code
 from clew.run.event import Event

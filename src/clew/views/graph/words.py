@@ -15,7 +15,7 @@ from clew.analysis.graph.graph_model import (
     Graph,
     Node,
 )
-from clew.events.byte_text import bytes_text
+from clew.events.number_text import bytes_text
 from clew.plain_text import plain, plain_lines
 from clew.views.text.style import clipped, counted, short_number, time_text
 

@@ -17,6 +17,8 @@ import numpy as np
 
 from clew.analysis.findings import all_clear, list_findings
 from clew.analysis.nonfinite import NonFiniteSearch
+from clew.analysis.parameters import Parameters
+from clew.analysis.tree.tree_build import wall_seconds
 from clew.errors import ClewError
 from clew.events.columns import Ints
 from clew.events.vocabulary import COMPOSITE
@@ -30,9 +32,12 @@ from clew.views.html.page_gradients import pack_gradients
 from clew.views.html.page_graph import PageGraph
 from clew.views.html.page_layers import pack_layers
 from clew.views.html.page_memory import pack_memory
+from clew.views.html.page_outline import page_outline
 from clew.views.html.page_tables import PageTables
 from clew.views.html.payload import Packer
 from clew.views.html.previews import Previews
+from clew.views.text.style import time_text
+from clew.views.text.tree import run_facts
 
 # Statistics of more values than this are unpacked after the page has opened.
 _MOST_AT_ONCE = 100_000
@@ -125,14 +130,18 @@ def _trace(
     found = list_findings(search)
     rows = page_findings.kept_rows(run, events, found)
     previews = Previews()
-    tables = PageTables(run, rows, search.marks(), previews, redact)
+    outline = page_outline(run)
+    tables = PageTables(run, rows, search.marks(), previews, redact, outline=outline)
     left_out = _left_out(run, rows, previews, events)
+    parameters = Parameters(run.columns.modules, run.columns.parameters)
     head = {
         **tables.pack(main, prefix, later if tables.described > _MOST_AT_ONCE else main),
         "name": side.name,
+        "summary": [*run_facts(run, parameters.total), f"{time_text(wall_seconds(run))} wall"],
         "environment": environment_facts(run, redact),
         "redacted": redact,
         "findings": page_findings.finding_list(found, tables.row_of),
+        "start": page_findings.start_row(run, found, tables.row_of),
         "all_clear": all_clear(run, found),
         "origins": page_findings.origin_list(search.found, tables.row_of),
         "gaps": page_findings.gaps(run.coverage),
