@@ -42,5 +42,5 @@ for (const [name, text] of [["spec.ts", script], ["spec.css", style]]) {
   if (process.argv.includes("--check")) stale.push(`viewer/src/${name}`);
   else writeFileSync(file, text);
 }
-if (stale.length) console.error(`${stale.join(" and ")} are not what src/clew/spec/spec.json gives; run \`make viewer\``);
+if (stale.length) console.error(`not what src/clew/spec/spec.json gives: ${stale.join(", ")}; run \`make viewer\` and commit it`);
 process.exit(stale.length ? 1 : 0);

@@ -258,7 +258,7 @@ def test_every_pane_is_reachable_on_a_phone(page: Page, training: Path) -> None:
     page.reload()
     assert page.evaluate(
         "document.querySelector('.panetabs [aria-selected=true]').textContent"
-    ) == ("Timeline")
+    ) == ("Charts")
     page.press("4")
     assert page.evaluate(f"{BODY}.checkVisibility()") is True
     assert page.text(TITLE) == "blocks.0.attn"

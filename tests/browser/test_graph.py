@@ -21,7 +21,7 @@ from tests.browser.page import Page
 
 SVG = "{http://www.w3.org/2000/svg}"
 TITLE = ".details h3"
-SHEET = "document.querySelector('.graph .sheet').getAttribute('transform')"
+SHEET = "document.querySelector('.graph .drawn').getAttribute('transform')"
 Facts = tuple[Counter[str], Counter[str], Counter[str]]
 
 
@@ -204,7 +204,7 @@ def test_drag_pans_wheel_zooms_at_the_pointer_fit_shows_all(page: Page, training
     assert page.text(TITLE) == "embed"
     # A place of the picture, and where on the screen the pointer is.
     spot = f"""(m => [m.a * {left + 200} + m.e, m.d * {top + 100} + m.f])(
-        document.querySelector('.graph .sheet').getScreenCTM().inverse())"""
+        document.querySelector('.graph .drawn').getScreenCTM().inverse())"""
     under = page.evaluate(spot)
     page.evaluate(
         "document.querySelector('.graph').dispatchEvent(new WheelEvent('wheel', {deltaY: -200, "

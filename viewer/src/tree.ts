@@ -7,7 +7,7 @@ import type { View } from "./state.ts";
 import { VirtualList } from "./virtual.ts";
 
 const ROW = 24;
-const SCREEN = 24;
+const SCREEN = 48;
 const MOST_OPENED = 200_000;
 
 export class Tree {
@@ -55,10 +55,9 @@ export class Tree {
     const { start } = trace.head;
     if (start < 0) return;
     const isOpened = (node: number) => outline.isGroup(node) || trace.isModule(node);
-    const path = outline.path(start).filter(isOpened);
-    for (const node of path) this.open.add(node);
-    let shown = path.reduce((sum, node) => sum + outline.kids(node).length, outline.roots().length);
+    for (const node of outline.path(start)) if (isOpened(node)) this.open.add(node);
     let level = trace.isModule(start) ? outline.kids(start) : [];
+    let shown = level.length;
     while (level.length) {
       // Of modules that run others; what repeats stays one line.
       const inner = level.filter((node) => !outline.isGroup(node) && trace.isModule(node) && outline.kids(node).some(isOpened));
