@@ -179,7 +179,7 @@ def test_gradients_carry_paths_and_leave_backward_whole(page: Page, tmp_path: Pa
     model = reports.Net(layers=1)
     with clew.trace(model, capture=["**:grad"]) as t:
         model(reports.TOKENS).logsumexp(-1).mean().backward()
-    page.open(t.html(tmp_path / "r.html").path)
+    page.open(t.html(tmp_path / "r.html").path, height=2000)
     assert page.texts(".tree .row .name").count("backward") == 1
     page.click(".tree .row:has-text('backward') .twist")
     names = page.texts(".tree .row .name")
