@@ -194,19 +194,23 @@ export class Graph {
     if (!model) return;
     const { pass } = model;
     const { passes } = model.head;
-    const row = model.tops.map((top) => model.row(top)).find((found) => found >= 0) ?? -1;
-    const where = row < 0 ? "" : [trace.steps.length > 1 && `step ${trace.step[row]}`, trace.ranks.length > 1 && `rank ${trace.rank[row]}`].filter(Boolean).join(" · ");
+    const where = (row: number) => (row < 0 ? "" : [trace.steps.length > 1 && `step ${trace.step[row]}`, trace.ranks.length > 1 && `rank ${trace.rank[row]}`].filter(Boolean).join(" · "));
+    const begins = (part: number) => {
+      const other = this.models.model(part, this.views.checked);
+      const call = other.tops.find((top) => other.kind(top) === "call");
+      return [call === undefined ? "ops" : other.text(call, "name"), where(other.firstRow(0))].filter(Boolean).join(" · ");
+    };
     const several = parts.length > 1 && h("select", { label: "Structure of the forward pass", onchange: (event: Event) => this.goToPart(Number((event.target as HTMLSelectElement).value)) },
-      parts.map(({ passes: n }, i) => h("option", { value: i, selected: i === this.part }, `${i + 1} of ${parts.length} structures, ${n} ${n === 1 ? "pass" : "passes"}`)));
+      parts.map(({ passes: n }, i) => h("option", { value: i, selected: i === this.part }, begins(i) + (n > 1 ? ` and ${n - 1} alike` : ""))));
     const pickers = this.repeats().map((node) => stepper(model.text(node, "name"), model.picks[node], model.of(node, "count"), (by) => this.pick(node, by)));
-    replace(this.crumbs, several, passes > 1 && stepper(where || "pass", pass, passes, (by) => this.goToPass(pass + by)), pickers,
+    replace(this.crumbs, several, passes > 1 && stepper(where(model.firstRow(pass)) || "pass", pass, passes, (by) => this.goToPass(pass + by)), pickers,
       left_out > 0 && h("span.dim", { title: "t.graph(step=…) draws each" }, `${left_out} more not drawn`));
   }
 
   private goToPart(part: number): void {
     const model = this.models.model(part, this.views.checked);
-    const row = model.tops.map((top) => model.row(top)).find((found) => found >= 0);
-    if (row !== undefined) this.view.choose(row, "graph");
+    const row = model.firstRow(0);
+    if (row >= 0) this.view.choose(row, "graph");
   }
 
   private goToPass(pass: number): void {

@@ -130,7 +130,7 @@ class PageGraph:
                 break
             packed = _PackedModel(model, self._texts, chosen.depth or 0)
             heads.append(packed.pack(packer, f"{prefix}{ops}.", self._pass_rows(model, spans)))
-        return {"title": plain(model.graph.title), "passes": len(passes), "models": heads}
+        return {"passes": len(passes), "models": heads}
 
     def _chosen(self, rows: list[int], events: int) -> Options:
         """Return the options with which `t.graph()` draws some rows; of very many, without edges
@@ -155,7 +155,9 @@ class PageGraph:
     def _pass_rows(self, model: FlowModel, spans: list[Ints]) -> tuple[Ints, list[Ints]]:
         """Return the rows that the nodes stand for, and the rows in the report of each pass."""
         used = np.unique(np.array([r for rows in model.rows.values() for r in rows], np.int64))
-        at = np.searchsorted(spans[0], used)
+        # What ran in several threads does not lie in one stretch of rows.
+        order = np.argsort(spans[0])
+        at = order[np.searchsorted(spans[0], used, sorter=order)]
         same = [span for span in spans if len(span) == len(spans[0])]
         kept = [self._new_row[span[at]] for span in same]
         return used, [kept[0], *(rows for rows in kept[1:] if (rows >= 0).all())]
