@@ -55,7 +55,7 @@ export class GraphModel {
     return column;
   }
 
-  of(node: number, name: "width" | "height" | "title_width" | "title_height" | "count" | "varies" | "failed" | "open"): number {
+  of(node: number, name: "width" | "height" | "title_width" | "title_height" | "title_line" | "count" | "varies" | "failed" | "open"): number {
     return this.column(name)[node];
   }
 

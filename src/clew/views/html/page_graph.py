@@ -194,7 +194,10 @@ class _PackedModel:
 
     def _node_columns(self) -> dict[str, list[int]]:
         nodes, painter = self._nodes, Painter(self._nodes, "class")
-        sizes = [(*box_size(node, words.SHOWN), *title_size(node)) for node in nodes]
+        sizes = [
+            (*box_size(node, words.SHOWN), *title_size(node), title_size(node, right=True)[0])
+            for node in nodes
+        ]
         by_id = {node.id: node for node in nodes}
         return {
             "id": [int(_DIGITS.findall(node.id)[0]) for node in nodes],
@@ -211,7 +214,9 @@ class _PackedModel:
             "paint": [PAINTS.index(painter.css_class(node)) for node in nodes],
             **{
                 name: [ceil(size[at]) for size in sizes]
-                for at, name in enumerate(("width", "height", "title_width", "title_height"))
+                for at, name in enumerate(
+                    ("width", "height", "title_width", "title_height", "title_line")
+                )
             },
         }
 
