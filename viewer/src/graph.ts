@@ -310,6 +310,7 @@ export class Graph {
       f: () => this.canvas.fit(), c: () => this.collapse(), w: () => this.fill(), r: () => this.turn(), o: () => this.expand(), "+": () => this.canvas.scale(1.25), "=": () => this.canvas.scale(1.25), "-": () => this.canvas.scale(0.8),
       PageUp: () => this.pickAround(-1), PageDown: () => this.pickAround(1),
     };
+    if (event.key === "Escape" && this.element.classList.contains("full")) acts.Escape = () => this.fill();
     const act = event.key.startsWith("Arrow") ? () => this.step(event.key) : acts[event.key];
     if (!act) return;
     stop(event);
