@@ -125,9 +125,9 @@ class PageGraph:
             if ops == "all" and len(spans[0]) > _LONG_PASS:
                 break
             options = self._fitting(replace(chosen, ops=ops), first, folds)
-            model = build_flow(options, first, folds, self._facts)
-            if heads and len(model.graph.nodes) > _MOST_NODES:
+            if heads and options.ops != ops:  # Too large with views and copies.
                 break
+            model = build_flow(options, first, folds, self._facts)
             packed = _PackedModel(model, self._texts, chosen.depth or 0)
             heads.append(packed.pack(packer, f"{prefix}{ops}.", self._pass_rows(model, spans)))
         return {"passes": len(passes), "models": heads}
