@@ -7,9 +7,9 @@ const { buildSync } = createRequire(new URL("package.json", viewer))("esbuild");
 const built = buildSync({ entryPoints: [new URL("src/layout.ts", viewer).pathname], bundle: true, format: "esm", write: false });
 const { layOut } = await import("data:text/javascript;base64," + Buffer.from(built.outputFiles[0].contents).toString("base64"));
 
-const pictures = JSON.parse(readFileSync(0, "utf8")).map(({ boxes, links, stub }) => {
+const pictures = JSON.parse(readFileSync(0, "utf8")).map(({ boxes, links, stub, right }) => {
   const begun = performance.now();
-  const { width, height, boxes: rects, routes } = layOut(boxes, links, () => stub);
+  const { width, height, boxes: rects, routes } = layOut(boxes, links, () => stub, right);
   return { width, height, boxes: [...rects], routes, took: performance.now() - begun };
 });
 console.log(JSON.stringify(pictures));

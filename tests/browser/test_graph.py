@@ -228,6 +228,12 @@ def test_drag_pans_wheel_zooms_at_the_pointer_fit_shows_all(page: Page, training
     })"""
     assert page.evaluate(inside)
     assert page.evaluate("document.querySelector('.minimap').classList.contains('idle')") is True
+    # To the right, what takes a value stands right of what made it.
+    shown = drawn_by_page(page)
+    page.click("[aria-label^='Lead down']")
+    assert drawn_by_page(page) == shown
+    one, two = (page.evaluate(rect.format(json.dumps(box(n)))) for n in ("embed", "norm"))
+    assert one[0] + one[2] < two[0]
 
 
 def test_boxes_are_reached_with_the_keyboard(page: Page, training: Path) -> None:

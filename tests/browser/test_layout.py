@@ -9,6 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from clew.views.graph.layout.nested import lay_out
 from clew.views.graph.layout.shapes import Box, Link, Picture
 from tests.processes import HANG_GUARD
@@ -40,7 +42,9 @@ def plain(box: Box) -> dict[str, Any]:
     return {"id": int(box.id), "size": size, "inside": [plain(inner) for inner in box.inside]}
 
 
-def drawn_by_the_page(graphs: list[tuple[list[Box], list[Link]]]) -> list[dict[str, Any]]:
+def drawn_by_the_page(
+    graphs: list[tuple[list[Box], list[Link]]], right: bool
+) -> list[dict[str, Any]]:
     asked = [
         {
             "boxes": [plain(box) for box in boxes],
@@ -52,6 +56,7 @@ def drawn_by_the_page(graphs: list[tuple[list[Box], list[Link]]]) -> list[dict[s
                 for link in links
             ],
             "stub": STUB,
+            "right": right,
         }
         for boxes, links in graphs
     ]  # fmt: skip
@@ -95,16 +100,17 @@ def numbers_of_page(picture: dict[str, Any]) -> list[float]:
     return [round(number, 3) + 0.0 for number in found]
 
 
-def test_the_page_and_python_draw_the_same_picture() -> None:
+@pytest.mark.parametrize("right", [False, True])
+def test_the_page_and_python_draw_the_same_picture(right: bool) -> None:
     draw = random.Random(11)
-    graphs = [graph(draw, draw.randint(1, 40), draw.randint(0, 60), 8) for _ in range(120)]
+    graphs = [graph(draw, draw.randint(1, 30), draw.randint(0, 45), 8) for _ in range(40)]
     # Lines that are too long to follow become stubs, in both.
     chain = [Box(str(n), 40.0, 20.0) for n in range(100)]
     links = [Link(str(n), str(n + 1)) for n in range(99)]
     graphs.append((chain, [*links, Link("3", "90", (50.0, 12.0)), Link("10", "20")]))
-    wanted = [lay_out(*one, stub_size=lambda name: STUB) for one in graphs]
+    wanted = [lay_out(*one, right=right, stub_size=lambda name: STUB) for one in graphs]
     assert any(r is not None and r.stub is not None for p in wanted for r in p.routes)
-    found = drawn_by_the_page(graphs)
+    found = drawn_by_the_page(graphs, right)
     differ = [
         number
         for number, (one, two) in enumerate(zip(wanted, found, strict=True))

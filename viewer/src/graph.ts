@@ -36,6 +36,8 @@ export class Graph {
   private drawn: Drawn = { boxes: new Map(), lines: [] };
   private readonly later: () => void;
   private waiting = false;
+  /** Whether the picture leads to the right, not down. */
+  private right = false;
   private fitted = false;
 
   constructor(private readonly view: View, payload: Payload) {
@@ -60,6 +62,7 @@ export class Graph {
       button("⊟", "Collapse all (c)", () => this.collapse()), button("⊞", "Open one level more (o)", () => this.expand()),
       button("−", "Smaller (-)", () => this.canvas.scale(1 / 1.25)), button("+", "Larger (+)", () => this.canvas.scale(1.25)),
       button("⤢", "Fit (f)", () => this.canvas.fit()), button("□", "Graph over the whole page, or back (w)", () => this.fill()),
+      button("⇄", "Lead down or to the right (r)", () => this.turn()),
       button("SVG", "Save the picture as SVG", () => void this.save("svg")), button("PNG", "Save the picture as PNG", () => void this.save("png")));
   }
 
@@ -127,13 +130,13 @@ export class Graph {
     const before = this.picture?.boxes.get(anchor);
     const was = before && this.seen ? this.canvas.onScreen(before.x, before.y) : null;
     const begun = performance.now();
-    this.seen = visible(model, (node) => this.isOpen(node), this.selected, this.widths, this.models.head.texts);
-    this.picture = layOut(this.seen.boxes, this.seen.flows, (id) => [model.text(id, "name").length * 6 + 16, 16]);
+    this.seen = visible(model, (node) => this.isOpen(node), this.selected, this.widths, this.models.head.texts, this.right);
+    this.picture = layOut(this.seen.boxes, this.seen.flows, (id) => [model.text(id, "name").length * 6 + 16, 16], this.right);
     this.canvas.element.dataset.took = (performance.now() - begun).toFixed(1);
     this.paint();
     const after = this.picture.boxes.get(anchor);
     if (!this.fitted) {
-      this.canvas.fit(true);
+      this.canvas.start(this.right);
       this.fitted = true;
     } else if (was && after) {
       const [x, y] = this.canvas.onScreen(after.x, after.y);
@@ -147,7 +150,7 @@ export class Graph {
     if (!model || !seen || !picture) return;
     const color = this.colors.value || "class";
     const focused = this.canvas.group.contains(document.activeElement);
-    this.drawn = draw(this.canvas.group, model, seen, picture, { color, bad: (node) => this.badOf(node) });
+    this.drawn = draw(this.canvas.group, model, seen, picture, { color, right: this.right, bad: (node) => this.badOf(node) });
     this.canvas.take(picture, seen.nodes.map((node) => [seen.open.has(node) ? "frame" : `call ${model.paint(node, color)}`, picture.boxes.get(node)!]));
     this.paintLegend(color);
     this.highlight();
@@ -194,19 +197,23 @@ export class Graph {
     if (!model) return;
     const { pass } = model;
     const { passes } = model.head;
-    const row = model.tops.map((top) => model.row(top)).find((found) => found >= 0) ?? -1;
-    const where = row < 0 ? "" : [trace.steps.length > 1 && `step ${trace.step[row]}`, trace.ranks.length > 1 && `rank ${trace.rank[row]}`].filter(Boolean).join(" · ");
+    const where = (row: number) => (row < 0 ? "" : [trace.steps.length > 1 && `step ${trace.step[row]}`, trace.ranks.length > 1 && `rank ${trace.rank[row]}`].filter(Boolean).join(" · "));
+    const begins = (part: number) => {
+      const other = this.models.model(part, this.views.checked);
+      const call = other.tops.find((top) => other.kind(top) === "call");
+      return [call === undefined ? "ops" : other.text(call, "name"), where(other.firstRow(0))].filter(Boolean).join(" · ");
+    };
     const several = parts.length > 1 && h("select", { label: "Structure of the forward pass", onchange: (event: Event) => this.goToPart(Number((event.target as HTMLSelectElement).value)) },
-      parts.map(({ passes: n }, i) => h("option", { value: i, selected: i === this.part }, `${i + 1} of ${parts.length} structures, ${n} ${n === 1 ? "pass" : "passes"}`)));
+      parts.map(({ passes: n }, i) => h("option", { value: i, selected: i === this.part }, begins(i) + (n > 1 ? ` and ${n - 1} alike` : ""))));
     const pickers = this.repeats().map((node) => stepper(model.text(node, "name"), model.picks[node], model.of(node, "count"), (by) => this.pick(node, by)));
-    replace(this.crumbs, several, passes > 1 && stepper(where || "pass", pass, passes, (by) => this.goToPass(pass + by)), pickers,
+    replace(this.crumbs, several, passes > 1 && stepper(where(model.firstRow(pass)) || "pass", pass, passes, (by) => this.goToPass(pass + by)), pickers,
       left_out > 0 && h("span.dim", { title: "t.graph(step=…) draws each" }, `${left_out} more not drawn`));
   }
 
   private goToPart(part: number): void {
     const model = this.models.model(part, this.views.checked);
-    const row = model.tops.map((top) => model.row(top)).find((found) => found >= 0);
-    if (row !== undefined) this.view.choose(row, "graph");
+    const row = model.firstRow(0);
+    if (row >= 0) this.view.choose(row, "graph");
   }
 
   private goToPass(pass: number): void {
@@ -241,7 +248,7 @@ export class Graph {
     for (let node = 0; node < model.count; node++) if (model.kids[node].length) this.choose(node, model.parent(node) < 0);
     this.lent.clear();
     this.layOut(-1);
-    this.canvas.fit(true);
+    this.canvas.start(this.right);
   }
 
   private expand(): void {
@@ -256,10 +263,18 @@ export class Graph {
     this.layOut(this.selected);
   }
 
+  private turn(): void {
+    this.right = !this.right;
+    this.fitted = false;
+    this.layOut(this.selected);
+    const rect = this.picture?.boxes.get(this.selected);
+    if (rect) this.canvas.reveal(rect);
+  }
+
   /** Give the graph the whole page, or its pane again. */
   private fill(): void {
     this.element.classList.toggle("full");
-    this.canvas.fit(true);
+    this.canvas.start(this.right);
     const rect = this.picture?.boxes.get(this.selected);
     if (rect) this.canvas.reveal(rect);
   }
@@ -292,9 +307,10 @@ export class Graph {
     if (event.ctrlKey || event.metaKey || event.altKey || !this.model) return;
     const acts: Record<string, () => void> = {
       Enter: () => this.toggle(this.selected), " ": () => this.toggle(this.selected),
-      f: () => this.canvas.fit(), c: () => this.collapse(), w: () => this.fill(), o: () => this.expand(), "+": () => this.canvas.scale(1.25), "=": () => this.canvas.scale(1.25), "-": () => this.canvas.scale(0.8),
+      f: () => this.canvas.fit(), c: () => this.collapse(), w: () => this.fill(), r: () => this.turn(), o: () => this.expand(), "+": () => this.canvas.scale(1.25), "=": () => this.canvas.scale(1.25), "-": () => this.canvas.scale(0.8),
       PageUp: () => this.pickAround(-1), PageDown: () => this.pickAround(1),
     };
+    if (event.key === "Escape" && this.element.classList.contains("full")) acts.Escape = () => this.fill();
     const act = event.key.startsWith("Arrow") ? () => this.step(event.key) : acts[event.key];
     if (!act) return;
     stop(event);

@@ -52,15 +52,28 @@ export class Canvas {
     this.apply();
   }
 
-  /** Show all of it, or with `wide` its whole width from the top. */
-  fit(wide = false): void {
+  /** Show all of it. */
+  fit(): void {
     const across = (this.width - 2 * MARGIN) / this.size[0];
     const down = (this.height - 2 * MARGIN) / this.size[1];
-    this.zoom = bounded(wide ? max(0.6, min(1, across)) : min(1.5, across, down));
-    this.x = max(MARGIN, (this.width - this.size[0] * this.zoom) / 2);
-    if (wide && this.size[0] * this.zoom > this.width) this.x = (this.width - this.size[0] * this.zoom) / 2;
-    this.y = wide ? MARGIN : max(MARGIN, (this.height - this.size[1] * this.zoom) / 2);
+    this.zoom = bounded(min(1.5, across, down));
+    this.x = max(MARGIN, this.middle(0));
+    this.y = max(MARGIN, this.middle(1));
     this.apply();
+  }
+
+  /** Show the beginning in a size that can be read: the whole width, or height of what leads right. */
+  start(right: boolean): void {
+    const [room, size] = right ? [this.height, this.size[1]] : [this.width, this.size[0]];
+    this.zoom = bounded(max(0.6, min(1, (room - 2 * MARGIN) / size)));
+    this.x = right ? MARGIN : this.middle(0);
+    this.y = right ? this.middle(1) : MARGIN;
+    this.apply();
+  }
+
+  /** Where the picture begins if it lies in the middle. */
+  private middle(axis: 0 | 1): number {
+    return ((axis ? this.height : this.width) - this.size[axis] * this.zoom) / 2;
   }
 
   /** Zoom so that a place on the screen, else the middle, stays where it is. */

@@ -3,7 +3,7 @@
 
 import { r, s } from "./dom.ts";
 import type { GraphModel } from "./graph_model.ts";
-import { type Flow, pickerWidth, type Visible } from "./graph_visible.ts";
+import { type Flow, pickerWidth, titleOf, type Visible } from "./graph_visible.ts";
 import type { Picture, Point, Rect, Route } from "./layout_shapes.ts";
 
 const STACK = 3;
@@ -18,6 +18,8 @@ export interface Drawn {
 export interface Look {
   /** What boxes are coloured by: `class`, or a number. */
   color: string;
+  /** Whether the picture leads to the right, not down. */
+  right: boolean;
   /** `NaN` or `Inf` where a run of a node has one, by node. */
   bad: (node: number) => string;
 }
@@ -33,7 +35,7 @@ export function draw(into: SVGGElement, model: GraphModel, seen: Visible, pictur
   // Lines from one box share their beginning, which is drawn once.
   const begun = new Set<string>();
   for (const [flow, route] of routes) {
-    const element = line(model, seen, flow, route, begun);
+    const element = line(model, seen, flow, route, begun, look.right);
     drawn.lines.push({ flow, element });
     parts.push(element);
   }
@@ -42,7 +44,7 @@ export function draw(into: SVGGElement, model: GraphModel, seen: Visible, pictur
     const rect = picture.boxes.get(id)!;
     parts.push(s("g.rest", null, rectangle(rect, "stub", 10), s("text.label.mid", { "text-anchor": "middle", x: r(rect.x + rect.width / 2), y: r(rect.y + 14.5) }, text)));
   }
-  for (const [flow, route] of routes) parts.push(...label(model, flow, route));
+  for (const [flow, route] of routes) parts.push(...label(model, flow, route, look.right));
   into.replaceChildren(...parts);
   return drawn;
 }
@@ -82,17 +84,18 @@ function twist(model: GraphModel, node: number, open: boolean): SVGElement | nul
 function frame(model: GraphModel, node: number, rect: Rect, depth: number, look: Look): SVGGElement {
   const css = `frame d${Math.min(depth, 3) % 2}${marks(model, node, look)}`;
   const count = model.of(node, "count");
-  const [x, y] = [rect.x + 14, rect.y + 17];
+  const [x, y] = [rect.x + (look.right ? 12 : 14), rect.y + 17];
+  const [wide, high] = titleOf(model, node, look.right);
   const cls = model.text(node, "class");
-  const twoLines = model.of(node, "title_height") > 20;
+  const twoLines = high > 20;
   const title = s("text.title", { x: r(x), y: r(y) }, twist(model, node, true), s("tspan.name", null, model.text(node, "name")),
     count > 1 && s("tspan.times", { dx: 6 }, `×${count}`),
     cls && s("tspan.small", twoLines ? { x: r(x), dy: 13 } : { dx: 6 }, cls));
   // The control lies right of the title, where the layout left room for it.
-  const right = rect.x + 14 + model.of(node, "title_width") + 13 + 8;
+  const beside = x + wide + 13 + 8;
   return group(model, node, marks(model, node, look), true, [
     count > 1 ? rectangle({ ...rect, x: rect.x + 4, y: rect.y + 4 }, css, 9) : null, rectangle(rect, css, 9), title,
-    count > 1 ? picker(model, node, right, rect.y + 4) : null,
+    count > 1 ? picker(model, node, beside, rect.y + 4) : null,
   ]);
 }
 
@@ -132,40 +135,43 @@ function picker(model: GraphModel, node: number, x: number, y: number): SVGGElem
     s("text.picked", { "text-anchor": "middle", x: r(x + width / 2), y: r(y + 11.5) }, `${model.picks[node] + 1} / ${count}`));
 }
 
-function line(model: GraphModel, seen: Visible, flow: Flow, route: Route, begun: Set<string>): SVGElement {
+function line(model: GraphModel, seen: Visible, flow: Flow, route: Route, begun: Set<string>, right: boolean): SVGElement {
   const name = (id: number) => seen.rests.get(id)?.text ?? model.text(id, "name");
   const id = (node: number) => (seen.rests.has(node) ? "rest" : model.id(node));
   const how: Record<string, string> = { write: " (in place)", order: " (order)" };
-  const [path, fresh, head] = curve(route.points, begun);
+  const [path, fresh, head] = curve(route.points, begun, right);
   return s("g", { class: `edge ${flow.kind}`, "data-edge": `${id(flow.source)} ${id(flow.target)}` },
     s("title", null, `${name(flow.source)} → ${name(flow.target)}${how[flow.kind] ?? ""}${flow.text && `\n${flow.text}`}`),
     s("path.line", { d: fresh }), s("path.reach", { d: path }), s("path.head", { d: head }));
 }
 
-function label(model: GraphModel, flow: Flow, { stub, label: at }: Route): SVGElement[] {
+function label(model: GraphModel, flow: Flow, { stub, label: at }: Route, right: boolean): SVGElement[] {
   const found: SVGElement[] = [];
   if (stub) {
     found.push(rectangle(stub, "stub", 8));
     found.push(s("text.label", { "text-anchor": "middle", x: r(stub.x + stub.width / 2), y: r(stub.y + 11.5) }, model.text(flow.source, "name")));
   }
-  if (at && flow.text) found.push(s("text", { class: `label ${flow.kind}-label`, x: r(at.x + 5), y: r(at.y + 9.5) }, flow.text));
+  if (at && flow.text) found.push(s("text", { class: `label ${flow.kind}-label`, x: r(at.x + 5), y: r(at.y + (right ? 8.5 : 9.5)) }, flow.text));
   return found;
 }
 
 /** A smooth line through points, the pieces of it that no other line has drawn, its arrow head. */
-function curve(points: Point[], begun: Set<string>): [line: string, fresh: string, head: string] {
+function curve(points: Point[], begun: Set<string>, right: boolean): [line: string, fresh: string, head: string] {
   const tidy = points.filter((p, i) => i === points.length - 1 || p[0] !== points[i + 1][0] || p[1] !== points[i + 1][1]);
   const [x, y] = tidy[tidy.length - 1];
-  const back = y >= tidy[tidy.length - 2][1] ? ARROW : -ARROW;
-  const head = `M${r(x)} ${r(y)}L${r(x - ARROW / 2)} ${r(y - back)}L${r(x + ARROW / 2)} ${r(y - back)}Z`;
-  tidy[tidy.length - 1] = [x, y - back * 0.8];
+  const along = right ? 0 : 1;
+  const back = tidy[tidy.length - 1][along] >= tidy[tidy.length - 2][along] ? ARROW : -ARROW;
+  const corner = (side: number) => (right ? `${r(x - back)} ${r(y + side)}` : `${r(x + side)} ${r(y - back)}`);
+  const head = `M${r(x)} ${r(y)}L${corner(-ARROW / 2)}L${corner(ARROW / 2)}Z`;
+  tidy[tidy.length - 1] = right ? [x - back * 0.8, y] : [x, y - back * 0.8];
   let path = `M${r(tidy[0][0])} ${r(tidy[0][1])}`;
   let fresh = "";
   let joined = false;
   for (let i = 1; i < tidy.length; i++) {
     const [[x0, y0], [x1, y1]] = [tidy[i - 1], tidy[i]];
-    const middle = r((y0 + y1) / 2);
-    const piece = x0 === x1 ? `L${r(x1)} ${r(y1)}` : `C${r(x0)} ${middle} ${r(x1)} ${middle} ${r(x1)} ${r(y1)}`;
+    const middle = r(right ? (x0 + x1) / 2 : (y0 + y1) / 2);
+    const bends = right ? `${middle} ${r(y0)} ${middle} ${r(y1)}` : `${r(x0)} ${middle} ${r(x1)} ${middle}`;
+    const piece = (right ? y0 === y1 : x0 === x1) ? `L${r(x1)} ${r(y1)}` : `C${bends} ${r(x1)} ${r(y1)}`;
     path += piece;
     const from = `M${r(x0)} ${r(y0)}`;
     const known = begun.has(from + piece);

@@ -12,7 +12,7 @@ export interface GraphHead {
   texts: string[];
   font: string;
   style: { light: string; dark: string };
-  parts: { title: string; passes: number; models: ModelHead[] }[];
+  parts: { passes: number; models: ModelHead[] }[];
   /** How many structures of forward passes are not drawn. */
   left_out: number;
 }
@@ -55,7 +55,7 @@ export class GraphModel {
     return column;
   }
 
-  of(node: number, name: "width" | "height" | "title_width" | "title_height" | "count" | "varies" | "failed" | "open"): number {
+  of(node: number, name: "width" | "height" | "title_width" | "title_height" | "title_line" | "count" | "varies" | "failed" | "open"): number {
     return this.column(name)[node];
   }
 
@@ -115,6 +115,12 @@ export class GraphModel {
     for (const at of this.counted(node)) run = run * this.of(at, "count") + this.picks[at];
     const position = this.column("event")[from + (run < events ? run : 0)];
     return this.column("rows")[this.pass * this.head.used + position];
+  }
+
+  /** The first row of a pass, -1 for none in the report. */
+  firstRow(pass: number): number {
+    const { used } = this.head;
+    return this.column("rows").subarray(pass * used, (pass + 1) * used).find((row) => row >= 0) ?? -1;
   }
 
   /** The rows of all runs of a node in the pass that is looked at. */

@@ -40,16 +40,22 @@ export function pickerWidth(count: number): number {
 }
 
 /** The size of a box, or of the title of a frame, with room for its controls. */
-export function sizeOf(model: GraphModel, node: number, open: boolean): Size {
+export function sizeOf(model: GraphModel, node: number, open: boolean, right: boolean): Size {
   const count = model.of(node, "count");
   const picker = count > 1 ? pickerWidth(count) : 0;
   const twist = model.kids[node].length ? TWIST : 0;
-  if (open) return [max(model.of(node, "title_width") + twist + (picker && picker + 8), 30), model.of(node, "title_height")];
+  const [width, height] = titleOf(model, node, right);
+  if (open) return [max(width + twist + (picker && picker + 8), 30), height];
   return [max(model.of(node, "width") + twist, picker && picker + 20), model.of(node, "height") + (picker && PICKER_HEIGHT)];
 }
 
+/** The size of a frame's title alone: to the right there is room for one line. */
+export function titleOf(model: GraphModel, node: number, right: boolean): Size {
+  return right ? [model.of(node, "title_line"), 20] : [model.of(node, "title_width"), model.of(node, "title_height")];
+}
+
 /** What is in sight of a model. `wanted` is a node whose neighbours are shown where not all are. */
-export function visible(model: GraphModel, isOpen: (node: number) => boolean, wanted: number, widths: ArrayLike<number>, texts: string[]): Visible {
+export function visible(model: GraphModel, isOpen: (node: number) => boolean, wanted: number, widths: ArrayLike<number>, texts: string[], right: boolean): Visible {
   const found: Visible = { boxes: [], flows: [], nodes: [], open: new Set(), rests: new Map(), parent: (id) => found.rests.get(id)?.parent ?? model.parent(id) };
   const home = new Int32Array(model.count).fill(-1);
   const path = wanted < 0 ? [] : [...model.around(wanted), wanted];
@@ -63,10 +69,10 @@ export function visible(model: GraphModel, isOpen: (node: number) => boolean, wa
     const open = model.kids[node].length > 0 && isOpen(node) && found.nodes.length < MOST_BOXES;
     if (!open) {
       for (const kid of model.kids[node]) hide(kid, node);
-      return { id: node, size: sizeOf(model, node, false), inside: [] };
+      return { id: node, size: sizeOf(model, node, false, right), inside: [] };
     }
     found.open.add(node);
-    return { id: node, size: sizeOf(model, node, true), inside: siblings(model.kids[node], node) };
+    return { id: node, size: sizeOf(model, node, true, right), inside: siblings(model.kids[node], node) };
   };
   const siblings = (kids: number[], parent: number): Box[] => {
     if (kids.length <= MOST_KIDS) return kids.map(boxed);
@@ -83,7 +89,7 @@ export function visible(model: GraphModel, isOpen: (node: number) => boolean, wa
   };
   found.boxes = siblings(model.tops, -1);
   found.flows = flowsOf(model, found, home);
-  labelOnce(model, found, widths, texts);
+  labelOnce(model, found, widths, texts, right);
   return found;
 }
 
@@ -112,7 +118,7 @@ function flowsOf(model: GraphModel, { open, rests }: Visible, home: Int32Array):
 }
 
 /** Give each line its label; lines that share their beginning have one, and none is repeated. */
-function labelOnce(model: GraphModel, { flows, parent }: Visible, widths: ArrayLike<number>, texts: string[]): void {
+function labelOnce(model: GraphModel, { flows, parent }: Visible, widths: ArrayLike<number>, texts: string[], right: boolean): void {
   const lines = new Map<string, { side: number; flows: Flow[] }>();
   for (const flow of flows) {
     const side = sideMet(flow, parent);
@@ -127,7 +133,7 @@ function labelOnce(model: GraphModel, { flows, parent }: Visible, widths: ArrayL
     const key = `${joined[0].source}:${text}:${parent(side)}`;
     if (text && !said.has(key)) {
       joined[0].text = text;
-      joined[0].label = [width + 10, 12];
+      joined[0].label = [width + 10, right ? 14 : 12];
     }
     said.add(key);
   }

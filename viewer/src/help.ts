@@ -10,7 +10,7 @@ const KEYS: [string, string][] = [
   ["u", "up to the call it ran in"],
   ["*", "open one level more"],
   ["Enter", "open or close the selected node"],
-  ["f  c  o  w", "graph: fit, collapse all, open one level more, whole page"],
+  ["f c o w r", "graph: fit, collapse all, open one level more, whole page, turn"],
   ["PgUp PgDn", "graph: the layer before and after, of a stack"],
   ["z  +  −  0", "timeline: zoom to the selection, in, out, all"],
   ["r  Esc", "timeline: totals of what is in sight, of all"],

@@ -48,9 +48,9 @@ interface Way {
   turned: boolean;
 }
 
-/** Place boxes and route links, downwards. */
-export function layOut(boxes: Box[], links: Link[], stubSize: (box: number) => Size): Picture {
-  return new Nested(boxes, links, stubSize).picture();
+/** Place boxes and route links, downwards or to the right. */
+export function layOut(boxes: Box[], links: Link[], stubSize: (box: number) => Size, right = false): Picture {
+  return new Nested(boxes, links, stubSize, right).picture();
 }
 
 class Nested {
@@ -59,7 +59,7 @@ class Nested {
   private frames = new Map<number, Frame>();
   private ways: (Way | null)[];
 
-  constructor(boxes: Box[], links: Link[], private readonly stubSize: (box: number) => Size) {
+  constructor(boxes: Box[], links: Link[], private readonly stubSize: (box: number) => Size, private readonly right: boolean) {
     this.index(TOP, { id: TOP, size: [0, 0], inside: boxes });
     this.ways = links.map((link) => this.cut(link));
   }
@@ -125,19 +125,30 @@ class Nested {
       }
     }
     const [width, height] = this.frames.get(TOP)!.size;
-    return { width, height, boxes, routes: this.ways.map((way) => (way ? this.route(way, corners) : null)) };
+    const routes = this.ways.map((way) => (way ? this.route(way, corners) : null));
+    if (!this.right) return { width, height, boxes, routes };
+    return { width: height, height: width, boxes: new Map([...boxes].map(([id, rect]) => [id, turned(rect)])), routes };
   }
 
   /** Lay out the inside of one frame; the frames in it have their sizes already. */
   private layFrame(frame: Frame): void {
-    const level = new FrameLevel(frame, this.frames, this.stubSize);
+    const level = new FrameLevel(frame, this.frames, this.stubSize, this.right);
     const side = frame.box.id === TOP ? 0 : SPACE.frame;
-    const laid = level.lay(frame.box.size);
-    frame.size = side ? [laid.width + 2 * side, laid.height + side * 1.25] : [laid.width, laid.height];
-    frame.inset = [side, side / 4];
+    const title = frame.box.size;
+    let laid: Laid;
+    if (this.right || !side) {
+      laid = level.lay([0, 0]);
+      const ahead = title[1] ? title[1] + side / 2 : side;
+      frame.size = [laid.width + ahead + side, max(laid.height, title[0]) + 2 * side];
+      frame.inset = [ahead, side + max(0, title[0] - laid.height) / 2];
+    } else {
+      laid = level.lay(title);
+      frame.size = [laid.width + 2 * side, laid.height + side * 1.25];
+      frame.inset = [side, side / 4];
+    }
     for (const [port, place] of level.ports) {
       const rect = laid.places[place];
-      frame.ports.set(port, rect.x + rect.width / 2 + side - frame.size[0] / 2);
+      frame.ports.set(port, rect.x + rect.width / 2 + frame.inset[0] - frame.size[0] / 2);
     }
   }
 
@@ -148,7 +159,10 @@ class Nested {
       const [left, top] = corners.get(id)!;
       const { inset } = this.frames.get(id)!;
       const [x, y] = [left + inset[0], top + inset[1]];
-      const moved = (rect: Rect): Rect => ({ ...rect, x: rect.x + x, y: rect.y + y });
+      const moved = (rect: Rect): Rect => {
+        const there = { ...rect, x: rect.x + x, y: rect.y + y };
+        return this.right ? turned(there) : there;
+      };
       if (cut.stub) {
         route.points = [];
         route.stub = moved(cut.stub);
@@ -157,6 +171,7 @@ class Nested {
       if (cut.labelAt && number === way.labelled) route.label = moved(cut.labelAt);
     });
     if (way.turned) route.points.reverse();
+    if (this.right) route.points = route.points.map(([px, py]) => [py, px]);
     return route;
   }
 }
@@ -170,7 +185,7 @@ class FrameLevel {
   private sorts: number[] = [];
   private readonly cuts: Cut[];
 
-  constructor(private readonly frame: Frame, private readonly frames: Map<number, Frame>, private readonly stubSize: (box: number) => Size) {
+  constructor(private readonly frame: Frame, private readonly frames: Map<number, Frame>, private readonly stubSize: (box: number) => Size, private readonly right: boolean) {
     this.cuts = [...frame.cuts.values()];
   }
 
@@ -178,7 +193,7 @@ class FrameLevel {
     let ties = this.followable();
     // Far too many lines to follow, or to draw: the boxes say enough.
     if (bendsOf(this.sorts, ties) > MOST_BENDS) ties = [];
-    const laid = layLevel(this.sizes, this.sorts, ties, title);
+    const laid = layLevel(this.sizes, this.sorts, ties, title, this.right ? 0.5 : -0.5);
     this.cuts.forEach((cut, number) => {
       cut.way = laid.ways[number] ?? [];
       cut.labelAt = laid.labels[number] ?? null;
@@ -218,10 +233,10 @@ class FrameLevel {
       const stubs = new Map<number, number>();
       for (const cut of into.get(box.id) ?? []) {
         const origin = cut.source.port ? cut.origin : cut.source.box;
-        if (!stubs.has(origin)) stubs.set(origin, place(this.stubSize(origin)));
+        if (!stubs.has(origin)) stubs.set(origin, place(this.real(this.stubSize(origin))));
         this.stubs.set(cut, stubs.get(origin)!);
       }
-      this.boxes.set(box.id, place(box.inside.length ? this.frames.get(box.id)!.size : box.size));
+      this.boxes.set(box.id, place(box.inside.length ? this.frames.get(box.id)!.size : this.real(box.size)));
     }
     for (const { source, target } of this.cuts) {
       for (const { sort, port } of [source, target]) {
@@ -231,6 +246,11 @@ class FrameLevel {
     return this.cuts.map((cut) => this.tie(cut));
   }
 
+  /** A size in the directions of the layout. */
+  private real([width, height]: Size): Size {
+    return this.right ? [height, width] : [width, height];
+  }
+
   private tie(cut: Cut): Tie {
     const number = ({ sort, box, port }: End) => (sort === BOX ? this.boxes.get(box)! : this.ports.get(sort + port)!);
     const offset = ({ sort, box, port }: End, at: number) => (sort !== BOX ? 0 : port ? this.frames.get(box)!.ports.get(at + port)! : null);
@@ -238,6 +258,10 @@ class FrameLevel {
     const arrivesAt = offset(cut.target, ENTRY);
     const stub = this.stubs.get(cut);
     if (stub !== undefined) return { source: stub, target, leavesAt: null, arrivesAt, label: null, minor: cut.minor };
-    return { source: number(cut.source), target, leavesAt: offset(cut.source, EXIT), arrivesAt, label: cut.label, minor: cut.minor };
+    return { source: number(cut.source), target, leavesAt: offset(cut.source, EXIT), arrivesAt, label: cut.label && this.real(cut.label), minor: cut.minor };
   }
+}
+
+function turned({ x, y, width, height }: Rect): Rect {
+  return { x: y, y: x, width: height, height: width };
 }

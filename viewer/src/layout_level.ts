@@ -65,8 +65,8 @@ export function bendsOf(sorts: number[], ties: Tie[]): number {
   return sum;
 }
 
-/** Lay out numbered places, earlier runs before later ones. */
-export function layLevel(sizes: Size[], sorts: number[], ties: Tie[], titleSize: Size): Laid {
+/** Lay out numbered places, earlier runs before later ones; a line runs along a side of its label. */
+export function layLevel(sizes: Size[], sorts: number[], ties: Tie[], titleSize: Size, side: number): Laid {
   const rowOf = rowsOfPlaces(sorts, ties);
   const places: Place[] = sizes.map(([width, height], i) => ({ width, height, row: rowOf[i], bend: false, title: false }));
   const chains = ties.map((tie) => chainOf(tie, places));
@@ -85,7 +85,7 @@ export function layLevel(sizes: Size[], sorts: number[], ties: Tie[], titleSize:
   }
   const body = ordered(filled(places).map((row) => row.filter((p) => p !== title)), above, below);
   if (title >= 0) body[0] = [title, ...body[0]];
-  const [tiesAbove, tiesBelow] = fixed(ties, chains, body, places, sizes, sorts);
+  const [tiesAbove, tiesBelow] = fixed(ties, chains, body, places, sizes, sorts, side);
   const xs = columns({
     rows: body, half: places.map((place) => place.width / 2), above: tiesAbove, below: tiesBelow,
     bend: places.map((place) => place.bend), room: (one, two) => room(places[one], places[two]),
@@ -130,7 +130,7 @@ function room(one: Place, two: Place): number {
 }
 
 /** The ties between neighbouring places, with their offsets on each place. */
-function fixed(ties: Tie[], chains: Chain[], rows: number[][], places: Place[], sizes: Size[], sorts: number[]): [Side[][], Side[][]] {
+function fixed(ties: Tie[], chains: Chain[], rows: number[][], places: Place[], sizes: Size[], sorts: number[], side: number): [Side[][], Side[][]] {
   const at: number[] = [];
   for (const row of rows) row.forEach((place, i) => (at[place] = i));
   const leaves = endOffsets(ties, chains, at, true, sizes, sorts);
@@ -138,7 +138,7 @@ function fixed(ties: Tie[], chains: Chain[], rows: number[][], places: Place[], 
   const above: Side[][] = places.map(() => []);
   const below: Side[][] = places.map(() => []);
   chains.forEach((chain, number) => {
-    const offsets = chain.places.map((place) => -0.5 * places[place].width);
+    const offsets = chain.places.map((place) => side * places[place].width);
     offsets[0] = leaves[number];
     offsets[offsets.length - 1] = arrives[number];
     for (const [one, two, i] of pairs(chain.places)) {

@@ -125,12 +125,12 @@ class PageGraph:
             if ops == "all" and len(spans[0]) > _LONG_PASS:
                 break
             options = self._fitting(replace(chosen, ops=ops), first, folds)
-            model = build_flow(options, first, folds, self._facts)
-            if heads and len(model.graph.nodes) > _MOST_NODES:
+            if heads and options.ops != ops:  # Too large with views and copies.
                 break
+            model = build_flow(options, first, folds, self._facts)
             packed = _PackedModel(model, self._texts, chosen.depth or 0)
             heads.append(packed.pack(packer, f"{prefix}{ops}.", self._pass_rows(model, spans)))
-        return {"title": plain(model.graph.title), "passes": len(passes), "models": heads}
+        return {"passes": len(passes), "models": heads}
 
     def _chosen(self, rows: list[int], events: int) -> Options:
         """Return the options with which `t.graph()` draws some rows; of very many, without edges
@@ -155,7 +155,9 @@ class PageGraph:
     def _pass_rows(self, model: FlowModel, spans: list[Ints]) -> tuple[Ints, list[Ints]]:
         """Return the rows that the nodes stand for, and the rows in the report of each pass."""
         used = np.unique(np.array([r for rows in model.rows.values() for r in rows], np.int64))
-        at = np.searchsorted(spans[0], used)
+        # What ran in several threads does not lie in one stretch of rows.
+        order = np.argsort(spans[0])
+        at = order[np.searchsorted(spans[0], used, sorter=order)]
         same = [span for span in spans if len(span) == len(spans[0])]
         kept = [self._new_row[span[at]] for span in same]
         return used, [kept[0], *(rows for rows in kept[1:] if (rows >= 0).all())]
@@ -192,7 +194,10 @@ class _PackedModel:
 
     def _node_columns(self) -> dict[str, list[int]]:
         nodes, painter = self._nodes, Painter(self._nodes, "class")
-        sizes = [(*box_size(node, words.SHOWN), *title_size(node)) for node in nodes]
+        sizes = [
+            (*box_size(node, words.SHOWN), *title_size(node), title_size(node, right=True)[0])
+            for node in nodes
+        ]
         by_id = {node.id: node for node in nodes}
         return {
             "id": [int(_DIGITS.findall(node.id)[0]) for node in nodes],
@@ -209,7 +214,9 @@ class _PackedModel:
             "paint": [PAINTS.index(painter.css_class(node)) for node in nodes],
             **{
                 name: [ceil(size[at]) for size in sizes]
-                for at, name in enumerate(("width", "height", "title_width", "title_height"))
+                for at, name in enumerate(
+                    ("width", "height", "title_width", "title_height", "title_line")
+                )
             },
         }
 
