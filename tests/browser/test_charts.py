@@ -171,7 +171,7 @@ def test_nan_and_what_was_not_taken_are_no_colours_of_values(page: Page, tmp_pat
     page.open(t.html(tmp_path / "nan.html").path)
     show(page, "layers")
     first, last = 17 + 16 + 3, 17 + 3 * 16 + 3
-    at = [(230 + 64 * step + 4, y) for y in (first, last) for step in range(3)]
+    at = [(230 + 64 * step + 12, y) for y in (first, last) for step in range(3)]
     wrong = [colour in (NAN, INF) for colour in colours(page, "layers", at)]
     assert wrong == [False, False, False, False, False, True]
     focus(page, "layers")

@@ -8,7 +8,7 @@ import { h, on, replace, stop } from "./dom.ts";
 import { count } from "./format.ts";
 import { ceil, floor, log10, max, min, round } from "./maths.ts";
 import type { View } from "./state.ts";
-import { fitted, hatch, type Pen } from "./surface.ts";
+import { fitted, hatch, INF, NAN, type Pen } from "./surface.ts";
 
 type Figure = "std" | "max" | "norm" | "zeros" | "nan" | "time";
 const FIGURES: [Figure, string][] = [["std", "std"], ["max", "|max|"], ["norm", "norm"], ["zeros", "zeros %"], ["nan", "NaN %"], ["time", "time"]];
@@ -17,9 +17,6 @@ const SHARES = new Set<Figure>(["zeros", "nan"]);
 const ROW = 16;
 const TOP = 17;
 const STOPS = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
-/** No colours of values: these mean what is wrong. */
-export const NAN = "rgb(214, 0, 40)";
-export const INF = "rgb(255, 128, 0)";
 
 /** From deep blue over green to yellow. */
 export function shade(at: number): string {
