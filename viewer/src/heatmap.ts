@@ -165,6 +165,7 @@ export class HeatMap extends Chart {
     const [path, column] = this.selected();
     const at = this.rows.indexOf(path);
     if (at < 0) return;
+    this.cursor = [at, max(0, column)];
     const across = this.head.columns.length > 1 ? max(0, column) * wide : 0;
     this.surface.reveal(labels + across, TOP + at * ROW, min(wide, 64), ROW * 2, labels, TOP + ROW);
   }
