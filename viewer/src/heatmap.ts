@@ -106,12 +106,13 @@ export class HeatMap extends Chart {
   private describeScale(): void {
     const bar = h("span.scale", { "aria-hidden": "true" });
     bar.style.background = `linear-gradient(to right, ${[0, 0.25, 0.5, 0.75, 1].map(shade).join(", ")})`;
-    const any = this.high >= this.low;
+    // Without NaN there is nothing to colour.
+    const any = this.high >= this.low && this.figure !== "nan";
     const name = FIGURES.find(([figure]) => figure === this.figure)![1];
     const isLog = !SHARES.has(this.figure);
     replace(this.legend, h("b", null, name),
       any ? [h("span", null, `${this.least < this.low ? "≤ " : ""}${this.text(this.low)}`), this.head.columns.length > 1 ? bar : "to", h("span", null, `${this.most > this.high ? "≥ " : ""}${this.text(this.high)}`),
-        h("span.dim", null, `${isLog ? "log scale" : ""}${this.most > this.high ? `, up to ${this.text(this.most)}` : ""}`)] : h("span", null, "no figures"),
+        h("span.dim", null, `${isLog ? "log scale" : ""}${this.most > this.high ? `, up to ${this.text(this.most)}` : ""}`)] : this.figure !== "nan" && h("span", null, "no figures"),
       swatch("NaN", "nan"), swatch("Inf", "inf"), swatch("not taken", "hatched"), swatch("not called", "blank"),
       !this.head.taken && h("span.dim", null, "values=\"stats\" takes statistics"));
   }
@@ -196,7 +197,7 @@ export class HeatMap extends Chart {
       return hatch(pen, x, y, wide, tall, surface.colour("dim"));
     }
     const marked = bad && this.figure !== "time";
-    const fill = marked ? (bad === "NaN" ? NAN : INF) : shade(this.place(value));
+    const fill = marked ? (bad === "NaN" ? NAN : INF) : this.figure === "nan" ? surface.colour("hover") : shade(this.place(value));
     pen.fillStyle = fill;
     pen.fillRect(x, y, wide, tall);
     const text = marked ? (this.figure === "nan" && value > 0 ? percent(value) : bad) : this.figure === "time" ? spent(value) : SHARES.has(this.figure) ? percent(value) : brief(value);
