@@ -245,6 +245,13 @@ def test_memory_shows_the_peak_and_the_largest(page: Page, run: clew.Trace, trai
         assert f"{group.name} {size}" in page.text(TIP)
     page.press("Home", "Enter")
     assert page.text(TITLE) != ""
+    # Of a range chosen in the timeline, that part alone.
+    show(page, "timeline")
+    page.click("#timeline", position={"x": 1390, "y": 48})
+    show(page, "memory")
+    assert all("step 1" in tip for tip in tips(page, "memory", 50))
+    page.click(".lower .norange")
+    assert any("step 0" in tip for tip in tips(page, "memory", 50))
 
 
 def test_gradients_by_depth_and_how_to_get_them(
