@@ -61,6 +61,12 @@ def counts(page: Page, table: str) -> dict[str, str]:
     return dict(zip(names, page.texts(f"{table} tbody td:nth-child(4)"), strict=True))
 
 
+def sum_of_calls(table: str) -> str:
+    """An expression for all calls in a table of totals."""
+    cells = f"[...document.querySelectorAll('{table} tbody td:nth-child(4)')]"
+    return f"{cells}.reduce((sum, cell) => sum + Number(cell.textContent), 0)"
+
+
 def is_grey(colour: tuple[int, ...]) -> bool:
     return max(colour) - min(colour) < 40
 
@@ -171,7 +177,7 @@ def test_nan_and_what_was_not_taken_are_no_colours_of_values(page: Page, tmp_pat
     page.open(t.html(tmp_path / "nan.html").path)
     show(page, "layers")
     first, last = 17 + 16 + 3, 17 + 3 * 16 + 3
-    at = [(230 + 64 * step + 4, y) for y in (first, last) for step in range(3)]
+    at = [(230 + 64 * step + 12, y) for y in (first, last) for step in range(3)]
     wrong = [colour in (NAN, INF) for colour in colours(page, "layers", at)]
     assert wrong == [False, False, False, False, False, True]
     focus(page, "layers")
@@ -239,6 +245,13 @@ def test_memory_shows_the_peak_and_the_largest(page: Page, run: clew.Trace, trai
         assert f"{group.name} {size}" in page.text(TIP)
     page.press("Home", "Enter")
     assert page.text(TITLE) != ""
+    # Of a range chosen in the timeline, that part alone.
+    show(page, "timeline")
+    page.click("#timeline", position={"x": 1390, "y": 48})
+    show(page, "memory")
+    assert all("step 1" in tip for tip in tips(page, "memory", 50))
+    page.click(".lower .norange")
+    assert any("step 0" in tip for tip in tips(page, "memory", 50))
 
 
 def test_gradients_by_depth_and_how_to_get_them(
@@ -321,15 +334,24 @@ def test_dragging_a_range_adds_up_what_ran_in_it(
     assert "chosen" in page.text(".lower .chosen")
     page.click(".side .choice button:has-text('Op')")
     page.until("document.querySelector('.side thead th').textContent.startsWith('Op')")
-    ops = [event for event in run.ops if event.step == 1 and event.phase == "forward"]
+    all_ops = [event for event in run.events if event.kind == "op"]
+    ops = [event for event in all_ops if event.step == 1 and event.phase == "forward"]
     inside = [event for event in ops if event.module is not None]
     names = [event.name.removeprefix("aten.").removesuffix(".default") for event in inside]
     rows = counts(page, ".side")
     for name in ("bmm", "native_layer_norm", "embedding", "_softmax"):
         assert rows[name] == str(names.count(name))
-    page.click("#timeline", position={"x": 5, "y": 30})
+    focus(page, "timeline")
     page.press("Escape")
     page.until("document.querySelector('.side').hidden")
+    # A click on the band of a step does the same for the step.
+    page.press("0")
+    assert {tip.split(" · ")[0] for tip in tips(page, "timeline") if "totals" in tip} == {
+        "step 0", "step 1", "forward", "backward", "optimizer",
+    }  # fmt: skip
+    page.click("#timeline", position={"x": 1390, "y": 48})
+    page.until("document.querySelectorAll('.side tbody tr').length > 3")
+    page.until(f"{sum_of_calls('.side')} === {sum(event.step == 1 for event in all_ops)}")
 
 
 def test_where_it_goes_adds_up_all_events(page: Page, run: clew.Trace, training: Path) -> None:

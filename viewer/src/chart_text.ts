@@ -1,7 +1,5 @@
 // Numbers of axes in few characters.
 
-import { number, time } from "./format.ts";
-
 /** A moment on a time axis whose marks are `step` apart and that ends at `most`; m:ss where long. */
 export function moment(ns: number, step: number, most = ns): string {
   if (ns === 0) return "0";
@@ -14,24 +12,6 @@ export function moment(ns: number, step: number, most = ns): string {
   const [unit, name] = most >= 1e9 ? [1e9, "s"] : most >= 1e6 ? [1e6, "ms"] : most >= 1e3 ? [1e3, "µs"] : [1, "ns"];
   const digits = Math.max(0, Math.min(9, Math.ceil(-Math.log10(step / unit) - 1e-9)));
   return `${(ns / unit).toFixed(digits)} ${name}`;
-}
-
-/** A length of time; m:ss where long. */
-export function spent(ns: number): string {
-  return ns >= 6e10 ? `${moment(ns, 1e9)} min` : time(ns);
-}
-
-const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
-
-/** A size in bytes with three digits, as `clew.events.byte_text` writes it. */
-export function bytes(size: number): string {
-  let power = 0;
-  while (size >= 1023.5 && power < UNITS.length - 1) {
-    size /= 1024;
-    power++;
-  }
-  const digits = power === 0 || size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2;
-  return `${size.toFixed(digits)} ${UNITS[power]}`;
 }
 
 /** A share; never "0 %" or "100 %" where it is not. */
@@ -56,5 +36,3 @@ export function brief(n: number): string {
   if (size >= 1e4 || size < 1e-2) return n.toExponential(0).replace("e+", "e");
   return size >= 100 ? n.toFixed(0) : String(Number(n.toPrecision(2)));
 }
-
-export { number };

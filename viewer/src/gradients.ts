@@ -1,15 +1,14 @@
 // Gradient flow: a bar per parameter in depth order, on a log scale, for one step; dots are the size
 // of the update relative to the weight.
 
-import { number, percent, power } from "./chart_text.ts";
+import { percent, power } from "./chart_text.ts";
 import { Chart, picker, swatch } from "./chart.ts";
 import type { GradientsHead } from "./chart_heads.ts";
 import { button, h, on, replace, stop } from "./dom.ts";
-import { whole } from "./format.ts";
-import { INF, NAN } from "./heatmap.ts";
+import { number, whole } from "./format.ts";
 import { ceil, floor, log10, max, min } from "./maths.ts";
 import type { View } from "./state.ts";
-import { fitted, hatch, type Pen } from "./surface.ts";
+import { fitted, hatch, INF, NAN, type Pen } from "./surface.ts";
 
 type Figure = "rms" | "norm" | "max" | "zeros";
 const FIGURES: [Figure, string][] = [["rms", "RMS"], ["norm", "norm"], ["max", "|max|"], ["zeros", "zeros %"]];

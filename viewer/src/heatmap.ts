@@ -1,14 +1,14 @@
 // Module calls by step: a row per module in depth order, a cell per step, coloured by a figure of its
 // results or by its time; bars where there is only one step.
 
-import { brief, number, percent, spent } from "./chart_text.ts";
+import { brief, percent } from "./chart_text.ts";
 import { Chart, picker, swatch } from "./chart.ts";
 import type { LayersHead } from "./chart_heads.ts";
 import { h, on, replace, stop } from "./dom.ts";
-import { count } from "./format.ts";
+import { count, number, time } from "./format.ts";
 import { ceil, floor, log10, max, min, round } from "./maths.ts";
 import type { View } from "./state.ts";
-import { fitted, hatch, type Pen } from "./surface.ts";
+import { fitted, hatch, INF, NAN, type Pen } from "./surface.ts";
 
 type Figure = "std" | "max" | "norm" | "zeros" | "nan" | "time";
 const FIGURES: [Figure, string][] = [["std", "std"], ["max", "|max|"], ["norm", "norm"], ["zeros", "zeros %"], ["nan", "NaN %"], ["time", "time"]];
@@ -17,9 +17,6 @@ const SHARES = new Set<Figure>(["zeros", "nan"]);
 const ROW = 16;
 const TOP = 17;
 const STOPS = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
-/** No colours of values: these mean what is wrong. */
-export const NAN = "rgb(214, 0, 40)";
-export const INF = "rgb(255, 128, 0)";
 
 /** From deep blue over green to yellow. */
 export function shade(at: number): string {
@@ -103,18 +100,19 @@ export class HeatMap extends Chart {
   }
 
   private text(value: number): string {
-    return this.figure === "time" ? spent(value) : SHARES.has(this.figure) ? percent(value) : number(value);
+    return this.figure === "time" ? time(value) : SHARES.has(this.figure) ? percent(value) : number(value);
   }
 
   private describeScale(): void {
     const bar = h("span.scale", { "aria-hidden": "true" });
     bar.style.background = `linear-gradient(to right, ${[0, 0.25, 0.5, 0.75, 1].map(shade).join(", ")})`;
-    const any = this.high >= this.low;
+    // Without NaN there is nothing to colour.
+    const any = this.high >= this.low && this.figure !== "nan";
     const name = FIGURES.find(([figure]) => figure === this.figure)![1];
     const isLog = !SHARES.has(this.figure);
     replace(this.legend, h("b", null, name),
       any ? [h("span", null, `${this.least < this.low ? "≤ " : ""}${this.text(this.low)}`), this.head.columns.length > 1 ? bar : "to", h("span", null, `${this.most > this.high ? "≥ " : ""}${this.text(this.high)}`),
-        h("span.dim", null, `${isLog ? "log scale" : ""}${this.most > this.high ? `, up to ${this.text(this.most)}` : ""}`)] : h("span", null, "no figures"),
+        h("span.dim", null, `${isLog ? "log scale" : ""}${this.most > this.high ? `, up to ${this.text(this.most)}` : ""}`)] : this.figure !== "nan" && h("span", null, "no figures"),
       swatch("NaN", "nan"), swatch("Inf", "inf"), swatch("not taken", "hatched"), swatch("not called", "blank"),
       !this.head.taken && h("span.dim", null, "values=\"stats\" takes statistics"));
   }
@@ -168,6 +166,7 @@ export class HeatMap extends Chart {
     const [path, column] = this.selected();
     const at = this.rows.indexOf(path);
     if (at < 0) return;
+    this.cursor = [at, max(0, column)];
     const across = this.head.columns.length > 1 ? max(0, column) * wide : 0;
     this.surface.reveal(labels + across, TOP + at * ROW, min(wide, 64), ROW * 2, labels, TOP + ROW);
   }
@@ -198,10 +197,10 @@ export class HeatMap extends Chart {
       return hatch(pen, x, y, wide, tall, surface.colour("dim"));
     }
     const marked = bad && this.figure !== "time";
-    const fill = marked ? (bad === "NaN" ? NAN : INF) : shade(this.place(value));
+    const fill = marked ? (bad === "NaN" ? NAN : INF) : this.figure === "nan" ? surface.colour("hover") : shade(this.place(value));
     pen.fillStyle = fill;
     pen.fillRect(x, y, wide, tall);
-    const text = marked ? (this.figure === "nan" && value > 0 ? percent(value) : bad) : this.figure === "time" ? spent(value) : SHARES.has(this.figure) ? percent(value) : brief(value);
+    const text = marked ? (this.figure === "nan" && value > 0 ? percent(value) : bad) : this.figure === "time" ? time(value) : SHARES.has(this.figure) ? percent(value) : brief(value);
     pen.fillStyle = pen.strokeStyle = surface.ink(fill);
     if (wide > 26 && pen.measureText(text).width < wide - 4) {
       pen.textAlign = "center";
@@ -353,7 +352,7 @@ export class HeatMap extends Chart {
     } else {
       lines.push("statistics not taken");
     }
-    lines.push(`time ${spent(of("time"))}${first === last ? "" : " in a step"}`);
+    lines.push(`time ${time(of("time"))}${first === last ? "" : " in a step"}`);
     if (!of("event")) lines.push("the call itself was left out of this page");
     return lines;
   }

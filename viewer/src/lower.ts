@@ -97,7 +97,7 @@ export class Lower {
     const { view, range } = this;
     if (tab === "timeline") return new Timeline(view, range);
     if (tab === "layers") return new HeatMap(view);
-    if (tab === "memory") return new MemoryChart(view);
+    if (tab === "memory") return new MemoryChart(view, range);
     if (tab === "gradients") return new Gradients(view);
     return new Totals(view, range, () => this.shown === "totals");
   }

@@ -1,10 +1,12 @@
 // Memory over time: the bytes alive by kind, one on top of the other, as `t.memory()` counts them.
 
-import { bytes, moment } from "./chart_text.ts";
+import { moment } from "./chart_text.ts";
 import { Chart, picker, swatch } from "./chart.ts";
 import type { DeviceHead, MemoryHead } from "./chart_heads.ts";
 import { button, h, on, replace, stop } from "./dom.ts";
+import { bytes } from "./format.ts";
 import { abs, ceil, max, min, round } from "./maths.ts";
+import type { TimeRange } from "./range.ts";
 import type { View } from "./state.ts";
 import { type Pen, roundStep } from "./surface.ts";
 import { lowerBound } from "./trace.ts";
@@ -23,14 +25,21 @@ export class MemoryChart extends Chart {
   private cursor = -1;
   private kinds: number[] = [];
 
-  constructor(view: View) {
+  constructor(view: View, private readonly range: TimeRange) {
     super(view, "memory", "Memory over time: left and right move, Enter goes to the event, p to the peak");
     const { devices, notes } = (this.head = view.trace.head.memory!);
     if (!devices.length) {
       this.nothing(`No memory of tensors was seen. ${notes.join(" ")}`);
       return;
     }
-    replace(this.tools, this.peakText, button("▲ Peak", "Go to the peak (p)", () => this.goToPeak(), "peak"),
+    const all = button("✕", "The whole run (no range)", () => range.clear(), "norange");
+    const told = () => {
+      all.hidden = !range.chosen;
+      this.surface.draw();
+    };
+    range.onChange(told);
+    told();
+    replace(this.tools, this.peakText, all, button("▲ Peak", "Go to the peak (p)", () => this.goToPeak(), "peak"),
       picker("Rank and device", devices.map(({ rank, device }, i) => [i, `rank ${rank} ${device}`]), 0, (device) => this.choose(device)));
     this.listen();
     this.choose(0);
@@ -69,9 +78,12 @@ export class MemoryChart extends Chart {
     return sum;
   }
 
+  /** The time in sight: the range chosen in the timeline, or all. */
   private get span(): [from: number, to: number] {
     const time = this.column("time");
-    return [time[this.first], max(time[this.end - 1], time[this.first] + 1)];
+    const [first, last] = [time[this.first], max(time[this.end - 1], time[this.first] + 1)];
+    const { chosen } = this.range;
+    return chosen && chosen.to > first && chosen.from < last ? [chosen.from, chosen.to] : [first, last];
   }
 
   private x(t: number): number {
@@ -85,9 +97,15 @@ export class MemoryChart extends Chart {
 
   protected override paint(pen: Pen): void {
     this.axes(pen);
+    pen.save();
+    pen.beginPath();
+    pen.rect(LEFT, 0, this.surface.width - LEFT - RIGHT, this.surface.height);
+    pen.clip();
+    this.steps(pen);
     this.areas(pen);
     this.peak(pen);
     this.marks(pen);
+    pen.restore();
   }
 
   private axes(pen: Pen): void {
@@ -116,7 +134,6 @@ export class MemoryChart extends Chart {
       pen.fillStyle = surface.colour("dim");
       if (x < surface.width - 40) pen.fillText(moment(n * apart, apart, to), x + 3, surface.height - BOTTOM / 2 + 1);
     }
-    this.steps(pen);
   }
 
   /** Where steps begin, along the top. */
@@ -223,7 +240,7 @@ export class MemoryChart extends Chart {
   private near(x: number): number {
     const time = this.column("time");
     const [from, to] = this.span;
-    const t = from + ((x - LEFT) / (this.surface.width - LEFT - RIGHT)) * (to - from);
+    const t = from + (max(0, x - LEFT) / (this.surface.width - LEFT - RIGHT)) * (to - from);
     const moments = time.subarray(this.first, this.end);
     return max(this.first, min(this.end - 1, this.first + lowerBound(moments, t + 1e-6) - 1));
   }

@@ -6,6 +6,10 @@ import { max, min, round } from "./maths.ts";
 
 export type Pen = CanvasRenderingContext2D;
 
+/** No colours of values: these mean what is wrong. */
+export const NAN = "rgb(214, 0, 40)";
+export const INF = "rgb(255, 128, 0)";
+
 export class Surface {
   readonly element = h("div.surface", null);
   readonly tip = h("div.tip", { hidden: true });
@@ -165,7 +169,7 @@ export function hatch(pen: Pen, x: number, y: number, width: number, height: num
   pen.lineWidth = 1;
   pen.beginPath();
   // The stripes of neighbours meet.
-  const first = Math.floor((x - height) / 5) * 5 + ((y * 1) % 5);
+  const first = Math.floor((x - height) / 5) * 5 + (y % 5);
   for (let at = first; at < x + width; at += 5) {
     pen.moveTo(at, y + height);
     pen.lineTo(at + height, y);

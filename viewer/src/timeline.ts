@@ -1,15 +1,14 @@
 // The run on a time axis: a track per rank, calls above the ops they ran, the backward pass under its
 // modules, and above all a strip of the whole run. Dragging chooses a range.
 
-import { spent } from "./chart_text.ts";
 import { button, h, on, replace, stop } from "./dom.ts";
-import { count } from "./format.ts";
+import { count, time } from "./format.ts";
 import { abs, max, min } from "./maths.ts";
 import type { TimeRange } from "./range.ts";
 import type { View } from "./state.ts";
 import { type Pen, Surface } from "./surface.ts";
-import { classOf, FIXED, LANE, type Placed, placeTracks, STRIP, TimelinePen } from "./timeline_paint.ts";
-import { arrange, firstAfter, type Tracks } from "./timeline_tracks.ts";
+import { BAND, classOf, FIXED, HEADER, LANE, type Placed, placeTracks, STRIP, TimelinePen } from "./timeline_paint.ts";
+import { arrange, type Band, firstAfter, type Track, type Tracks } from "./timeline_tracks.ts";
 
 type Drag = { what: "range" | "pan" | "strip" | "left" | "right"; x: number; from: number; to: number; at: number; moved: boolean };
 
@@ -36,8 +35,7 @@ export class Timeline {
     this.listen();
     this.listenToKeys();
     view.onSelect((from) => {
-      if (from === "loaded") this.tracks = null;
-      else if (from !== "timeline") this.reveal();
+      if (from !== "timeline") this.reveal();
       this.surface.draw();
     });
     range.onChange(() => {
@@ -63,7 +61,7 @@ export class Timeline {
       this.pen = new TimelinePen(trace, this.surface, this.tracks);
       this.pen.from = this.tracks.first;
       this.pen.to = this.tracks.last;
-      this.hint.textContent = `${spent(this.tracks.last - this.tracks.first)}, ${count(trace.rows, "event")}; drag a range for its totals`;
+      this.hint.textContent = `${time(this.tracks.last - this.tracks.first)}, ${count(trace.rows, "event")}; drag a range for its totals`;
       this.place();
       this.reveal();
     }
@@ -75,17 +73,19 @@ export class Timeline {
     if (!tracks) return;
     this.placed = placeTracks(tracks);
     this.surface.extent(0, this.placed[this.placed.length - 1]?.bottom ?? 0);
-    const chips = tracks.tracks.length > 1 ? tracks.tracks.slice(0, MOST_CHIPS) : [];
-    replace(this.ranks, chips.map((track) => h("button.chip", {
-      "aria-expanded": String(track.open), title: `${track.open ? "Close" : "Open"} the track of rank ${track.rank}`,
-      onclick: () => this.toggle(track.rank),
-    }, `${track.open ? "▾" : "▸"} rank ${track.rank}`)));
+    const all = tracks.tracks;
+    const chip = (name: string, open: boolean, ranks: number[]) => h("button.chip", {
+      "aria-expanded": String(open), title: `${open ? "Close" : "Open"} the track of ${name}`,
+      onclick: () => this.toggle(ranks, !open),
+    }, `${open ? "▾" : "▸"} ${name}`);
+    const chips = all.length > 1 ? all.slice(0, MOST_CHIPS).map(({ rank, open }) => chip(`rank ${rank}`, open, [rank])) : [];
+    if (all.length > 2) chips.unshift(chip("all ranks", all.every(({ open }) => open), all.map(({ rank }) => rank)));
+    replace(this.ranks, chips);
     this.surface.draw();
   }
 
-  private toggle(rank: number): void {
-    const track = this.tracks?.tracks.find((one) => one.rank === rank);
-    if (track) track.open = !track.open;
+  private toggle(ranks: number[], open: boolean): void {
+    for (const track of this.tracks?.tracks ?? []) if (ranks.includes(track.rank)) track.open = open;
     const focused = [...this.ranks.children].indexOf(document.activeElement as Element);
     this.place();
     (this.ranks.children[focused] as HTMLElement | undefined)?.focus();
@@ -96,7 +96,7 @@ export class Timeline {
     this.chosen.hidden = !chosen;
     this.hint.hidden = !!chosen;
     if (!chosen) return;
-    replace(this.chosen, `${spent(chosen.to - chosen.from)} chosen`, button("⊕", "Zoom to the range", () => this.show(chosen.from, chosen.to)), button("✕", "Choose no range (Esc)", () => this.range.clear()));
+    replace(this.chosen, `${time(chosen.to - chosen.from)} chosen`, button("⊕", "Zoom to the range", () => this.show(chosen.from, chosen.to)), button("✕", "Choose no range (Esc)", () => this.range.clear()));
   }
 
   private end(row: number): number {
@@ -239,21 +239,35 @@ export class Timeline {
     return null;
   }
 
-  private headerAt(y: number): number {
+  /** The step or pass at a point, and what it is called. */
+  private bandAt(x: number, y: number): { band: Band; text: string } | null {
+    if (y < FIXED || !this.pen) return null;
     const at = y + this.surface.top;
-    if (y < FIXED) return -1;
-    const found = this.placed.find(({ header }) => header >= 0 && at >= header && at < header + 18);
-    return found ? found.track.rank : -1;
+    const t = this.pen.from + x / this.pen.scale;
+    for (const { track, steps, phases } of this.placed) {
+      const inSteps = at >= steps && at < steps + BAND;
+      if (!inSteps && !(at >= phases && at < phases + BAND)) continue;
+      const band = (inSteps ? track.steps : track.phases).find(({ from, to }) => t >= from && t <= to);
+      if (!band) return null;
+      const text = inSteps ? `step ${band.what}` : this.view.trace.head.phases[band.what];
+      return { band, text: `${text} · ${time(band.to - band.from)}` };
+    }
+    return null;
+  }
+
+  private headerAt(y: number): Track | undefined {
+    const at = y + this.surface.top;
+    return y < FIXED ? undefined : this.placed.find(({ header }) => header >= 0 && at >= header && at < header + HEADER)?.track;
   }
 
   private describe(id: number): string[] {
     const { trace } = this.view;
     if (id < 0) {
       const { path, from, to, row } = this.ready().tracks.spans[-1 - id];
-      return [`${path || classOf(trace, "")} ${path ? classOf(trace, path) : ""}`.trim(), `backward of step ${trace.step[row]} · ${spent(to - from)}`];
+      return [`${path || classOf(trace, "")} ${path ? classOf(trace, path) : ""}`.trim(), `backward of step ${trace.step[row]} · ${time(to - from)}`];
     }
     const where = trace.module(id);
-    const facts = [spent(trace.duration[id]), trace.phase(id), trace.steps.length > 1 && `step ${trace.step[id]}`, trace.siteText(id)];
+    const facts = [time(trace.duration[id]), trace.phase(id), trace.steps.length > 1 && `step ${trace.step[id]}`, trace.siteText(id)];
     return [`${trace.label(id)}${trace.isModule(id) ? ` ${trace.eventName(id)}` : where ? ` in ${where}` : ""}`, facts.filter(Boolean).join(" · "), trace.output(id)].filter(Boolean);
   }
 
@@ -333,8 +347,10 @@ export class Timeline {
       const half = (pen.to - pen.from) / 2;
       return this.show(at - half, at + half);
     }
-    const rank = this.headerAt(y);
-    if (rank >= 0) return this.toggle(rank);
+    const track = this.headerAt(y);
+    if (track) return this.toggle([track.rank], !track.open);
+    const found = this.bandAt(x, y);
+    if (found) return this.range.choose(found.band.from, found.band.to);
     const id = this.hit(x, y);
     if (id === null) return this.range.clear();
     this.view.choose(id >= 0 ? id : tracks.spans[-1 - id].row, "timeline");
@@ -344,8 +360,10 @@ export class Timeline {
     const [x, y] = this.surface.at(event);
     this.pointer = x / max(1, this.surface.width);
     const id = this.hit(x, y);
-    this.surface.canvas.style.cursor = y < STRIP ? "grab" : id !== null || this.headerAt(y) >= 0 ? "pointer" : "crosshair";
-    if (id === null) this.surface.hideTip();
+    const band = id === null ? this.bandAt(x, y) : null;
+    this.surface.canvas.style.cursor = y < STRIP ? "grab" : id !== null || band || this.headerAt(y) ? "pointer" : "crosshair";
+    if (band) this.surface.showTip(x, y, [band.text, "click for its totals"]);
+    else if (id === null) this.surface.hideTip();
     else this.surface.showTip(x, y, this.describe(id));
   }
 

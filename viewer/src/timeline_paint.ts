@@ -12,8 +12,8 @@ export const AXIS = 18;
 /** What does not scroll. */
 export const FIXED = STRIP + AXIS;
 export const LANE = 16;
-const HEADER = 18;
-const BAND = 14;
+export const HEADER = 18;
+export const BAND = 14;
 
 /** Where the parts of a track are, from the top of the content. */
 export interface Placed {

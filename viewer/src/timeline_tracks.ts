@@ -1,7 +1,7 @@
 // What lies where in the timeline: a track per rank with its steps and passes, in it lanes per thread.
 // Ops of the backward pass have no calls around them: they get bars of the modules they belong to.
 
-import { floor, max } from "./maths.ts";
+import { floor, max, min } from "./maths.ts";
 import { lowerBound, type Trace } from "./trace.ts";
 
 /** Bars beside one another, in the order in which they begin. */
@@ -87,7 +87,7 @@ class GrowingThread {
     return this.lanes[depth];
   }
 
-  /** Put an op under bars of the modules it belongs to, which go on from op to op. */
+  /** Put an op under bars of the modules it belongs to, which go on from op to op; with none, end all bars. */
   under(chain: string[], row: number, from: number, to: number): void {
     let shared = 0;
     while (shared < this.open.length && this.open[shared].path === chain[shared]) shared++;
@@ -98,10 +98,6 @@ class GrowingThread {
       const lane = this.lane(level);
       this.open.push({ path: chain[level], lane, at: lane.add(from, to, -this.spans.push(span)), span });
     }
-  }
-
-  close(): void {
-    this.open.length = 0;
   }
 }
 
@@ -129,10 +125,32 @@ function chains(trace: Trace): (row: number) => string[] {
   };
 }
 
-function extend(bands: Band[], what: number, from: number, to: number): void {
+/** Steps and passes of one rank while they grow. */
+class GrowingBands {
+  readonly steps: Band[] = [];
+  readonly phases: Band[] = [];
+
+  /** Go on with an event that lies in no other. */
+  add(step: number, phase: number, from: number, to: number): void {
+    // A pass ends with its step.
+    if (extend(this.steps, step, from, to)) this.phases.push({ from, to, what: phase });
+    else extend(this.phases, phase, from, to);
+  }
+}
+
+/** Make the last band longer, or begin one if it is of something else; whether one has begun. */
+function extend(bands: Band[], what: number, from: number, to: number): boolean {
   const last = bands[bands.length - 1];
-  if (last && last.what === what) last.to = max(last.to, to);
-  else bands.push({ from, to, what });
+  const begins = last?.what !== what;
+  if (begins) bands.push({ from, to, what });
+  else last.to = max(last.to, to);
+  return begins;
+}
+
+function got<T>(map: Map<number, T>, key: number, make: () => T): T {
+  let found = map.get(key);
+  if (found === undefined) map.set(key, (found = make()));
+  return found;
 }
 
 export function arrange(trace: Trace): Tracks {
@@ -140,7 +158,7 @@ export function arrange(trace: Trace): Tracks {
   const depth = new Uint16Array(rows);
   const spans: Span[] = [];
   const threads = new Map<number, GrowingThread>();
-  const bands = new Map<number, { steps: Band[]; phases: Band[] }>();
+  const bands = new Map<number, GrowingBands>();
   const chain = chains(trace);
   const backward = trace.head.phases.indexOf("backward");
   let first = Infinity;
@@ -154,48 +172,39 @@ export function arrange(trace: Trace): Tracks {
     if (open && !trace.isModule(row)) continue;
     const from = start[row];
     const to = open ? from : from + duration[row];
-    first = Math.min(first, from);
+    first = min(first, from);
     last = max(last, to);
-    const rank = trace.rank[row];
-    const key = rank * THREADS + trace.threadId(row);
-    let thread = threads.get(key);
-    if (!thread) threads.set(key, (thread = new GrowingThread(trace.thread(row), spans)));
+    const thread = got(threads, threadKey(trace, row), () => new GrowingThread(trace.thread(row), spans));
     if (!inside) {
-      if (trace.isOp(row) && trace.phaseOf[row] === backward) {
-        const modules = chain(row);
-        depth[row] = modules.length;
-        thread.under(modules, row, from, to);
-      } else {
-        thread.close();
-      }
-      let mine = bands.get(rank);
-      if (!mine) bands.set(rank, (mine = { steps: [], phases: [] }));
-      const newStep = mine.steps[mine.steps.length - 1]?.what !== trace.step[row];
-      extend(mine.steps, trace.step[row], from, to);
-      if (newStep) mine.phases.push({ from, to, what: trace.phaseOf[row] });
-      else extend(mine.phases, trace.phaseOf[row], from, to);
+      const modules = trace.isOp(row) && trace.phaseOf[row] === backward ? chain(row) : [];
+      depth[row] = modules.length;
+      thread.under(modules, row, from, to);
+      got(bands, trace.rank[row], () => new GrowingBands()).add(trace.step[row], trace.phaseOf[row], from, to);
     }
     thread.lane(depth[row]).add(from, open ? Infinity : to, row);
   }
-  if (!(last > first)) {
-    first = Number.isFinite(first) ? first : 0;
-    last = first + 1;
-  }
+  if (!(last > first)) [first, last] = Number.isFinite(first) ? [first, first + 1] : [0, 1];
+  return { ...finished(trace, threads, bands), spans, first, last, depth };
+}
+
+function threadKey(trace: Trace, row: number): number {
+  return trace.rank[row] * THREADS + trace.threadId(row);
+}
+
+/** The tracks of all ranks, from what has grown. */
+function finished(trace: Trace, threads: Map<number, GrowingThread>, bands: Map<number, GrowingBands>): Pick<Tracks, "tracks" | "threadOf"> {
   const found = new Map<number, Thread>();
-  const tracks: Track[] = [];
+  const tracks = new Map<number, Track>();
   for (const key of [...threads.keys()].sort((a, b) => a - b)) {
     const rank = floor(key / THREADS);
-    let track = tracks.find((one) => one.rank === rank);
-    if (!track) {
-      const { steps, phases } = bands.get(rank) ?? { steps: [], phases: [] };
-      tracks.push((track = { rank, open: tracks.length < OPEN_AT_FIRST, steps, phases, threads: [] }));
-    }
-    const growing = threads.get(key)!;
-    const thread = { name: growing.name, lanes: growing.lanes.map((lane) => lane.done()) };
+    const { steps, phases } = bands.get(rank) ?? new GrowingBands();
+    const track = got(tracks, rank, () => ({ rank, open: tracks.size < OPEN_AT_FIRST, steps, phases, threads: [] }));
+    const { name, lanes } = threads.get(key)!;
+    const thread = { name, lanes: lanes.map((lane) => lane.done()) };
     found.set(key, thread);
     track.threads.push(thread);
   }
-  return { tracks, spans, first, last, depth, threadOf: (row) => found.get(trace.rank[row] * THREADS + trace.threadId(row)) };
+  return { tracks: [...tracks.values()], threadOf: (row) => found.get(threadKey(trace, row)) };
 }
 
 /** The first bar of a lane that ends after a moment. */

@@ -1,10 +1,10 @@
 // Where the time and memory go: events of the run, or of the range chosen in the timeline, added up by
 // op, class, module or source line, in a table that sorts.
 
-import { bytes, percent, spent } from "./chart_text.ts";
+import { percent } from "./chart_text.ts";
 import { picker } from "./chart.ts";
 import { button, h, replace } from "./dom.ts";
-import { count, shortOp, whole } from "./format.ts";
+import { bytes, count, shortOp, time, whole } from "./format.ts";
 import { max, min } from "./maths.ts";
 import type { TimeRange } from "./range.ts";
 import type { View } from "./state.ts";
@@ -235,7 +235,7 @@ export class Totals {
     const { chosen } = this.range;
     const scope: Scope = { from: chosen?.from ?? -Infinity, to: chosen?.to ?? Infinity, ...this.scope };
     const { rows, all } = totals(this.view.trace, this.by, scope);
-    this.said.textContent = `${chosen ? `range of ${spent(chosen.to - chosen.from)}: ` : ""}${spent(all)} in events`;
+    this.said.textContent = `${chosen ? `range of ${time(chosen.to - chosen.from)}: ` : ""}${time(all)} in events`;
     (this.tools.querySelector(".norange") as HTMLElement).hidden = !chosen;
     this.fill(rows, all);
   }
@@ -255,7 +255,7 @@ export class Totals {
       bar.style.setProperty("--share", `${share * 100}%`);
       return h("tr", null,
         h("th", { scope: "row" }, h("button.link", { title: "Go to the longest", onclick: () => this.view.choose(total.row, "totals") }, total.name), total.note && h("span.dim", null, ` ${total.note}`)),
-        h("td", null, spent(total.self)), h("td", null, spent(total.total)), h("td", null, total.calls ? whole(total.calls) : "–"), bar, h("td", null, total.bytes ? bytes(total.bytes) : "–"));
+        h("td", null, time(total.self)), h("td", null, time(total.total)), h("td", null, total.calls ? whole(total.calls) : "–"), bar, h("td", null, total.bytes ? bytes(total.bytes) : "–"));
     });
     const left = rows.length - MOST_ROWS;
     replace(this.table, h("thead", null, h("tr", null, head)), h("tbody", null, body,
