@@ -63,8 +63,10 @@ function calls({ trace, outline, selected }: View): HTMLElement {
   };
   // Of ranks and steps the one that the selection lies in stands for all.
   const path = selected < 0 ? [] : outline.path(selected);
-  const groups = path.slice(0, path.findIndex((node) => !outline.isGroup(node)) >>> 0);
-  const within = groups.filter((node) => ["rank", "step"].includes(outline.group(node).kind));
+  const first = path.findIndex((node) => !outline.isGroup(node));
+  const groups = first < 0 ? path : path.slice(0, first);
+  const last = (kind: string) => groups.filter((node) => outline.group(node).kind === kind).at(-1);
+  const within = [last("rank"), last("step")].filter((node) => node !== undefined);
   const nodes = within.length ? outline.kids(within[within.length - 1]) : outline.roots();
   walk(nodes, 0);
   return h("div", null, within.length > 0 && h("p", null, `${within.map((node) => outline.label(node)).join(", ")} of ${count(trace.steps.length, "step")}`),
