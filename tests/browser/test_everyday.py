@@ -341,3 +341,12 @@ def test_statistics_of_a_long_run_come_after_the_first_picture(
     assert page.text(".stats span") == "min"
     page.evaluate("document.documentElement.style.setProperty('--left', '520px')")
     assert any("±" in text for text in page.texts(".tree .row .stat"))
+    # Without them the rest is there.
+    text = Path(report.path).read_text()
+    at = text.index('id="clew-later">') + 500
+    broken = tmp_path / "broken.html"
+    broken.write_text(text[:at] + text[at + 400 :])
+    page.open(broken, at="at=head%230")
+    page.until("document.documentElement.dataset.complete !== undefined")
+    assert "The statistics in this page cannot be read" in page.text(".badlink")
+    assert page.text(TITLE) == "head"
