@@ -27,10 +27,10 @@ async function main(): Promise<void> {
   try {
     const payload = await readPayload("clew-data");
     if (payload.head.format !== 1) throw new Error(`format ${payload.head.format} is not known to this viewer`);
-    const traces = payload.head.traces.map((head, i) => new Trace(head, payload, `${i}.`));
-    let values: Promise<Payload> | null = null;
     const later = document.getElementById("clew-later");
     payload.pending = !!later;
+    const traces = payload.head.traces.map((head, i) => new Trace(head, payload, `${i}.`));
+    let values: Promise<Payload> | null = null;
     const view = new View(traces[0]);
     open(app, view, () => (values ??= readPayload("clew-values")));
     document.documentElement.dataset.ready = String(round(performance.now()));
