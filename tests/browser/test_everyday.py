@@ -24,7 +24,7 @@ _CUT = """(() => {
   const cells = ".tree .row > span, .code .line > *, .summary, .details :is(b, dd, td, th, h3)";
   for (const cell of document.querySelectorAll(cells)) {
     const box = cell.getBoundingClientRect();
-    if (!box.width || cell.closest("[hidden], .sheet")) continue;
+    if (!box.width || cell.closest("[hidden], .printed")) continue;
     if (/\\d…/.test(cell.textContent)) found.push(cell.textContent);
     if (cell.scrollWidth <= cell.clientWidth) continue;
     if (getComputedStyle(cell).overflow !== "hidden") continue;
@@ -47,7 +47,7 @@ _CUT = """(() => {
 
 _SMALL_TARGETS = """[...document.querySelectorAll(
         'button, [role=tab], [role=treeitem], .line.ran, input, summary')]
-    .filter(e => !e.closest('[hidden], dialog, .sheet') && e.checkVisibility())
+    .filter(e => !e.closest('[hidden], dialog, .printed') && e.checkVisibility())
     .map(e => [e, (e.closest('.check') ?? e).getBoundingClientRect()])
     .filter(([e, box]) => box.width && (box.height < 40 || box.width < 40))
     .map(([e, box]) => `${e.outerHTML.slice(0, 60)} ${box.width} ${box.height}`)"""
@@ -272,20 +272,20 @@ def test_print_is_a_sheet_not_a_screenshot(page: Page, tmp_path: Path) -> None:
     t = reports.crash()
     page.open(t.html(tmp_path / "r.html").path, theme="dark")
     page.press("d", "d")
-    assert page.evaluate("document.querySelector('.sheet').checkVisibility()") is False
+    assert page.evaluate("document.querySelector('.printed').checkVisibility()") is False
     page.media("print")
-    page.until("document.querySelector('.sheet').checkVisibility()")
-    page.until("document.querySelector('.sheet h2') !== null")
-    sheet = page.text(".sheet")
+    page.until("document.querySelector('.printed').checkVisibility()")
+    page.until("document.querySelector('.printed h2') !== null")
+    sheet = page.text(".printed")
     assert t.findings[0].text in sheet
     assert "netNet" not in sheet
-    rows = page.texts(".sheet .calls td:first-child")
+    rows = page.texts(".printed .calls td:first-child")
     assert rows[:3] == ["Wrong", "net Net", "embed Embedding"]
-    assert "f32[2,6,16]" in page.texts(".sheet .calls .shape")
-    assert page.text(".sheet .body h3") == "addmm"
-    assert "shapes cannot be multiplied" in page.text(".sheet .body .error")
+    assert "f32[2,6,16]" in page.texts(".printed .calls .shape")
+    assert page.text(".printed .body h3") == "addmm"
+    assert "shapes cannot be multiplied" in page.text(".printed .body .error")
     assert page.evaluate("document.querySelector('main').checkVisibility()") is False
-    assert page.evaluate("getComputedStyle(document.querySelector('.sheet')).color") == (
+    assert page.evaluate("getComputedStyle(document.querySelector('.printed')).color") == (
         "rgb(28, 34, 48)"
     )
     assert poor(page) == []
@@ -341,3 +341,12 @@ def test_statistics_of_a_long_run_come_after_the_first_picture(
     assert page.text(".stats span") == "min"
     page.evaluate("document.documentElement.style.setProperty('--left', '520px')")
     assert any("±" in text for text in page.texts(".tree .row .stat"))
+    # Without them the rest is there.
+    text = Path(report.path).read_text()
+    at = text.index('id="clew-later">') + 500
+    broken = tmp_path / "broken.html"
+    broken.write_text(text[:at] + text[at + 400 :])
+    page.open(broken, at="at=head%230")
+    page.until("document.documentElement.dataset.complete !== undefined")
+    assert "The statistics in this page cannot be read" in page.text(".badlink")
+    assert page.text(TITLE) == "head"

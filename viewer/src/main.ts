@@ -26,14 +26,14 @@ async function main(): Promise<void> {
   try {
     const payload = await readPayload("clew-data");
     if (payload.head.format !== 1) throw new Error(`format ${payload.head.format} is not known to this viewer`);
-    const traces = payload.head.traces.map((head, i) => new Trace(head, payload, `${i}.`));
-    let values: Promise<Payload> | null = null;
     const later = document.getElementById("clew-later");
     payload.pending = !!later;
+    const traces = payload.head.traces.map((head, i) => new Trace(head, payload, `${i}.`));
+    let values: Promise<Payload> | null = null;
     const view = new View(traces[0]);
     open(app, payload, view, () => (values ??= readPayload("clew-values")));
     document.documentElement.dataset.ready = String(round(performance.now()));
-    if (later) await complete(view, payload);
+    if (later) await complete(app, view, payload);
   } catch (error) {
     replace(app, h("div.broken", { role: "alert" }, h("h1", null, "This report cannot be opened"),
       h("p", null, String(error instanceof Error ? error.message : error)),
@@ -43,10 +43,14 @@ async function main(): Promise<void> {
 }
 
 /** Unpack what a long run has left for after the first picture, and show it. */
-async function complete(view: View, payload: Payload): Promise<void> {
+async function complete(app: HTMLElement, view: View, payload: Payload): Promise<void> {
   await new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)));
-  payload.join(await readPayload("clew-later"));
-  view.tell("loaded");
+  try {
+    payload.join(await readPayload("clew-later"));
+    view.tell("loaded");
+  } catch (error) {
+    app.prepend(h("p.badlink", { role: "alert" }, `The statistics in this page cannot be read, the rest can: ${error instanceof Error ? error.message : error}`));
+  }
   document.documentElement.dataset.complete = String(round(performance.now()));
 }
 

@@ -9,7 +9,7 @@ export class PaneTabs {
   readonly element = h("nav.panetabs", { role: "tablist", label: "Panes" });
   private readonly tabs = new Map<string, HTMLElement>();
 
-  /** `chosen` is told when another pane is asked for. */
+  /** `chosen` is told when another pane is asked for, where there is a choice. */
   constructor(private readonly app: HTMLElement, panes: Pane[], private readonly chosen: (key: string) => void) {
     for (const [key, name, element] of panes) {
       element.dataset.part = key;
@@ -32,7 +32,7 @@ export class PaneTabs {
   show(key: string): void {
     if (!this.tabs.has(key)) return;
     this.mark(key);
-    this.chosen(key);
+    if (this.element.checkVisibility()) this.chosen(key);
   }
 
   private mark(key: string): void {

@@ -9,7 +9,7 @@ const MOST_LINES = 160;
 const DEEPEST = 7;
 
 export function printSheet(view: View, summary: string, details: HTMLElement): HTMLElement {
-  const sheet = h("article.sheet", null);
+  const sheet = h("article.printed", null);
   const make = () => replace(sheet,
     h("h1", null, view.trace.name), h("p", null, summary),
     h("h2", null, "Findings"), findings(view),
@@ -45,30 +45,31 @@ function calls({ trace, outline, selected }: View): HTMLElement {
     const title = h("td", null, h("b", null, name), cls !== name && ` ${cls}`);
     title.style.paddingLeft = `${depth * 14}px`;
     lines.push(h("tr", null, title, h("td.shape", null, isGroup ? "" : trace.output(node)), h("td.spent", null, time(outline.duration(node)))));
-    if (inside) walk(outline.kids(node), depth + 1);
+    if (!inside || depth >= DEEPEST) return;
+    // Repeats are like each other: the first stands for all.
+    walk(outline.kids(isGroup ? outline.kids(node)[0] : node), depth + 1);
   };
   const walk = (nodes: ArrayLike<number>, depth: number) => {
     const seen = new Set<string>();
     for (let i = 0; i < nodes.length; i++) {
       const node = nodes[i];
-      if (outline.isGroup(node)) add(node, depth, false);
+      if (outline.isGroup(node)) add(node, depth, !["pass", "part"].includes(outline.group(node).kind));
       else if (trace.isModule(node)) {
         const cls = trace.eventName(node);
-        add(node, depth, depth < DEEPEST && !seen.has(cls));
+        add(node, depth, !seen.has(cls));
         seen.add(cls);
       }
     }
   };
-  // Ranks and steps are like each other: the one that the selection lies in stands for all.
-  let nodes: ArrayLike<number> = outline.roots();
-  const within: string[] = [];
-  for (const node of selected < 0 ? [] : outline.path(selected)) {
-    if (!outline.isGroup(node) || !["rank", "step"].includes(outline.group(node).kind)) break;
-    within.push(outline.label(node));
-    nodes = outline.kids(node);
-  }
+  // Of ranks and steps the one that the selection lies in stands for all.
+  const path = selected < 0 ? [] : outline.path(selected);
+  const first = path.findIndex((node) => !outline.isGroup(node));
+  const groups = first < 0 ? path : path.slice(0, first);
+  const last = (kind: string) => groups.filter((node) => outline.group(node).kind === kind).at(-1);
+  const within = [last("rank"), last("step")].filter((node) => node !== undefined);
+  const nodes = within.length ? outline.kids(within[within.length - 1]) : outline.roots();
   walk(nodes, 0);
-  return h("div", null, within.length > 0 && h("p", null, `${within.join(", ")} of ${count(trace.steps.length, "step")}`),
+  return h("div", null, within.length > 0 && h("p", null, `${within.map((node) => outline.label(node)).join(", ")} of ${count(trace.steps.length, "step")}`),
     h("table.calls", null, h("tbody", null, lines)), hidden > 0 && h("p", null, `… ${count(hidden, "more call")}`));
 }
 

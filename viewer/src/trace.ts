@@ -67,7 +67,15 @@ export class Trace {
     private readonly payload: Payload,
     readonly prefix: string,
   ) {
-    const c = (this.c = (name: string) => payload.column(prefix + name));
+    const columns = new Map<string, Column>();
+    const c = (this.c = (name: string) => {
+      // Asked for once per row by some, so it may not cost anything.
+      let column = columns.get(name);
+      if (column) return column;
+      column = payload.column(prefix + name);
+      if (column.length || !payload.pending) columns.set(name, column);
+      return column;
+    });
     this.rows = head.rows;
     this.name = head.name || "trace";
     this.strings = head.strings;
