@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from accuracy import crashes, health, memory, nonfinite, shapes
+from accuracy import crashes, health, memory, nonfinite, shapes, training_pairs
 from accuracy.ports import everything
 from clew.native.loading import load
 
@@ -66,6 +66,7 @@ LISTS: dict[str, Callable[[str, bool], str]] = {
     "memory": _about_memory,
     "health": _about_health,
     "nonfinite": _about_nonfinite,
+    "training": lambda engine, verbose: training_pairs.report(engine, verbose),
 }
 
 

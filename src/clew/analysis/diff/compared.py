@@ -83,6 +83,7 @@ def compare(
             (np.maximum(noise, np.where(noise > 0, drift.per_value(iterations), 0.0)), measured)
             for (noise, measured), iterations in zip(levels, (of_a, of_b), strict=True)
         ]
+
     def halves() -> tuple[Half, Half]:
         half_a = _half(a, facts_a, partner_a, b, facts_b, partner_b[rewired], levels[0], levels[1],
                        of_a.left_behind)  # fmt: skip
@@ -92,7 +93,8 @@ def compare(
 
     half_a, half_b = halves()
     if drift is not None:
-        more = np.where(levels[1][0] > 0, measured(drift, of_b, half_b.far), 0.0)
+        more = measured(drift, of_a, facts_a, of_b, facts_b, half_b.far)
+        more = np.where(levels[1][0] > 0, more, 0.0)
         if more.any():
             levels[1] = np.maximum(levels[1][0], more), levels[1][1]
             half_a, half_b = halves()
@@ -240,8 +242,8 @@ def _with_sources(
 
     What differs from its partner is right only if everything computed from it is: a norm forgives a
     factor that others do not. A result of the program that differs is wrong even if what was
-    computed from a part of it is right. Values that may agree by chance prove nothing, and `neutral`
-    ones, of which nothing is known to come, refute nothing.
+    computed from a part of it is right. Values that may agree by chance prove nothing, and
+    `neutral` ones, of which nothing is known to come, refute nothing.
     """
     forgetful, off = graph.is_forgetful.tolist(), differs.tolist()
     proves = (agrees & (facts.says_much | ~facts.known)).tolist()

@@ -2,8 +2,8 @@
 
 Input: two `FlowGraph`s. Output: for each op of the second the op of the first, or -1. Ops are
 paired within the same call of the same module, by name and source text, in order. In different code
-an op of the same name at the same place says nothing: none is paired. In training, calls are counted
-in each forward pass anew, so that an evaluation that only one run makes moves nothing.
+an op of the same name at the same place says nothing: none is paired. In training, calls are
+counted in each forward pass anew, so that an evaluation that only one run makes moves nothing.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ _ALIKE = 0.5
 Rename = Callable[[str], str]
 
 
-def pair_ops(
-    of_a: Iterations, of_b: Iterations, rename: Rename | None = None
-) -> Ints:
+def pair_ops(of_a: Iterations, of_b: Iterations, rename: Rename | None = None) -> Ints:
     """Return for each op of `b` the op of `a` that it corresponds to, -1 for none.
 
     With `rename`, the structure is said to be the same, whatever the lines are.

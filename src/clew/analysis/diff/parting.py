@@ -132,9 +132,7 @@ def _same_end(a: Half, b: Half) -> bool:
     wrong_a, wrong_b = _unlike(a, b), _unlike(b, a)
     counts = len(a.graph.ends), len(b.graph.ends)
     if not min(counts):
-        return not any(
-            _frontier(half, half.graph.ends, len(half.graph)) for half in (a, b)
-        )
+        return not any(_frontier(half, half.graph.ends, len(half.graph)) for half in (a, b))
     if counts[0] == counts[1]:
         return not wrong_a and not wrong_b
     return not (wrong_a if counts[0] < counts[1] else wrong_b)
