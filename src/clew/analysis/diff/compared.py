@@ -144,7 +144,10 @@ def _half(
     floor = np.where(known, np.maximum(floor, noise / _GROWTH), floor)
     tells = facts.says_much & ~facts.exact
     agrees = _agreeing(mine, far, noise, floor, tells)
+    unseen = np.flatnonzero((mine.same_as >= 0) & np.isnan(far))
+    agrees[unseen] = agrees[mine.same_as[unseen]]
     right = _with_sources(mine, agrees, facts, far > noise, neutral) | unset
+    right[unseen] |= right[mine.same_as[unseen]]
     return Half(mine, facts, partner, far, noise, right)
 
 
