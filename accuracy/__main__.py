@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from accuracy import crashes, health, memory, nondeterminism, nonfinite, shapes
+from accuracy import compiled, crashes, health, memory, nondeterminism, nonfinite, shapes
 from accuracy.ports import everything
 from clew.native.loading import load
 
@@ -67,6 +67,7 @@ LISTS: dict[str, Callable[[str, bool], str]] = {
     "health": _about_health,
     "nonfinite": _about_nonfinite,
     "determinism": nondeterminism.report,
+    "compiled": compiled.report,
 }
 
 

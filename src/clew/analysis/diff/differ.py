@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from clew.analysis.diff.compared import Compared, Half, compare
+from clew.analysis.diff.compiled_regions import compiled_divergence, has_compiled
 from clew.analysis.diff.distance import distances
 from clew.analysis.diff.divergence import Diff, Divergence, Matched, ModuleError
 from clew.analysis.diff.evidence import evidence_of, silent_changes, suspects_of
 from clew.analysis.diff.jumps import CROSS_NOISE, first_jump, precisions
 from clew.analysis.diff.noise import NOISE, ROUNDING, Noise
 from clew.analysis.diff.orders import level_notes
-from clew.analysis.diff.parting import PartingPlace, first_parting
+from clew.analysis.diff.parting import INPUTS, PartingPlace, first_parting
 from clew.analysis.diff.renaming import renaming
 from clew.errors import ClewError
 from clew.events.columns import OUT
@@ -50,6 +51,8 @@ def diff_runs(
             "named; clew.diff_models compares models of two precisions without that"
         )
     first = None if parting is None else described(found, parting)
+    if across is None and (first is None or first.kind != INPUTS):
+        first = compiled_divergence(found) or first
     return answer(found, first, tolerance, notes)
 
 
@@ -74,7 +77,8 @@ def answer(
     said = [*notes, *levels]
     said += [f"though {one}" for one in silent_changes(found)] if first is None else []
     said += [str(tolerance)] if isinstance(tolerance, Noise) else []
-    if min(matched.a, matched.b) < _FEW:
+    # Of a compiled region little is seen, so that little may match.
+    if min(matched.a, matched.b) < _FEW and not has_compiled(found):
         said.append(
             f"almost nothing matches ({matched.b:.0%} of b): are these runs of the same model "
             "with the same inputs and weights?"

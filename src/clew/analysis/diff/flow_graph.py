@@ -131,12 +131,12 @@ class FlowGraph:
 
         Others are constants of the program: a mask, positions, a table of angles.
         """
-        found: list[bool] = (self.maker < 0).tolist()
+        maker: list[int] = self.maker.tolist()
+        ops = [False] * len(self)
         for op in range(len(self)):
-            if any(found[v] for v in self.takes[op]):
-                for value in self.gives[op]:
-                    found[value] = True
-        return np.array(found, dtype=bool)
+            # An op may make values that it does not return: writes to views, aliases of results.
+            ops[op] = any(maker[v] < 0 or ops[maker[v]] for v in self.takes[op])
+        return np.array([one < 0 or ops[one] for one in maker], dtype=bool)
 
 
 class Grouped:
