@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 
 from accuracy import (
+    compiled,
     crashes,
     health,
     memory,
@@ -78,6 +79,7 @@ LISTS: dict[str, Callable[[str, bool], str]] = {
     "ranks": rank_faults.report,
     "determinism": nondeterminism.report,
     "training": training_pairs.report,
+    "compiled": compiled.report,
 }
 
 

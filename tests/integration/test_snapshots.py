@@ -209,6 +209,11 @@ def test_gradients(taken: Taken) -> None:
     taken(update=True, test="test_loss").check(model, rows(), gradients=lambda y: y[:, 0].sum())
     text = taken(test="test_loss").path.read_text()
     assert "head.bias:grad Tensor f32[8] mean 0.5" in text
+    normed = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))
+    taken(update=True, test="test_normed").check(normed, rows(), gradients=True)
+    text = taken(test="test_normed").path.read_text()
+    (line,) = (line for line in text.splitlines() if line.startswith("0.weight:grad"))
+    assert float(line.split()[6]) > 1e-3  # not 0 but for rounding
     with (
         pytest.raises(ClewError, match="nothing that the model returned requires a gradient"),
         torch.no_grad(),

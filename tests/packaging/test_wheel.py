@@ -86,6 +86,10 @@ def test_the_wheel_is_the_package_and_nothing_else(built: Built) -> None:
     assert "clew/py.typed" in names
     # What `clew build` compiles.
     assert "clew/native/sources/module.cpp" in names
+    with zipfile.ZipFile(built.wheel) as archive:
+        (name,) = (name for name in names if name.endswith(".dist-info/entry_points.txt"))
+        entries = archive.read(name).decode()
+    assert "[pytest11]\nclew = clew.testing.pytest_plugin\n" in entries
 
 
 def test_the_source_distribution_can_be_tested(built: Built) -> None:

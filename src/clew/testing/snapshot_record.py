@@ -143,18 +143,27 @@ def checked(
     """Check what was given to `check`; ClewError says what is expected instead."""
     if not callable(model):
         raise ClewError(f"check() takes a model or function, not {type(model).__name__}")
-    loss = None if gradients is False else square_loss if gradients is True else gradients
+    loss = None if gradients is False else weighted_sum if gradients is True else gradients
     return Checked(model, args, kwargs, loss, random_state())
 
 
-def square_loss(result: Any) -> Tensor:
-    """Return a number to go backward from: the result if it is one, else its mean square."""
+def weighted_sum(result: Any) -> Tensor:
+    """Return a number to go backward from: the result if it is one, else a sum of its elements.
+
+    Each element has a weight of its own, between -1 and 1. Of a plain sum, or a sum of squares, the
+    gradient is 0 where a softmax or a normalization comes last.
+    """
     floats = [tensor for tensor in floats_in(_plain(result)) if tensor.requires_grad]
     if not floats:
         raise ClewError("gradients=True: nothing that the model returned requires a gradient")
     if len(floats) == 1 and floats[0].numel() == 1:
         return floats[0].sum()
-    return torch.stack([one.double().square().mean() for one in floats]).sum()
+    parts = []
+    for one in floats:
+        places = torch.arange(one.numel(), dtype=torch.float64, device=one.device)
+        weights = places * 0.6180339887498949 % 1 * 2 - 1
+        parts.append((one.double().flatten() * weights).sum() / max(one.numel(), 1) ** 0.5)
+    return torch.stack(parts).sum()
 
 
 def made_with(recording: Recording) -> tuple[str, ...]:

@@ -64,10 +64,10 @@ class Snapshots:
         """Run `model(*args, **kwargs)` and compare each module call with the snapshot.
 
         Return what the model returned. `name` names this check among those of the test; else they
-        are counted. `gradients=True` also keeps the gradient of each parameter, of the mean square
-        of the result, or of the result if it is one number; a function from the result to a number
-        stands for another loss. `tol` is the relative error that counts as noise, in place of what
-        was measured.
+        are counted. `gradients=True` also keeps the gradient of each parameter, of a fixed weighted
+        sum of the result, or of the result if it is one number; a function from the result to a
+        number stands for another loss. `tol` is the relative error that counts as noise, in place
+        of what was measured.
         """
         __tracebackhide__ = True
         section = self._section_name(name)

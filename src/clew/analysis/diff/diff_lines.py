@@ -19,6 +19,8 @@ _HEADS = {
     "extra": "b has one op more:",
     "inputs": "the runs get different inputs at",
 }
+# A compiled region gives out all that it keeps for its backward pass.
+_MOST_RESULTS = 6
 
 # Steps far from the first that differs which are shown too, if there are so many.
 _FURTHER = (10, 30, 100, 300, 1_000, 3_000, 10_000)
@@ -74,7 +76,7 @@ def _name(event: Event | None) -> str:
     if event is None:
         return "nothing"
     module = "" if event.module is None else f" in {event.module or 'the root module'}"
-    return f"{event.name}{module}"
+    return f"{'a compiled region' if event.name == 'compiled' else event.name}{module}"
 
 
 def _place(event: Event | None) -> str:
@@ -85,7 +87,9 @@ def _place(event: Event | None) -> str:
     if source is None:
         return f"{event.address}, whose line was not recorded"
     file = source.file.replace("\\", "/").rpartition("/")[2]
-    results = ", ".join(value.look for value in event.outputs.values())
+    looks = [value.look for value in event.outputs.values()]
+    more = f", +{len(looks) - _MOST_RESULTS}" if len(looks) > _MOST_RESULTS else ""
+    results = ", ".join(looks[:_MOST_RESULTS]) + more
     return f"{file}:{source.line}  {plain_code(source.text)}  -> {results}"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from clew.analysis.diff.compared import Compared, Half, compare
+from clew.analysis.diff.compiled_regions import compiled_divergence, has_compiled
 from clew.analysis.diff.distance import distances
 from clew.analysis.diff.divergence import Diff, Divergence, Matched, ModuleError
 from clew.analysis.diff.evidence import evidence_of, silent_changes, suspects_of
@@ -54,6 +55,8 @@ def diff_runs(
             "named; clew.diff_models compares models of two precisions without that"
         )
     first = None if parting is None else described(found, parting)
+    if across is None and (first is None or first.kind != INPUTS):
+        first = compiled_divergence(found) or first
     return answer(found, first, tolerance, notes)
 
 
@@ -79,7 +82,8 @@ def answer(
     said += [f"though {one}" for one in silent_changes(found)] if first is None else []
     said += _drifted(found) if first is None else []
     said += [str(tolerance)] if isinstance(tolerance, Noise) else []
-    if min(matched.a, matched.b) < _FEW:
+    # Of a compiled region little is seen, so that little may match.
+    if min(matched.a, matched.b) < _FEW and not has_compiled(found):
         said.append(
             f"almost nothing matches ({matched.b:.0%} of b): are these runs of the same model "
             "with the same inputs and weights?"
