@@ -122,9 +122,7 @@ def _first_event(folder: Path, step: int) -> int:
     return int(rows["id"].to_numpy()[rows["step"].to_numpy() >= step].min())
 
 
-def _patched(
-    rows: pa.Table, rank: int, own: set[int], begin: int | None, name: str
-) -> pa.Table:
+def _patched(rows: pa.Table, rank: int, own: set[int], begin: int | None, name: str) -> pa.Table:
     """Give tensors that are a rank's own other digests, and the weight from an event on."""
     digests = rows[_DIGEST].to_pylist()
     names, producers = rows["name"].to_pylist(), rows["producer"].to_pylist()
@@ -150,8 +148,10 @@ def main(ranks: int, events: int, step: int) -> None:
         start = time.perf_counter()
         write_ranks(trace, ranks, wrong, step)
         size = sum(file.stat().st_size for file in trace.rglob("*") if file.is_file())
-        facts = {"ranks": ranks, "events each": count, "GB": round(size / 1e9, 2),
-                 "seconds to write": round(time.perf_counter() - start), "wrong": wrong}  # fmt: skip
+        facts = {
+            "ranks": ranks, "events each": count, "GB": round(size / 1e9, 2), "wrong": wrong,
+            "seconds to write": round(time.perf_counter() - start),
+        }  # fmt: skip
         ran = subprocess.run(
             [sys.executable, "-c", _MEASURE, str(trace)], capture_output=True, check=True, text=True
         )

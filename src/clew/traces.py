@@ -415,9 +415,7 @@ def noise_of(*traces: Trace | str | os.PathLike[str]) -> Noise:
     return analysis.noise_of_runs([_trace_of(one)._current_run() for one in traces])
 
 
-def ranks(
-    path_or_trace: Trace | str | os.PathLike[str], tol: float | None = None
-) -> RankAgreement:
+def ranks(path_or_trace: Trace | str | os.PathLike[str], tol: float | None = None) -> RankAgreement:
     """Say whether the ranks of a run agree where they should, and if not, where they part first.
 
     Ranks are read one by one, so that there may be thousands. Record with `values="fingerprint"` or

@@ -63,7 +63,8 @@ def test_clean_runs_raise_no_alarm(
     trace = recorded(name, size, tmp_path)
     assert main(["ranks", str(trace)]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("ranks 0") and "agree in all they should" in said
+    assert said.startswith("ranks 0")
+    assert "agree in all they should" in said
     if name == "data_parallel":
         assert "0.norm.running_mean and 1 more differ by design" in said
 
@@ -75,14 +76,16 @@ def test_shards_are_merged_and_told_apart_by_order(tmp_path: Path) -> None:
     whole = programs.Block().fc1.weight
     weight = found["0.fc1.weight"]
     assert (weight.placement, weight.dim, weight.source) == ("sharded", 0, "DTensor")
-    assert weight.shape == (16, 8) and weight.local == (8, 8)
+    assert weight.shape == (16, 8)
+    assert weight.local == (8, 8)
     # As the first step has written it, which moves each number by about the learning rate.
     assert weight.norm == pytest.approx(sqrt(whole.detach().square().sum().item()), rel=0.05)
     shutil.move(trace / "rank=00000", trace / "aside")
     shutil.move(trace / "rank=00001", trace / "rank=00000")
     shutil.move(trace / "aside", trace / "rank=00001")
     first = clew.ranks(trace).first
-    assert first is not None and first.kind == "order"
+    assert first is not None
+    assert first.kind == "order"
     assert "with its shards in another order than the ranks hold them" in first.text
 
 
@@ -125,18 +128,18 @@ def test_small_differences_count_only_beyond_the_tolerance(tmp_path: Path) -> No
     assert not clew.ranks(trace, tol=1e-7).equal
 
 
-def test_the_answer_as_data_and_as_text(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_answer_as_data_and_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = recorded("data_parallel", 4, tmp_path, "lr", 1)
     found = clew.ranks(clew.load(trace))
-    assert not found.equal and found.groups == ((0, 2, 3), (1,))
+    assert not found.equal
+    assert found.groups == ((0, 2, 3), (1,))
     assert repr(found).startswith("<RankAgreement ranks 0–3 differ: aten.mul_.Tensor at rank_pro")
     assert str(found).startswith("ranks 0, 2, 3 equal; 1 differs in 0.fc1.weight at rank_programs")
     assert main(["ranks", str(trace), "--json"]) == 1
     data = json.loads(capsys.readouterr().out)
     assert data == {"schema": 1, **json.loads(json.dumps(found.to_dict()))}
-    assert data["first"]["kind"] == "arguments" and data["first"]["ranks"] == [1]
+    assert data["first"]["kind"] == "arguments"
+    assert data["first"]["ranks"] == [1]
     assert main(["ranks", str(trace), "--rows", "2"]) == 1
     assert "more parameters and buffers; --rows" in capsys.readouterr().out
 
@@ -146,7 +149,8 @@ def test_one_rank_and_no_values() -> None:
     with clew.trace(model) as t:
         model(torch.ones(1, 3))
     found = clew.ranks(t)
-    assert found.equal and found.ranks == (0,)
+    assert found.equal
+    assert found.ranks == (0,)
     assert any("values were not checked" in note for note in found.notes)
 
 
@@ -158,7 +162,7 @@ def test_what_is_no_trace_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_many_ranks_need_the_memory_of_a_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two real ranks and copies with batches of their own; the query of the guide in Dask agrees."""
+    """Two real ranks, and copies with batches of their own; the guide's query in Dask agrees."""
     trace = recorded("data_parallel", 2, tmp_path)
     write_ranks(trace, 40, 17, 1, "0.fc1.weight")
     held = clew.ranks(trace)

@@ -105,7 +105,8 @@ def test_tensors_that_ddp_holds_or_all_update_alike_are_replicated() -> None:
 def test_ranks_are_grouped_and_listed() -> None:
     assert partition({0: 5, 1: 6, 2: 5}) == ((0, 2), (1,))
     assert is_regular([(0, 2), (1, 3)])
-    assert not is_regular([(0, 2), (1,)]) and not is_regular([(0, 1)])
+    assert not is_regular([(0, 2), (1,)])
+    assert not is_regular([(0, 1)])
     assert listed([3]) == "rank 3"
     assert listed([0, 1]) == "ranks 0, 1"
     assert listed([*range(1000)]) == "ranks 0–999"
@@ -117,6 +118,7 @@ def test_what_a_result_is_made_from() -> None:
     assert sources("aten.mul.out", 3, 1, 0) == [0, 1]
     assert sources("aten._foreach_mul_.Tensor", 4, 3, 1) == [1, 3]
     assert sources("aten._foreach_add_.List", 6, 3, 2) == [2, 5]
-    assert is_collective("c10d.allreduce_.default") and makes_equal("c10d.allreduce_.default")
+    assert is_collective("c10d.allreduce_.default")
+    assert makes_equal("c10d.allreduce_.default")
     assert not makes_equal("c10d._reduce_scatter_base_.default")
     assert not is_collective("_c10d_functional.wait_tensor.default")

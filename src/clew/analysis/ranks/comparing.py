@@ -187,9 +187,7 @@ def _usual_groups(placements: Sequence[Placement]) -> dict[str | None, Groups]:
     return {stated: counts.most_common(1)[0][0] for stated, counts in seen.items()}
 
 
-def _must_agree(
-    one: Placement, ranks: set[int], usual_groups: dict[str | None, Groups]
-) -> bool:
+def _must_agree(one: Placement, ranks: set[int], usual_groups: dict[str | None, Groups]) -> bool:
     """Return whether a named tensor must be the same on some ranks."""
     if is_running_statistic(one.name):
         return False

@@ -16,7 +16,7 @@ def mode_difference(facts: Sequence[RankFacts]) -> Iterator[RankDifference]:
     steps = sorted({step for one in facts for step in one.modes})
     for step in steps:
         modes = {one.rank: one.modes[step] for one in facts if step in one.modes}
-        usual, count = Counter(modes.values()).most_common(1)[0]
+        usual, _count = Counter(modes.values()).most_common(1)[0]
         wrong = tuple(rank for rank, mode in modes.items() if mode != usual)
         if wrong:
             mode = modes[wrong[0]]
@@ -45,7 +45,9 @@ def nan_difference(reader: RankReader, facts: Sequence[RankFacts]) -> Iterator[R
     op, step = table.names[row] or "", int(table.step[row])
     place = f" at {short}:{line}" if short else ""
     inside = f" in {table.modules[row]}" if table.modules[row] else ""
-    text = f"{op}{inside}{place}, step {step}: the first NaN of all ranks, which reached an optimizer"
+    text = (
+        f"{op}{inside}{place}, step {step}: the first NaN of all ranks, which reached an optimizer"
+    )
     yield RankDifference(
         "nonfinite", wrong, others, step, table.phases[row] or "", op, table.modules[row], None,
         short, line, int(table.id[row]), text, (),

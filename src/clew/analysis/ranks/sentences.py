@@ -47,10 +47,13 @@ def _sentence(one: RankDifference, cause: Cause) -> str:
         return (f"{what} came in differing, first used by {where}; "
                 "nothing that was recorded wrote it")  # fmt: skip
     if one.kind == "gradient":
-        return f"the gradient of {what} was not reduced: it is that of {where}; {_ADVICE['gradient']}"
+        return (
+            f"the gradient of {what} was not reduced: it is that of {where}; {_ADVICE['gradient']}"
+        )
     if one.kind == "collective":
-        return (f"did not join {where}; {what} differs since" if cause.usual
-                else f"{where}: what it gave differs between ranks that should have the same")  # fmt: skip
+        if cause.usual:
+            return f"did not join {where}; {what} differs since"
+        return f"{where}: what it gave differs between ranks that should have the same"
     if one.kind == "order":
         return f"{where}: took the tensors of the other ranks in another order"
     if one.kind == "missing":
@@ -75,4 +78,3 @@ def _where(one: RankDifference) -> str:
         parts.append(f"at {one.file}:{one.line}")
     phase = f" ({one.phase})" if one.phase and one.phase != "forward" else ""
     return f"{' '.join(parts)}, step {one.step}{phase}"
-

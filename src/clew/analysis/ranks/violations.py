@@ -1,7 +1,7 @@
 """Where one rank holds something else than it should, by what most ranks hold.
 
-Input: the table of one rank and the votes of all. Output: its first `Violation` by each rule. What a
-rank computes from a batch of its own is expected to differ, and is none.
+Input: the table of one rank and the votes of all. Output: its first `Violation` by each rule. What
+a rank computes from a batch of its own is expected to differ, and is none.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ class Ballots:
         self.tensors.add(table.slot_key, table.slot_digest)
         self.arguments.add(table.key, np.maximum(table.arguments, np.uint64(1)))
         self.dtypes.add(table.slot_key[made], table.dtype[table.slot_value[made]])
-
 
 
 @dataclass(frozen=True)
@@ -217,7 +216,9 @@ def synced_slots(table: RankTable, ballots: Ballots, gathers_all: Callable[[int]
         elif collective[row]:
             synced[given], sure[given] = True, gathers_all(row)
             site[given] = hash((table.names[row], table.modules[row], table.place(row)))
-            written |= dict.fromkeys(table.storage[given].tolist(), int(given[0])) if len(given) else {}
+            written |= (
+                dict.fromkeys(table.storage[given].tolist(), int(given[0])) if len(given) else {}
+            )
         else:
             _follow(table, row, taken, synced, sure, site)
             # A view may have the digest of the time before, as it shows the same memory.
@@ -252,9 +253,7 @@ def _follow(
             synced[value], sure[value], site[value] = True, sure[made[0]], site[made[0]]
 
 
-def _usual(
-    table: RankTable, ballots: Ballots, keys: list[tuple[int, int]], sure: Flags
-) -> Hashes:
+def _usual(table: RankTable, ballots: Ballots, keys: list[tuple[int, int]], sure: Flags) -> Hashes:
     """Keep those whose collective made most ranks equal, at least every second time."""
     if not keys:
         return np.zeros(0, np.uint64)
