@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clew.analysis.ranks.agreement_lines import listed
@@ -29,6 +29,7 @@ from clew.analysis.ranks.votes import Votes
 RANK = st.dictionaries(st.integers(1, 6), st.integers(0, 3), max_size=6)
 
 
+@settings(deadline=None)
 @given(st.lists(RANK, min_size=3, max_size=7))
 def test_votes_count_as_a_table_of_all_ranks_would(ranks: list[dict[int, int]]) -> None:
     votes = Votes(len(ranks))
