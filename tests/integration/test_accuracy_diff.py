@@ -15,6 +15,8 @@ SAMPLE = (
     ("bert", "gelu-tanh", 0, True), ("moe", "correction-leaks", 0, False),
     # Errors near the noise grow a little on their way to what is missing.
     ("mamba", "residual-missing", 0, True),
+    # A table that is written number by number is a constant.
+    ("t5", "scaled", 1, True),
 )  # fmt: skip
 
 

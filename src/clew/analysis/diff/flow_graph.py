@@ -172,12 +172,20 @@ class FlowGraph:
 
         Others are constants of the program: a mask, positions, a table of angles.
         """
+        outside = (self.maker < 0) & ~self._is_number
         # By op, as a tensor kept for the backward pass has a number of its own.
-        maker: list[int] = self.maker.tolist()
+        maker, given = self.maker.tolist(), outside.tolist()
         found = [False] * len(self)
         for op in range(len(self)):
-            found[op] = any(maker[v] < 0 or found[maker[v]] for v in self.takes[op])
-        return np.asarray((self.maker < 0) | np.array([*found, True], dtype=bool)[self.maker])
+            found[op] = any(given[v] or (maker[v] >= 0 and found[maker[v]]) for v in self.takes[op])
+        return np.asarray(outside | np.array([*found, False], dtype=bool)[self.maker])
+
+    @cached_property
+    def _is_number(self) -> Flags:
+        """Return which values have no axes and no name, as numbers of the program do."""
+        c = self.run.columns
+        numbers = np.array([meta.shape == () for meta in self.run.metas] + [False], dtype=bool)
+        return np.asarray(numbers[c.meta] & (c.value_name < 0))
 
 
 class Grouped:
