@@ -7,7 +7,16 @@ import os
 import sys
 from collections.abc import Callable
 
-from accuracy import compiled, crashes, health, memory, nondeterminism, nonfinite, shapes
+from accuracy import (
+    compiled,
+    crashes,
+    health,
+    memory,
+    nondeterminism,
+    nonfinite,
+    rank_faults,
+    shapes,
+)
 from accuracy.ports import everything
 from clew.native.loading import load
 
@@ -66,6 +75,7 @@ LISTS: dict[str, Callable[[str, bool], str]] = {
     "memory": _about_memory,
     "health": _about_health,
     "nonfinite": _about_nonfinite,
+    "ranks": rank_faults.report,
     "determinism": nondeterminism.report,
     "compiled": compiled.report,
 }

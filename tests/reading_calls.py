@@ -52,6 +52,12 @@ def findings(t: clew.Trace, folder: Path) -> None:
     _ = [finding.to_dict() for finding in t.findings], t.nonfinite()
 
 
+def ranks(t: clew.Trace, folder: Path) -> None:
+    """Which ranks disagree."""
+    found = clew.ranks(t)
+    _ = str(found), repr(found), found.to_dict()
+
+
 def health(t: clew.Trace, folder: Path) -> None:
     """Every rule about training and data."""
     found = t.health()
@@ -122,6 +128,7 @@ CALLS: dict[str, Callable[[clew.Trace, Path], Any]] = {
     "facts": facts,
     "findings": findings,
     "health": health,
+    "ranks": ranks,
     "shapes": shapes,
     "compared": compared,
     "memory": memory,

@@ -26,6 +26,7 @@ _HOME = {
     "Limits": "clew.request.limits",
     "Noise": "clew.analysis.diff.noise",
     "NonFiniteError": "clew.errors",
+    "RankAgreement": "clew.analysis.ranks.agreement",
     "Trace": "clew.traces",
     "calibrate": "clew.replay.calibrating",
     "determinism": "clew.replay.reproducing",
@@ -35,6 +36,7 @@ _HOME = {
     "load": "clew.traces",
     "noise_of": "clew.traces",
     "prefix": "clew.observe.taps",
+    "ranks": "clew.traces",
     "recorder": "clew.session.flight_recorder",
     "schedule": "clew.request.limits",
     "tap": "clew.observe.taps",
@@ -51,6 +53,7 @@ __all__ = [
     "Limits",
     "Noise",
     "NonFiniteError",
+    "RankAgreement",
     "Trace",
     "__version__",
     "calibrate",
@@ -61,6 +64,7 @@ __all__ = [
     "load",
     "noise_of",
     "prefix",
+    "ranks",
     "recorder",
     "schedule",
     "tap",
@@ -73,6 +77,7 @@ logging.getLogger("clew").addHandler(logging.NullHandler())
 if TYPE_CHECKING:
     from clew.analysis.diff.divergence import Diff
     from clew.analysis.diff.noise import Noise
+    from clew.analysis.ranks.agreement import RankAgreement
     from clew.errors import ClewError, ClewWarning, NonFiniteError
     from clew.events.outputs import Hdf5
     from clew.observe.taps import prefix, tap
@@ -84,7 +89,7 @@ if TYPE_CHECKING:
     from clew.session import trace
     from clew.session.flight_recorder import recorder
     from clew.session.guard import guard
-    from clew.traces import Trace, diff, load, noise_of
+    from clew.traces import Trace, diff, load, noise_of, ranks
     from clew.watching import watch
 
 

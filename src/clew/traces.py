@@ -6,6 +6,7 @@ It holds no logic; each method calls the room that does the work. Must not know 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from clew.analysis.health.verdicts import Health
     from clew.analysis.memory.memory_model import Memory
     from clew.analysis.nonfinite import NonFinite
+    from clew.analysis.ranks.agreement import RankAgreement
     from clew.analysis.selection import Selection
     from clew.analysis.series import Series
     from clew.analysis.shape_links import ShapeChain
@@ -411,6 +413,24 @@ def noise_of(*traces: Trace | str | os.PathLike[str]) -> Noise:
         print(clew.diff("a.clew", "b.clew", tol=noise))
     """
     return analysis.noise_of_runs([_trace_of(one)._current_run() for one in traces])
+
+
+def ranks(path_or_trace: Trace | str | os.PathLike[str], tol: float | None = None) -> RankAgreement:
+    """Say whether the ranks of a run agree where they should, and if not, where they part first.
+
+    Ranks are read one by one, so that there may be thousands. Record with `values="fingerprint"` or
+    `"stats"`. Parameters, updates and what collectives give must be equal bit for bit, or up to the
+    relative error `tol`; what ranks compute from batches of their own may differ:
+
+        print(clew.ranks("run.clew"))
+    """
+    if not isinstance(path_or_trace, Trace):
+        return analysis.compare_ranks(store.storage_of(path_or_trace), tol)
+    if path_or_trace._storage is not None:
+        return analysis.compare_ranks(path_or_trace._storage, tol)
+    with tempfile.TemporaryDirectory() as folder:
+        place = path_or_trace.save(os.path.join(folder, "run.clew"))
+        return analysis.compare_ranks(store.storage_of(place), tol)
 
 
 page_port.writes_pages(lambda found, path, **options: views.write_diff_page(found, path, **options))

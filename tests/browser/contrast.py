@@ -30,7 +30,11 @@ _CODE = """(() => {
     const element = texts.currentNode.parentElement;
     const box = element.getBoundingClientRect();
     if (!texts.currentNode.textContent.trim() || !box.width || !box.height) continue;
-    if (element.closest("[hidden], script, style, noscript, dialog, svg")) continue;
+    const away = "[hidden], script, style, noscript, dialog:not([open]), :disabled";
+    if (element.closest(away)) continue;
+    const drawn = element.closest("svg");
+    // What lies behind the texts of the graph are boxes, which are not around them.
+    if (drawn && !drawn.closest(".details")) continue;
     const around = [];
     for (let at = element; at; at = at.parentElement) around.unshift(getComputedStyle(at));
     let behind = [255, 255, 255];
@@ -39,7 +43,8 @@ _CODE = """(() => {
       opacity *= Number(style.opacity);
       behind = over(behind, style.backgroundColor, opacity);
     }
-    const [x, y] = [over(behind, around.at(-1).color, opacity), behind].map(light).sort();
+    const ink = drawn ? around.at(-1).fill : around.at(-1).color;
+    const [x, y] = [over(behind, ink, opacity), behind].map(light);
     const contrast = (Math.max(x, y) + 0.05) / (Math.min(x, y) + 0.05);
     const text = `${texts.currentNode.textContent.slice(0, 40)} ${contrast.toFixed(2)}`;
     if (contrast < %s) found.set(element.localName + element.className, text);

@@ -33,7 +33,7 @@ const commands = {
     context.on("request", (request) => requests.push(request.url()));
     await page.goto(url);
   },
-  reload: () => page.reload(),
+  reload: () => { requests = []; return page.reload(); },
   evaluate: ({ code, frame }) => where(frame).evaluate(code),
   /** Wait until something is true. The page's own policy forbids the usual way, which is to poll inside it. */
   async until({ code, frame }) {
@@ -48,6 +48,27 @@ const commands = {
   press: ({ key }) => page.keyboard.press(key),
   type: ({ text }) => page.keyboard.type(text),
   wheel: async ({ selector, x = 0, y = 0 }) => { await page.hover(selector); await page.mouse.wheel(x, y); },
+  /** Press the button at the first of some places, go along the others, let it go at the last. */
+  async drag({ points }) {
+    await page.mouse.move(...points[0]);
+    await page.mouse.down();
+    for (const point of points.slice(1)) await page.mouse.move(...point);
+    await page.mouse.up();
+  },
+  async download({ selector }) {
+    const [file] = await Promise.all([page.waitForEvent("download"), page.click(selector)]);
+    return [file.suggestedFilename(), await file.path()];
+  },
+  async drag_in({ selector, start, end }) {
+    const { x, y } = await page.locator(selector).first().boundingBox();
+    await page.mouse.move(x + start[0], y + start[1]);
+    await page.mouse.down();
+    await page.mouse.move(x + end[0], y + end[1], { steps: 8 });
+    await page.mouse.up();
+  },
+  hover: ({ selector, options = {} }) => page.hover(selector, options),
+  media: ({ media }) => page.emulateMedia({ media }),
+  pdf: async ({ path }) => { await page.pdf({ path, format: "A4" }); },
   resize: ({ width, height }) => page.setViewportSize({ width, height }),
   screenshot: async ({ path }) => { await page.screenshot({ path }); },
   heard: () => ({ problems, requests }),

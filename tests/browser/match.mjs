@@ -1,5 +1,4 @@
-// Asks the viewer's own matcher: [kind, pattern, name] come in as JSON, answers go out. Of the kind
-// `roles` the answer is the list of roles it knows.
+// Asks the viewer's own matcher: [kind, pattern, name] come in as JSON, answers go out.
 import { createRequire } from "node:module";
 import { readFileSync } from "node:fs";
 
@@ -11,7 +10,6 @@ const tests = { path: address.compile, op: address.opTest, file: address.fileTes
 
 const asked = JSON.parse(readFileSync(0, "utf8"));
 console.log(JSON.stringify(asked.map(([kind, pattern, name]) => {
-  if (kind === "roles") return address.ROLES;
   const test = tests[kind](pattern);
   return test ? test(name) : null;
 })));

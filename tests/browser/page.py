@@ -13,6 +13,8 @@ from tests.processes import HANG_GUARD
 
 HERE = Path(__file__).parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+# Seconds after which something in the browser hangs: a busy machine takes a few.
+PATIENCE = 120
 
 
 class BrowserError(AssertionError):
@@ -29,7 +31,7 @@ class Page:
         if browser is None or node is None or not tools.exists():
             raise BrowserError("the tests of the viewer need Node and Chromium: run `make browser`")
         self._process = subprocess.Popen(
-            [node, str(HERE / "driver.mjs"), browser, str(HANG_GUARD)],
+            [node, str(HERE / "driver.mjs"), browser, str(PATIENCE)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -96,6 +98,34 @@ class Page:
 
     def wheel(self, selector: str, y: int) -> None:
         self._ask("wheel", selector=selector, y=y)
+
+    def drag(self, *points: tuple[float, float]) -> None:
+        """Press the mouse at the first place, move it along the others, let it go."""
+        self._ask("drag", points=points)
+
+    def download(self, selector: str) -> tuple[str, Path]:
+        """The name and place of the file that a click saves."""
+        name, path = self._ask("download", selector=selector)
+        return str(name), Path(path)
+
+    def drag_in(self, selector: str, start: tuple[int, int], end: tuple[int, int]) -> None:
+        """Press at a point of an element, move to another, let go."""
+        self._ask("drag_in", selector=selector, start=start, end=end)
+
+    def hover(self, selector: str, **options: Any) -> None:
+        self._ask("hover", selector=selector, options=options)
+
+    def reload(self) -> None:
+        """Load the same address again and wait until the page is ready."""
+        self._ask("reload")
+        self.until("document.documentElement.dataset.ready !== undefined")
+
+    def media(self, media: str) -> None:
+        """Show the page as on a `screen` or in `print`."""
+        self._ask("media", media=media)
+
+    def pdf(self, path: Path) -> None:
+        self._ask("pdf", path=str(path))
 
     def text(self, selector: str) -> str:
         """The text of the first element there is, empty if there is none."""

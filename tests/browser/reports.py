@@ -85,6 +85,29 @@ class Wrong(nn.Module):
         return self.last(self.net(tokens))
 
 
+class Pictures(nn.Module):
+    """A convolution over pictures in colour, and eight heads of attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, images: Tensor, x: Tensor) -> Tensor:
+        q = x.reshape(2, 5, 8, 2).transpose(1, 2)
+        return (q @ q.mT).softmax(-1).sum() + self.conv(images).sum()
+
+
+def pictures(steps: int = 3) -> clew.Trace:
+    """Kept data of several steps: pictures, attention, gradients."""
+    torch.manual_seed(0)
+    model = Pictures()
+    with clew.trace(model, capture=["conv:in.*", "op:_softmax", "**:grad"]) as t:
+        for _ in range(steps):
+            model(torch.rand(2, 3, 12, 12), torch.randn(2, 5, 16)).backward()
+            t.step()
+    return t
+
+
 def crash() -> clew.Trace:
     """A run that ends in an exception."""
     model = Wrong()

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from clew.address import ROLES, compile_pattern, matches_file, matches_op
+import clew
+from clew.address import compile_pattern, matches_file, matches_op
 from clew.errors import AddressSyntaxError
 from tests.browser import reports
 from tests.processes import HANG_GUARD
@@ -92,10 +93,6 @@ def test_random_patterns_match_alike() -> None:
     assert differences(asked) == []
 
 
-def test_the_viewer_knows_every_role() -> None:
-    assert node("match.mjs", [("roles", "", "")]) == [list(ROLES)]
-
-
 HEAD = [[0, "head#0"], [1, "head#0"]]
 # Of a trace of two ranks: the rank and address of each row found.
 RANKED = {
@@ -120,3 +117,30 @@ def test_an_address_finds_rows_of_its_rank(tmp_path: Path) -> None:
     addresses = [address.replace("LINE", line) for address in RANKED]
     rows = node("search.mjs", {"data": found[1], "addresses": addresses})
     assert dict(zip(RANKED, rows, strict=True)) == RANKED
+
+
+def test_roles_and_tied_names_find_what_python_finds(tmp_path: Path) -> None:
+    model = reports.nn.Sequential(reports.nn.Linear(3, 3), reports.nn.BatchNorm1d(3))
+    model.add_module("tied", model[0])
+    optimizer = reports.torch.optim.Adam(model.parameters())
+    roles = ["0.weight:update", "0.weight:state", "0.weight:param", "1.running_mean:buffer"]
+    with clew.trace(model, capture=["**:grad", "1:grad_in", *roles]) as t:
+        for _ in range(2):
+            model(reports.torch.ones(4, 3)).sum().backward()
+            optimizer.step()
+            t.step()
+    page = t.html(tmp_path / "r.html").path.read_text(encoding="utf-8")
+    data = re.search('id="clew-data">([^<]*)<', page)
+    assert data is not None
+    asked = [
+        *roles,
+        "**:grad",
+        "1:grad_in",
+        "0:in",
+        "tied",
+        "0.weight#1:update",
+        "0.weight:state.exp_avg",
+    ]
+    rows = node("search.mjs", {"data": data[1], "addresses": asked})
+    assert rows == [[[event.rank, event.address] for event in t[one]] for one in asked]
+    assert all(rows)

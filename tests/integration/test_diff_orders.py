@@ -132,3 +132,46 @@ def test_notes_say_what_the_comparison_had() -> None:
         "apart"
     )
     assert not any("fingerprint" in note for note in pair("fingerprint").notes)
+
+
+class Shifted(nn.Module):
+    """Positions that are moved by some places, before what treats each alone."""
+
+    def __init__(self, by: int) -> None:
+        super().__init__()
+        self.by = by
+        self.up, self.down = nn.Linear(16, 16), nn.Linear(16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(torch.roll(self.up(x), self.by, 1))
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_results_in_another_order_differ(values: str) -> None:
+    traces = []
+    for by in (2, 3):
+        torch.manual_seed(0)
+        model, x = Shifted(by), torch.randn(4, 7, 16)
+        with clew.trace(model, values=values) as t, torch.no_grad():
+            model(x)
+        traces.append(t)
+    found = clew.diff(*traces)
+    assert found.first is not None
+    assert found.first.b is not None
+    assert found.first.b.name == "aten.roll.default"
+    seems = "is" if values == "full" else "seems to be"
+    assert f"b {seems} a shifted by one along dimension 1" in found.first.evidence
+    assert "argument 1: [2] in a, [3] in b" in found.first.evidence
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_a_bias_that_is_left_out_shows_in_the_values(values: str) -> None:
+    layer, x = nn.Linear(16, 12), numbers(2, 7, 16)
+    with clew.trace(values=values) as a, torch.no_grad():
+        torch.nn.functional.linear(x, layer.weight, layer.bias).relu()
+    with clew.trace(values=values) as b, torch.no_grad():
+        torch.nn.functional.linear(x, layer.weight).relu()
+    first = clew.diff(a, b).first
+    assert first is not None
+    seems = "is" if values == "full" else "seems to be"
+    assert f"b {seems} a + a vector along dimension 1, as of a bias" in first.evidence

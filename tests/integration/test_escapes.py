@@ -270,6 +270,7 @@ def command_lines(folder: Path, out: Path) -> dict[str, list[list[str]]]:
         "why-shape": [[trace, "**", "--dim", "0"], [trace, "op:*#0", "--dim", "0"],
                       [trace, "layr\x1b[5m", "--dim", "1"], [trace, "**", "--dim", "\x1b[5m"]],
         "diff": [[trace, trace], [trace, f"{out}/\x1b[5m"], [trace, trace, "--map", "\x1b[5m"]],
+        "ranks": [[trace], [trace, "--rows", "99"], [f"{out}/\x1b[5m"], [trace, "--tol", "\x1b[5m"]],
         "mem": [[trace], [trace, "--rows", "99"], [trace, "--by", "line"],
                 [trace, "--by", "\x1b[5m"]],
         "show": [[trace], [trace, "--no-fold"], [trace, "--depth", "9"], [trace, "--rank", "7"]],

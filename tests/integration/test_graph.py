@@ -113,9 +113,23 @@ def test_ops_between_calls_are_boxes_views_are_not_unless_asked_for() -> None:
     t = traced(Residual(), torch.ones(2, 4))
     assert {n.name for n in graph(t).nodes if n.kind == "op"} == {"relu", "add"}
     assert not [n for n in graph(t, ops="none").nodes if n.kind == "op"]
+    major = {n.name for n in graph(t, ops="major").nodes if n.kind == "op"}
+    assert major == {"relu", "add", "addmm", "native_layer_norm"}
     everything = graph(t, ops="all")
     assert {"t", "addmm", "native_layer_norm"} <= {n.name for n in everything.nodes}
     assert ("up", "down") in links(graph(t, ops="none"))
+
+
+def test_empty_tensors_are_no_boxes_and_lead_nowhere() -> None:
+    class Grows(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            cache = torch.empty(0).relu()
+            return torch.cat([cache, x]).sum() + x[:0].sum()
+
+    found = graph(traced(Grows(), torch.ones(3)))
+    assert links(found) == {
+        ("input", "cat"), ("cat", "sum"), ("input", "sum"), ("sum", "add"), ("add", "output"),
+    }  # fmt: skip
 
 
 def test_repeated_layers_are_one_box_and_differing_layers_another() -> None:
@@ -408,7 +422,7 @@ def test_pictures_of_real_models_have_no_overlaps(name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ops": "some"}, "ops='some' is not one of None, 'between', 'all', 'none'"),
+        ({"ops": "some"}, "ops='some' is not one of None, 'between', 'major', 'all', 'none'"),
         ({"squash": "depth"}, "squash='depth' is not one of None, 'class', 'name'"),
         ({"edges": "flow"}, "edges='flow' is not one of 'data', 'calls', 'tree'"),
         ({"depth": -1}, "depth=-1 is not a number from 0 up"),
@@ -434,7 +448,11 @@ def test_nan_stands_out_in_its_colour() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return (x / x).sum()
 
-    text = traced(Divides(), torch.zeros(2), values="stats").graph(color="stats.nan").svg()
+    t = traced(Divides(), torch.zeros(2), values="stats")
+    assert "stats.nan_share: 1 – 1" in t.graph(color="stats.nan_share").svg()
+    # The mean of NaN is no number, and no place on a scale.
+    assert "stats.std" in t.graph(color="stats.std").svg()
+    text = t.graph(color="stats.nan").svg()
     assert "q6" in text.split("</style>")[1]
     assert "stats.nan: 0 – 2" in text or "stats.nan: 1 – 2" in text
 

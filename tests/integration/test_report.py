@@ -95,7 +95,8 @@ def test_report_holds_what_the_trace_holds(trace: clew.Trace, tmp_path: Path) ->
     assert report.events == head["rows"] == len(trace)
     assert report.size == report.path.stat().st_size
     assert report.left_out == ()
-    assert str(report).startswith(f"{report.path}: {len(trace)} events, 0.1 MB")
+    size = f"{report.size / 1e6:.1f}"
+    assert str(report).startswith(f"{report.path}: {len(trace)} events, {size} MB")
     names = [head["strings"][n] for n in opened.column("0.name")]
     assert names == [event.name for event in trace.events]
     modules = [head["strings"][m - 1] if m else None for m in opened.column("0.module")]

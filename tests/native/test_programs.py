@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import clew
 from tests.native.engine import (
     faults,
     native_trace,
@@ -134,3 +135,13 @@ def test_tensors_and_modules_die_in_the_block() -> None:
         assert [one() for one in held] == [None, None]
     assert t.ops
     assert float(y.sum()) == 2000
+
+
+def test_a_guard_takes_statistics_without_digests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLEW_ENGINE", "native")
+    with pytest.raises(clew.NonFiniteError) as raised, clew.guard():
+        torch.arange(4.0).log()
+    value = raised.value.nonfinite.event.inputs["0"]
+    assert value.stats is not None
+    assert value.stats.max == 3
+    assert value.digest is None

@@ -1,6 +1,7 @@
 // The address language, as far as a report can answer it: module paths, ops, lines, calls, roles, ranks.
 // `clew/address/` defines it; what it would refuse finds nothing here, with a word why.
 
+import { KIND, PHASE, ROLES } from "./spec.ts";
 import type { Trace } from "./trace.ts";
 
 export interface Found {
@@ -125,9 +126,6 @@ export function fileTest(pattern: string): Test {
   return (file) => test?.test(file.replaceAll(".", "\0").replaceAll("/", ".") + ".") ?? false;
 }
 
-/** As in `clew/address/roles.py`. */
-export const ROLES = ["in", "out", "grad", "grad_in", "param", "buffer", "update", "state"];
-
 const RANK = "(?:@(?<rank>0|[1-9]\\d{0,8}|\\*))?";
 const TAIL = new RegExp(`^(?<path>.*?)(?:#(?<call>\\d+))?(?::(?<role>${ROLES.join("|")})(?<field>[.[].*?)?)?${RANK}$`, "s");
 const LINE = new RegExp(`^line:(.+):(\\d+)${RANK}$`);
@@ -188,11 +186,14 @@ function ops(trace: Trace, test: Test, call: number): number[] {
 
 /** Module calls by their path, and whatever else has an address of its own. */
 function named(trace: Trace, test: Test, path: string, call: number, role: string): number[] {
-  const cached = memo(test);
+  const tied = new Map(trace.head.tied.flatMap((names) => names.map((name) => [name, names])));
+  const cached = memo((name) => (tied.get(name) ?? [name]).some(test));
   const found: number[] = [];
   const roots: number[] = [];
   for (let row = 0; row < trace.rows; row++) {
-    if (trace.isOp(row) || trace.kind(row) === "step") continue;
+    if (trace.isOp(row) || trace.kindOf[row] === KIND.step) continue;
+    // A checkpoint runs calls again, which addresses do not count.
+    if (trace.isModule(row) && trace.phaseOf[row] === PHASE.recompute) continue;
     const mine = TAIL.exec(trace.address(row))!.groups!;
     if (cached(mine.path) && (call < 0 || Number(mine.call) === call) && (mine.role ?? "") === role) found.push(row);
     else if (mine.path === `${path}#${call}`) roots.push(row);

@@ -1,8 +1,7 @@
-// Small pictures of numbers: histograms, heat maps, lines. Colours come from the style sheet.
+// Small pictures of the numbers of one value: histogram and range. Colours come from the style sheet.
 
-import { h, on, r, s } from "./dom.ts";
+import { r, s } from "./dom.ts";
 import { number, whole } from "./format.ts";
-import { abs, round } from "./maths.ts";
 import type { Payload } from "./payload.ts";
 import type { Stats } from "./trace.ts";
 
@@ -21,6 +20,11 @@ export interface Preview {
 
 const BASE = 3;
 const STEPS = 252;
+
+/** The number that a cell of a preview stands for: NaN or an infinity where it is one. */
+export function numberOf({ low, high }: Preview, cell: number): number {
+  return cell >= BASE ? low + ((cell - BASE) / STEPS) * (high - low) : [NaN, Infinity, -Infinity][cell];
+}
 
 /** Reads previews, whose sizes differ, by their numbers. */
 export class PreviewReader {
@@ -89,92 +93,4 @@ export function range(stats: Stats): SVGElement | null {
     s("line.mean", { x1: x(mean), x2: x(mean), y1: 2, y2: 20 }),
     s("text", { x: 0, y: 32 }, number(min)), s("text", { x: x(mean), y: 32, class: x(mean) < 60 ? "" : x(mean) > width - 60 ? "end" : "mid" }, `μ ${number(mean)}`),
     s("text", { x: width, y: 32, class: "end" }, number(max)));
-}
-
-/** Blue below zero, red above, white in between; what is not finite stands out. */
-function colour(cell: number, low: number, high: number, diverging: boolean): [number, number, number] {
-  if (cell === 0) return [255, 0, 220];
-  if (cell === 1) return [255, 150, 0];
-  if (cell === 2) return [255, 230, 0];
-  const at = (cell - BASE) / STEPS;
-  if (!diverging) {
-    // From deep blue over green to yellow; small numbers, which are the most, told apart as well.
-    const lifted = at ** 0.5;
-    return [mix(lifted, 68, 33, 253), mix(lifted, 1, 145, 231), mix(lifted, 84, 140, 37)];
-  }
-  const value = low + at * (high - low);
-  const size = Math.min(1, abs(value) / Math.max(abs(low), abs(high)));
-  const strong = size ** 0.5;
-  return value < 0
-    ? [round(247 - 214 * strong), round(247 - 145 * strong), round(247 - 75 * strong)]
-    : [round(247 - 69 * strong), round(247 - 223 * strong), round(247 - 204 * strong)];
-}
-
-function mix(at: number, low: number, middle: number, high: number): number {
-  return round(at < 0.5 ? low + (middle - low) * at * 2 : middle + (high - middle) * (at - 0.5) * 2);
-}
-
-export function heatMaps(preview: Preview): HTMLElement {
-  const { tiles, rows, columns, low, high } = preview;
-  const diverging = low < 0 && high > 0;
-  const size = rows * columns;
-  const made = Array.from({ length: tiles }, (_, tile) => {
-    const canvas = h("canvas", { width: columns, height: rows, role: "img", label: `values of slice ${tile}` });
-    const image = new ImageData(columns, rows);
-    for (let i = 0; i < size; i++) {
-      const [r, g, b] = colour(preview.cells[tile * size + i], low, high, diverging);
-      image.data.set([r, g, b, 255], i * 4);
-    }
-    canvas.getContext("2d")!.putImageData(image, 0, 0);
-    const tall = Math.min(10, Math.max(0.12, rows / columns));
-    canvas.style.aspectRatio = `1 / ${tall.toFixed(3)}`;
-    return canvas;
-  });
-  return h("div", { class: `tiles t${Math.min(3, tiles)}` }, made);
-}
-
-/** The values of one line as a curve. */
-export function line(preview: Preview): SVGElement {
-  const values = Array.from(preview.cells, (c) => (c < BASE ? NaN : preview.low + ((c - BASE) / STEPS) * (preview.high - preview.low)));
-  return curve([{ values, look: "a" }], preview.low, preview.high, "values");
-}
-
-export interface Series {
-  values: number[];
-  look: string;
-}
-
-export function curve(series: Series[], low: number, high: number, label: string, at = -1, pick?: (index: number) => void): SVGElement {
-  const width = 280;
-  const height = 64;
-  const n = Math.max(...series.map((one) => one.values.length));
-  const span = high - low || 1;
-  const x = (i: number) => (n > 1 ? r(3 + (i / (n - 1)) * (width - 6)) : width / 2);
-  const y = (v: number) => r(4 + (1 - (v - low) / span) * (height - 20));
-  const paths = series.map(({ values, look }) => {
-    let pen = "M";
-    let d = "";
-    values.forEach((v, i) => {
-      if (!Number.isFinite(v)) {
-        pen = "M";
-        return;
-      }
-      d += `${pen}${x(i)} ${y(v)}`;
-      pen = "L";
-    });
-    return s("path", { class: `curve ${look}`, d });
-  });
-  const dots = n <= 60 ? series.flatMap(({ values, look }) => values.map((v, i) => (Number.isFinite(v) ? s("circle", { class: `curve ${look}`, cx: x(i), cy: y(v), r: 1.8 }) : null))) : [];
-  const svg = s("svg.plot", { viewBox: `0 0 ${width} ${height}`, role: "img", label: label },
-    at >= 0 && s("line.here", { x1: x(at), x2: x(at), y1: 0, y2: height - 14 }), paths, dots,
-    label !== "time" && [s("text", { x: 0, y: height - 2 }, `${number(low)} to ${number(high)}`)]);
-  if (pick) {
-    svg.classList.add("pick");
-    on(svg, "click", (event) => {
-      const box = svg.getBoundingClientRect();
-      const share = ((event.clientX - box.left) / box.width) * width;
-      pick(Math.max(0, Math.min(n - 1, round(((share - 3) / (width - 6)) * (n - 1)))));
-    });
-  }
-  return svg;
 }

@@ -1,7 +1,7 @@
 // The source of the selected event: every line with what it ran, its results and failures.
 
 import { h, on, replace, stop } from "./dom.ts";
-import { clip, isView, shortOp } from "./format.ts";
+import { clip, isView } from "./format.ts";
 import { highlight, type Piece } from "./highlight.ts";
 import type { View } from "./state.ts";
 import { VirtualList } from "./virtual.ts";
@@ -117,16 +117,21 @@ export class Code {
     const counts = new Map<string, number>();
     const bound: string[] = [];
     let views = 0;
+    let whole = 0;
     for (const row of listed) {
       if (!trace.isOp(row) && !trace.isModule(row)) {
         if (trace.kind(row) !== "step") bound.push(trace.label(row));
         continue;
       }
-      if (trace.isOp(row) && isView(trace.eventName(row)) && listed.length > 1) {
+      // Ops of one `linear` are one thing on the line.
+      const [number, written] = trace.failed(row) ? [0, ""] : trace.written(row);
+      if (number && number === whole) continue;
+      whole = number;
+      if (!number && trace.isOp(row) && isView(trace.eventName(row)) && listed.length > 1) {
         views++;
         continue;
       }
-      const name = trace.isOp(row) ? shortOp(trace.eventName(row)) : trace.label(row);
+      const name = written || trace.label(row);
       counts.set(name, (counts.get(name) ?? 0) + 1);
     }
     const names = [...counts].map(([name, n]) => (n > 1 ? `${name} ×${n}` : name));

@@ -1,7 +1,7 @@
 // Two runs side by side: rows with an event of one run or of both, and what the panes ask of them.
 
 import { search } from "./address.ts";
-import { number } from "./format.ts";
+import { measured } from "./format.ts";
 import type { DiffHead } from "./head.ts";
 import { log10, max, min } from "./maths.ts";
 import type { Column, Payload } from "./payload.ts";
@@ -262,7 +262,7 @@ export class Comparison implements Searched {
 /** An error in a few characters. */
 export function errorText(error: number): string {
   if (Number.isNaN(error)) return "";
-  return error === 0 ? "equal" : Number.isFinite(error) ? (error < 0.1 ? error.toExponential(1) : number(Number(error.toPrecision(2)))) : "other";
+  return error === 0 ? "equal" : Number.isFinite(error) ? measured(error, 2) : "other";
 }
 
 /** How long the bar of an error is, from 0 to 1, on a logarithmic scale. */

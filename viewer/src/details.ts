@@ -1,11 +1,13 @@
 // Everything about what is selected: facts, arguments and results, numbers, history.
 
-import { curve, heatMaps, histogram, line, PreviewReader, range, type Preview } from "./charts.ts";
+import { histogram, numberOf, type Preview, PreviewReader, range } from "./charts.ts";
 import { button, h, replace } from "./dom.ts";
 import { clip, count, number, short, time } from "./format.ts";
-import { max, min } from "./maths.ts";
+import { History } from "./history.ts";
 import type { Payload } from "./payload.ts";
+import { plot } from "./plot.ts";
 import type { View } from "./state.ts";
+import { PER_PAGE, type Place, slicesOf, tiles } from "./tiles.ts";
 import type { Leaf, Stats } from "./trace.ts";
 
 const MOST_LEAVES = 40;
@@ -14,19 +16,42 @@ const MOST_PLACES = 14;
 
 export class Details {
   readonly element: HTMLElement;
-  private readonly body = h("div.body", { tabindex: 0, role: "region", label: "Details of the selection" });
+  readonly body = h("div.body", { tabindex: 0, role: "region", label: "Details of the selection" });
   private reader: PreviewReader | null = null;
+  private shown = -1;
+  /** Where the pane is scrolled to as soon as everything is there. */
+  private top = 0;
+  private place: Place = { page: 0, channels: false };
 
   constructor(private readonly view: View, private readonly values: () => Promise<Payload>) {
     this.element = h("section.pane.details", { label: "Details" },
       h("header.bar", null, h("h2", null, "Details")), this.body);
-    view.onSelect(() => this.show());
+    view.onSelect((from) => this.follow(from));
     this.show();
+  }
+
+  /** Show the selection. Another value of the same event, or the same call elsewhere, keeps its place. */
+  private follow(from: string): void {
+    const stays = from === "scrub" || this.view.selected === this.shown;
+    const { scrollTop } = this.body;
+    const stack = this.body.querySelector<HTMLDetailsElement>(".stack")?.open;
+    const active = this.body.contains(document.activeElement) ? document.activeElement!.ariaLabel : null;
+    this.shown = this.view.selected;
+    if (!stays) this.place = { page: 0, channels: false };
+    this.show();
+    if (stays && stack) this.body.querySelector<HTMLDetailsElement>(".stack")!.open = true;
+    this.body.scrollTop = this.top = stays ? scrollTop : 0;
+    // The button or plot that was used is there again.
+    if (active) ([...this.body.querySelectorAll<HTMLElement>("[aria-label]")].find((each) => each.ariaLabel === active) ?? this.body).focus({ preventScroll: true });
+  }
+
+  /** The room for charts. */
+  private get width(): number {
+    return Math.max(180, this.body.clientWidth - 28);
   }
 
   private show(): void {
     const { selected, outline } = this.view;
-    this.body.scrollTop = 0;
     if (selected < 0) return replace(this.body, h("p.empty", null, "Select something in the tree, the graph, the code or the timeline."));
     if (outline.isGroup(selected)) return this.showGroup(selected);
     this.showEvent(selected);
@@ -56,14 +81,15 @@ export class Details {
     const { trace } = this.view;
     const leaves = trace.leaves(row);
     const shown = this.shownValue(row, leaves);
+    const history = new History(this.view, row, leaves.find((leaf) => leaf.value === shown && shown >= 0));
     replace(this.body,
       this.title(row),
       trace.failed(row) && h("pre.error", { role: "alert" }, trace.error(row) ?? ""),
       this.facts(row),
       this.table("Inputs", leaves.filter((l) => l.role === "in"), shown),
       this.table("Outputs", leaves.filter((l) => l.role === "out"), shown),
-      shown >= 0 && this.numbers(shown),
-      this.history(row),
+      shown >= 0 && this.numbers(row, shown, history),
+      history.element(this.width),
       this.stack(row));
   }
 
@@ -131,18 +157,18 @@ export class Details {
     const goes = leaf.role === "in" && producer >= 0 && !name;
     return h("tr", { class: value === shown ? "shown" : "" },
       h("th", { scope: "row" }, leaf.path || (leaf.role === "out" ? "result" : "0")),
-      h("td", null, h("button", { class: "link shape", "aria-pressed": value === shown, title: "Show this value", onclick: () => this.view.choose(this.view.selected, "details", value) }, trace.valueText(value)),
+      h("td", null, h("button", { class: "link shape", "aria-pressed": String(value === shown), title: "Show this value", onclick: () => this.view.choose(this.view.selected, "details", value) }, trace.valueText(value)),
         bad ? h("b.bad", null, stats.nan ? " NaN" : " Inf") : null),
       h("td.from", null, goes ? h("button", { class: "link", title: "Go to what made it", onclick: () => this.view.choose(producer, "details", value) }, clip(from, 28)) : h("span.dim", { title: from }, clip(from, 28))));
   }
 
-  private numbers(value: number): HTMLElement {
+  private numbers(row: number, value: number, history: History): HTMLElement {
     const { trace } = this.view;
     const stats = trace.stats(value);
     const meta = trace.meta(value);
     const pictures = h("div.pictures", null);
     const preview = trace.preview(value);
-    if (preview >= 0) void this.pictures(pictures, preview);
+    if (preview >= 0) this.pictures(pictures, row, value, history);
     else if (stats) replace(pictures, range(stats));
     const users = Array.from(trace.consumers(value));
     return h("div.value", null,
@@ -157,34 +183,27 @@ export class Details {
         users.slice(0, MOST_USERS).map((user) => [this.link(user), " "]).flat(), users.length > MOST_USERS && `… ${users.length - MOST_USERS} more`) : null);
   }
 
-  private async pictures(into: HTMLElement, at: number): Promise<void> {
-    this.reader ??= new PreviewReader(await this.values(), this.view.trace.prefix);
-    const preview = this.reader.read(at);
-    replace(into, histogram(preview), preview.rows === 1 ? preview.columns > 1 && line(preview) : heatMaps(preview), h("p.dim", null, shownText(preview)), exact(preview));
-  }
-
-  /** The same call in other steps, ranks and rounds. */
-  private history(row: number): HTMLElement | null {
+  /** Fill in the pictures of a value: at once if the data has been unpacked before. */
+  private pictures(into: HTMLElement, row: number, value: number, history: History): void {
     const { trace } = this.view;
-    const rows = trace.history(row);
-    if (rows.length < 2) return null;
-    const at = rows.indexOf(row);
-    const spent = rows.map((r) => trace.duration[r]);
-    const pick = (index: number) => this.view.choose(rows[index], "details");
-    const plots: (Node | string)[] = [];
-    const stats = rows.map((r) => {
-      const value = trace.valuesOf(r, "out")[0];
-      return value === undefined ? null : trace.stats(value);
-    });
-    if (stats.some(Boolean)) {
-      const of = (pick: (one: Stats) => number) => stats.map((one) => (one ? pick(one) : NaN));
-      plots.push(h("p.legend", null, h("i.a", null), "mean", h("i.b", null), "std"), plot([of((one) => one.mean), of((one) => one.std)], at, "mean and deviation", pick));
+    const { reader } = this;
+    if (!reader) {
+      void this.values().then((payload) => {
+        this.reader ??= new PreviewReader(payload, trace.prefix);
+        const { scrollTop } = this.body;
+        this.pictures(into, row, value, history);
+        this.body.scrollTop = Math.max(scrollTop, this.top);
+      });
+      return;
     }
-    plots.push(h("p.legend", null, h("i.c", null), "time ", time(min(...spent.filter((n) => n >= 0))), " to ", time(max(...spent.filter((n) => n >= 0)))), plot([spent], at, "time", pick, "c"));
-    return h("div.history", null,
-      h("h4", null, `History `, h("span.dim", null, `${at + 1} of ${count(rows.length, "call")}`), " ",
-        button("‹", "Previous call of the same ([)", () => at > 0 && pick(at - 1)), button("›", "Next call of the same (])", () => at + 1 < rows.length && pick(at + 1))),
-      plots);
+    const preview = reader.read(trace.preview(value));
+    const slices = slicesOf(trace.meta(value).shape, `${trace.eventName(row)} ${trace.isModule(row) ? (trace.module(row) ?? "") : ""}`);
+    const film = h("div", null);
+    const strip = () => replace(film, history.film(reader, this.place.page * PER_PAGE, slices));
+    replace(into, histogram(preview),
+      preview.rows === 1 ? preview.columns > 1 && curve(preview, this.width) : tiles(preview, slices, this.place, strip),
+      h("p.dim", null, shownText(preview)), exact(preview), film);
+    strip();
   }
 
   private stack(row: number): HTMLElement | null {
@@ -209,16 +228,16 @@ function statsTable(stats: Stats): HTMLElement {
     counts.filter(([, n]) => n > 0).map(([name, n]) => cell(name, short(n) + share(n), name === "zeros" ? "wide" : "wide bad")));
 }
 
-function plot(series: number[][], at: number, label: string, pick: (index: number) => void, look = ""): SVGElement {
-  const all = series.flat().filter(Number.isFinite);
-  return curve(series.map((values, i) => ({ values, look: look || "ab"[i] })), min(...all, 0), max(...all), label, at, pick);
+/** The values of one line as a curve. */
+function curve(preview: Preview, width: number): HTMLElement | null {
+  const points = Array.from(preview.cells, (cell, i) => ({ x: i * preview.poolColumns, y: numberOf(preview, cell), row: -1 }));
+  return plot([{ name: "values", look: "a", points }], { label: "values", x: "index", width });
 }
 
 function shownText(preview: Preview): string {
-  const pooled = preview.poolRows * preview.poolColumns > 1 ? `each cell the mean of ${preview.poolRows} × ${preview.poolColumns}` : "each cell one number";
   if (preview.rows === 1 && preview.columns === 1) return "";
-  const tiles = preview.tiles > 1 ? `the last two axes, the first ${preview.tiles} slices; ` : "";
-  return `${tiles}${preview.rows} × ${preview.columns}, ${pooled}`;
+  const pooled = preview.poolRows * preview.poolColumns > 1 ? `each cell the mean of ${preview.poolRows} × ${preview.poolColumns}` : "each cell one number";
+  return `${preview.rows} × ${preview.columns}, ${pooled}`;
 }
 
 function exact({ numbers }: Preview): HTMLElement | null {

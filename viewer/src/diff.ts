@@ -12,7 +12,7 @@ import { round } from "./maths.ts";
 import { type Payload, readPayload } from "./payload.ts";
 import { SearchBox } from "./searchbox.ts";
 import { splitter } from "./splitter.ts";
-import { currentTheme, nextTheme } from "./theme.ts";
+import { currentTheme, nextTheme, setTheme } from "./theme.ts";
 import type { Trace } from "./trace.ts";
 
 const KEYS: [string, string][] = [
@@ -56,13 +56,16 @@ function open(app: HTMLElement, runs: Comparison, values: () => Promise<Payload>
   const tree = new DiffTree(runs);
   const calls = new DiffCalls(runs);
   const details = new DiffDetails(runs, values);
-  const searchBox = new SearchBox(runs, (rows) => tree.mark(rows), () => tree.focus());
+  const searchBox = new SearchBox(runs, (rows) => tree.mark(rows), () => tree.focus(), (text) => address.keep("q", text));
   const dialog = keyList([["Keys", KEYS], ["Signs", SIGNS]]);
-  const theme = button(currentTheme() === "dark" ? "☀" : "☾", "Dark or light (d)", () => {
+  const theme = button("☾", "Dark or light (d)", () => {
     theme.textContent = nextTheme() === "dark" ? "☀" : "☾";
+    address.keep("theme", currentTheme());
   });
   const left = h("div.left", null, tree.element, runs.head.calls.length > 0 && [splitter("row", "--calls", -1), calls.element]);
   const address = link(runs, searchBox, tree);
+  setTheme(address.get("theme"));
+  theme.textContent = currentTheme() === "dark" ? "☀" : "☾";
   replace(app,
     h("header.top", null, h("h1", null, runs.head.title), h("span.summary", null, runs.sides.map((trace, side) => `${"ab"[side]}: ${about(trace)}`).join("  │  ")),
       searchBox.element, button("?", "Keys (?)", () => dialog.showModal()), theme),
@@ -92,10 +95,8 @@ function link(runs: Comparison, searchBox: SearchBox, tree: DiffTree): PageLink 
   runs.onSelect((from) => {
     const at = runs.address(runs.selected);
     if (!at) return;
-    const parts = new URLSearchParams({ at });
-    if (searchBox.text) parts.set("q", searchBox.text);
-    if (tree.differencesOnly) parts.set("only", "differences");
-    found.write(parts, from);
+    found.keep("only", tree.differencesOnly ? "differences" : null);
+    found.write({ at }, from);
   });
   return found;
 }

@@ -6,6 +6,8 @@ import type { Finding } from "./head.ts";
 import type { View } from "./state.ts";
 
 const LOOKS = { error: "bad", warning: "warn", info: "info" };
+/** Kinds that are no alarm, and yet not nothing: Inf that was meant, or reaches nobody. */
+const MILD = new Set(["absorbed", "constant", "produced"]);
 
 export class Findings {
   readonly element = h("section.findings", { label: "Findings" });
@@ -21,27 +23,33 @@ export class Findings {
   }
 
   private crash(finding: Finding): HTMLElement {
-    return h("div.finding.crash", { role: "alert" }, h("span.message", null, clip(finding.text, 600)), this.go(finding));
+    const go = finding.row >= 0 && h("button", { onclick: () => this.go(finding) }, "Go to it");
+    return h("div.finding.crash", { role: "alert" }, h("span.message", null, clip(finding.text, 600)), go);
   }
 
-  /** A finding in its colour; it opens what there is to list, else leads to its event. */
+  /** A finding in its colour; a click leads to its event and opens what there is to list. */
   private chip(finding: Finding, at: number): HTMLElement {
     const list = this.list(finding);
-    const look = `finding ${LOOKS[finding.severity]}`;
-    if (!list.length) return h("div", { class: look }, h("span", null, finding.text), this.go(finding));
-    const chip = h("button", { class: look, "aria-expanded": "false", onclick: () => {
-      const open = this.shown !== at;
-      this.shown = open ? at : -1;
-      this.more.hidden = !open;
-      for (const other of this.element.querySelectorAll("[aria-expanded]")) other.ariaExpanded = "false";
-      chip.ariaExpanded = String(open);
-      if (open) replace(this.more, h("ul", null, list));
+    const look = `finding ${finding.severity === "info" && MILD.has(finding.kind) ? "mild" : LOOKS[finding.severity]}`;
+    if (!list.length && finding.row < 0) return h("div", { class: look }, h("span", null, finding.text));
+    const chip = h("button", { class: look, "aria-expanded": list.length ? "false" : null, title: finding.row >= 0 ? "Go to it" : "List them", onclick: () => {
+      this.go(finding);
+      if (list.length) this.toggle(chip, at, list);
     } }, h("span", null, clip(finding.text, 300)));
     return chip;
   }
 
-  private go(finding: Finding): HTMLElement | false {
-    return finding.row >= 0 && h("button", { onclick: () => this.view.choose(finding.row, "findings") }, "Go to it");
+  private toggle(chip: HTMLElement, at: number, list: HTMLElement[]): void {
+    const open = this.shown !== at;
+    this.shown = open ? at : -1;
+    this.more.hidden = !open;
+    for (const other of this.element.querySelectorAll("[aria-expanded]")) other.ariaExpanded = "false";
+    chip.ariaExpanded = String(open);
+    if (open) replace(this.more, h("ul", null, list));
+  }
+
+  private go(finding: Finding): void {
+    if (finding.row >= 0) this.view.choose(finding.row, "findings");
   }
 
   /** The gaps of the coverage, or where NaN and Inf of this kind come from. */

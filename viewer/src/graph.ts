@@ -1,485 +1,358 @@
-// The graph of what flows where: nested boxes that open in place, one level laid out at a time.
+// The graph pane: the model of `t.graph()`, drawn; boxes open and close, repeats show one run.
 
-import { button, h, on, perFrame, r, replace, s, stop } from "./dom.ts";
-import { clip, count, family, hue, isView, time, whole } from "./format.ts";
-import { type Box, type Edge, IN, layout, OUT } from "./layout.ts";
-import { abs, ceil, max, min, round } from "./maths.ts";
+import { button, h, on, perFrame, replace, s, stop } from "./dom.ts";
+import { Canvas } from "./graph_canvas.ts";
+import { type Drawn, draw } from "./graph_draw.ts";
+import { type GraphModel, GraphModels } from "./graph_model.ts";
+import { save } from "./graph_save.ts";
+import { currentStyle, followTheme } from "./graph_style.ts";
+import { type Visible, visible } from "./graph_visible.ts";
+import { layOut } from "./layout.ts";
+import type { Picture } from "./layout_shapes.ts";
+import type { Payload } from "./payload.ts";
 import type { View } from "./state.ts";
 
-const MOST_KIDS = 240;
-const MOST_BOXES = 1500;
-const PAD = 14;
-const HEAD = 26;
-
-interface Node extends Box {
-  node: number;
-  parent: Node | null;
-  depth: number;
-  kids: Node[];
-  edges: Flow[];
-  open: boolean;
-  /** Siblings that were left out, for a box that stands for them. */
-  rest: string;
-}
-
-interface Flow extends Edge {
-  a: Node | null;
-  b: Node | null;
-  values: Set<number>;
-  look: string;
-}
+const MOST_OPENED = 600;
 
 export class Graph {
   readonly element: HTMLElement;
-  private scope = -1;
-  private open = new Set<number>();
-  private zoom = 1;
-  private readonly crumbs = h("nav.crumbs", { label: "Part of the trace that is drawn" });
-  private readonly canvas = s("svg.graph", { role: "group", label: "Data flow" });
-  private readonly scroller = h("div.scroller", { tabindex: 0, id: "graph", role: "region", label: "Data-flow graph" });
-  private readonly facts = h("span.dim", null);
-  private root: Node | null = null;
-  private drawn = new Map<number, { node: Node; element: SVGElement }>();
-  private flows: { flow: Flow; element: SVGElement }[] = [];
-  private views = false;
+  private readonly canvas = new Canvas();
+  private readonly models: GraphModels;
+  private readonly widths: ArrayLike<number>;
+  private readonly crumbs = h("span.crumbs", { label: "Part of the run that is drawn" });
+  private readonly legend = h("div.graph-legend", { label: "Colours" });
+  private readonly colors = h("select", { label: "Colour by", onchange: () => this.paint() });
+  private readonly views = h("input", { type: "checkbox", onchange: () => this.redraw() });
+  private readonly note = h("p.graph-note", { hidden: true });
+  private part = -1;
+  private model: GraphModel | null = null;
+  /** Nodes the person opened or closed, by model; the others are as the model says. */
+  private chosen = new Map<GraphModel, Map<number, boolean>>();
+  /** Nodes that are open only so that the selection can be seen. */
+  private lent = new Set<number>();
+  private selected = -1;
+  private seen: Visible | null = null;
+  private picture: Picture | null = null;
+  private drawn: Drawn = { boxes: new Map(), lines: [] };
   private readonly later: () => void;
-  private pending = false;
+  private waiting = false;
+  /** Whether the picture leads to the right, not down. */
+  private right = false;
+  private fitted = false;
 
-  constructor(private readonly view: View) {
-    const views = h("input", { type: "checkbox", onchange: () => { this.views = views.checked; this.draw(); } });
-    this.scroller.append(this.canvas);
-    this.element = h("section.pane.graphs", { label: "Graph" },
-      h("header.bar", null, h("h2", null, "Graph"), this.crumbs, h("span.grow", null), this.facts,
-        h("label.check", { title: "Draw ops that only view memory" }, views, "views"),
-        button("−", "Smaller", () => this.scale(this.zoom / 1.2)), button("+", "Larger", () => this.scale(this.zoom * 1.2)),
-        button("⤢", "Fit the width", () => this.fit())),
-      this.scroller);
+  constructor(private readonly view: View, payload: Payload) {
+    this.models = new GraphModels(view.trace, payload);
+    this.widths = payload.column(`${view.trace.prefix}graph.text_width`);
+    followTheme(this.models.head);
+    this.element = h("section.pane.graphs", { label: "Graph" }, this.bar(), h("div.drawing", null, this.canvas.element, this.legend, this.note));
     this.later = perFrame(() => this.follow());
-    on(this.scroller, "wheel", (event) => {
-      if (!event.ctrlKey && !event.metaKey) return;
-      event.preventDefault();
-      this.scale(this.zoom * Math.exp(-event.deltaY / 300));
-    }, { passive: false });
-    on(this.canvas, "click", (event) => this.click(event));
-    on(this.canvas, "dblclick", (event) => {
-      const node = boxOf(event.target);
-      if (node >= 0) this.toggle(node);
-    });
-    on(this.scroller, "keydown", (event) => this.key(event));
-    new ResizeObserver(() => { if (this.pending) this.later(); }).observe(this.scroller);
-    this.start();
-    view.onSelect((from) => {
-      if (from !== "graph") this.later();
-      else this.highlight();
-    });
+    on(this.canvas.svg, "click", (event) => this.click(event));
+    on(this.canvas.svg, "dblclick", (event) => { if (!pickOf(event.target)) this.toggle(boxOf(event.target)); });
+    on(this.canvas.element, "keydown", (event) => this.key(event));
+    new ResizeObserver(() => { if (this.waiting) this.later(); }).observe(this.canvas.element);
+    view.onSelect(() => this.later());
+    if (this.models.head.parts.length) this.use(0);
+    this.later();
   }
 
-  /** Begin with the first thing that holds a module call, that call open. */
-  private start(): void {
-    const { outline, trace } = this.view;
-    let nodes: ArrayLike<number> = outline.roots();
-    while (nodes.length && outline.isGroup(nodes[0]) && ["rank", "step"].includes(outline.group(nodes[0]).kind)) {
-      this.scope = nodes[0];
-      nodes = outline.kids(nodes[0]);
-    }
-    const call = Array.from(nodes).find((n) => !outline.isGroup(n) && trace.isModule(n) && trace.hasKids(n));
-    if (call !== undefined) this.open.add(call);
-    this.draw();
+  private bar(): HTMLElement {
+    return h("header.bar", null, h("h2", null, "Graph"), this.crumbs, h("span.grow", null),
+      h("label.check", { title: "What boxes are coloured by" }, "colour", this.colors),
+      this.models.hasViews && h("label.check", { title: "Draw ops that only view or copy memory" }, this.views, "views"),
+      button("⊟", "Collapse all (c)", () => this.collapse()), button("⊞", "Open one level more (o)", () => this.expand()),
+      button("−", "Smaller (-)", () => this.canvas.scale(1 / 1.25)), button("+", "Larger (+)", () => this.canvas.scale(1.25)),
+      button("⤢", "Fit (f)", () => this.canvas.fit()), button("□", "Graph over the whole page, or back (w)", () => this.fill()),
+      button("⇄", "Lead down or to the right (r)", () => this.turn()),
+      button("SVG", "Save the picture as SVG", () => void this.save("svg")), button("PNG", "Save the picture as PNG", () => void this.save("png")));
   }
 
-  private setScope(node: number): void {
-    this.scope = node;
-    if (node >= 0) this.open.add(node);
-    this.draw();
-    this.scroller.scrollTop = 0;
+  /** Make a part of the run the one that is drawn. */
+  private use(part: number): void {
+    const model = this.models.model(part, this.views.checked);
+    if (model === this.model) return;
+    this.part = part;
+    this.model = model;
+    this.lent.clear();
+    this.selected = -1;
+    this.seen = null;
+    this.fitted = false;
+    const kept = this.colors.value;
+    replace(this.colors, h("option", { value: "class" }, "class"), Object.entries(model.head.colors).map(([by, [name]]) => h("option", { value: by }, name)));
+    if (kept in model.head.colors) this.colors.value = kept;
   }
 
-  private focusSelected(): void {
-    const { selected, outline } = this.view;
-    if (selected >= 0) this.setScope(outline.hasKids(selected) ? selected : outline.parent(selected));
+  private redraw(): void {
+    this.part = -1;
+    this.model = null;
+    this.follow();
   }
 
-  private toggle(node: number): void {
-    if (!this.view.outline.hasKids(node)) return;
-    if (this.open.has(node)) this.open.delete(node);
-    else this.open.add(node);
-    const before = this.drawn.get(node)?.element.getBoundingClientRect();
-    this.draw();
-    const after = this.drawn.get(node)?.element.getBoundingClientRect();
-    if (before && after) {
-      // What was clicked stays under the pointer.
-      this.scroller.scrollLeft += after.left - before.left;
-      this.scroller.scrollTop += after.top - before.top;
-    }
+  private isOpen(node: number): boolean {
+    return this.lent.has(node) || this.meant(node);
   }
 
-  /** Show the selection, opening what it lies in. */
+  /** Whether a node is open whatever is selected: as the person chose, else as the model says. */
+  private meant(node: number): boolean {
+    return this.chosen.get(this.model!)?.get(node) ?? this.model!.of(node, "open") > 0;
+  }
+
+  private choose(node: number, open: boolean): void {
+    let chosen = this.chosen.get(this.model!);
+    if (!chosen) this.chosen.set(this.model!, (chosen = new Map()));
+    chosen.set(node, open);
+    this.lent.delete(node);
+  }
+
+  /** Show the selection: open what it lies in, close what was opened for the one before. */
   private follow(): void {
-    this.pending = !this.scroller.clientHeight;
-    const { outline } = this.view;
-    const selected = this.shown;
-    if (selected < 0 || this.pending) return;
-    const path = outline.path(selected);
-    if (this.scope >= 0 && !path.includes(this.scope)) {
-      const top = path.findIndex((n) => !outline.isGroup(n) || outline.group(n).kind === "pass");
-      this.scope = top > 0 ? path[top - 1] : -1;
-    }
-    let changed = !this.drawn.has(selected);
-    for (const node of path.slice(path.indexOf(this.scope) + 1, -1)) {
-      if (!this.open.has(node)) changed = true;
-      this.open.add(node);
-    }
-    if (changed) this.draw();
-    this.highlight();
-    this.reveal(selected);
-  }
-
-  /** The node to show for the selection: itself, or the op that made what it is about. */
-  private get shown(): number {
-    const { selected, outline, trace } = this.view;
-    if (selected < 0 || outline.isGroup(selected) || trace.isModule(selected) || trace.isOp(selected)) return selected;
-    const [value] = trace.valuesOf(selected, "out");
-    const producer = value === undefined ? -1 : trace.producer(value);
-    return producer < 0 || producer === selected ? trace.parent(selected) : producer;
-  }
-
-  private reveal(node: number): void {
-    const found = this.drawn.get(node);
-    if (!found) return;
-    const outer = this.scroller.getBoundingClientRect();
-    const inner = found.element.getBoundingClientRect();
-    const high = min(inner.height, 60);
-    if (inner.top < outer.top + 4 || inner.top + high > outer.bottom) this.scroller.scrollTop += inner.top - outer.top - max(20, (outer.height - high) / 2.5);
-    if (inner.left < outer.left || inner.right > outer.right) this.scroller.scrollLeft += inner.left - outer.left - max(20, (outer.width - inner.width) / 2);
-  }
-
-  private draw(): void {
-    const root = this.build();
-    this.root = root;
-    this.connect(root);
-    this.measure(root);
-    this.paint(root);
+    this.waiting = !this.canvas.height;
+    if (this.waiting) return;
+    const row = this.view.row;
+    const found = row < 0 ? null : this.models.find(row, this.views.checked);
+    if (found) this.use(found.part);
+    else if (!this.model && this.models.head.parts.length) this.use(0);
+    this.note.hidden = !!this.model;
+    if (!this.model) return void (this.note.textContent = "No forward pass was recorded, so there is nothing to draw.");
+    this.selected = found ? found.node : -1;
+    const lent = new Set(found ? this.model.around(found.node).filter((node) => !this.meant(node)) : []);
+    const same = this.seen && lent.size === this.lent.size && [...lent].every((node) => this.lent.has(node)) && (this.selected < 0 || this.drawn.boxes.has(this.selected));
+    this.lent = lent;
+    if (!same) this.layOut(this.selected);
+    else this.highlight();
     this.paintCrumbs();
+    const rect = this.picture?.boxes.get(this.selected);
+    if (rect) this.canvas.reveal(rect);
   }
 
-  private kidsOf(node: number): { nodes: number[]; before: number; after: number } {
-    const { outline, trace } = this.view;
-    let kids = Array.from(outline.kids(node));
-    // Variables, taps and the like stand for what an op made: it is the op that is drawn.
-    kids = kids.filter((k) => outline.isGroup(k) || trace.isModule(k) || k === this.shown
-      || (trace.isOp(k) && (this.views || trace.failed(k) || !isView(trace.eventName(k)))));
-    if (kids.length <= MOST_KIDS) return { nodes: kids, before: 0, after: 0 };
-    const path = this.shown < 0 ? [] : outline.path(this.shown);
-    const wanted = kids.findIndex((k) => path.includes(k));
-    const first = max(0, min(kids.length - MOST_KIDS, wanted - MOST_KIDS / 2));
-    return { nodes: kids.slice(first, first + MOST_KIDS), before: first, after: kids.length - first - MOST_KIDS };
-  }
-
-  private build(): Node {
-    let boxes = 0;
-    const make = (node: number, parent: Node | null, rest = ""): Node => {
-      boxes++;
-      const made: Node = { node, parent, depth: parent ? parent.depth + 1 : 0, kids: [], edges: [], open: false, rest, x: 0, y: 0, width: 0, height: 0 };
-      const open = !parent || (!rest && this.open.has(node) && this.view.outline.hasKids(node));
-      if (open && boxes < MOST_BOXES) {
-        made.open = true;
-        const { nodes, before, after } = this.kidsOf(node);
-        if (before) made.kids.push(make(-2, made, `${whole(before)} before`));
-        for (const kid of nodes) made.kids.push(make(kid, made));
-        if (after) made.kids.push(make(-3, made, `${whole(after)} more`));
-      }
-      return made;
-    };
-    return make(this.scope, null);
-  }
-
-  /** Find which boxes values flow between, and put each edge on the level where the two part. */
-  private connect(root: Node): void {
-    const { trace, outline } = this.view;
-    const home = new Map<number, Node>();
-    const order: Node[] = [];
-    const rowsIn: number[] = [];
-    const cover = (row: number, box: Node) => {
-      home.set(row, box);
-      rowsIn.push(row);
-      for (const kid of trace.kids(row)) cover(kid, box);
-    };
-    const visit = (box: Node) => {
-      order.push(box);
-      if (box.open) {
-        for (const kid of box.kids) visit(kid);
-      } else if (box.node >= 0) {
-        if (outline.isGroup(box.node)) for (const row of Array.from(outline.group(box.node).rows)) cover(row, box);
-        else cover(box.node, box);
-      }
-    };
-    visit(root);
-    const source = (value: number, tries = 0): Node | null | undefined => {
-      const producer = trace.producer(value);
-      if (producer < 0) return trace.valueName(value) ? undefined : null;
-      const box = home.get(producer);
-      if (box) return box;
-      if (tries < 12 && trace.isOp(producer) && isView(trace.eventName(producer))) {
-        const taken = trace.valuesOf(producer, "in")[0];
-        return taken === undefined ? undefined : source(taken, tries + 1);
-      }
-      return trace.valueName(value) ? undefined : null;
-    };
-    const flows = new Map<string, Flow>();
-    const number = new Map(order.map((box, i) => [box, i]));
-    const add = (level: Node, a: Node | null, b: Node | null, value: number, look = "") => {
-      const key = `${number.get(level)}:${a ? number.get(a) : "i"}:${b ? number.get(b) : "o"}`;
-      let flow = flows.get(key);
-      if (!flow) {
-        flow = { a, b, from: a ? level.kids.indexOf(a) : IN, to: b ? level.kids.indexOf(b) : OUT, points: [], values: new Set(), look };
-        flows.set(key, flow);
-        level.edges.push(flow);
-      }
-      if (value >= 0) flow.values.add(value);
-    };
-    const join = (a: Node | null, b: Node, value: number) => {
-      if (a === b) return;
-      let from = a;
-      let to = b;
-      while (from && from.depth > to.depth) {
-        add(from.parent!, from, null, value);
-        from = from.parent!;
-      }
-      while (to.depth > (from ? from.depth : 1) || (!from && to.depth > 1)) {
-        add(to.parent!, null, to, value);
-        to = to.parent!;
-      }
-      if (!from) return add(root, null, to, value);
-      while (from.parent !== to.parent) {
-        add(from.parent!, from, null, value);
-        add(to.parent!, null, to, value);
-        from = from.parent!;
-        to = to.parent!;
-      }
-      if (from !== to) add(to.parent!, from, to, value);
-    };
-    for (const row of rowsIn) {
-      const box = home.get(row);
-      if (!box || trace.hasKids(row)) continue;
-      for (const value of trace.valuesOf(row, "in")) {
-        const from = source(value);
-        if (from === undefined) continue;
-        if (from && !samePass(trace.phase(from.node >= 0 ? outline.firstRow(from.node) : row), trace.phase(row))) continue;
-        if (!from && trace.phase(row) !== "forward" && !this.enters(row)) continue;
-        join(from, box, value);
-      }
-    }
-    for (const box of order) this.results(box, source, add);
-    for (const box of order) this.chain(box, add);
-  }
-
-  /** Whether what a row of the backward pass takes from outside is worth an edge. */
-  private enters(row: number): boolean {
-    const { trace } = this.view;
-    return this.scope >= 0 && !this.view.outline.isGroup(this.scope) && trace.phase(this.scope) === trace.phase(row);
-  }
-
-  /** What an open call returns leaves through its lower border, also where nobody takes it. */
-  private results(box: Node, source: (value: number) => Node | null | undefined, add: (level: Node, a: Node | null, b: Node | null, value: number) => void): void {
-    const { trace, outline } = this.view;
-    if (!box.open || box.node < 0 || outline.isGroup(box.node)) return;
-    for (const value of trace.valuesOf(box.node, "out")) {
-      let from = source(value);
-      while (from && from.parent !== box) from = from.parent;
-      if (from) add(box, from, null, value);
+  /** Lay out and draw what is open; `anchor` stays where it is on the screen. */
+  private layOut(anchor: number): void {
+    const model = this.model!;
+    const before = this.picture?.boxes.get(anchor);
+    const was = before && this.seen ? this.canvas.onScreen(before.x, before.y) : null;
+    const begun = performance.now();
+    this.seen = visible(model, (node) => this.isOpen(node), this.selected, this.widths, this.models.head.texts, this.right);
+    this.picture = layOut(this.seen.boxes, this.seen.flows, (id) => [model.text(id, "name").length * 6 + 16, 16], this.right);
+    this.canvas.element.dataset.took = (performance.now() - begun).toFixed(1);
+    this.paint();
+    const after = this.picture.boxes.get(anchor);
+    if (!this.fitted) {
+      this.canvas.start(this.right);
+      this.fitted = true;
+    } else if (was && after) {
+      const [x, y] = this.canvas.onScreen(after.x, after.y);
+      this.canvas.pan(was[0] - x, was[1] - y);
     }
   }
 
-  /** Passes follow each other even where no drawn value says so. */
-  private chain(box: Node, add: (level: Node, a: Node | null, b: Node | null, value: number, look: string) => void): void {
-    const { outline } = this.view;
-    box.kids.forEach((kid, i) => {
-      if (!i || !(kid.rest || (outline.isGroup(kid.node) && !box.edges.some((e) => e.b === kid)))) return;
-      add(box, box.kids[i - 1], kid, -1, "then");
-    });
-  }
-
-  private measure(box: Node): void {
-    const { outline, trace } = this.view;
-    if (box.open) {
-      for (const kid of box.kids) this.measure(kid);
-      const size = layout(box.kids, box.edges);
-      const title = this.titleWidth(box);
-      box.width = max(size.width, title) + 2 * PAD;
-      box.height = size.height + HEAD + 10;
-      const left = PAD + max(0, (title - size.width) / 2);
-      for (const kid of box.kids) {
-        kid.x += left;
-        kid.y += HEAD;
-      }
-      for (const edge of box.edges) for (const point of edge.points) {
-        point[0] += left;
-        point[1] += HEAD;
-      }
-      for (const edge of box.edges) {
-        if (edge.from === IN && edge.points.length) edge.points[0][1] -= HEAD - 24;
-        if (edge.to === OUT && edge.points.length) edge.points[edge.points.length - 1][1] += 10;
-      }
-      return;
-    }
-    const under = box.rest || box.node < 0 ? "" : outline.isGroup(box.node) ? outline.summary(box.node) : trace.output(box.node);
-    box.width = max(64, this.titleWidth(box), under.length * 6.4 + 50 * Number(this.isBad(box)) + 22);
-    box.height = under ? 40 : 26;
-  }
-
-  private isBad(box: Node): boolean {
-    return box.node >= 0 && !this.view.outline.isGroup(box.node) && this.view.trace.nonfinite(box.node) !== "";
-  }
-
-  private title(box: Node): { name: string; cls: string } {
-    const { outline, trace } = this.view;
-    if (box.rest) return { name: `… ${box.rest}`, cls: "" };
-    if (box.node < 0) return { name: "", cls: "" };
-    const name = clip(outline.label(box.node), 34);
-    const cls = !outline.isGroup(box.node) && trace.isModule(box.node) ? trace.eventName(box.node) : "";
-    return { name, cls: cls === name ? "" : clip(cls, 30) };
-  }
-
-  private titleWidth(box: Node): number {
-    const { name, cls } = this.title(box);
-    return (name.length + (cls ? cls.length + 1 : 0)) * 7 + (this.view.outline.hasKids(box.node) && !box.rest ? 16 : 0) + 22;
-  }
-
-  private paint(root: Node): void {
-    this.drawn.clear();
-    this.flows = [];
-    this.canvas.textContent = "";
-    const arrow = (id: string) => s("marker", { id, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto", markerUnits: "userSpaceOnUse" }, s("path", { d: "M0 0.8L8 4L0 7.2z", class: id }));
-    this.canvas.append(s("defs", null, arrow("arrow"), arrow("arrow-in"), arrow("arrow-out")));
-    let boxes = 0;
-    const paint = (box: Node, x: number, y: number, into: SVGElement) => {
-      const element = box === root ? s("g") : this.paintBox(box, x, y);
-      into.append(element);
-      if (box !== root) boxes++;
-      if (!box.open) return;
-      const inside = s("g", { transform: box === root ? `translate(${x} ${y})` : "" });
-      for (const flow of box.edges) inside.append(this.paintFlow(flow));
-      element.append(inside);
-      for (const kid of box.kids) paint(kid, kid.x, kid.y, inside);
-    };
-    const top = 20;
-    paint(root, 20, top - HEAD, this.canvas);
-    this.facts.textContent = count(boxes, "box", "boxes");
-    this.canvas.dataset.width = String(ceil(root.width + 40));
-    this.canvas.dataset.height = String(ceil(root.height + 40 - HEAD));
-    this.scale(this.zoom);
+  /** Draw what was laid out, in the colours that are wanted. */
+  private paint(): void {
+    const { model, seen, picture } = this;
+    if (!model || !seen || !picture) return;
+    const color = this.colors.value || "class";
+    const focused = this.canvas.group.contains(document.activeElement);
+    this.drawn = draw(this.canvas.group, model, seen, picture, { color, right: this.right, bad: (node) => this.badOf(node) });
+    this.canvas.take(picture, seen.nodes.map((node) => [seen.open.has(node) ? "frame" : `call ${model.paint(node, color)}`, picture.boxes.get(node)!]));
+    this.paintLegend(color);
     this.highlight();
+    if (focused) (this.drawn.boxes.get(this.selected) ?? this.canvas.element).focus({ preventScroll: true });
   }
 
-  private paintBox(box: Node, x: number, y: number): SVGElement {
-    const { outline, trace } = this.view;
-    const { name, cls } = this.title(box);
-    const isGroup = box.node >= 0 && outline.isGroup(box.node);
-    const isCall = box.node >= 0 && !isGroup && trace.isModule(box.node);
-    const look = box.rest ? "rest" : isGroup ? `pass ${outline.group(box.node).phase}` : isCall ? `module h${hue(trace.eventName(box.node))}` : trace.isOp(box.node) ? `op ${family(trace.eventName(box.node))}` : "op other";
-    const failed = box.node >= 0 && !isGroup && trace.failed(box.node);
-    const bad = box.node >= 0 && !isGroup ? trace.nonfinite(box.node) : "";
-    const twist = !box.rest && outline.hasKids(box.node) ? (box.open ? "▾ " : "▸ ") : "";
-    const under = box.rest ? "" : isGroup ? outline.summary(box.node) : trace.output(box.node);
-    const middle = box.width / 2;
-    const label = `${name} ${cls} ${under}`;
-    const element = s("g", { class: `box ${look}${box.open ? " open" : ""}${failed ? " failed" : ""}${bad ? ` ${bad}` : ""}`, transform: `translate(${r(x)} ${r(y)})`, "data-box": box.node, role: "button", label: label },
-      s("rect", { width: r(box.width), height: r(box.height), rx: 6 }),
-      s("text", { class: box.open ? "title" : "title mid", x: box.open ? 10 : middle, y: 17 },
-        twist && s("tspan.twist", null, twist), s("tspan", null, name), cls && s("tspan.cls", null, ` ${cls}`)),
-      !box.open && under && s("text.shape.mid", { x: middle, y: 32 }, bad ? `${bad}! ${under}` : under),
-      s("title", null, `${label}${box.node >= 0 ? ` · ${time(outline.duration(box.node))}` : ""}`));
-    if (box.node >= 0 && !box.rest) this.drawn.set(box.node, { node: box, element });
-    return element;
-  }
-
-  private paintFlow(flow: Flow): SVGElement {
+  private badOf(node: number): string {
     const { trace } = this.view;
-    const shapes = [...new Set([...flow.values].map((v) => trace.valueText(v)))].slice(0, 6).join(", ");
-    let element: SVGElement;
-    if (flow.points.length) {
-      element = s("path", { class: `flow ${flow.look}`, d: pathOf(flow.points), "marker-end": "url(#arrow)" });
-    } else {
-      // Too long to follow with the eye: a stub at each end.
-      const a = flow.a && [flow.a.x + flow.a.width / 2, flow.a.y + flow.a.height];
-      const b = flow.b && [flow.b.x + flow.b.width / 2, flow.b.y];
-      element = s("g.flow.stub", null,
-        a && s("path", { d: `M${a[0] + 12} ${a[1]}v9` }), b && s("path", { d: `M${b[0] - 12} ${b[1] - 14}v12`, "marker-end": "url(#arrow)" }),
-        b && flow.a && s("text.end", { x: b[0] - 16, y: b[1] - 5 }, clip(this.title(flow.a).name, 18)));
-    }
-    if (shapes) element.append(s("title", null, shapes));
-    this.flows.push({ flow, element });
-    return element;
+    const found = this.model!.rowsOf(node).map((row) => (row >= 0 ? trace.nonfinite(row) : ""));
+    return found.find(Boolean) ?? "";
   }
 
   private highlight(): void {
-    const selected = this.shown;
-    for (const [node, { element }] of this.drawn) element.classList.toggle("selected", node === selected);
-    for (const { flow, element } of this.flows) {
-      const into = flow.b?.node === selected && selected >= 0;
-      const out = flow.a?.node === selected && selected >= 0;
-      element.classList.toggle("into", into);
-      element.classList.toggle("out", out);
-      if (element.tagName === "path") element.setAttribute("marker-end", `url(#${into ? "arrow-in" : out ? "arrow-out" : "arrow"})`);
+    const { model, selected } = this;
+    if (!model) return;
+    for (const [node, element] of this.drawn.boxes) {
+      element.classList.toggle("selected", node === selected);
+      element.setAttribute("tabindex", node === selected ? "0" : "-1");
+      const picked = element.querySelector<SVGElement>(":scope > .picker .picked");
+      if (picked) picked.textContent = `${model.picks[node] + 1} / ${model.of(node, "count")}`;
+    }
+    for (const { flow, element } of this.drawn.lines) {
+      element.classList.toggle("into", flow.target === selected);
+      element.classList.toggle("out", flow.source === selected);
     }
   }
 
-  private scale(zoom: number): void {
-    this.zoom = min(2.5, max(0.15, zoom));
-    const width = Number(this.canvas.dataset.width ?? 0);
-    const height = Number(this.canvas.dataset.height ?? 0);
-    this.canvas.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    this.canvas.setAttribute("width", String(round(width * this.zoom)));
-    this.canvas.setAttribute("height", String(round(height * this.zoom)));
+  private paintLegend(color: string): void {
+    const { model, seen } = this;
+    const swatch = (paint: string) => s("svg", { class: "clew swatch", width: 12, height: 10, "aria-hidden": true }, s("rect", { class: `call ${paint}`, x: 0.5, y: 0.5, width: 11, height: 9, rx: 2 }));
+    if (color !== "class") {
+      const [name, low, high] = model!.head.colors[color];
+      return replace(this.legend, h("span", null, name), h("span", null, low), h("span.scale", null, Array.from({ length: 7 }, (_, i) => swatch(`q${i}`))), h("span", null, high));
+    }
+    const paints = new Set(seen!.nodes.filter((node) => !seen!.open.has(node)).map((node) => model!.paint(node, color)));
+    const shown = this.models.head.paints.filter((paint) => paints.has(paint) && !/^(op|io|frame|other)/.test(paint));
+    replace(this.legend, shown.map((paint) => h("span", null, swatch(paint), paint === "regular" ? "dropout" : paint)));
   }
 
-  private fit(): void {
-    const width = Number(this.canvas.dataset.width ?? 1);
-    this.scale(min(1.4, (this.scroller.clientWidth - 16) / width));
+  /** Which forward pass is drawn, where there are several. */
+  private paintCrumbs(): void {
+    const { parts, left_out } = this.models.head;
+    const { model, view: { trace } } = this;
+    if (!model) return;
+    const { pass } = model;
+    const { passes } = model.head;
+    const where = (row: number) => (row < 0 ? "" : [trace.steps.length > 1 && `step ${trace.step[row]}`, trace.ranks.length > 1 && `rank ${trace.rank[row]}`].filter(Boolean).join(" · "));
+    const begins = (part: number) => {
+      const other = this.models.model(part, this.views.checked);
+      const call = other.tops.find((top) => other.kind(top) === "call");
+      return [call === undefined ? "ops" : other.text(call, "name"), where(other.firstRow(0))].filter(Boolean).join(" · ");
+    };
+    const several = parts.length > 1 && h("select", { label: "Structure of the forward pass", onchange: (event: Event) => this.goToPart(Number((event.target as HTMLSelectElement).value)) },
+      parts.map(({ passes: n }, i) => h("option", { value: i, selected: i === this.part }, begins(i) + (n > 1 ? ` and ${n - 1} alike` : ""))));
+    const pickers = this.repeats().map((node) => stepper(model.text(node, "name"), model.picks[node], model.of(node, "count"), (by) => this.pick(node, by)));
+    replace(this.crumbs, several, passes > 1 && stepper(where(model.firstRow(pass)) || "pass", pass, passes, (by) => this.goToPass(pass + by)), pickers,
+      left_out > 0 && h("span.dim", { title: "t.graph(step=…) draws each" }, `${left_out} more not drawn`));
+  }
+
+  private goToPart(part: number): void {
+    const model = this.models.model(part, this.views.checked);
+    const row = model.firstRow(0);
+    if (row >= 0) this.view.choose(row, "graph");
+  }
+
+  private goToPass(pass: number): void {
+    const { model } = this;
+    if (!model || pass < 0 || pass >= model.head.passes) return;
+    model.pass = pass;
+    const row = this.selected >= 0 ? model.row(this.selected) : -1;
+    if (row >= 0) this.view.choose(row, "graph");
+    else this.goToPart(this.part);
+  }
+
+  /** Look at another run of a repeat: the selection in it moves along, else the run is selected. */
+  private pick(node: number, by: number): void {
+    const model = this.model!;
+    const count = model.of(node, "count");
+    model.picks[node] = (model.picks[node] + by + count) % count;
+    const inside = this.selected === node || (this.selected >= 0 && model.around(this.selected).includes(node));
+    const row = model.row(inside ? this.selected : node);
+    if (row >= 0) this.view.choose(row, "graph");
+    this.highlight();
+  }
+
+  private toggle(node: number): void {
+    if (node < 0 || !this.model || !this.model.kids[node].length) return;
+    this.choose(node, !this.isOpen(node));
+    this.layOut(node);
+  }
+
+  private collapse(): void {
+    const { model } = this;
+    if (!model) return;
+    for (let node = 0; node < model.count; node++) if (model.kids[node].length) this.choose(node, model.parent(node) < 0);
+    this.lent.clear();
+    this.layOut(-1);
+    this.canvas.start(this.right);
+  }
+
+  private expand(): void {
+    const { model, seen } = this;
+    if (!model || !seen) return;
+    let boxes = seen.nodes.length;
+    for (const node of seen.nodes) {
+      if (seen.open.has(node) || !model.kids[node].length || boxes + model.kids[node].length > MOST_OPENED) continue;
+      boxes += model.kids[node].length;
+      this.choose(node, true);
+    }
+    this.layOut(this.selected);
+  }
+
+  private turn(): void {
+    this.right = !this.right;
+    this.fitted = false;
+    this.layOut(this.selected);
+    const rect = this.picture?.boxes.get(this.selected);
+    if (rect) this.canvas.reveal(rect);
+  }
+
+  /** Give the graph the whole page, or its pane again. */
+  private fill(): void {
+    this.element.classList.toggle("full");
+    this.canvas.start(this.right);
+    const rect = this.picture?.boxes.get(this.selected);
+    if (rect) this.canvas.reveal(rect);
+  }
+
+  private async save(kind: "svg" | "png"): Promise<void> {
+    if (!this.picture || !this.model) return;
+    const scale = this.model.head.colors[this.colors.value];
+    await save({
+      group: this.canvas.group, width: this.picture.width, height: this.picture.height, font: this.models.head.font,
+      style: currentStyle(this.models.head), title: this.view.trace.name, legend: scale ? `${scale[0]}: ${scale[1]} – ${scale[2]}` : "",
+    }, kind);
   }
 
   private click(event: MouseEvent): void {
+    if (this.canvas.moved) return;
+    const pick = pickOf(event.target);
+    if (pick) return this.pick(pick.node, pick.by);
     const node = boxOf(event.target);
-    if (node < 0) return;
-    if ((event.target as Element).classList.contains("twist")) this.toggle(node);
-    else this.view.choose(node, "graph");
+    if (node < 0 || !this.model) return;
+    if ((event.target as Element).classList.contains("twist")) return this.toggle(node);
+    this.select(node);
+  }
+
+  private select(node: number): void {
+    const row = this.model!.row(node);
+    if (row >= 0) this.view.choose(row, "graph");
   }
 
   private key(event: KeyboardEvent): void {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const { selected } = this.view;
-    if (event.key === "Enter" && selected >= 0) this.toggle(selected);
-    else if (event.key === "f") this.focusSelected();
-    else if (event.key.startsWith("Arrow")) this.step(event.key);
-    else return;
+    if (event.ctrlKey || event.metaKey || event.altKey || !this.model) return;
+    const acts: Record<string, () => void> = {
+      Enter: () => this.toggle(this.selected), " ": () => this.toggle(this.selected),
+      f: () => this.canvas.fit(), c: () => this.collapse(), w: () => this.fill(), r: () => this.turn(), o: () => this.expand(), "+": () => this.canvas.scale(1.25), "=": () => this.canvas.scale(1.25), "-": () => this.canvas.scale(0.8),
+      PageUp: () => this.pickAround(-1), PageDown: () => this.pickAround(1),
+    };
+    if (event.key === "Escape" && this.element.classList.contains("full")) acts.Escape = () => this.fill();
+    const act = event.key.startsWith("Arrow") ? () => this.step(event.key) : acts[event.key];
+    if (!act) return;
     stop(event);
+    act();
   }
 
-  /** Up to what the selection takes, down to who takes it, left and right among siblings. */
+  /** The repeats around the selection, outermost first. */
+  private repeats(): number[] {
+    const model = this.model!;
+    return this.selected < 0 ? [] : [...model.around(this.selected), this.selected].filter((node) => model.of(node, "count") > 1);
+  }
+
+  /** Pick another run of the innermost repeat around the selection. */
+  private pickAround(by: number): void {
+    const counted = this.repeats().pop();
+    if (counted !== undefined) this.pick(counted, by);
+  }
+
+  /** Up to what the selection takes, down to who takes it or into a frame, sideways to neighbours. */
   private step(key: string): void {
-    const found = this.drawn.get(this.view.selected)?.node;
-    if (!found?.parent) return;
-    const siblings = found.parent.kids;
-    const at = siblings.indexOf(found);
-    const edges = found.parent.edges;
-    const next = key === "ArrowUp" ? edges.find((e) => e.b === found && e.a)?.a
-      : key === "ArrowDown" ? edges.find((e) => e.a === found && e.b)?.b
-        : siblings[at + (key === "ArrowRight" ? 1 : -1)];
-    const target = next ?? (key === "ArrowUp" ? found.parent : null);
-    if (target && target.node >= 0 && target !== this.root) {
-      this.view.choose(target.node, "graph");
-      this.reveal(target.node);
-    }
+    const { model, seen, selected } = this;
+    if (!model || !seen) return;
+    if (selected < 0 || !this.drawn.boxes.has(selected)) return this.focusOn(model.tops[0]);
+    const beside = model.kids[model.parent(selected)] ?? model.tops;
+    const at = beside.indexOf(selected);
+    const next = key === "ArrowUp" ? seen.flows.find((flow) => flow.target === selected)?.source ?? model.parent(selected)
+      : key === "ArrowDown" ? (seen.open.has(selected) ? model.kids[selected][0] : seen.flows.find((flow) => flow.source === selected)?.target ?? beside[at + 1])
+        : beside[at + (key === "ArrowRight" ? 1 : -1)];
+    if (next !== undefined && next >= 0) this.focusOn(next);
   }
 
-  private paintCrumbs(): void {
-    const { outline, trace } = this.view;
-    const path = this.scope < 0 ? [] : outline.path(this.scope);
-    const name = (node: number) => outline.label(node) || trace.eventName(node);
-    const crumb = (node: number, text: string) => h("button", { class: "link", "aria-current": node === this.scope ? "true" : null, onclick: () => this.setScope(node) }, text);
-    const focus = button("◎", "Draw only the selected part (f)", () => this.focusSelected());
-    replace(this.crumbs, crumb(-1, "all"), path.flatMap((node) => ["›", crumb(node, clip(name(node), 24))]), focus);
+  private focusOn(node: number): void {
+    if (!this.drawn.boxes.has(node)) return;
+    this.select(node);
+    this.follow();
+    this.drawn.boxes.get(node)?.focus({ preventScroll: true });
   }
+}
+
+/** A name and which one of several, with buttons to the one before and the next. */
+function stepper(name: string, at: number, count: number, go: (by: number) => void): HTMLElement {
+  return h("span.stepper", null, h("span.clip", null, name), button("‹", `${name}: the one before`, () => go(-1)), `${at + 1} / ${count}`, button("›", `${name}: the next`, () => go(1)));
 }
 
 function boxOf(target: EventTarget | null): number {
@@ -487,22 +360,10 @@ function boxOf(target: EventTarget | null): number {
   return box ? Number(box.dataset.box) : -1;
 }
 
-function samePass(from: string, to: string): boolean {
-  return from === to || to === "forward";
+/** The repeat and the direction that a click on its control asks for. */
+function pickOf(target: EventTarget | null): { node: number; by: number } | null {
+  const control = (target as Element | null)?.closest<SVGElement>("[data-picker]");
+  if (!control) return null;
+  const by = (target as Element).closest<SVGElement>("[data-by]");
+  return { node: Number(control.dataset.picker), by: by ? Number(by.dataset.by) : 0 };
 }
-
-function pathOf(points: [number, number][]): string {
-  let [x, y] = points[0];
-  let d = `M${r(x)} ${r(y)}`;
-  for (const [nextX, nextY] of points.slice(1)) {
-    if (abs(nextX - x) < 0.5) d += `V${r(nextY)}`;
-    else {
-      const bend = (nextY - y) * 0.5;
-      d += `C${r(x)} ${r(y + bend)} ${r(nextX)} ${r(nextY - bend)} ${r(nextX)} ${r(nextY)}`;
-    }
-    x = nextX;
-    y = nextY;
-  }
-  return d;
-}
-

@@ -1,5 +1,8 @@
 // The plain data of a page, as `clew/views/html/report.py` and `diff_page.py` write it.
 
+import type { GraphHead } from "./graph_model.ts";
+import type { GradientsHead, LayersHead, MemoryHead } from "./chart_heads.ts";
+
 export interface Head {
   format: number;
   traces: TraceHead[];
@@ -11,6 +14,8 @@ export interface Head {
 export interface TraceHead {
   rows: number;
   name: string;
+  /** How much there is of everything, as printed above the tree. */
+  summary: string[];
   strings: string[];
   files: string[];
   paths: string[];
@@ -18,18 +23,31 @@ export interface TraceHead {
   metas: [text: string, short: string, shape: string | null, stride: string | null, device: string, dtype: string][];
   threads: string[];
   modules: [path: string, cls: string, params: number][];
+  /** Families of classes, by their numbers in the spec. */
+  classes: Record<string, number>;
+  /** Names of each module that has several. */
+  tied: string[][];
+  ops: Record<string, [short: string, family: string]>;
   extra: Record<string, [path: string, value: number][]>;
   kinds: string[];
   phases: string[];
   environment: Record<string, any>;
   redacted: boolean;
   findings: Finding[];
+  /** The row to open at. */
+  start: number;
   /** What was looked for and not found, in a few words each. */
   all_clear: string[];
   /** Where NaN and Inf come from. */
   origins: { kind: string; severity: string; what: string; hint: string; row: number }[];
   gaps: { total: number; first: [what: string, where: string, why: string, remedy: string][] };
   left_out: string[];
+  /** What `t.graph()` draws. */
+  graph: GraphHead;
+  /** What the charts of the lower pane are of; not in the page of a comparison. */
+  layers?: LayersHead;
+  memory?: MemoryHead;
+  gradients?: GradientsHead;
 }
 
 /** What to know first, as `t.findings` lists it; the row is -1 where there is none to go to. */

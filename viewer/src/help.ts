@@ -5,14 +5,17 @@ import { button, h, on } from "./dom.ts";
 const KEYS: [string, string][] = [
   ["↑ ↓ ← →", "move, open and close; in the graph along the edges"],
   ["/", "search for an address or any text"],
-  ["n  p", "next and previous match"],
+  ["n  p", "next and previous match, after Enter in the search field"],
+  ["Esc", "close the list of matches, end the search"],
   ["[  ]", "the same call in other steps, ranks, rounds"],
   ["u", "up to the call it ran in"],
   ["*", "open one level more"],
   ["Enter", "open or close the selected node"],
-  ["f", "graph: draw only the selected part"],
-  ["z  +  −", "timeline: zoom to the selection, in, out"],
-  ["1 … 5", "to the tree, graph, source, details, timeline"],
+  ["f c o w r", "graph: fit, collapse all, open one level more, whole page, turn"],
+  ["PgUp PgDn", "graph: the layer before and after, of a stack"],
+  ["z  +  −  0", "timeline: zoom to the selection, in, out, all"],
+  ["r  Esc", "timeline: totals of what is in sight, of all"],
+  ["1 … 5", "to the tree, graph, source, details, charts"],
   ["d", "dark or light"],
   ["?", "this list"],
 ];
@@ -31,7 +34,7 @@ export function help(): HTMLDialogElement {
 export function keyList(tables: [title: string, pairs: [string, string][]][]): HTMLDialogElement {
   const table = (pairs: [string, string][]) => h("table", null, h("tbody", null, pairs.map(([key, text]) => h("tr", null, h("th", { scope: "row" }, h("kbd", null, key)), h("td", null, text)))));
   const dialog = h("dialog.help", { label: "Keys" }, tables.flatMap(([title, pairs]) => [h("h2", null, title), table(pairs)]),
-    h("p.dim", null, "The page's address follows the selection: copy it to link to what you see. Nothing is sent or loaded."),
+    h("p.dim", null, "The page's address holds what you see: copy it to link to it. Nothing is sent or loaded."),
     button("Close", "Close", () => dialog.close(), "primary"));
   on(dialog, "click", (event) => { if (event.target === dialog) dialog.close(); });
   return dialog;

@@ -1,66 +1,96 @@
-// The events as people think of them: ranks, steps, passes, modules, ops. Numbers below `rows` are
-// events; above are groups of neighbouring siblings, made when they are first looked into.
+// The events as the printed tree has them: ranks, steps, passes, repeats, modules, ops. Numbers below
+// `rows` are events; above are groups, which `clew/views/html/page_outline.py` made.
 
 import { count } from "./format.ts";
-import { max } from "./maths.ts";
-import { lowerBound, type Trace } from "./trace.ts";
+import type { Trace } from "./trace.ts";
 
 export interface Group {
   /** The node this group lies in, -1 at the top. */
   parent: number;
   label: string;
-  /** `rank`, `step`, `pass` or `part`. */
+  /** `rank`, `step`, `thread`, `pass`, `part`, `line`, `repeat` or `run`. */
   kind: string;
   phase: string;
-  rows: ArrayLike<number>;
-  /** How far its siblings have been told apart already. */
-  level: number;
-  /** Segments of the module path that its siblings share. */
-  depth: number;
-  kids: number[] | null;
+  /** How often what it shows ran: 32 for a stack of 32 layers. */
+  count: number;
+  rows: number[];
 }
 
-const RANK = 0;
-const STEP = 1;
-const PASS = 2;
-const PART = 3;
-const FEWEST = 4;
-
 export class Outline {
-  private groups: Group[] = [];
-  private top: number[] | null = null;
-  private inside = new Map<number, ArrayLike<number>>();
+  /** Of each group the events directly in it and the groups in it. */
+  private members: number[][];
+  private firsts: Int32Array;
+  private inside = new Map<number, number[]>();
+  private made = new Map<number, Group>();
+  private sums = new Map<number, number>();
+  private marks = new Map<number, string>();
 
-  constructor(readonly trace: Trace) {}
+  constructor(readonly trace: Trace) {
+    const groupOf = trace.groups();
+    const parents = trace.groups("parent");
+    this.members = Array.from(parents, () => []);
+    this.firsts = new Int32Array(parents.length).fill(-1);
+    for (let row = 0; row < trace.rows; row++) {
+      if (!groupOf[row] || !trace.label(row)) continue;
+      this.members[groupOf[row] - 1].push(row);
+      for (let group = groupOf[row]; group && this.firsts[group - 1] < 0; group = parents[group - 1]) this.firsts[group - 1] = row;
+    }
+    for (let group = 0; group < parents.length; group++) {
+      if (parents[group] && this.firsts[group] >= 0) this.members[parents[group] - 1].push(trace.rows + group);
+    }
+    for (const nodes of this.members) nodes.sort((a, b) => this.firstRow(a) - this.firstRow(b));
+  }
 
   isGroup(node: number): boolean {
     return node >= this.trace.rows;
   }
 
   group(node: number): Group {
-    return this.groups[node - this.trace.rows];
+    let group = this.made.get(node);
+    if (!group) this.made.set(node, (group = this.makeGroup(node - this.trace.rows)));
+    return group;
+  }
+
+  private makeGroup(at: number): Group {
+    const { trace } = this;
+    const of = (fact: string) => trace.groups(fact)[at];
+    const above = of("parent");
+    return {
+      parent: above ? trace.rows + above - 1 : trace.parent(this.firsts[at]),
+      label: trace.text(of("label")), kind: trace.text(of("kind")), phase: trace.head.phases[of("phase")] ?? "", count: of("count"),
+      rows: this.rowsIn(at),
+    };
+  }
+
+  private rowsIn(at: number): number[] {
+    return this.members[at].flatMap((node) => (this.isGroup(node) ? this.rowsIn(node - this.trace.rows) : [node]));
   }
 
   roots(): number[] {
-    this.top ??= this.split(-1, this.trace.kids(-1), RANK, 0);
-    return this.top;
+    return this.kids(-1);
   }
 
-  kids(node: number): ArrayLike<number> {
-    if (node < 0) return this.roots();
-    if (this.isGroup(node)) {
-      const group = this.group(node);
-      group.kids ??= this.split(node, group.rows, group.level, group.depth);
-      return group.kids;
-    }
+  kids(node: number): number[] {
+    if (this.isGroup(node)) return this.members[node - this.trace.rows];
     let kids = this.inside.get(node);
-    if (!kids) {
-      const rows = this.trace.kids(node);
-      const plain = rows.length < FEWEST || !this.hasOtherPhase(node, rows);
-      kids = plain ? rows : this.split(node, rows, PASS, 0);
-      this.inside.set(node, kids);
-    }
+    if (!kids) this.inside.set(node, (kids = this.kidsOf(node)));
     return kids;
+  }
+
+  private kidsOf(row: number): number[] {
+    const groupOf = this.trace.groups();
+    const found = new Set<number>();
+    for (const kid of this.trace.kids(row)) {
+      if (!this.trace.label(kid)) continue;
+      found.add(groupOf[kid] ? this.trace.rows + this.outermost(groupOf[kid]) - 1 : kid);
+    }
+    return [...found];
+  }
+
+  private outermost(group: number): number {
+    const parents = this.trace.groups("parent");
+    while (parents[group - 1]) group = parents[group - 1];
+    return group;
   }
 
   hasKids(node: number): boolean {
@@ -69,158 +99,65 @@ export class Outline {
 
   /** The nodes from the top down to a node, the node itself last. */
   path(node: number): number[] {
-    if (node < 0) return [];
-    if (this.isGroup(node)) return [...this.path(this.group(node).parent), node];
-    const above = this.trace.parent(node);
-    const path = above < 0 ? [] : this.path(above);
-    // Groups hold neighbouring siblings in order, so the last that begins before has it.
-    let at = above;
-    for (;;) {
-      const kids = this.kids(at);
-      const found = kids[lowerBound(kids, node + 1, (kid) => this.firstRow(kid)) - 1];
-      path.push(found);
-      if (found === node || !this.isGroup(found)) return path;
-      at = found;
-    }
+    const found: number[] = [];
+    for (; node >= 0; node = this.parent(node)) found.push(node);
+    return found.reverse();
   }
 
   parent(node: number): number {
     if (this.isGroup(node)) return this.group(node).parent;
-    const path = this.path(node);
-    return path.length > 1 ? path[path.length - 2] : -1;
+    const group = this.trace.groups()[node];
+    return group ? this.trace.rows + group - 1 : this.trace.parent(node);
   }
 
   firstRow(node: number): number {
-    return this.isGroup(node) ? this.group(node).rows[0] : node;
+    return this.isGroup(node) ? this.firsts[node - this.trace.rows] : node;
   }
 
   label(node: number): string {
     return this.isGroup(node) ? this.group(node).label : this.trace.label(node);
   }
 
+  /** How often what a node shows ran. */
+  times(node: number): number {
+    return this.isGroup(node) ? this.group(node).count : 1;
+  }
+
   /** How long a node took; of a group, the sum of what is in it. */
   duration(node: number): number {
     if (!this.isGroup(node)) return this.trace.duration[node];
-    const { rows } = this.group(node);
-    let sum = 0;
-    for (let i = 0; i < rows.length; i++) sum += this.trace.duration[rows[i]] || 0;
+    let sum = this.sums.get(node);
+    if (sum === undefined) {
+      sum = 0;
+      for (const row of this.group(node).rows) sum += this.trace.duration[row] || 0;
+      this.sums.set(node, sum);
+    }
     return sum;
   }
 
-  private hasOtherPhase(node: number, rows: ArrayLike<number>): boolean {
-    const phase = this.trace.phaseOf[node];
-    for (let i = 0; i < rows.length; i++) if (this.trace.phaseOf[rows[i]] !== phase) return true;
-    return false;
-  }
-
-  /** Siblings told apart, by rank first, then step, pass and module. */
-  private split(parent: number, rows: ArrayLike<number>, level: number, depth: number): number[] {
-    const t = this.trace;
-    if (level === RANK) {
-      if (t.ranks.length > 1) {
-        return this.runs(rows, (r) => t.rank[r]).map((run) =>
-          this.add(parent, `rank ${t.rank[run[0]]}`, "rank", run, STEP, 0));
-      }
-      level = STEP;
+  /** `NaN` or `Inf` where a result of a node, or of something in a group, holds one that a finding warns of. */
+  nonfinite(node: number): string {
+    if (!this.isGroup(node)) return this.trace.nonfinite(node);
+    let bad = this.marks.get(node);
+    if (bad === undefined) {
+      const row = this.group(node).rows.find((row) => this.trace.nonfinite(row));
+      this.marks.set(node, (bad = row === undefined ? "" : this.trace.nonfinite(row)));
     }
-    if (level === STEP) {
-      if (t.steps.length > 1) {
-        return this.runs(rows, (r) => t.step[r]).filter((run) => run.some((r) => t.isOp(r) || t.isModule(r))).map((run) =>
-          this.add(parent, `step ${t.step[run[0]]}`, "step", run, PASS, 0));
-      }
-      level = PASS;
-    }
-    if (level === PASS) return this.passes(parent, rows);
-    return this.parts(parent, rows, depth);
-  }
-
-  /** Stretches of the backward pass and the optimizer become groups, the forward pass stays. */
-  private passes(parent: number, rows: ArrayLike<number>): number[] {
-    const t = this.trace;
-    const own = parent >= 0 && !this.isGroup(parent) ? t.phase(parent) : "forward";
-    // What is recomputed in the backward pass belongs to it.
-    const phase = (r: number) => (t.phase(r) === "recompute" && own !== "recompute" ? "backward" : t.phase(r));
-    // Where a step begins and a prefix ends, nothing happens.
-    const bare = (r: number) => t.kind(r) === "step" || !t.label(r);
-    const found: number[] = [];
-    for (const run of this.runs(rows, (r) => bare(r) || phase(r))) {
-      const name = phase(run[0]);
-      if (bare(run[0])) continue;
-      if (name === own || name === "forward" || run.length < FEWEST) found.push(...run);
-      else found.push(this.add(parent, name, "pass", run, PART, 0));
-    }
-    return found;
-  }
-
-  /** Neighbours of one module, by the segments of its path. */
-  private parts(parent: number, rows: ArrayLike<number>, depth: number): number[] {
-    const t = this.trace;
-    const cache = new Map<number, string[]>();
-    const segments = (r: number) => {
-      const id = t.moduleId(r);
-      let found = cache.get(id);
-      if (!found) cache.set(id, (found = id ? (t.module(r) ?? "").split(".").filter(Boolean) : []));
-      return found;
-    };
-    const shared = commonDepth(rows, segments, depth);
-    // A number alone says little: `h.11` is one name.
-    const width = (r: number) => (/^\d+$/.test(segments(r)[shared + 1] ?? "") ? 2 : 1);
-    const key = (r: number) => (t.moduleId(r) ? segments(r).slice(shared, shared + width(r)).join(".") : "");
-    const runs = this.runs(rows, key);
-    if (runs.length < 2) return Array.from(rows);
-    const found: number[] = [];
-    for (const run of runs) {
-      const name = key(run[0]);
-      if (!name || run.length < FEWEST) found.push(...run);
-      else found.push(this.add(parent, name, "part", run, PART, shared + width(run[0])));
-    }
-    return found;
-  }
-
-  private runs(rows: ArrayLike<number>, key: (row: number) => unknown): number[][] {
-    const found: number[][] = [];
-    let last: unknown;
-    for (let i = 0; i < rows.length; i++) {
-      const mine = key(rows[i]);
-      if (!found.length || mine !== last) found.push([]);
-      found[found.length - 1].push(rows[i]);
-      last = mine;
-    }
-    return found;
-  }
-
-  private add(parent: number, label: string, kind: string, rows: number[], level: number, depth: number): number {
-    const phase = this.trace.phase(rows[0]);
-    this.groups.push({ parent, label, kind, phase, rows, level, depth, kids: null });
-    return this.trace.rows + this.groups.length - 1;
+    return bad;
   }
 
   /** In words what a group holds. */
   summary(node: number): string {
-    const { rows } = this.group(node);
+    const { trace } = this;
+    const { rows, kind, count: times } = this.group(node);
+    // Calls that repeat are of one class.
+    if (kind === "repeat" && rows.length === times && trace.isModule(rows[0])) return trace.eventName(rows[0]);
     let ops = 0;
     let calls = 0;
-    for (let i = 0; i < rows.length; i++) {
-      if (this.trace.isOp(rows[i])) ops++;
-      else if (this.trace.isModule(rows[i])) calls++;
+    for (const row of rows) {
+      if (trace.isOp(row)) ops++;
+      else if (trace.isModule(row)) calls++;
     }
     return [calls ? count(calls, "call") : "", ops ? count(ops, "op") : ""].filter(Boolean).join(", ");
   }
-}
-
-function commonDepth(rows: ArrayLike<number>, segments: (row: number) => string[], depth: number): number {
-  let first: string[] | null = null;
-  let shared = Infinity;
-  for (let i = 0; i < rows.length; i++) {
-    const mine = segments(rows[i]);
-    if (!mine.length) continue;
-    if (!first) {
-      first = mine;
-      shared = mine.length;
-    }
-    let at = 0;
-    while (at < shared && mine[at] === first[at]) at++;
-    shared = at;
-  }
-  return max(depth, shared === Infinity ? depth : shared);
 }

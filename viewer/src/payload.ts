@@ -17,6 +17,9 @@ const TYPES: Record<string, new (buffer: ArrayBuffer) => Column> = {
 /** A head and the columns it speaks of, each unpacked when it is asked for. */
 export class Payload {
   private made = new Map<string, Column>();
+  private later: Payload | null = null;
+  /** Some columns are still being unpacked; until then they are empty. */
+  pending = false;
 
   constructor(
     readonly head: Head,
@@ -24,13 +27,21 @@ export class Payload {
   ) {}
 
   has(name: string): boolean {
-    return name in this.head.columns;
+    return name in this.head.columns || !!this.later?.has(name);
+  }
+
+  /** Take the columns that were still missing. */
+  join(later: Payload): void {
+    this.later = later;
+    this.pending = false;
   }
 
   column(name: string): Column {
     let column = this.made.get(name);
     if (!column) {
       const place = this.head.columns[name] as Place | undefined;
+      if (!place && this.later) return this.later.column(name);
+      if (!place && this.pending) return new Uint8Array(0);
       if (!place) throw new Error(`the report has no column ${name}; it was made by another version`);
       column = unpacked(this.data, place);
       this.made.set(name, column);
@@ -46,17 +57,31 @@ export class Payload {
 }
 
 function unpacked(data: Uint8Array, [kind, offset, length, differences]: Place): Column {
-  const size = Number(kind[1]);
-  const bytes = new Uint8Array(length * size);
-  for (let plane = 0, from = offset; plane < size; plane++) {
-    for (let to = plane; to < bytes.length; to += size) bytes[to] = data[from++];
-  }
-  const column = new TYPES[kind](bytes.buffer);
+  const column = joined(data, kind, offset, length);
   if (!differences) return column;
   const sums = new Float64Array(length);
   let sum = 0;
   for (let i = 0; i < length; i++) sums[i] = sum += column[i];
   return sums;
+}
+
+/** Join the planes of a column: whole words are written, which is several times as fast as bytes. */
+function joined(data: Uint8Array, kind: string, offset: number, length: number): Column {
+  const size = Number(kind[1]);
+  const buffer = new ArrayBuffer(length * size);
+  const planes = Array.from({ length: size }, (_, n) => data.subarray(offset + n * length, offset + (n + 1) * length));
+  if (size === 1) new Uint8Array(buffer).set(planes[0]);
+  else if (size === 2) joinPairs(new Uint16Array(buffer), planes[0], planes[1]);
+  else for (let at = 0; at < size; at += 4) joinFours(new Uint32Array(buffer), at / 4, size / 4, planes.slice(at));
+  return new TYPES[kind](buffer);
+}
+
+function joinPairs(words: Uint16Array, low: Uint8Array, high: Uint8Array): void {
+  for (let i = 0; i < words.length; i++) words[i] = low[i] | (high[i] << 8);
+}
+
+function joinFours(words: Uint32Array, first: number, step: number, [a, b, c, d]: Uint8Array[]): void {
+  for (let i = 0, to = first; to < words.length; i++, to += step) words[to] = a[i] | (b[i] << 8) | (c[i] << 16) | (d[i] << 24);
 }
 
 /** Unpack the text of a data element of the page. */

@@ -21,7 +21,13 @@ export class SearchBox {
   private at = -1;
   private timer = 0;
 
-  constructor(private readonly searched: Searched, private readonly mark: (rows: Set<number>) => void, private readonly leave: () => void) {
+  /** `mark` shows the rows found, `leave` gives the keys to another pane, `asked` is told the text. */
+  constructor(
+    private readonly searched: Searched,
+    private readonly mark: (rows: Set<number>) => void,
+    private readonly leave: () => void,
+    private readonly asked: (text: string) => void = () => undefined,
+  ) {
     this.input = h("input", {
       type: "search", id: "search", placeholder: "Search: blocks.*.attn   op:softmax   line:model.py:57   any text", spellcheck: "false", autocomplete: "off",
       role: "combobox", "aria-expanded": "false", "aria-controls": "results", label: "Search by address or text",
@@ -48,10 +54,20 @@ export class SearchBox {
     return this.input.value;
   }
 
-  set(text: string): void {
+  /** Search for a text; `from` is the row from which `n` and `p` go on, if it is among those found. */
+  set(text: string, from = -1): void {
     this.input.value = text;
     this.run();
     this.open(false);
+    this.at = this.rows.indexOf(from);
+  }
+
+  /** Close the list if it is open, else forget what was searched; whether there was anything to do. */
+  escape(): boolean {
+    if (!this.list.hidden) this.open(false);
+    else if (this.input.value) this.set("");
+    else return false;
+    return true;
   }
 
   private run(): void {
@@ -59,6 +75,7 @@ export class SearchBox {
     this.rows = found.rows;
     this.at = -1;
     this.mark(new Set(found.rows));
+    this.asked(this.input.value.trim());
     const asked = this.input.value.trim() !== "";
     this.status.textContent = !asked ? "" : found.problem && !found.rows.length ? found.problem : found.rows.length ? count(found.rows.length, "match", "matches") : "no match";
     this.element.classList.toggle("none", asked && !found.rows.length);
@@ -102,17 +119,22 @@ export class SearchBox {
 
   private key(event: KeyboardEvent): void {
     event.stopPropagation();
-    if (event.key === "ArrowDown" || (event.key === "Enter" && !event.shiftKey)) {
-      clearTimeout(this.timer);
-      if (this.at < 0 && event.key === "Enter") this.run();
-      this.step(1);
-    } else if (event.key === "ArrowUp" || event.key === "Enter") this.step(-1);
+    if (event.key === "Enter") this.enter(event.shiftKey ? -1 : 1);
+    else if (event.key === "ArrowDown") this.step(1);
+    else if (event.key === "ArrowUp") this.step(-1);
     else if (event.key === "Escape") {
-      if (!this.list.hidden) this.open(false);
-      else if (this.input.value) this.set("");
-      else this.leave();
+      this.escape();
       if (this.list.hidden && !this.input.value) this.leave();
     } else return;
     event.preventDefault();
+  }
+  /** Go to a match, close the list and give the keys away, so that `n` and `p` go on from there. */
+  private enter(by: number): void {
+    clearTimeout(this.timer);
+    if (this.at < 0) this.run();
+    if (!this.rows.length) return;
+    this.step(by);
+    this.open(false);
+    this.leave();
   }
 }

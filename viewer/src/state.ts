@@ -27,6 +27,18 @@ export class View {
     if (node === this.selected && value === this.value) return;
     this.selected = node;
     this.value = value;
+    this.tell(from);
+  }
+
+  /** Select the same call in another step, rank or round, and look at the same value of it. */
+  scrub(row: number): void {
+    const looked = this.value < 0 ? undefined : this.trace.leaves(this.selected).find((leaf) => leaf.value === this.value);
+    const same = looked && this.trace.leaves(row).find((leaf) => leaf.role === looked.role && leaf.path === looked.path);
+    this.choose(row, "scrub", same ? same.value : -1);
+  }
+
+  /** Tell every pane that what it shows has changed; `loaded` says that more numbers are there. */
+  tell(from: string): void {
     for (const listener of this.listeners) listener(from);
   }
 

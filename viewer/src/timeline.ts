@@ -1,324 +1,397 @@
-// The run on a time axis: calls above the ops they ran, a band per rank and thread.
+// The run on a time axis: a track per rank, calls above the ops they ran, the backward pass under its
+// modules, and above all a strip of the whole run. Dragging chooses a range.
 
-import { button, h, on, perFrame, stop } from "./dom.ts";
-import { count, family, hue, time } from "./format.ts";
-import { abs, ceil, floor, max, min, round } from "./maths.ts";
+import { button, h, on, replace, stop } from "./dom.ts";
+import { count, time } from "./format.ts";
+import { abs, max, min } from "./maths.ts";
+import type { TimeRange } from "./range.ts";
 import type { View } from "./state.ts";
-import { lowerBound } from "./trace.ts";
+import { type Pen, Surface } from "./surface.ts";
+import { BAND, classOf, FIXED, HEADER, LANE, type Placed, placeTracks, STRIP, TimelinePen } from "./timeline_paint.ts";
+import { arrange, type Band, firstAfter, type Track, type Tracks } from "./timeline_tracks.ts";
 
-const LANE = 15;
-const AXIS = 18;
+type Drag = { what: "range" | "pan" | "strip" | "left" | "right"; x: number; from: number; to: number; at: number; moved: boolean };
 
-interface Lane {
-  rows: Int32Array;
-  top: number;
-}
+const MOST_CHIPS = 16;
 
 export class Timeline {
   readonly element: HTMLElement;
-  private readonly canvas = h("canvas", { tabindex: 0, id: "timeline", role: "img", label: "Timeline: arrows move, + and - zoom" });
-  private readonly holder = h("div.holder", null);
+  readonly tools = h("span.tools", null);
+  private readonly surface: Surface;
   private readonly hint = h("span.dim.clip", null);
-  private lanes: Lane[] = [];
-  private bands: { top: number; text: string }[] = [];
-  private from = 0;
-  private to = 1;
-  private first = 0;
-  private last = 1;
-  private height = 0;
-  private colours: Record<string, string> = {};
-  private readonly draw: () => void;
-  private drag: { x: number; from: number; to: number; moved: boolean } | null = null;
+  private readonly chosen = h("span.chosen", { hidden: true });
+  private readonly ranks = h("span.ranks", null);
+  private tracks: Tracks | null = null;
+  private pen: TimelinePen | null = null;
+  private placed: Placed[] = [];
+  private drag: Drag | null = null;
+  private pointer = 0.5;
 
-  constructor(private readonly view: View) {
-    this.holder.append(this.canvas);
-    this.element = h("section.pane.timeline", { label: "Timeline" },
-      h("header.bar", null, h("h2", null, "Time"), this.hint, h("span.grow", null),
-        button("◎", "Zoom to the selection (z)", () => this.toSelection()), button("⤢", "Show all", () => this.show(this.first, this.last))),
-      this.holder);
-    this.draw = perFrame(() => this.paint());
-    this.arrange();
-    new ResizeObserver(() => this.draw()).observe(this.holder);
+  constructor(private readonly view: View, private readonly range: TimeRange) {
+    this.surface = new Surface("timeline", "Timeline: left and right move, + and - zoom, z zooms to the selection, r takes what is in sight as the range", (pen) => this.paint(pen));
+    this.element = this.surface.element;
+    replace(this.tools, this.ranks, this.chosen, this.hint,
+      button("◎", "Zoom to the selection (z)", () => this.toSelection()), button("⤢", "Show all (0)", () => this.showAll()));
     this.listen();
+    this.listenToKeys();
     view.onSelect((from) => {
       if (from !== "timeline") this.reveal();
-      this.draw();
+      this.surface.draw();
+    });
+    range.onChange(() => {
+      this.tellRange();
+      this.surface.draw();
     });
   }
 
-  /** Colours have changed. */
   recolour(): void {
-    this.colours = {};
-    this.draw();
+    this.surface.recolour();
   }
 
-  private arrange(): void {
-    const { trace } = this.view;
-    const depth = new Uint16Array(trace.rows);
-    const bands = new Map<number, number[][]>();
-    let first = Infinity;
-    let last = -Infinity;
-    for (let row = 0; row < trace.rows; row++) {
-      const above = trace.parent(row);
-      // Another thread's ops do not lie under the call they belong to.
-      depth[row] = above >= 0 && trace.threadId(above) === trace.threadId(row) ? depth[above] + 1 : 0;
-      if (!(trace.duration[row] >= 0) && !trace.isModule(row)) continue;
-      const key = trace.rank[row] * 4096 + trace.threadId(row);
-      let band = bands.get(key);
-      if (!band) bands.set(key, (band = []));
-      (band[depth[row]] ??= []).push(row);
-      first = min(first, trace.start[row]);
-      last = max(last, this.end(row));
+  /** Draw again, as the pane has come into sight. */
+  wake(): void {
+    this.surface.draw();
+  }
+
+  /** What lies where is found out when it is first drawn. */
+  private ready(): { tracks: Tracks; pen: TimelinePen } {
+    if (!this.tracks || !this.pen) {
+      const { trace } = this.view;
+      this.tracks = arrange(trace);
+      this.pen = new TimelinePen(trace, this.surface, this.tracks);
+      this.pen.from = this.tracks.first;
+      this.pen.to = this.tracks.last;
+      this.hint.textContent = `${time(this.tracks.last - this.tracks.first)}, ${count(trace.rows, "event")}; drag a range for its totals`;
+      this.place();
+      this.reveal();
     }
-    this.first = first;
-    this.last = max(last, first + 1);
-    let top = AXIS;
-    for (const [key, lanes] of [...bands].sort((a, b) => a[0] - b[0])) {
-      const sample = lanes.find(Boolean)![0];
-      const names = [trace.ranks.length > 1 && `rank ${floor(key / 4096)}`, trace.head.threads.length > 1 && trace.thread(sample)];
-      this.bands.push({ top, text: names.filter(Boolean).join(", ") });
-      if (bands.size > 1) top += 12;
-      for (const rows of lanes) {
-        if (rows) this.lanes.push({ rows: Int32Array.from(rows).sort((a, b) => trace.start[a] - trace.start[b]), top });
-        top += LANE;
-      }
-      top += 6;
-    }
-    this.height = top;
-    this.from = this.first;
-    this.to = this.last;
-    this.hint.textContent = `${time(this.last - this.first)}, ${count(trace.rows, "event")}`;
+    return { tracks: this.tracks, pen: this.pen };
+  }
+
+  private place(): void {
+    const { tracks } = this;
+    if (!tracks) return;
+    this.placed = placeTracks(tracks);
+    this.surface.extent(0, this.placed[this.placed.length - 1]?.bottom ?? 0);
+    const all = tracks.tracks;
+    const chip = (name: string, open: boolean, ranks: number[]) => h("button.chip", {
+      "aria-expanded": String(open), title: `${open ? "Close" : "Open"} the track of ${name}`,
+      onclick: () => this.toggle(ranks, !open),
+    }, `${open ? "▾" : "▸"} ${name}`);
+    const chips = all.length > 1 ? all.slice(0, MOST_CHIPS).map(({ rank, open }) => chip(`rank ${rank}`, open, [rank])) : [];
+    if (all.length > 2) chips.unshift(chip("all ranks", all.every(({ open }) => open), all.map(({ rank }) => rank)));
+    replace(this.ranks, chips);
+    this.surface.draw();
+  }
+
+  private toggle(ranks: number[], open: boolean): void {
+    for (const track of this.tracks?.tracks ?? []) if (ranks.includes(track.rank)) track.open = open;
+    const focused = [...this.ranks.children].indexOf(document.activeElement as Element);
+    this.place();
+    (this.ranks.children[focused] as HTMLElement | undefined)?.focus();
+  }
+
+  private tellRange(): void {
+    const { chosen } = this.range;
+    this.chosen.hidden = !chosen;
+    this.hint.hidden = !!chosen;
+    if (!chosen) return;
+    replace(this.chosen, `${time(chosen.to - chosen.from)} chosen`, button("⊕", "Zoom to the range", () => this.show(chosen.from, chosen.to)), button("✕", "Choose no range (Esc)", () => this.range.clear()));
   }
 
   private end(row: number): number {
     const { trace } = this.view;
-    const spent = trace.duration[row];
-    return trace.start[row] + (spent >= 0 ? spent : 0);
+    const took = trace.duration[row];
+    return trace.start[row] + (took >= 0 ? took : 0);
+  }
+
+  private showAll(): void {
+    const { tracks } = this.ready();
+    this.show(tracks.first, tracks.last);
   }
 
   private show(from: number, to: number): void {
-    const least = max((this.last - this.first) * 1e-6, 200);
+    const { tracks, pen } = this.ready();
+    const whole = tracks.last - tracks.first;
+    const least = max(whole * 1e-7, 200);
     if (to - from < least) {
       const middle = (from + to) / 2;
       from = middle - least / 2;
       to = middle + least / 2;
     }
-    const span = min(to - from, this.last - this.first);
-    this.from = max(this.first, min(from, this.last - span));
-    this.to = this.from + span;
-    this.draw();
+    const span = min(to - from, whole);
+    pen.from = max(tracks.first, min(from, tracks.last - span));
+    pen.to = pen.from + span;
+    this.surface.hideTip();
+    this.surface.draw();
+  }
+
+  /** The rows of what is selected, an event or a group. */
+  private selectedRows(): ArrayLike<number> {
+    const { selected, outline } = this.view;
+    if (selected < 0) return [];
+    return outline.isGroup(selected) ? outline.group(selected).rows : [selected];
   }
 
   private toSelection(): void {
-    const { selected, outline, trace } = this.view;
-    if (selected < 0) return;
+    const { trace } = this.view;
+    const rows = this.selectedRows();
     let from = Infinity;
     let to = -Infinity;
-    const rows = outline.isGroup(selected) ? outline.group(selected).rows : [selected];
     for (let i = 0; i < rows.length; i++) {
       from = min(from, trace.start[rows[i]]);
       to = max(to, this.end(rows[i]));
     }
+    if (!rows.length) return;
     const margin = max(100, (to - from) * 0.1);
     this.show(from - margin, to + margin);
   }
 
   private reveal(): void {
-    const row = this.view.row;
-    if (row < 0) return;
-    const start = this.view.trace.start[row];
-    if (start >= this.from && this.end(row) <= this.to) return;
-    const span = max(this.to - this.from, (this.end(row) - start) * 1.4);
-    this.show(start - span * 0.2, start + span * 0.8);
-  }
-
-  private colour(name: string): string {
-    let found = this.colours[name];
-    if (!found) {
-      // Only a colour in use tells which of the two, light or dark, it is.
-      this.hint.style.color = `var(--${name})`;
-      found = this.colours[name] = getComputedStyle(this.hint).color;
-      this.hint.style.color = "";
+    const { row, trace } = this.view;
+    if (row < 0 || !this.tracks || !this.pen) return;
+    const { pen } = this;
+    const start = trace.start[row];
+    if (start < pen.from || this.end(row) > pen.to) {
+      const span = max(pen.to - pen.from, (this.end(row) - start) * 1.4);
+      this.show(start - span * 0.2, start + span * 0.8);
     }
-    return found;
+    const top = this.topOf(row);
+    if (top >= 0) this.surface.reveal(this.surface.left, top, 1, LANE, 0, FIXED + 4);
   }
 
-  private paint(): void {
-    const { trace } = this.view;
-    const width = this.holder.clientWidth;
-    const height = max(this.height, this.holder.clientHeight);
-    const ratio = devicePixelRatio || 1;
-    if (!width) return;
-    if (this.canvas.width !== round(width * ratio) || this.canvas.height !== round(height * ratio)) {
-      this.canvas.width = round(width * ratio);
-      this.canvas.height = round(height * ratio);
-      this.canvas.style.width = `${width}px`;
-      this.canvas.style.height = `${height}px`;
-    }
-    const pen = this.canvas.getContext("2d")!;
-    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-    pen.clearRect(0, 0, width, height);
-    const scale = width / (this.to - this.from);
-    this.axis(pen, width, height, scale);
-    pen.font = "10.5px system-ui, sans-serif";
-    pen.textBaseline = "middle";
-    for (const { rows, top } of this.lanes) this.lane(pen, rows, top, scale, width);
-    pen.fillStyle = this.colour("dim");
-    for (const { top, text } of this.bands) if (text) pen.fillText(text, 4, top + 5);
-    this.outlineSelected(pen, scale, trace);
+  /** Where the bar of a row is in the content, -1 where its track is closed. */
+  private topOf(row: number): number {
+    const { tracks } = this.ready();
+    const thread = tracks.threadOf(row);
+    const lane = thread?.lanes[tracks.depth[row]];
+    for (const { lanes } of this.placed) for (const one of lanes) if (one.lane === lane) return one.top;
+    return -1;
   }
 
-  private lane(pen: CanvasRenderingContext2D, rows: Int32Array, top: number, scale: number, width: number): void {
-    const { trace } = this.view;
-    let drawn = -1;
-    let look = "";
-    for (let at = this.firstIn(rows); at < rows.length; at++) {
-      const row = rows[at];
-      const x = (trace.start[row] - this.from) * scale;
-      if (x > width) break;
-      const spent = trace.duration[row];
-      const open = !(spent >= 0);
-      const wide = open ? width - x : spent * scale;
-      if (x + wide < 0) continue;
-      const left = max(x, -2);
-      const right = min(x + max(wide, 0.7), width + 2);
-      if (right - drawn < 0.5) continue;
-      const name = trace.failed(row) ? "bad" : trace.isModule(row) ? `h${hue(trace.eventName(row))}` : trace.isOp(row) ? family(trace.eventName(row)) : "other";
-      if (name !== look) pen.fillStyle = this.colour((look = name));
-      pen.fillRect(left, top, max(right - left - (right - left > 3 ? 1 : 0), 0.7), LANE - 2);
-      drawn = right;
-      if (right - left > 26) {
-        pen.fillStyle = this.colour("on-bar");
-        const text = trace.label(row);
-        const room = floor((right - left - 6) / 5.6);
-        pen.fillText(text.length > room ? text.slice(0, max(0, room - 1)) + "…" : text, max(left, 0) + 3, top + LANE / 2 - 0.5);
-        look = "";
-      }
-    }
+  private paint(pen: Pen): void {
+    const ready = this.ready();
+    ready.pen.grid(pen);
+    for (const placed of this.placed) ready.pen.track(pen, placed);
+    this.outlineSelected(pen);
+    this.shade(pen);
+    ready.pen.axis(pen);
+    this.pointAt(pen);
   }
 
-  /** The first row of a lane that may reach into sight. */
-  private firstIn(rows: Int32Array): number {
-    const { start } = this.view.trace;
-    return max(0, lowerBound(rows, this.from, (row) => start[row]) - 1);
-  }
-
-  private axis(pen: CanvasRenderingContext2D, width: number, height: number, scale: number): void {
-    const rough = 90 / scale;
-    const power = 10 ** floor(Math.log10(rough));
-    const step = power * [1, 2, 5, 10].find((m) => m * power >= rough)!;
-    pen.font = "10px system-ui, sans-serif";
-    pen.textBaseline = "alphabetic";
-    for (let t = ceil(this.from / step) * step; t < this.to; t += step) {
-      const x = (t - this.from) * scale;
-      pen.fillStyle = this.colour("line");
-      pen.fillRect(x, 0, 1, height);
-      pen.fillStyle = this.colour("dim");
-      if (x < width - 40) pen.fillText(t === 0 ? "0" : time(abs(t)), x + 3, 11);
-    }
-  }
-
-  private outlineSelected(pen: CanvasRenderingContext2D, scale: number, trace: View["trace"]): void {
-    const { selected, outline } = this.view;
-    if (selected < 0) return;
-    const rows = outline.isGroup(selected) ? outline.group(selected).rows : [selected];
-    const first = rows[0];
-    const last = rows[rows.length - 1];
-    const x = (trace.start[first] - this.from) * scale;
-    const end = (this.end(last) - this.from) * scale;
-    const lane = this.lanes.find((one) => contains(one.rows, first, trace));
-    const top = lane ? lane.top : AXIS;
-    pen.strokeStyle = this.colour("accent");
+  private outlineSelected(pen: Pen): void {
+    const rows = this.selectedRows();
+    if (!rows.length || !this.pen) return;
+    const x = this.pen.x(this.view.trace.start[rows[0]]);
+    const end = this.pen.x(this.end(rows[rows.length - 1]));
+    const top = this.topOf(rows[0]);
+    if (top < 0) return;
+    pen.strokeStyle = this.surface.colour("accent");
     pen.lineWidth = 2;
-    pen.strokeRect(x - 1, top - 1.5, max(end - x + 1, 3), LANE + 0.5);
-    pen.fillStyle = this.colour("accent");
+    pen.strokeRect(x - 1, top - 1.5 - this.surface.top, max(end - x + 1, 3), LANE + 0.5);
+  }
+
+  /** A mark on the axis above what is selected. */
+  private pointAt(pen: Pen): void {
+    const rows = this.selectedRows();
+    if (!rows.length || !this.pen) return;
+    const x = this.pen.x(this.view.trace.start[rows[0]]);
+    const middle = (x + max(x, this.pen.x(this.end(rows[rows.length - 1])))) / 2;
+    pen.fillStyle = this.surface.colour("accent");
     pen.beginPath();
-    const middle = (x + max(end, x)) / 2;
-    pen.moveTo(middle - 4, AXIS - 5);
-    pen.lineTo(middle + 4, AXIS - 5);
-    pen.lineTo(middle, AXIS);
+    pen.moveTo(middle - 4, FIXED - 6);
+    pen.lineTo(middle + 4, FIXED - 6);
+    pen.lineTo(middle, FIXED - 1);
     pen.fill();
   }
 
-  private hit(event: MouseEvent): number {
-    const { trace } = this.view;
-    const box = this.canvas.getBoundingClientRect();
-    const y = event.clientY - box.top;
-    const scale = box.width / (this.to - this.from);
-    const x = event.clientX - box.left;
-    const lane = this.lanes.find((one) => y >= one.top && y < one.top + LANE);
-    if (!lane) return -1;
-    let found = -1;
-    let nearest = 3;
-    for (let at = this.firstIn(lane.rows); at < lane.rows.length; at++) {
-      const row = lane.rows[at];
-      const left = (trace.start[row] - this.from) * scale;
-      if (left > x + 3) break;
-      const spent = trace.duration[row];
-      const right = spent >= 0 ? left + spent * scale : Infinity;
-      const away = x < left ? left - x : x > right ? x - right : 0;
-      if (away < nearest || (away === 0 && nearest === 0)) {
-        nearest = away;
-        found = row;
+  private shade(pen: Pen): void {
+    const { chosen } = this.range;
+    if (!chosen || !this.pen) return;
+    const left = this.pen.x(chosen.from);
+    const right = this.pen.x(chosen.to);
+    pen.fillStyle = this.surface.colour("accent");
+    pen.globalAlpha = 0.14;
+    pen.fillRect(left, FIXED, right - left, this.surface.height);
+    pen.globalAlpha = 1;
+    for (const x of [left, right]) pen.fillRect(x - 0.5, FIXED, 1.5, this.surface.height);
+  }
+
+  /** What is drawn at a point: the row of an event, or -1 - n for a span; null for nothing. */
+  private hit(x: number, y: number): number | null {
+    if (y < FIXED || !this.pen) return null;
+    const at = y + this.surface.top;
+    for (const { lanes } of this.placed) {
+      for (const { lane, top } of lanes) {
+        if (at < top || at >= top + LANE) continue;
+        const t = this.pen.from + x / this.pen.scale;
+        const reach = 3 / this.pen.scale;
+        let best: number | null = null;
+        let nearest = reach;
+        for (let i = firstAfter(lane, t - reach); i < lane.id.length && lane.start[i] <= t + reach; i++) {
+          const away = t < lane.start[i] ? lane.start[i] - t : t > lane.end[i] ? t - lane.end[i] : 0;
+          if (away < nearest || best === null) [best, nearest] = [lane.id[i], away];
+          if (!away) break;
+        }
+        return best;
       }
     }
-    return found;
+    return null;
+  }
+
+  /** The step or pass at a point, and what it is called. */
+  private bandAt(x: number, y: number): { band: Band; text: string } | null {
+    if (y < FIXED || !this.pen) return null;
+    const at = y + this.surface.top;
+    const t = this.pen.from + x / this.pen.scale;
+    for (const { track, steps, phases } of this.placed) {
+      const inSteps = at >= steps && at < steps + BAND;
+      if (!inSteps && !(at >= phases && at < phases + BAND)) continue;
+      const band = (inSteps ? track.steps : track.phases).find(({ from, to }) => t >= from && t <= to);
+      if (!band) return null;
+      const text = inSteps ? `step ${band.what}` : this.view.trace.head.phases[band.what];
+      return { band, text: `${text} · ${time(band.to - band.from)}` };
+    }
+    return null;
+  }
+
+  private headerAt(y: number): Track | undefined {
+    const at = y + this.surface.top;
+    return y < FIXED ? undefined : this.placed.find(({ header }) => header >= 0 && at >= header && at < header + HEADER)?.track;
+  }
+
+  private describe(id: number): string[] {
+    const { trace } = this.view;
+    if (id < 0) {
+      const { path, from, to, row } = this.ready().tracks.spans[-1 - id];
+      return [`${path || classOf(trace, "")} ${path ? classOf(trace, path) : ""}`.trim(), `backward of step ${trace.step[row]} · ${time(to - from)}`];
+    }
+    const where = trace.module(id);
+    const facts = [time(trace.duration[id]), trace.phase(id), trace.steps.length > 1 && `step ${trace.step[id]}`, trace.siteText(id)];
+    return [`${trace.label(id)}${trace.isModule(id) ? ` ${trace.eventName(id)}` : where ? ` in ${where}` : ""}`, facts.filter(Boolean).join(" · "), trace.output(id)].filter(Boolean);
   }
 
   private listen(): void {
-    const { trace } = this.view;
-    on(this.canvas, "wheel", (event) => {
-      if (event.shiftKey || abs(event.deltaX) > abs(event.deltaY)) {
-        event.preventDefault();
-        const move = ((event.deltaX || event.deltaY) / this.canvas.clientWidth) * (this.to - this.from);
-        return this.show(this.from + move, this.to + move);
-      }
+    const { canvas } = this.surface;
+    on(canvas, "wheel", (event) => {
+      const { pen } = this.ready();
+      const along = event.shiftKey || abs(event.deltaX) > abs(event.deltaY);
+      // As in other timelines: the wheel scrolls where there is more to see, and zooms with Ctrl.
+      if (!along && !event.ctrlKey && !event.metaKey && this.surface.scrolls) return;
       event.preventDefault();
-      const box = this.canvas.getBoundingClientRect();
-      this.zoomAt((event.clientX - box.left) / box.width, Math.exp(event.deltaY / 300));
-    }, { passive: false });
-    on(this.canvas, "pointerdown", (event) => {
-      this.drag = { x: event.clientX, from: this.from, to: this.to, moved: false };
-      this.canvas.setPointerCapture(event.pointerId);
-    });
-    on(this.canvas, "pointermove", (event) => {
-      if (this.drag) {
-        const moved = event.clientX - this.drag.x;
-        if (abs(moved) > 3) this.drag.moved = true;
-        const shift = (moved / this.canvas.clientWidth) * (this.drag.to - this.drag.from);
-        if (this.drag.moved) this.show(this.drag.from - shift, this.drag.to - shift);
-        return;
+      if (along) {
+        const move = ((event.deltaX || event.deltaY) / this.surface.width) * (pen.to - pen.from);
+        return this.show(pen.from + move, pen.to + move);
       }
-      const row = this.hit(event);
-      this.canvas.title = row < 0 ? "" : `${trace.label(row)} ${trace.isModule(row) ? trace.eventName(row) : ""} · ${time(trace.duration[row])}\n${trace.output(row)}`;
+      this.zoomAt(this.surface.at(event)[0] / this.surface.width, Math.exp(event.deltaY / (event.ctrlKey ? 120 : 300)));
+    }, { passive: false });
+    on(canvas, "pointerdown", (event) => {
+      if (event.button > 1) return;
+      this.surface.hideTip();
+      this.drag = this.begun(event);
+      canvas.setPointerCapture(event.pointerId);
     });
-    on(this.canvas, "pointerup", (event) => {
-      const clicked = this.drag && !this.drag.moved;
+    on(canvas, "pointermove", (event) => (this.drag ? this.dragged(event) : this.hover(event)));
+    on(canvas, "pointerup", (event) => {
+      const { drag } = this;
       this.drag = null;
-      if (!clicked) return;
-      const row = this.hit(event);
-      if (row >= 0) this.view.choose(row, "timeline");
+      const { chosen } = this.range;
+      if (drag && !drag.moved) this.clicked(event);
+      else if (drag?.what === "range" && chosen) this.range.choose(chosen.from, chosen.to);
     });
-    on(this.canvas, "keydown", (event) => {
-      const span = this.to - this.from;
-      if (event.key === "ArrowLeft") this.show(this.from - span / 8, this.to - span / 8);
-      else if (event.key === "ArrowRight") this.show(this.from + span / 8, this.to + span / 8);
-      else if (event.key === "+" || event.key === "=") this.zoomAt(0.5, 0.7);
-      else if (event.key === "-") this.zoomAt(0.5, 1.4);
-      else if (event.key === "z") this.toSelection();
-      else return;
+    on(canvas, "dblclick", (event) => {
+      if (this.hit(...this.surface.at(event)) !== null) this.toSelection();
+    });
+  }
+
+  private begun(event: PointerEvent): Drag {
+    const { tracks, pen } = this.ready();
+    const [x, y] = this.surface.at(event);
+    const drag: Drag = { what: "range", x, from: pen.from, to: pen.to, at: pen.from + x / pen.scale, moved: false };
+    if (y < STRIP) {
+      const scale = this.surface.width / (tracks.last - tracks.first);
+      const [left, right] = [(pen.from - tracks.first) * scale, (pen.to - tracks.first) * scale];
+      drag.at = tracks.first + x / scale;
+      const whole = pen.from <= tracks.first && pen.to >= tracks.last;
+      drag.what = abs(x - left) < 5 && !whole ? "left" : abs(x - right) < 5 && !whole ? "right" : x > left && x < right && !whole ? "pan" : "strip";
+    } else if (event.shiftKey || event.button === 1) {
+      drag.what = "pan";
+    }
+    return drag;
+  }
+
+  private dragged(event: PointerEvent): void {
+    const { tracks, pen } = this.ready();
+    const drag = this.drag!;
+    const [x] = this.surface.at(event);
+    if (abs(x - drag.x) > 3) drag.moved = true;
+    if (!drag.moved) return;
+    const strip = this.surface.width / (tracks.last - tracks.first);
+    const onStrip = tracks.first + x / strip;
+    if (drag.what === "range") this.range.choose(drag.at, drag.from + x / pen.scale, true);
+    else if (drag.what === "strip") this.show(min(drag.at, onStrip), max(drag.at, onStrip));
+    else if (drag.what === "left") this.show(min(onStrip, drag.to), drag.to);
+    else if (drag.what === "right") this.show(drag.from, max(onStrip, drag.from));
+    else {
+      const inStrip = this.surface.at(event)[1] < STRIP;
+      const by = inStrip ? (x - drag.x) / strip : -(x - drag.x) / pen.scale;
+      this.show(drag.from + by, drag.to + by);
+    }
+  }
+
+  private clicked(event: PointerEvent): void {
+    const [x, y] = this.surface.at(event);
+    const { tracks, pen } = this.ready();
+    if (y < STRIP) {
+      const at = tracks.first + (x / this.surface.width) * (tracks.last - tracks.first);
+      const half = (pen.to - pen.from) / 2;
+      return this.show(at - half, at + half);
+    }
+    const track = this.headerAt(y);
+    if (track) return this.toggle([track.rank], !track.open);
+    const found = this.bandAt(x, y);
+    if (found) return this.range.choose(found.band.from, found.band.to);
+    const id = this.hit(x, y);
+    if (id === null) return this.range.clear();
+    this.view.choose(id >= 0 ? id : tracks.spans[-1 - id].row, "timeline");
+  }
+
+  private hover(event: PointerEvent): void {
+    const [x, y] = this.surface.at(event);
+    this.pointer = x / max(1, this.surface.width);
+    const id = this.hit(x, y);
+    const band = id === null ? this.bandAt(x, y) : null;
+    this.surface.canvas.style.cursor = y < STRIP ? "grab" : id !== null || band || this.headerAt(y) ? "pointer" : "crosshair";
+    if (band) this.surface.showTip(x, y, [band.text, "click for its totals"]);
+    else if (id === null) this.surface.hideTip();
+    else this.surface.showTip(x, y, this.describe(id));
+  }
+
+  private listenToKeys(): void {
+    on(this.surface.canvas, "keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      const { pen } = this.ready();
+      const span = pen.to - pen.from;
+      const move = (by: number) => this.show(pen.from + by * span, pen.to + by * span);
+      const acts: Record<string, () => void> = {
+        ArrowLeft: () => move(-1 / 8), a: () => move(-1 / 8),
+        ArrowRight: () => move(1 / 8), d: () => move(1 / 8),
+        "+": () => this.zoomAt(0.5, 0.7), "=": () => this.zoomAt(0.5, 0.7), w: () => this.zoomAt(this.pointer, 0.7),
+        "-": () => this.zoomAt(0.5, 1.4), s: () => this.zoomAt(this.pointer, 1.4),
+        z: () => this.toSelection(), 0: () => this.showAll(),
+        r: () => this.range.choose(pen.from, pen.to),
+        Escape: () => this.range.clear(),
+      };
+      const act = acts[event.key];
+      if (!act) return;
+      act();
       stop(event);
     });
   }
 
   private zoomAt(share: number, factor: number): void {
-    const at = this.from + share * (this.to - this.from);
-    this.show(at - (at - this.from) * factor, at + (this.to - at) * factor);
+    const { pen } = this.ready();
+    const at = pen.from + share * (pen.to - pen.from);
+    this.show(at - (at - pen.from) * factor, at + (pen.to - at) * factor);
   }
-}
-
-function contains(rows: Int32Array, row: number, trace: View["trace"]): boolean {
-  // Rows of a lane are in the order in which they began, which is that of their numbers.
-  const at = lowerBound(rows, row);
-  return rows[at] === row || (trace.ranks.length > 1 && rows.includes(row));
 }

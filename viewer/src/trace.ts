@@ -1,8 +1,9 @@
 // One trace of a report: columns of events and values, and the questions the panes ask of them.
 
-import { clip, hue, shortOp } from "./format.ts";
+import { learnClass, learnOp } from "./format.ts";
 import type { TraceHead } from "./head.ts";
 import type { Column, Payload } from "./payload.ts";
+import { KIND } from "./spec.ts";
 
 export interface Leaf {
   role: "in" | "out";
@@ -56,7 +57,6 @@ export class Trace {
   readonly params = new Map<string, number>();
   readonly ranks: number[];
   readonly steps: number[];
-  readonly hasStats: boolean;
   private readonly strings: string[];
   private readonly c: (name: string) => Column;
   private uses: { first: Int32Array; rows: Int32Array } | null = null;
@@ -67,7 +67,15 @@ export class Trace {
     private readonly payload: Payload,
     readonly prefix: string,
   ) {
-    const c = (this.c = (name: string) => payload.column(prefix + name));
+    const columns = new Map<string, Column>();
+    const c = (this.c = (name: string) => {
+      // Asked for once per row by some, so it may not cost anything.
+      let column = columns.get(name);
+      if (column) return column;
+      column = payload.column(prefix + name);
+      if (column.length || !payload.pending) columns.set(name, column);
+      return column;
+    });
     this.rows = head.rows;
     this.name = head.name || "trace";
     this.strings = head.strings;
@@ -81,14 +89,17 @@ export class Trace {
     this.nameOf = c("name");
     this.producerOf = c("producer");
     this.refs = c("refs");
-    this.hasStats = c("stat.count").length > 0;
-    for (const [path, cls, params] of head.modules) {
-      this.params.set(path, params);
-      hue(cls);
-    }
+    for (const [path, , params] of head.modules) this.params.set(path, params);
+    for (const [cls, family] of Object.entries(head.classes)) learnClass(cls, family);
+    for (const [name, [short, family]] of Object.entries(head.ops)) learnOp(name, short, family);
     this.ranks = distinct(this.rank);
-    this.steps = distinct(this.step.filter((_: number, row: number) => this.kindOf[row] < 2 || this.kind(row) !== "step") as Column);
+    this.steps = distinct(this.step, (row) => this.kindOf[row] !== KIND.step);
     [this.kidFirst, this.kidList] = this.children();
+  }
+
+  /** A column of one of the charts. */
+  column(name: string): Column {
+    return this.c(name);
   }
 
   private children(): [Int32Array, Int32Array] {
@@ -134,11 +145,11 @@ export class Trace {
   }
 
   isModule(row: number): boolean {
-    return this.kindOf[row] === 0;
+    return this.kindOf[row] === KIND.module;
   }
 
   isOp(row: number): boolean {
-    return this.kindOf[row] === 1;
+    return this.kindOf[row] === KIND.op;
   }
 
   /** The path of the module an event ran in, of a module call its own; null outside any. */
@@ -153,6 +164,21 @@ export class Trace {
 
   call(row: number): number {
     return this.c("call")[row];
+  }
+
+  /** The composite that stands for an op, as people wrote it: its number, 0 for none, and its name. */
+  written(row: number): [number: number, name: string] {
+    const number = this.c("written")[row];
+    return [number, number ? this.strings[this.c("written.name")[number - 1]] : ""];
+  }
+
+  /** The column of groups, or one of their facts. */
+  groups(fact = ""): Column {
+    return this.c(fact ? `group.${fact}` : "group");
+  }
+
+  text(number: number): string {
+    return this.strings[number];
   }
 
   thread(row: number): string {
@@ -178,15 +204,9 @@ export class Trace {
     return stem.endsWith("#") ? stem + this.call(row) + this.strings[this.c("role")[row]] : stem;
   }
 
-  /** What a row is called in a list: a module's name within its parent, a short op name. */
+  /** What a row is called in a list, as the printed tree calls it; nothing where no list shows it. */
   label(row: number): string {
-    if (this.isOp(row)) return shortOp(this.eventName(row));
-    if (!this.isModule(row)) return this.kind(row) === "step" ? `step ${this.step[row]}` : this.eventName(row);
-    const path = this.module(row) ?? "";
-    const above = this.enclosing(this.parent(row));
-    const prefix = above < 0 ? "" : (this.module(above) ?? "");
-    if (!path || path === prefix) return this.eventName(row);
-    return prefix && path.startsWith(prefix + ".") ? path.slice(prefix.length + 1) : path;
+    return this.strings[this.c("label")[row]];
   }
 
   /** The nearest module call from a row up, the row itself included; -1 for none. */
@@ -240,9 +260,14 @@ export class Trace {
     return this.c("grad")[value] > 0;
   }
 
+  /** Whether there are statistics; of a long run they come a moment after the rest. */
+  get hasStats(): boolean {
+    return this.c("stat.count").length > 0;
+  }
+
   stats(value: number): Stats | null {
     const at = this.c("stat")[value] - 1;
-    if (at < 0) return null;
+    if (at < 0 || !this.hasStats) return null;
     const of = (name: string) => this.c(`stat.${name}`)[at];
     return {
       min: of("min"), max: of("max"), mean: of("mean"), std: of("std"), norm: of("norm"),
@@ -261,13 +286,7 @@ export class Trace {
 
   /** Result of a row in a few characters. */
   output(row: number): string {
-    const all = this.leaves(row).filter((leaf) => leaf.role === "out");
-    const tensors = all.filter((leaf) => leaf.value >= 0);
-    const results = tensors.length ? tensors : all;
-    const [first] = results;
-    if (!first) return "";
-    const text = first.constant === null ? this.valueText(first.value) : clip(first.constant, 24);
-    return text + (results.length > 1 ? ` +${results.length - 1}` : "");
+    return this.strings[this.c("result")[row]];
   }
 
   /** Rows that take a value. */
@@ -383,7 +402,7 @@ export class Trace {
     const phase = this.phaseOf[row];
     for (let r = 0; r < this.rows; r++) {
       if (this.kindOf[r] !== kind || this.nameOf[r] !== name || this.moduleId(r) !== module) continue;
-      if (kind === 0 ? this.phaseOf[r] === phase : this.siteId(r) === site && this.position(r) === position) {
+      if (kind === KIND.module ? this.phaseOf[r] === phase : this.siteId(r) === site && this.position(r) === position) {
         found.push(r);
       }
     }
@@ -415,8 +434,13 @@ export function lowerBound(sorted: ArrayLike<number>, wanted: number, key = (ite
   return low;
 }
 
-function distinct(column: Column): number[] {
+function distinct(column: Column, counts: (row: number) => boolean = () => true): number[] {
   const seen = new Set<number>();
-  for (let i = 0; i < column.length; i++) seen.add(column[i]);
+  let last = NaN;
+  for (let i = 0; i < column.length; i++) {
+    // Neighbours are mostly equal.
+    if (column[i] === last || !counts(i)) continue;
+    seen.add((last = column[i]));
+  }
   return [...seen].sort((a, b) => a - b);
 }

@@ -1,12 +1,13 @@
 // The tree of ranks, steps, passes, module calls and ops. Only open nodes are in `rows`.
 
-import { button, h, on, stop } from "./dom.ts";
-import { family, hue, number, time } from "./format.ts";
+import { button, h, on, replace, stop } from "./dom.ts";
+import { family, hue, measured, time, whole } from "./format.ts";
 import { max, min } from "./maths.ts";
 import type { View } from "./state.ts";
 import { VirtualList } from "./virtual.ts";
 
 const ROW = 24;
+const SCREEN = 48;
 const MOST_OPENED = 200_000;
 
 export class Tree {
@@ -48,16 +49,22 @@ export class Tree {
     this.list.draw();
   }
 
-  /** Open what leads to the first module's own parts. */
+  /** Open what leads to where the page begins, that, and of what is in it as many levels as a screen has room for. */
   private openFirst(): void {
     const { outline, trace } = this.view;
-    let at = outline.roots();
-    for (let depth = 0; depth < 4 && at.length; depth++) {
-      const next = at.find((n) => outline.isGroup(n) || (trace.isModule(n) && trace.hasKids(n)));
-      if (next === undefined) return;
-      this.open.add(next);
-      if (!outline.isGroup(next)) return;
-      at = Array.from(outline.kids(next));
+    const { start } = trace.head;
+    if (start < 0) return;
+    const isOpened = (node: number) => outline.isGroup(node) || trace.isModule(node);
+    for (const node of outline.path(start)) if (isOpened(node)) this.open.add(node);
+    let level = trace.isModule(start) ? outline.kids(start) : [];
+    let shown = level.length;
+    while (level.length) {
+      // Of modules that run others; what repeats stays one line.
+      const inner = level.filter((node) => !outline.isGroup(node) && trace.isModule(node) && outline.kids(node).some(isOpened));
+      shown += inner.reduce((sum, node) => sum + outline.kids(node).length, 0);
+      if (shown > SCREEN) return;
+      for (const node of inner) this.open.add(node);
+      level = inner.flatMap((node) => outline.kids(node));
     }
   }
 
@@ -95,47 +102,50 @@ export class Tree {
     if (selected) this.list.element.setAttribute("aria-activedescendant", element.id);
     element.style.paddingLeft = `${6 + depth * 14}px`;
     twist.textContent = hasKids ? (this.open.has(node) ? "▾" : "▸") : "";
-    name.textContent = outline.label(node);
+    const times = outline.times(node);
+    replace(name, outline.label(node), times > 1 && h("b.times", null, ` ×${whole(times)}`));
     stat.textContent = "";
     stat.className = "stat";
     if (isGroup) {
       const group = outline.group(node);
-      dot.className = `dot group ${group.phase}`;
-      element.classList.add("group");
+      const first = group.kind === "repeat" ? outline.firstRow(node) : -1;
+      const isStack = first >= 0 && group.rows.length === group.count && trace.isModule(first);
+      dot.className = isStack ? `dot module h${hue(trace.eventName(first))}` : `dot group ${group.phase}`;
+      element.classList.add(isStack ? "module" : "group");
       cls.textContent = outline.summary(node);
-      shape.textContent = "";
+      shape.textContent = isStack ? trace.output(first) : "";
     } else {
       const isModule = trace.isModule(node);
       dot.className = isModule ? `dot module h${hue(trace.eventName(node))}` : `dot ${trace.isOp(node) ? family(trace.eventName(node)) : "other"}`;
-      const own = isModule && name.textContent !== trace.eventName(node) ? trace.eventName(node) : "";
+      const own = isModule && outline.label(node) !== trace.eventName(node) ? trace.eventName(node) : "";
       cls.textContent = isModule ? own : trace.isOp(node) ? "" : trace.kind(node);
       shape.textContent = trace.output(node);
       element.classList.toggle("module", isModule);
-      this.fillStat(stat, node);
       if (trace.failed(node)) {
         element.classList.add("failed");
         dot.className = "dot bad";
       }
     }
+    this.fillStat(stat, node);
     const duration = outline.duration(node);
-    spent.textContent = duration ? time(duration) : "";
+    spent.textContent = !duration ? "" : times > 1 ? `${whole(times)}×${time(duration / times)}` : time(duration);
     const above = index && depth ? outline.duration(this.above(index)) : NaN;
     const share = above > 0 ? min(1, duration / above) : 0;
     spent.style.setProperty("--share", `${(100 * (share || 0)).toFixed(1)}%`);
   }
 
   private fillStat(stat: HTMLElement, row: number): void {
-    const { trace } = this.view;
-    const bad = trace.nonfinite(row);
+    const { outline, trace } = this.view;
+    const bad = outline.nonfinite(row);
     if (bad) {
       stat.textContent = `${bad}!`;
       stat.className = `stat ${bad}`;
       return;
     }
-    if (!trace.hasStats) return;
+    if (!trace.hasStats || outline.isGroup(row)) return;
     const value = trace.valuesOf(row, "out")[0];
     const stats = value === undefined ? null : trace.stats(value);
-    if (stats && !Number.isNaN(stats.mean)) stat.textContent = `${number3(stats.mean)} ± ${number3(stats.std)}`;
+    if (stats && !Number.isNaN(stats.mean)) stat.textContent = measured(stats.mean) + (stats.count > 1 ? ` ± ${measured(stats.std)}` : "");
   }
 
   private above(index: number): number {
@@ -225,8 +235,4 @@ function makeRow(): HTMLElement {
   return h("div.row", { role: "treeitem" },
     h("span.twist", { "aria-hidden": "true" }), part("dot"), part("name"), part("cls"),
     part("shape"), part("stat"), part("spent"));
-}
-
-function number3(n: number): string {
-  return number(Number(n.toPrecision(2)));
 }

@@ -1,10 +1,14 @@
 // A list of any length of which only the rows in sight are elements.
 
 import { h, on, perFrame } from "./dom.ts";
+import { fit } from "./fit.ts";
 import { ceil, floor, max, min } from "./maths.ts";
 
 // Browsers cut off elements taller than some ten million pixels.
 const TALLEST = 8_000_000;
+const SMALL = matchMedia("(max-width: 860px)");
+// What may have less room than it needs.
+const CELLS = "div:not([hidden]) > :is(.name, .cls, .shape, .stat, .note, code)";
 
 export class VirtualList {
   readonly element: HTMLElement;
@@ -13,9 +17,10 @@ export class VirtualList {
   private pool: HTMLElement[] = [];
   private length = 0;
   private first = 0;
+  private tall: number | null = null;
 
   constructor(
-    readonly rowHeight: number,
+    private readonly least: number,
     private readonly make: () => HTMLElement,
     private readonly fill: (element: HTMLElement, index: number) => void,
     facts: Record<string, unknown>,
@@ -24,6 +29,20 @@ export class VirtualList {
     this.space.append(this.layer);
     on(this.element, "scroll", () => this.draw(), { passive: true });
     new ResizeObserver(perFrame(() => this.draw())).observe(this.element);
+    on(SMALL, "change", () => {
+      this.tall = null;
+      this.setLength(this.length);
+    });
+  }
+
+  /** How tall a row is: on a small screen tall enough for a finger, if the style sheet says so. */
+  get rowHeight(): number {
+    return max(this.least, this.finger);
+  }
+
+  private get finger(): number {
+    this.tall ??= parseFloat(getComputedStyle(document.documentElement).getPropertyValue("--finger")) || 0;
+    return this.tall;
   }
 
   setLength(length: number): void {
@@ -63,6 +82,7 @@ export class VirtualList {
         this.fill(this.pool[i], index);
       }
     }
+    fit(this.layer.querySelectorAll(CELLS));
   }
 
   /** The index of the row that an element inside the list belongs to. */

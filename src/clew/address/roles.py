@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 
-ROLES = ("in", "out", "grad", "grad_in", "param", "buffer", "update", "state")
+from clew.spec import ROLES as ROLES
 
 # Words that people write first; each must lead to the right role, not to a function of that name.
 MISTAKEN_ROLES = {

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from clew.analysis.graph.call_list import read_calls
     from clew.analysis.health.health_check import health_of
     from clew.analysis.memory.memory_answer import memory_of
+    from clew.analysis.ranks.comparing import compare_ranks
     from clew.analysis.selection import address_of, find, names, select
     from clew.analysis.series import series_of
     from clew.analysis.shape_question import why_shape
 
 __all__ = [
     "address_of",
+    "compare_ranks",
     "diff_runs",
     "find",
     "first_crash",
@@ -39,6 +41,7 @@ __getattr__ = lazy_names(
     globals(),
     {
         "address_of": "clew.analysis.selection",
+        "compare_ranks": "clew.analysis.ranks.comparing",
         "diff_runs": "clew.analysis.diff.differ",
         "find": "clew.analysis.selection",
         "first_crash": "clew.analysis.crash",

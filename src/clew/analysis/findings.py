@@ -36,9 +36,10 @@ from clew.events.vocabulary import GATHERED, MODULE, NOTE, OP, PREFIX, STEP
 from clew.plain_text import first_line, plain
 from clew.run.event import Event
 from clew.run.run import Run
+from clew.spec import SEVERITIES
 from clew.stream.ring import is_fallen_out
 
-ERROR, WARNING, INFO = SEVERITIES = ("error", "warning", "info")
+ERROR, WARNING, INFO = SEVERITIES
 _MOST_PARTINGS = 4
 _MOST_BROADCASTS = 4
 _MOST_GROWING = 2

@@ -261,7 +261,8 @@ class _Pass:
         else 0.
         """
         runs = [self._items[start : start + period]]
-        wiring = self._wiring(runs[0])
+        # Most candidates already differ in their items, which is far cheaper to find.
+        wiring: Ints | None = None
         calls = sum(self._is_call[start : start + period])
         at = start + period
         while True:
@@ -270,6 +271,7 @@ class _Pass:
                 has_calls = sum(self._is_call[at : at + length]) == calls
                 return runs, period - length if has_calls else 0
             run = self._items[at : at + period]
+            wiring = self._wiring(runs[0]) if wiring is None else wiring
             if not self._is_like(runs, run, wiring):
                 return runs, 0
             runs.append(run)

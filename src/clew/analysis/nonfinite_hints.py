@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from clew.events.model import Stats
+from clew.events.number_text import measured
 from clew.events.op_names import bare_op
 from clew.run.event import Event
 from clew.run.value import Value
@@ -211,4 +212,4 @@ def _has_nan(result: Value) -> bool:
 
 def number_text(number: float) -> str:
     """Write a number as hints do."""
-    return f"{number:.6g}"
+    return measured(number, 6)

@@ -58,13 +58,7 @@ class Structure:
 
     def _relative(self, subject: int, above: int) -> str:
         modules = self.run.columns.modules
-        path = modules[subject].path
-        if above < 0:
-            return path
-        outer = modules[above].path
-        if path == outer:
-            return ""
-        return path[len(outer) + 1 :] if outer and path.startswith(outer + ".") else path
+        return relative_path(modules[subject].path, None if above < 0 else modules[above].path)
 
     def key(self, row: int) -> int:
         """Return a key that equal siblings share, with indices in names left out."""
@@ -206,6 +200,17 @@ class Structure:
 
     def _number(self, key: object) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
+
+
+def relative_path(path: str, outer: str | None) -> str:
+    """Return the path of a module relative to one it was called in, None for none.
+
+    >>> relative_path("h.0.attn", "h.0"), relative_path("head", "h.0"), relative_path("h.0", "h.0")
+    ('attn', 'head', '')
+    """
+    if path == outer:
+        return ""
+    return path[len(outer) + 1 :] if outer and path.startswith(outer + ".") else path
 
 
 def numbers_in(name: str) -> list[int]:

@@ -43,7 +43,7 @@ def add_parser(commands: Commands) -> None:
     add("--depth", type=positive, metavar="N", help="modules down to this depth")
     add("--rows", type=positive, metavar="N", help="list at most so many lines")
     add("--no-fold", action="store_true", help="show every repeat of a layer")
-    add("--ops", choices=("between", "all", "none"), help="which ops are boxes (between calls)")
+    add("--ops", choices=("between", "major", "all", "none"), help="which ops are boxes")
     add("--prune", action="append", nargs="?", const=True, metavar="NAME",
         help="leave out calls without calls inside, or modules of this class or path")  # fmt: skip
     add("--squash", choices=("class", "name"), help="one box for calls alike in this")

@@ -24,7 +24,7 @@ from clew.plain_text import plain, plain_lines
 
 COMMANDS = (
     "run", "info", "crash", "health", "show", "code", "value", "why-shape", "mem", "diff",
-    "determinism", "graph", "html", "export", "recover", "build", "doctor", "env",
+    "determinism", "ranks", "graph", "html", "export", "recover", "build", "doctor", "env",
 )  # fmt: skip
 
 _FINE, _BROKEN, _INTERRUPTED = 0, 2, 130

@@ -11,6 +11,7 @@ from clew.address import with_rank
 from clew.cli.output import emit
 from clew.cli.reading import Commands, add_command, add_rank, open_trace, positive
 from clew.errors import ClewError
+from clew.events.number_text import measured
 from clew.plain_text import plain
 
 if TYPE_CHECKING:
@@ -161,4 +162,4 @@ def _plain(array: Any) -> Any:
 def _number(number: float | None) -> str:
     if number is None:
         return "-"
-    return f"{number:,}" if isinstance(number, int) else f"{number:.4g}"
+    return f"{number:,}" if isinstance(number, int) else measured(number, 4)

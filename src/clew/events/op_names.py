@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from clew.spec import UNINITIALISED_OPS
+
 # Ops whose result is uninitialised memory: its numbers mean nothing.
-UNINITIALISED = frozenset(
-    {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
-)
+UNINITIALISED = UNINITIALISED_OPS
 
 
 def bare_op(name: str) -> str:

@@ -12,15 +12,10 @@ from typing import Any, TextIO
 import numpy as np
 
 from clew.events.model import Stats
+from clew.events.number_text import measured
 from clew.plain_text import plain
+from clew.spec import DTYPE_PREFIXES, SHORT_DTYPES
 
-_SHORT_DTYPES = {
-    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16",
-    "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8",
-    "uint64": "u64", "uint32": "u32", "uint16": "u16", "uint8": "u8",
-    "bool": "b8", "complex128": "c128", "complex64": "c64", "complex32": "c32",
-    "bits16": "b16", "bits1x8": "b1x8",
-}  # fmt: skip
 _PYTHON = frozenset({"bool", "int", "float", "complex", "str", "bytes", "NoneType"})
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = ".:-=+*#@"
@@ -36,9 +31,10 @@ def short_dtype(dtype: str) -> str:
     >>> short_dtype("bfloat16"), short_dtype("float8_e5m2"), short_dtype("quint8")
     ('bf16', 'f8e5m2', 'quint8')
     """
-    if dtype.startswith("float8_"):
-        return "f8" + dtype.removeprefix("float8_")
-    return _SHORT_DTYPES.get(dtype, dtype)
+    for start, short in DTYPE_PREFIXES.items():
+        if dtype.startswith(start):
+            return short + dtype.removeprefix(start)
+    return SHORT_DTYPES.get(dtype, dtype)
 
 
 def tensor_text(meta: Any) -> str:
@@ -88,11 +84,11 @@ def numbers_text(stats: Stats | None, array: Any) -> str:
     if stats.min is not None and stats.max is not None:
         same = stats.min == stats.max
         parts.append(
-            _number(stats.min) if same else f"[{_number(stats.min)}, {_number(stats.max)}]"
+            measured(stats.min) if same else f"[{measured(stats.min)}, {measured(stats.max)}]"
         )
         if not same and stats.mean is not None and stats.std is not None:
             mu, sigma = ("μ", "σ") if takes("μσ") else ("mean", "std")
-            parts.append(f"{mu} {_number(stats.mean)} {sigma} {_number(stats.std)}")
+            parts.append(f"{mu} {measured(stats.mean)} {sigma} {measured(stats.std)}")
     times = "×" if takes("×") else "x"
     parts += [f"{name} {times}{n:,}" for name, n in (("NaN", stats.nan), ("Inf", stats.inf)) if n]
     return " ".join(filter(None, parts))
@@ -141,7 +137,3 @@ def takes(symbols: str, stream: TextIO | None = None) -> bool:
     except (UnicodeError, LookupError):
         return False
     return True
-
-
-def _number(number: float) -> str:
-    return f"{number:.3g}"

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-KINDS = (
-    "module", "op", "note", "step", "variable", "tap", "grad", "prefix", "gathered", "composite",
-)  # fmt: skip
+from clew.spec import KINDS as KINDS
+from clew.spec import PHASES as PHASES
+
+# Numbers of `KINDS`, in its order.
 MODULE, OP, NOTE, STEP, VARIABLE, TAP, GRADIENT, PREFIX, GATHERED, COMPOSITE = range(10)
 # Kinds whose subject is an op: those that reach a kernel, and those that only run other ops.
 OF_OPS = (OP, COMPOSITE)
@@ -24,7 +25,7 @@ VALUES = ("meta", "stats", "fingerprint", "full")
 # What may record ops; "auto" is the native engine where it is built.
 ENGINES = ("auto", "native", "python")
 
-PHASES = ("forward", "backward", "recompute", "optimizer", "data")
+# Numbers of `PHASES`, in its order.
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, DATA = range(5)
 
 # A backward op has two autograd numbers in one: of the node that runs, and of the one it made.

@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from clew.errors import ClewWarning
-from clew.events.byte_text import bytes_text
 from clew.events.model import SCHEMA
+from clew.events.number_text import bytes_text
 from clew.launch.defaults import defaults_for
 from clew.launch.options import RunOptions, options_from_words, options_of
 from clew.launch.output_folder import HOME, output_path, program_name, remove_oldest

@@ -59,6 +59,10 @@ class OptimizerSource:
         if held is None or held[0]() is not optimizer:
             held = weakref.ref(optimizer), self._count, []
             self._count += 1
+            if not recorder.modules.models:
+                # The native engine asks for names when records are handed over; the program may
+                # have dropped the model, which it has made itself, before that happens at the end.
+                recorder.drain()
         _, number, before = held
         now = [plain(group) for group in optimizer.param_groups]
         for at, group in enumerate(now):

@@ -110,6 +110,8 @@ class Guard:
         assert session is not None
         self._recorder = session.recorder
         self._native = getattr(self._recorder.values.tensors, "recording", None)
+        if self._native is not None:
+            self._native.skip_digests()
         self._places = GuardPlaces(
             self._on_output, self._on_backward, self._after_backward, self._before_step
         )

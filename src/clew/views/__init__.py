@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from clew.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from clew.events.byte_text import bytes_text
+    from clew.events.number_text import bytes_text
     from clew.views.export.formats import write_export
     from clew.views.graph.view import graph_view
     from clew.views.html.diff_page import write_diff_page
@@ -46,7 +46,7 @@ __getattr__ = lazy_names(
     {
         "Side": "clew.views.html.report",
         "Style": "clew.views.text.style",
-        "bytes_text": "clew.events.byte_text",
+        "bytes_text": "clew.events.number_text",
         "code_view": "clew.views.text.code_view",
         "counted": "clew.views.text.style",
         "graph_view": "clew.views.graph.view",

@@ -24,6 +24,7 @@ from clew.analysis.shape_links import ShapeChain
 from clew.errors import ClewError
 from clew.events.model import Stats
 from clew.events.notebook_port import Bundle, shows
+from clew.events.number_text import measured
 from clew.events.tensor_text import numbers_text
 from clew.plain_text import plain_lines
 from clew.run.event import Crash
@@ -133,8 +134,9 @@ def _numbers(stats: Stats | None) -> tuple[str, ...]:
     """Return mean and deviation, and how many elements are NaN and Inf, empty where none are."""
     if stats is None:
         return "", "", ""
-    known = stats.mean is not None and stats.std is not None
-    spread = f"{stats.mean:.3g} ± {stats.std:.3g}" if known else ""
+    spread = ""
+    if stats.mean is not None and stats.std is not None:
+        spread = f"{measured(stats.mean)} ± {measured(stats.std)}"
     return spread, *(f"{count:,}" if count else "" for count in (stats.nan, stats.inf))
 
 
@@ -170,8 +172,8 @@ def _histogram(array: Any) -> str:
         for i, height in enumerate(tall.tolist())
     )
     ends = (
-        f'<text x="0" y="60">{finite.min():.3g}</text>'
-        f'<text x="{7 * _BARS}" y="60" text-anchor="end">{finite.max():.3g}</text>'
+        f'<text x="0" y="60">{measured(float(finite.min()))}</text>'
+        f'<text x="{7 * _BARS}" y="60" text-anchor="end">{measured(float(finite.max()))}</text>'
     )
     return (
         f'<svg width="{7 * _BARS}" height="64" role="img" aria-label="histogram" fill="#4a8af4" '

@@ -16,10 +16,10 @@ from clew.analysis.crashes.scene import GivenTensor, Layer, Scene
 from clew.analysis.file_names import bare_name
 from clew.events.op_names import bare_op
 from clew.run.event import Event
+from clew.spec import RESHAPING_OPS
 
 # For layers whose last dimension must have a size: the setting that has it.
 _LAST = ("in_features", "input_size", "embed_dim", "normalized_shape")
-_VIEWS = ("view", "reshape", "_unsafe_view", "_reshape_alias")
 # For layers with the channels in dimension 1.
 _CHANNELS = ("in_channels", "num_features", "num_channels")
 
@@ -89,7 +89,7 @@ def _made_anew(scene: Scene, given: GivenTensor, expected: int) -> str | None:
         rows = {shape[:1] for shape in shapes}
         fits = len(rows) == 1 and sum(shape[-1] for shape in shapes if shape) == expected
         return f"dim=-1 in cat{where}" if fits else None
-    if name in _VIEWS and len(given.shape) < 3 and len(shapes[0]) > 2:
+    if name in RESHAPING_OPS and len(given.shape) < 3 and len(shapes[0]) > 2:
         return f".flatten(1) in place of view{where}" if prod(shapes[0][1:]) == expected else None
     return None
 

@@ -10,7 +10,7 @@ from clew.analysis.crashes.scene import Scene
 from clew.analysis.memory.memory_answer import memory_search
 from clew.analysis.memory.memory_groups import NO_MODULES
 from clew.analysis.memory.memory_kinds import BUFFERS, GRADIENTS, INPUTS, KINDS, PARAMETERS, STATE
-from clew.events.byte_text import bytes_text
+from clew.events.number_text import bytes_text
 from clew.run.run import Run
 
 _MOST_HOLDERS = 4

@@ -13,9 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clew.analysis.diff.counterparts import with_counterparts
 from clew.analysis.diff.distance import Floats, ValueFacts, distances, facts_of, permuted
+from clew.analysis.diff.drift import Drift, drift_of, measured
 from clew.analysis.diff.flow_graph import Flags, FlowGraph
-from clew.analysis.diff.noise import ROUNDING, Noise, levels_of, per_dtype
+from clew.analysis.diff.iterations import Iterations
+from clew.analysis.diff.noise import NOISE, ROUNDING, Noise, levels_of, per_dtype
 from clew.analysis.diff.pairing import Rename, pair_ops
 from clew.analysis.diff.value_matching import disordered, match
 from clew.events.columns import Ints
@@ -25,6 +28,9 @@ from clew.run.run import Run
 _MOST_NOISE = 0.2
 # By how much an op may increase the error of what it took.
 _GROWTH = 12.0
+# By how much beyond noise, and how far beyond.
+_GIVEN_ON = 3.0
+_MOST_DRIFT = 10.0
 # By how much it may be expected to, where its result cannot be compared.
 _UNSEEN_GROWTH = 2.0
 
@@ -47,11 +53,17 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Two runs; `pairs` has for each op of `b` the op of `a` at the same place, or -1."""
+    """Two runs; `pairs` has for each op of `b` the op of `a` at the same place, or -1.
+
+    `iterations` are those of both runs; `drift` says how far their parameters drift apart, None if
+    one of them does not train.
+    """
 
     a: Half
     b: Half
     pairs: Ints
+    iterations: tuple[Iterations, Iterations]
+    drift: Drift | None
 
 
 def compare(
@@ -60,24 +72,50 @@ def compare(
     """Compare two runs op by op and value by value; `tolerance` is the noise of floats."""
     a, b = FlowGraph(run_a), FlowGraph(run_b)
     facts_a, facts_b = facts_of(a, b)
-    pairs = pair_ops(a, b, rename)
+    of_a, of_b = Iterations(a), Iterations(b)
+    pairs = pair_ops(of_a, of_b, rename)
     partner_b = _partners(a, b, pairs)
     partner_a: Ints = np.full(len(a.maker), -1, dtype=np.int64)
     known = np.flatnonzero(partner_b >= 0)
     partner_a[partner_b[known]] = known
     rewired = _rewired(a, facts_a, b, facts_b, pairs, partner_b)
-    half_a = _half(a, facts_a, partner_a, b, facts_b, partner_b[rewired], tolerance)
-    half_b = _half(b, facts_b, partner_b, a, facts_a, rewired, tolerance)
-    return Compared(half_a, half_b, pairs)
+    levels = [levels_of(graph, tolerance) for graph in (a, b)]
+    drift = None
+    if of_a.is_training and of_b.is_training and tolerance != 0:
+        drift = drift_of(of_a, facts_a, of_b, facts_b, _float32_level(tolerance))
+        levels = [
+            (np.maximum(noise, np.where(noise > 0, drift.per_value(iterations), 0.0)), measured)
+            for (noise, measured), iterations in zip(levels, (of_a, of_b), strict=True)
+        ]
+
+    def halves() -> tuple[Half, Half]:
+        half_a = _half(a, facts_a, partner_a, b, facts_b, partner_b[rewired], levels[0], levels[1],
+                       of_a.left_behind)  # fmt: skip
+        half_b = _half(b, facts_b, partner_b, a, facts_a, rewired, levels[1], levels[0],
+                       of_b.left_behind)  # fmt: skip
+        return half_a, half_b
+
+    half_a, half_b = halves()
+    if drift is not None:
+        more = np.where(levels[1][0] > 0, measured(drift, of_b, half_b.far), 0.0)
+        if more.any():
+            levels[1] = np.maximum(levels[1][0], more), levels[1][1]
+            half_a, half_b = halves()
+    return Compared(half_a, half_b, pairs, (of_a, of_b), drift)
+
+
+def _float32_level(tolerance: Noise | float | None) -> float:
+    if isinstance(tolerance, Noise):
+        return tolerance.dtypes.get("float32", NOISE["float32"])
+    return NOISE["float32"] if tolerance is None else tolerance
 
 
 def _half(
     mine: FlowGraph, facts: ValueFacts, partner: Ints, other: FlowGraph, other_facts: ValueFacts,
-    rewired: Ints, tolerance: Noise | float | None,
+    rewired: Ints, levels: tuple[Floats, Flags], other_levels: tuple[Floats, Flags],
+    neutral: Flags,
 ) -> Half:  # fmt: skip
-    (noise, measured), (other_noise, other_measured) = (
-        levels_of(graph, tolerance) for graph in (mine, other)
-    )
+    (noise, measured), (other_noise, other_measured) = levels, other_levels
     far: Floats = np.full(len(partner), np.nan)
     there = np.flatnonzero(partner >= 0)
     far[there] = distances(other_facts, partner[there], facts, there)
@@ -89,11 +127,14 @@ def _half(
         other_facts, facts, np.minimum(other_noise, _MOST_NOISE), np.minimum(noise, _MOST_NOISE),
         wanted=partner < 0,
     )  # fmt: skip
-    alone = (partner < 0) & (equal >= 0)
-    partner = np.where(alone, equal, partner)
-    numbers = np.flatnonzero(alone)
-    far[numbers] = distances(other_facts, equal[numbers], facts, numbers)
+    before, partner = partner, np.where(partner < 0, equal, partner)
+    partner = with_counterparts(mine, facts, other, other_facts, partner)
+    numbers = np.flatnonzero((before < 0) & (partner >= 0))
+    far[numbers] = distances(other_facts, partner[numbers], facts, numbers)
     far[disordered(mine, facts, other_facts, partner, numbers)] = np.inf
+    # Memory that nothing has written is as good as any other.
+    unset = mine.unwritten
+    far[unset & ~np.isnan(far)] = 0.0
     floor, other_floor = per_dtype(mine, ROUNDING), per_dtype(other, ROUNDING)
     # Code that was not measured has the noise of its partner, if that was and is as precise.
     takes_theirs = other_measured[partner] & ~measured & (floor == other_floor[partner])
@@ -106,7 +147,7 @@ def _half(
     floor = np.where(known, np.maximum(floor, noise / _GROWTH), floor)
     tells = facts.says_much & ~facts.exact
     agrees = _agreeing(mine, far, noise, floor, tells)
-    right = _with_sources(mine, agrees, facts, far > noise)
+    right = _with_sources(mine, agrees, facts, far > noise, neutral) | unset
     return Half(mine, facts, partner, far, noise, right)
 
 
@@ -124,6 +165,9 @@ def _partners(a: FlowGraph, b: FlowGraph, pairs: Ints) -> Ints:
     """Return for each value of `b` the value at the same position of the paired op."""
     partner: Ints = np.full(len(b.maker), -1, dtype=np.int64)
     maker = b.maker.tolist()
+    # A result that was kept for the backward pass has a number that its op did not return.
+    kept = b.maker >= 0
+    kept[b.gives.values] = False
     for op_b, op_a in enumerate(pairs.tolist()):
         if op_a < 0:
             continue
@@ -132,6 +176,9 @@ def _partners(a: FlowGraph, b: FlowGraph, pairs: Ints) -> Ints:
                 for value, other in zip(mine, theirs, strict=True):
                     if maker[value] == op_b or (maker[value] < 0 and partner[value] < 0):
                         partner[value] = other
+                    elif kept[value] and partner[value] < 0:
+                        made = int(a.maker[other])
+                        partner[value] = other if pairs[maker[value]] == made >= 0 else -1
     return partner
 
 
@@ -185,25 +232,31 @@ def _agreeing(
                 level[value] = max(level[value], min(most[value], _UNSEEN_GROWTH * level[value]))
             if errors[value] != errors[value] and (moves[op] or not telling[value]):
                 agrees[value] = all(agrees[v] for v in graph.takes[op])
+            # A little more than rounding, which comes from what was taken.
+            if most[value] < errors[value] <= min(_GIVEN_ON * before, _MOST_DRIFT * most[value]):
+                agrees[value] = all(agrees[v] for v in graph.takes[op])
             if agrees[value] and errors[value] == errors[value]:
                 agrees[value] = errors[value] <= _GROWTH * level[value]
                 level[value] = max(level[value], errors[value]) if agrees[value] else level[value]
     return np.array(agrees, dtype=bool)
 
 
-def _with_sources(graph: FlowGraph, agrees: Flags, facts: ValueFacts, differs: Flags) -> Flags:
+def _with_sources(
+    graph: FlowGraph, agrees: Flags, facts: ValueFacts, differs: Flags, neutral: Flags
+) -> Flags:
     """Count as right also what a right value was computed from.
 
     What differs from its partner is right only if everything computed from it is: a norm forgives a
     factor that others do not. A result of the program that differs is wrong even if what was
-    computed from a part of it is right. Values that may agree by chance prove nothing.
+    computed from a part of it is right. Values that may agree by chance prove nothing, and `neutral`
+    ones, of which nothing is known to come, refute nothing.
     """
     forgetful, off = graph.is_forgetful.tolist(), differs.tolist()
     proves = (agrees & (facts.says_much | ~facts.known)).tolist()
     refuted = [False] * len(proves)
     for value in graph.ends:
         refuted[value] = off[value]
-    known = facts.known.tolist()
+    known = (facts.known & ~neutral).tolist()
     for op in range(len(graph) - 1, -1, -1):
         gives = graph.gives[op]
         if not forgetful[op] and any(proves[v] and not refuted[v] for v in gives):

@@ -11,7 +11,7 @@ from clew.plain_text import plain, plain_code
 from clew.run.event import Event
 
 if TYPE_CHECKING:
-    from clew.analysis.diff.divergence import Diff, Divergence, ModuleError
+    from clew.analysis.diff.divergence import Diff, Divergence, ModuleError, StepError
 
 _HEADS = {
     "wrong": "the runs part at",
@@ -22,12 +22,28 @@ _HEADS = {
 # A compiled region gives out all that it keeps for its backward pass.
 _MOST_RESULTS = 6
 
+# Steps far from the first that differs which are shown too, if there are so many.
+_FURTHER = (10, 30, 100, 300, 1_000, 3_000, 10_000)
+# What differs in training runs, by cause; the step is put in.
+_CAUSES = {
+    "data": "the batch of step {} differs",
+    "random": "step {} draws other random numbers",
+    "parameters": "the parameters differ before step {}",
+    "forward": "the forward pass of step {} differs",
+    "loss": "the loss of step {} is computed otherwise",
+    "gradient": "the gradients of step {} differ",
+    "optimizer": "the update of step {} differs",
+    "mode": "step {} runs in another mode",
+}
+
 
 def diff_lines(diff: Diff, rows: int, more: str) -> list[str]:
     """Write a comparison, with at most so many rows of the table."""
     same = "no difference beyond noise" if diff.noise else "no difference"
     lines = [same] if diff.first is None else _divergence(diff.first)
-    lines += _table(diff.table, rows, more) if diff.first is not None else []
+    if diff.first is not None:
+        lines += _steps(diff.steps) if len(diff.steps) > 1 else []
+        lines += _table(diff.table, rows, more)
     lines.append(_matched(diff))
     lines += diff.notes
     return [plain(line) for line in lines]
@@ -35,13 +51,25 @@ def diff_lines(diff: Diff, rows: int, more: str) -> list[str]:
 
 def _divergence(first: Divergence) -> list[str]:
     shown = first.a if first.kind == "missing" else first.b or first.a
-    lines = [f"{_HEADS[first.kind]} {_name(shown)}"]
+    lines = [f"{_head(first)} {_name(shown)}"]
     lines += [f"  {side}: {_place(event)}" for side, event in (("a", first.a), ("b", first.b))]
     lines += [f"  {said}" for said in first.evidence]
     if first.suspects:
         lines.append("  suspects:")
         lines += [f"    {said}" for said in first.suspects]
     return lines
+
+
+def _head(first: Divergence) -> str:
+    """Write what is different, up to the op."""
+    if not first.cause:
+        return _HEADS[first.kind]
+    if first.cause == "steps":
+        side = "b" if first.kind == "extra" else "a"
+        return f"only {side} has step {first.step}, which begins with"
+    what = _CAUSES[first.cause].format(first.step)
+    how = {"missing": "b lacks", "extra": "b has one op more:"}.get(first.kind, "first at")
+    return f"{what}: {how}"
 
 
 def _name(event: Event | None) -> str:
@@ -79,6 +107,37 @@ def _table(table: tuple[ModuleError, ...], rows: int, more: str) -> list[str]:
     if left_out:
         lines.append(f"  ... {left_out:,} more calls left out; {more}")
     return lines
+
+
+def _steps(steps: tuple[StepError, ...]) -> list[str]:
+    """Write how losses and parameters part: the steps around the first that differs, and more."""
+    first = next((n for n, row in enumerate(steps) if not row.agrees), None)
+    if first is None:
+        return []
+    near = range(max(0, first - 1), min(len(steps), first + 3))
+    further = [n for n in _FURTHER if near.stop <= n < len(steps) - 1]
+    shown = sorted({*near, *further[-2:], len(steps) - 1})
+    table = [("step", "loss of a", "of b", "parameters", "most")]
+    table += [_step(steps[n]) for n in shown]
+    widths = [max(len(row[n]) for row in table) for n in range(len(table[0]))]
+    lines = ["step by step, how far b is from a:"]
+    for row in table:
+        cells = [cell.rjust(width) for cell, width in zip(row[:4], widths, strict=False)]
+        lines.append(f"  {'  '.join(cells)}  {row[4]}".rstrip())
+    return lines
+
+
+def _step(row: StepError) -> tuple[str, ...]:
+    losses = ["" if loss is None else f"{loss:.6g}" for loss in row.losses]
+    every = "" if row.parameters is None else _relative(row.parameters)
+    worst = f"{row.worst} {_relative(row.worst_error)}" if row.worst_error else ""
+    return (str(row.step), *losses, every, worst)
+
+
+def _relative(error: float) -> str:
+    if error == 0:
+        return "equal"
+    return f"{error:.1e}" if error != float("inf") else "other"
 
 
 def _error(row: ModuleError) -> str:

@@ -20,6 +20,9 @@ from clew.analysis.diff.noise import NOISE, ROUNDING, Noise
 from clew.analysis.diff.orders import level_notes
 from clew.analysis.diff.parting import INPUTS, PartingPlace, first_parting
 from clew.analysis.diff.renaming import renaming
+from clew.analysis.diff.step_series import step_errors
+from clew.analysis.diff.training_causes import DATA, PARAMETERS, STEPS, TrainingCause
+from clew.analysis.diff.training_parting import TrainingPlace, training_parting
 from clew.errors import ClewError
 from clew.events.columns import OUT
 from clew.events.vocabulary import MODULE
@@ -40,8 +43,9 @@ def diff_runs(
     rename = renaming(names) if names else None
     found = compare(a, b, rename, tolerance)
     across = precisions(found.a.graph, found.b.graph) if tolerance is None else None
+    parting: PartingPlace | TrainingPlace | None
     if across is None:
-        parting = first_parting(found)
+        parting = first_parting(found) if found.drift is None else training_parting(found)
     else:
         tolerance = CROSS_NOISE
         found = compare(a, b, rename, tolerance)
@@ -76,6 +80,7 @@ def answer(
     levels = _said_of_values(found) or level_notes(found.a.graph.run, found.b.graph.run)
     said = [*notes, *levels]
     said += [f"though {one}" for one in silent_changes(found)] if first is None else []
+    said += _drifted(found) if first is None else []
     said += [str(tolerance)] if isinstance(tolerance, Noise) else []
     # Of a compiled region little is seen, so that little may match.
     if min(matched.a, matched.b) < _FEW and not has_compiled(found):
@@ -84,7 +89,19 @@ def answer(
             "with the same inputs and weights?"
         )
     table, noise = module_errors(found), _noise(found, tolerance)
-    return Diff(first is None, first, table, matched, noise, tuple(said), found)
+    steps = () if found.drift is None else step_errors(found)
+    return Diff(first is None, first, table, matched, noise, tuple(said), found, steps)
+
+
+def _drifted(found: Compared) -> list[str]:
+    """Say how far training runs that agree drift apart, if it is more than noise is at first."""
+    errors = [] if found.drift is None else found.drift.errors
+    if found.drift is None or not errors or max(errors) <= found.drift.levels[0]:
+        return []
+    return [
+        f"what the model returns drifts apart from {errors[0]:.0e} to {max(errors):.0e} over "
+        f"{len(errors)} steps, as rounding does"
+    ]
 
 
 def comparable(a: Run, b: Run) -> tuple[Run, Run, list[str]]:
@@ -121,13 +138,25 @@ def _said_of_values(found: Compared) -> list[str]:
     ]
 
 
-def described(found: Compared, parting: PartingPlace) -> Divergence:
+def described(found: Compared, place: PartingPlace | TrainingPlace) -> Divergence:
     """Return a place where runs part with both events, evidence and suspects."""
+    parting = place.place if isinstance(place, TrainingPlace) else place
     a, b = (
         None if op < 0 else half.graph.run.event(int(half.graph.rows[op]))
         for half, op in ((found.a, parting.op_a), (found.b, parting.op_b))
     )
-    return Divergence(parting.kind, a, b, evidence_of(found, parting), suspects_of(found, parting))
+    evidence, suspects = evidence_of(found, parting), suspects_of(found, parting)
+    if not isinstance(place, TrainingPlace):
+        return Divergence(parting.kind, a, b, evidence, suspects)
+    cause = TrainingCause(found, place)
+    more = tuple(one for one in cause.said() if one not in evidence)
+    if cause.cause == STEPS:
+        evidence = more  # of an op that the other run never reaches there is nothing to compare
+    else:
+        # Of data it matters most which batch it is, then where it was made.
+        evidence = (*more, *evidence) if cause.cause == DATA else (*evidence, *more)
+    kind = INPUTS if cause.cause in (DATA, PARAMETERS) else parting.kind
+    return Divergence(kind, a, b, evidence, suspects, cause.cause, cause.step)
 
 
 def _noise(found: Compared, tolerance: Noise | float | None) -> dict[str, float]:

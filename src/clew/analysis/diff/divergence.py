@@ -30,7 +30,10 @@ class Divergence(Data):
     `kind` is `"wrong"` (the inputs agree, the result does not), `"missing"` (`b` lacks the op `a`),
     `"extra"` (`b` has an op more) or `"inputs"` (data or parameters differ). `a` and `b` are the
     events of both runs, None where there is none. `evidence` says what agrees and what differs,
-    `suspects` what else differs that could be the cause.
+    `suspects` what else differs that could be the cause. Of training runs, `cause` says what it is:
+    `"data"` (the batch), `"random"` (other random numbers), `"parameters"` (as they were given),
+    `"forward"`, `"loss"`, `"gradient"`, `"optimizer"`, `"mode"` (train or eval) or `"steps"` (one
+    run has more), and `step` in which step; else they are empty and None.
     """
 
     kind: str
@@ -38,6 +41,8 @@ class Divergence(Data):
     b: Event | None
     evidence: tuple[str, ...]
     suspects: tuple[str, ...]
+    cause: str = ""
+    step: int | None = None
 
     def __repr__(self) -> str:
         event = self.b or self.a
@@ -52,6 +57,8 @@ class Divergence(Data):
             "b": None if self.b is None else self.b.to_dict(),
             "evidence": list(self.evidence),
             "suspects": list(self.suspects),
+            "cause": self.cause,
+            "step": self.step,
         }
 
 
@@ -61,6 +68,23 @@ class ModuleError(Data):
 
     address: str
     error: float | None
+    agrees: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepError(Data):
+    """How far `b` is from `a` in one step of training; errors are relative, None if not known.
+
+    `losses` are those of `a` and of `b`; `parameters` is the error of all parameters together after
+    the step, `worst` the name of the one that is furthest off, and `worst_error` its error.
+    """
+
+    step: int
+    losses: tuple[float | None, float | None]
+    loss: float | None
+    parameters: float | None
+    worst: str
+    worst_error: float | None
     agrees: bool
 
 
@@ -77,7 +101,8 @@ class Diff(Data):
     """A comparison of two runs; `print` shows where they part.
 
     `equal` says whether nothing differs beyond noise. `first` is the first place where they part,
-    or None. `table` has the module calls of both, in order, with the error of their outputs.
+    or None. `table` has the module calls of both, in order, with the error of their outputs,
+    `steps` the steps of training runs, with the errors of losses and parameters.
     `matched` says how much of each run was found in the other, `noise` the relative error of an
     element that counts as rounding, by dtype. `notes` say what could not be compared. `compared` is
     what the page is made from.
@@ -90,6 +115,7 @@ class Diff(Data):
     noise: dict[str, float]
     notes: tuple[str, ...]
     compared: Compared | None = field(default=None, compare=False)
+    steps: tuple[StepError, ...] = ()
 
     def html(
         self,
@@ -127,4 +153,5 @@ class Diff(Data):
             "matched": self.matched.to_dict(),
             "noise": self.noise,
             "notes": list(self.notes),
+            "steps": [row.to_dict() for row in self.steps],
         }

@@ -10,6 +10,7 @@ import numpy as np
 
 from clew.analysis.diff.arguments import different_arguments, is_same
 from clew.analysis.diff.compared import Compared, Half
+from clew.analysis.diff.elements import Array, distance_text, element_relation
 from clew.analysis.diff.parting import INPUTS, WRONG, PartingPlace
 from clew.analysis.diff.passed import callers, different_tensors, where
 from clew.analysis.diff.relation import relation
@@ -25,15 +26,13 @@ def evidence_of(found: Compared, parting: PartingPlace) -> tuple[str, ...]:
     said = []
     if parting.kind == INPUTS:
         said.append(_input(half, parting.value))
-    else:
+    elif parting.kind == WRONG:
         said.append(f"its inputs agree {_agreement(half, op)}, {_result(half, parting.value)}")
+    else:
+        other = "b" if parting.of_a else "a"
+        said.append(f"{other} has its inputs {_agreement(half, op)}, but not its result")
     said += _shapes(found, parting)
-    partner = int(half.partner[parting.value])
-    if partner >= 0:
-        facts = (a.facts, partner, b.facts, parting.value)
-        related = relation(*facts) if not parting.of_a else ""
-        said += [related] if related else []
-    said += _metrics(found, parting)
+    said += _relation(found, parting)
     if parting.kind == WRONG and parting.op_a >= 0 and parting.op_b >= 0:
         said += different_arguments(a.graph, parting.op_a, b.graph, parting.op_b)
         said += different_tensors(found, parting.op_a, parting.op_b)
@@ -63,6 +62,8 @@ def _input(half: Half, value: int) -> str:
 def _result(half: Half, value: int) -> str:
     if half.partner[value] < 0:
         return "its result equals no value of the other run"
+    if half.far[value] == 0:
+        return "its result is that of another op"
     return f"its result differs by {_size(float(half.far[value]))}"
 
 
@@ -96,33 +97,39 @@ def _shapes(found: Compared, parting: PartingPlace) -> list[str]:
     return [f"a has {theirs.look}, b {mine.look}"]
 
 
-def _metrics(found: Compared, parting: PartingPlace) -> list[str]:
-    """Compare the elements, where the data of both was kept."""
-    if parting.of_a or found.b.partner[parting.value] < 0:
+def _relation(found: Compared, parting: PartingPlace) -> list[str]:
+    """Write how the value of b comes from that of a, and how far apart their elements are."""
+    partner = -1 if parting.of_a else int(found.b.partner[parting.value])
+    if partner < 0 and parting.kind == WRONG:
+        partner = _result_beside(found, parting)
+    if partner < 0:
         return []
-    kept = [
-        half.graph.run.columns.kept.get(number)
-        for half, number in (
-            (found.a, int(found.b.partner[parting.value])),
-            (found.b, parting.value),
-        )
-    ]
-    if any(one is None or one.payload is None for one in kept):
-        return []
-    x = found.a.graph.run.value(int(found.b.partner[parting.value])).array()
-    y = found.b.graph.run.value(parting.value).array()
-    if x.shape != y.shape or not x.size or x.dtype.kind not in "fiu":
-        return []
-    x, y = (z.astype(np.float64).ravel() for z in (x, y))
-    with np.errstate(all="ignore"):
-        apart = np.abs(x - y)
-        relative = np.nanmax(apart / np.maximum(np.abs(x), 1e-30))
-        cosine = float(x @ y / (np.linalg.norm(x) * np.linalg.norm(y)))
-    wrong = int(np.count_nonzero(apart > 0))
-    return [
-        f"{wrong:,} of {x.size:,} elements differ: by at most {np.nanmax(apart):.3g}, "
-        f"relatively {relative:.3g}; cosine {cosine:.6f}"
-    ]
+    x, y = _data(found.a, partner), _data(found.b, parting.value)
+    related, apart = "", ""
+    if x is not None and y is not None:
+        dtype = found.b.graph.run.value(parting.value).dtype
+        related = element_relation(x, y)
+        apart = distance_text(x, y, dtype) if x.shape == y.shape else ""
+    related = related or relation(found.a.facts, partner, found.b.facts, parting.value)
+    return [said for said in (related, apart) if said]
+
+
+def _result_beside(found: Compared, parting: PartingPlace) -> int:
+    """Return the one result of the op of a of the same size as the value of b, -1 for none."""
+    counts = found.a.facts.count
+    size = found.b.facts.count[parting.value]
+    gives = found.a.graph.gives[parting.op_a] if parting.op_a >= 0 else []
+    same = [value for value in gives if counts[value] == size]
+    return same[0] if len(same) == 1 else -1
+
+
+def _data(half: Half, value: int) -> Array | None:
+    """Return the numbers of a value, None if they were not kept."""
+    kept = half.graph.run.columns.kept.get(value)
+    if kept is None or kept.payload is None:
+        return None
+    array = half.graph.run.value(value).array()
+    return array if array.size and array.dtype.kind in "fiu" else None
 
 
 def different_settings(a: Half, op_a: int, b: Half, op_b: int) -> list[str]:

@@ -31,6 +31,13 @@ _BLIND = frozenset({
     "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "empty_like", "new_zeros",
     "new_ones", "new_full", "new_empty", "fill_", "zero_",
 })  # fmt: skip
+# What these write to their first argument does not depend on what it held.
+_WRITERS = frozenset({
+    "copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "exponential_", "log_normal_",
+    "cauchy_", "geometric_", "bernoulli_", "set_",
+})  # fmt: skip
+# The last result of these is memory that only their backward pass can read.
+_WITH_SCRATCH = frozenset({"mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn"})
 # Results of these say next to nothing about the values that they took.
 _FORGETFUL = _BLIND | {
     "gt", "lt", "ge", "le", "eq", "ne", "isnan", "isfinite", "isinf", "argmax", "argmin", "sign",
@@ -89,9 +96,28 @@ class FlowGraph:
         return self.are(_FORGETFUL)
 
     @cached_property
+    def is_writer(self) -> Flags:
+        """Return for each op whether it writes to its first argument whatever that held."""
+        return self.are(_WRITERS)
+
+    @cached_property
     def is_uninitialised(self) -> Flags:
         """Return for each op whether it returns memory that nothing has written yet."""
         return self.are(UNINITIALISED)
+
+    @cached_property
+    def unwritten(self) -> Flags:
+        """Return which values are memory that nothing has written, or views of such memory."""
+        unset, moves = self.is_uninitialised.tolist(), self.is_move.tolist()
+        maker = self.maker.tolist()
+        for op in range(len(self)):
+            takes = self.takes[op]
+            if moves[op] and takes:
+                unset[op] = maker[takes[0]] >= 0 and unset[maker[takes[0]]]
+        found = np.array([*unset, False], dtype=bool)[self.maker]
+        for op in np.flatnonzero(self.are(_WITH_SCRATCH)).tolist():
+            found[self.gives[op][-1:]] = True
+        return np.asarray(found)
 
     @cached_property
     def ends(self) -> list[int]:
@@ -131,12 +157,12 @@ class FlowGraph:
 
         Others are constants of the program: a mask, positions, a table of angles.
         """
+        # By op, as a tensor kept for the backward pass has a number of its own.
         maker: list[int] = self.maker.tolist()
-        ops = [False] * len(self)
+        found = [False] * len(self)
         for op in range(len(self)):
-            # An op may make values that it does not return: writes to views, aliases of results.
-            ops[op] = any(maker[v] < 0 or ops[maker[v]] for v in self.takes[op])
-        return np.array([one < 0 or ops[one] for one in maker], dtype=bool)
+            found[op] = any(maker[v] < 0 or found[maker[v]] for v in self.takes[op])
+        return np.asarray((self.maker < 0) | np.array([*found, True], dtype=bool)[self.maker])
 
 
 class Grouped:

@@ -2,7 +2,8 @@
 
 Input: two `FlowGraph`s. Output: for each op of the second the op of the first, or -1. Ops are
 paired within the same call of the same module, by name and source text, in order. In different code
-an op of the same name at the same place says nothing: none is paired.
+an op of the same name at the same place says nothing: none is paired. In training, calls are counted
+in each forward pass anew, so that an evaluation that only one run makes moves nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from difflib import SequenceMatcher
 import numpy as np
 
 from clew.analysis.diff.flow_graph import FlowGraph
+from clew.analysis.diff.iterations import Iterations, Pass
 from clew.events.columns import Ints
 
 # Lists longer than this are compared in pieces, as the comparison is quadratic at worst.
@@ -23,13 +25,19 @@ _ALIKE = 0.5
 Rename = Callable[[str], str]
 
 
-def pair_ops(a: FlowGraph, b: FlowGraph, rename: Rename | None = None) -> Ints:
+def pair_ops(of_a: Iterations, of_b: Iterations, rename: Rename | None = None) -> Ints:
     """Return for each op of `b` the op of `a` that it corresponds to, -1 for none.
 
     With `rename`, the structure is said to be the same, whatever the lines are.
     """
+    a, b = of_a.graph, of_b.graph
     pairs: Ints = np.full(len(b), -1, dtype=np.int64)
-    lists_a, lists_b = _calls(a, str), _calls(b, rename or str)
+    if of_a.is_training and of_b.is_training:
+        numbers = aligned_passes(of_a.passes, of_b.passes)
+        lists_a = _training_calls(of_a, numbers[0], str)
+        lists_b = _training_calls(of_b, numbers[1], rename or str)
+    else:
+        lists_a, lists_b = _calls(a, str), _calls(b, rename or str)
     for call, ops_b in lists_b.items():
         ops_a = lists_a.get(call)
         if ops_a is not None:
@@ -59,6 +67,50 @@ def _calls(graph: FlowGraph, rename: Rename) -> dict[Hashable, list[int]]:
     found: dict[Hashable, list[int]] = {}
     for op, (m, c, s, p) in enumerate(zip(module, call, steps, phases, strict=True)):
         found.setdefault((s, p, paths[m], c), []).append(op)
+    return found
+
+
+def _training_calls(
+    iterations: Iterations, numbers: list[int], rename: Rename
+) -> dict[Hashable, list[int]]:
+    """Group ops by iteration, phase, forward pass and the call in it that they belong to."""
+    run, rows = iterations.graph.run, iterations.graph.rows
+    paths = [rename(path) for path in run.derived.paths] + [""]
+    module, owner = run.derived.module[rows].tolist(), run.owner_row[rows]
+    call = np.where(owner >= 0, iterations.call_in_pass[owner], -1).tolist()
+    index = np.where(owner >= 0, iterations.pass_of[owner], -1)
+    passes = np.array([*numbers, -1], dtype=np.int64)[index].tolist()
+    phases, steps = run.phase[rows].tolist(), iterations.of_op.tolist()
+    found: dict[Hashable, list[int]] = {}
+    for op, key in enumerate(zip(steps, phases, passes, module, call, strict=True)):
+        found.setdefault((*key[:3], paths[key[3]], key[4]), []).append(op)
+    return found
+
+
+def aligned_passes(a: list[Pass], b: list[Pass]) -> tuple[list[int], list[int]]:
+    """Give the forward passes of two runs numbers, the same to those that correspond.
+
+    Within an iteration they correspond in order, if there are as many in both, else in the order
+    of those in the same mode.
+    """
+    found = [-2] * len(a), [-2] * len(b)
+    of_a, of_b = _by_iteration(a), _by_iteration(b)
+    for number in of_a.keys() | of_b.keys():
+        mine, theirs = of_a.get(number, []), of_b.get(number, [])
+        is_same = len(mine) == len(theirs)
+        for side, (passes, indices) in enumerate(((a, mine), (b, theirs))):
+            counts: dict[int, int] = {}
+            for index in indices:
+                mode = 0 if is_same else passes[index].training
+                counts[mode] = count = counts.get(mode, -1) + 1
+                found[side][index] = 3 * count + mode + 1
+    return found
+
+
+def _by_iteration(passes: list[Pass]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for index, one in enumerate(passes):
+        found.setdefault(one.iteration, []).append(index)
     return found
 
 

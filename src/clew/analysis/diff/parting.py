@@ -11,9 +11,11 @@ import numpy as np
 
 from clew.analysis.diff.arguments import different_arguments
 from clew.analysis.diff.compared import Compared, Half
-from clew.analysis.diff.distance import distances
+from clew.analysis.diff.constants import different_constants
+from clew.analysis.diff.distance import distances, order_between
 from clew.analysis.diff.feeding import Feeders
 from clew.analysis.diff.flow_graph import FlowGraph
+from clew.analysis.diff.orders import Order
 
 WRONG, MISSING, EXTRA, INPUTS = KINDS = ("wrong", "missing", "extra", "inputs")
 
@@ -36,13 +38,33 @@ class PartingPlace:
     of_a: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Where to look for a place: among ops before `until_a` and `until_b` that lead to the wrong
+    results `ends_a` and `ends_b`.
+    """
+
+    ends_a: list[int]
+    ends_b: list[int]
+    until_a: int
+    until_b: int
+
+
 def first_parting(found: Compared) -> PartingPlace | None:
     """Return the first place where the runs part, None if they agree up to noise."""
     a, b = found.a, found.b
     if _same_end(a, b):
         return None
-    ops_a, ops_b = _frontier(a), _frontier(b)
-    given = _outside(b)
+    ends_a, ends_b = ([v for v in half.graph.ends if not half.right[v]] for half in (a, b))
+    return parting_in(found, Window(ends_a, ends_b, len(a.graph), len(b.graph)))
+
+
+def parting_in(found: Compared, window: Window) -> PartingPlace | None:
+    """Return the first place in a window where the runs part, None if there is none."""
+    a, b = found.a, found.b
+    ops_a = _frontier(a, window.ends_a, window.until_a)
+    ops_b = _frontier(b, window.ends_b, window.until_b)
+    given = _outside(b, window.until_b)
     if given is not None and (not ops_b or given[0] <= ops_b[0]):
         op, value = given
         fed = _fed(found, int(found.pairs[op]), op)
@@ -56,7 +78,11 @@ def first_parting(found: Compared) -> PartingPlace | None:
         return PartingPlace(MISSING, op_a, op_b, _wrong(a, op_a)[0], of_a=True)
     kind, op_a = _kind(found, op_a, op_b)
     fed = _fed(found, op_a, op_b) if kind == WRONG else None
-    return fed or PartingPlace(kind, op_a, op_b, _wrong(b, op_b)[0], of_a=False)
+    if fed is not None:
+        return fed
+    constants = different_constants(found, op_a, op_b) if kind == WRONG else None
+    op_a, op_b = constants or (op_a, op_b)
+    return PartingPlace(kind, op_a, op_b, _wrong(b, op_b)[0], of_a=False)
 
 
 def _fed(found: Compared, op_a: int, op_b: int) -> PartingPlace | None:
@@ -112,49 +138,58 @@ def _same_end(a: Half, b: Half) -> bool:
     wrong_a, wrong_b = _unlike(a, b), _unlike(b, a)
     counts = len(a.graph.ends), len(b.graph.ends)
     if not min(counts):
-        return not _frontier(a) and not _frontier(b)
+        return not any(_frontier(half, half.graph.ends, len(half.graph)) for half in (a, b))
     if counts[0] == counts[1]:
         return not wrong_a and not wrong_b
     return not (wrong_a if counts[0] < counts[1] else wrong_b)
 
 
 def _unlike(half: Half, other: Half) -> list[int]:
-    """Return the values that come out of a run and agree with none that the other gives."""
+    """Return the values that come out of a run and agree with none that the other gives.
+
+    Statistics forgive the order of elements, which is to be the same, too. The value at the same
+    place has been compared with that in mind.
+    """
     found = []
-    others = np.array(other.graph.ends, dtype=np.int64)
+    ends = np.array(other.graph.ends, dtype=np.int64)
     for value in half.graph.ends:
         if not half.facts.known[value] or half.far[value] <= half.noise[value]:
             continue
+        others = ends[ends != half.partner[value]]
         far = distances(other.facts, others, half.facts, np.full_like(others, value))
-        if not (far <= np.maximum(half.noise[value], other.noise[others])).any():
+        near = others[far <= np.maximum(half.noise[value], other.noise[others])].tolist()
+        orders = (order_between(other.facts, one, half.facts, value) for one in near)
+        if not any(order >= Order.UNKNOWN for order in orders):
             found.append(value)
     return found
 
 
-def _frontier(half: Half) -> list[int]:
+def _frontier(half: Half, ends: list[int], until: int) -> list[int]:
     """Return the ops that took only right values and gave a wrong one that is used, in order.
 
     Of these, only such that lead to a wrong result of the program, if any does: what else differs
-    does no harm.
+    does no harm. `ends` are the wrong results, `until` is the op to end before.
     """
     graph, right = half.graph, half.right.tolist()
     known = half.facts.known.tolist()
     unset, blind = graph.is_uninitialised.tolist(), graph.is_blind.tolist()
+    writes = graph.is_writer.tolist()
     taken, used = [False] * len(right), [False] * len(right)
     for op in range(len(graph)):
         for value in graph.takes[op]:
             taken[value] = True
             used[value] = used[value] or not blind[op]
     found = []
-    for op in range(len(graph)):
+    for op in range(until):
         if unset[op]:
             continue
         gives = graph.gives[op]
-        ends = not any(taken[v] for v in gives)
-        wrong = [v for v in gives if known[v] and not right[v] and (used[v] or ends)]
-        if wrong and all(right[v] or not known[v] for v in graph.takes[op]):
+        is_end = not any(taken[v] for v in gives)
+        wrong = [v for v in gives if known[v] and not right[v] and (used[v] or is_end)]
+        takes = graph.takes[op][int(writes[op]) :]
+        if wrong and all(right[v] or not known[v] for v in takes):
             found.append(op)
-    harmful = _leading_to(graph, [v for v in graph.ends if not right[v]])
+    harmful = _leading_to(graph, ends)
     return [op for op in found if harmful[op]] or found
 
 
@@ -164,12 +199,12 @@ def _wrong(half: Half, op: int) -> list[int]:
     return [v for v in gives if not half.right[v]] or [v for v in gives if half.far[v] > 0] or gives
 
 
-def _outside(half: Half) -> tuple[int, int] | None:
-    """Return the first op that took a value from outside that differs, and the value."""
+def _outside(half: Half, until: int) -> tuple[int, int] | None:
+    """Return the first op before one that took a differing value from outside, and the value."""
     graph = half.graph
     differs = (graph.maker < 0) & (half.far > half.noise) & ~half.right
-    for op in range(len(graph)):
-        for value in graph.takes[op]:
+    for op in range(until):
+        for value in graph.takes[op][int(graph.is_writer[op]) :]:
             if differs[value]:
                 return op, value
     return None
@@ -186,7 +221,8 @@ def _origin(found: Compared, op: int) -> int:
     if not _is_exact_before(found, op):
         return op
     while True:
-        takes = [v for v in graph.takes[op] if graph.maker[v] >= 0]
+        takes = graph.takes[op][int(graph.is_writer[op]) :]
+        takes = [v for v in takes if graph.maker[v] >= 0]
         off = [(far[v], v) for v in takes if far[v] > 0]
         # What has nothing in its place in the other run was put in, or replaced.
         alone = [v for v in takes if np.isnan(far[v]) and half.facts.known[v] and graph.depends[v]]
@@ -217,12 +253,16 @@ def _changed(found: Compared, before: int) -> int:
 
 def _leading_to(graph: FlowGraph, values: list[int]) -> list[bool]:
     """Return which ops something was computed by that values were computed from."""
-    wanted = set(values)
+    maker: list[int] = graph.maker.tolist()
     leads = [False] * len(graph)
+    for value in values:
+        if maker[value] >= 0:
+            leads[maker[value]] = True
     for op in range(len(graph) - 1, -1, -1):
-        if not wanted.isdisjoint(graph.gives[op]):
-            leads[op] = True
-            wanted.update(graph.takes[op])
+        if leads[op]:
+            for value in graph.takes[op]:
+                if 0 <= maker[value] < op:
+                    leads[maker[value]] = True
     return leads
 
 

@@ -18,7 +18,7 @@ from clew.analysis.diff.flow_graph import Flags
 from clew.analysis.diff.parting import EXTRA, INPUTS, MISSING, WRONG, PartingPlace
 from clew.analysis.diff.passed import where
 from clew.analysis.diff.rerun_order import moved_ops, order_evidence
-from clew.analysis.diff.unwritten import WRITERS, is_given, unwritten_origin, unwritten_values
+from clew.analysis.diff.unwritten import is_given, unwritten_origin, unwritten_values
 from clew.run.event import Event
 from clew.run.run import Run
 
@@ -73,7 +73,7 @@ def _first(found: Compared) -> PartingPlace | None:
     paired_a = moved_a.copy()
     paired_a[found.pairs[found.pairs >= 0]] = True
     next_a = 0
-    writes, brings = b.graph.are(WRITERS), b.graph.are(_BRINGING)
+    writes, brings = b.graph.is_writer, b.graph.are(_BRINGING)
     for op in np.flatnonzero(~moved_b).tolist():
         op_a = int(found.pairs[op])
         if op_a >= 0:

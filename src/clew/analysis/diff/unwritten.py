@@ -15,11 +15,6 @@ from clew.analysis.diff.flow_graph import Flags, FlowGraph
 from clew.events.columns import Ints
 from clew.events.vocabulary import MODULE
 
-# What these write to their first argument does not depend on what it held.
-WRITERS = frozenset({
-    "copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "exponential_", "log_normal_",
-    "cauchy_", "geometric_", "bernoulli_", "set_",
-})  # fmt: skip
 # Torch passes what it has just filled with the program's own numbers through these.
 _FRESH = frozenset({"lift_fresh", "lift_fresh_copy"})
 
@@ -31,7 +26,7 @@ def unwritten_values(half: Half) -> Flags:
     """
     graph = half.graph
     storage, unwritten = graph.run.columns.storage, dict[int, int]()
-    writes, fresh, sizes = graph.are(WRITERS), graph.are(_FRESH), _element_counts(graph)
+    writes, fresh, sizes = graph.is_writer, graph.are(_FRESH), _element_counts(graph)
     unset = np.zeros(len(half.far), dtype=bool)
     for op in range(len(graph)):
         gives, takes = graph.gives[op], graph.takes[op]

@@ -7,7 +7,17 @@ with `to_dict()`. Pictures of it are made in `views/graph`.
 from __future__ import annotations
 
 from clew.analysis.graph.call_list import read_calls
-from clew.analysis.graph.graph_build import Options, build, count_boxes
+from clew.analysis.graph.graph_build import FlowModel, Options, build, build_flow, count_boxes
 from clew.analysis.graph.graph_model import Edge, Graph, Node
 
-__all__ = ["Edge", "Graph", "Node", "Options", "build", "count_boxes", "read_calls"]
+__all__ = [
+    "Edge",
+    "FlowModel",
+    "Graph",
+    "Node",
+    "Options",
+    "build",
+    "build_flow",
+    "count_boxes",
+    "read_calls",
+]

@@ -43,4 +43,4 @@ def gradient_edges(flow: DataEdges) -> list[Edge]:
         for leaf, value in leaves:
             if leaf.role == OUT:
                 made_by[value] = behind
-    return [flow.edge(*pair, BACKWARD, values) for pair, values in found.items()]
+    return [flow.carries(*pair, BACKWARD, values).edge() for pair, values in found.items()]

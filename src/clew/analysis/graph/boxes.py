@@ -21,7 +21,7 @@ from clew.events.vocabulary import BACKWARD, COMPOSITE, MODULE, OPTIMIZER, RECOM
 from clew.events.vocabulary import OP as OP_EVENT
 from clew.run.run import Run
 
-BETWEEN, ALL_OPS, NO_OPS = "between", "all", "none"
+BETWEEN, MAJOR_OPS, ALL_OPS, NO_OPS = "between", "major", "all", "none"
 _ELSEWHERE = (BACKWARD, RECOMPUTE, OPTIMIZER)
 
 # Deeper frames could not be seen, and would exceed Python's recursion limit.
@@ -185,7 +185,7 @@ class BoxMaker:
         inside = self._structure.kids.get(row, [])
         shown = [kid for kid in inside if self._is_shown(kid)]
         calls = [kid for kid in shown if self._structure.kind[kid] == MODULE]
-        if calls or self._wanted.ops == ALL_OPS:
+        if calls or self._wanted.ops in (MAJOR_OPS, ALL_OPS):
             return bool(shown)
         return bool(shown) and level == 0 and self._wanted.prune is not True
 
@@ -201,7 +201,7 @@ class BoxMaker:
             return structure.subject[row] not in self._pruned
         if structure.kind[row] != OP_EVENT or self._run.phase[row] in _ELSEWHERE:
             return False
-        if self._wanted.ops == BETWEEN:
+        if self._wanted.ops in (BETWEEN, MAJOR_OPS):
             return not is_minor(self._run, row)
         return self._wanted.ops == ALL_OPS
 

@@ -8,6 +8,7 @@ pass data on. If ops were not recorded, values that came from them are linked by
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 from clew.analysis.graph.boxes import Boxes, Runs
 from clew.analysis.graph.graph_model import (
@@ -31,6 +32,23 @@ from clew.run.run import Run
 
 # The values that go from one box to another, each with the runs of the repeats.
 Bundle = dict[int, Runs]
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What one edge carries: values, each with the runs of the repeats and its text."""
+
+    source: str
+    target: str
+    kind: str
+    values: Bundle
+    texts: dict[int, str]
+
+    def edge(self) -> Edge:
+        """Return it as an edge; `count` is the largest of a repeat's runs."""
+        labels = tuple(dict.fromkeys(self.texts[value] for value in self.values))
+        count = max(Counter(self.values.values()).values())
+        return Edge(self.source, self.target, self.kind, labels, count)
 
 
 class BoxMemory:
@@ -70,7 +88,7 @@ class DataEdges:
         self.run = structure.run
         self.boxes = boxes
         self.origins = ValueOrigins(structure, boxes)
-        self._memory = BoxMemory(self.run, boxes)
+        self.memory = BoxMemory(self.run, boxes)
         self._bundles: dict[tuple[str, str], Bundle] = {}
         self._loops: dict[tuple[str, str], Bundle] = {}
         # Results of outermost calls that nothing has taken since, with the calls.
@@ -84,11 +102,15 @@ class DataEdges:
             if kind == OP_EVENT and begins:
                 self._pass_op(row)
             elif kind == MODULE and begins and not self._saw_inside(row):
+                self.cross(row, self._values(row, IN))
                 self._take(row, self._values(row, IN))
             elif kind == MODULE and not begins:
                 self._leave(row)
                 if row in tops:
                     self._left.update(dict.fromkeys(self._values(row, OUT), row))
+
+    def cross(self, row: int, values: list[int]) -> None:
+        """Note what an event takes into the frames around it; only `BorderEdges` does."""
 
     def _saw_inside(self, row: int) -> bool:
         """Return whether calls or ops were recorded in a call; they then determine its inputs."""
@@ -100,6 +122,7 @@ class DataEdges:
 
     def _pass_op(self, row: int) -> None:
         taken, made = self._values(row, IN), self._values(row, OUT)
+        self.cross(row, taken)
         box = self.boxes.box(row)
         if box is None:
             found = self.origins.pass_on(row, taken)
@@ -107,8 +130,8 @@ class DataEdges:
             self._take(row, taken)
             found = (row,)
             self.origins.last = row
-            self._memory.write(box, row)
-            self._memory.give(box, row)
+            self.memory.write(box, row)
+            self.memory.give(box, row)
         self.origins.made_by.update(dict.fromkeys(made, found))
 
     def _leave(self, row: int) -> None:
@@ -122,12 +145,13 @@ class DataEdges:
             return
         if box in self.boxes.frames:
             self.origins.leave_frame(given)
+            self.memory.give(box, row)
             return
         went_in = set(taken)
         handed_on = [value for value in given if value in went_in]
         self._take(row, [v for v in handed_on if self.boxes.box(row) != self.origins.box_of(v)])
         self.origins.made_by.update(dict.fromkeys(given, (row,)))
-        self._memory.give(box, row)
+        self.memory.give(box, row)
         self.origins.last = row
 
     def _take(self, row: int, values: list[int]) -> None:
@@ -148,29 +172,34 @@ class DataEdges:
         bundles = self._loops if loops else self._bundles
         bundles.setdefault((source, box), {}).setdefault(value, runs.get(row, ()))
 
-    def edges(self) -> list[Edge]:
-        """Return the edges of the forward pass, those that lead outside last."""
-        edges = []
-        for (source, target), bundle in self._bundles.items():
+    def carried(self) -> list[Carried]:
+        """Return what the edges of the forward pass carry, those that lead outside last."""
+        found = self.by_kind(self._bundles)
+        for (source, target), bundle in self._loops.items():
+            found.append(self.carries(source, target, NEXT, bundle))
+        return found + self._outputs()
+
+    def by_kind(self, bundles: dict[tuple[str, str], Bundle]) -> list[Carried]:
+        """Return what edges between some boxes carry, an edge for each kind."""
+        found = []
+        for (source, target), bundle in bundles.items():
             kinds: dict[str, Bundle] = {}
             for value, runs in bundle.items():
                 kinds.setdefault(self._kind(target, value), {})[value] = runs
-            edges += [self.edge(source, target, kind, kinds[kind]) for kind in kinds]
-        for (source, target), bundle in self._loops.items():
-            edges.append(self.edge(source, target, NEXT, bundle))
-        return edges + self._outputs()
+            found += [self.carries(source, target, kind, kinds[kind]) for kind in kinds]
+        return found
 
-    def edge(self, source: str, target: str, kind: str, values: Bundle) -> Edge:
-        """Make an edge that carries some values; `count` is the largest of a repeat's runs."""
-        labels = dict.fromkeys(self.origins.text(value) for value in values)
-        return Edge(source, target, kind, tuple(labels), max(Counter(values.values()).values()))
+    def carries(self, source: str, target: str, kind: str, values: Bundle) -> Carried:
+        """Return what an edge carries, with dtype and shape of each value."""
+        texts = {value: self.origins.text(value) for value in values}
+        return Carried(source, target, kind, values, texts)
 
     def _kind(self, target: str, value: int) -> str:
-        return ORDER if value in self.origins.assumed else self._memory.kind(target, value)
+        return ORDER if value in self.origins.assumed else self.memory.kind(target, value)
 
-    def _outputs(self) -> list[Edge]:
-        """Return edges to results of outermost calls that nothing takes."""
-        labels: dict[tuple[str, str], dict[str, None]] = {}
+    def _outputs(self) -> list[Carried]:
+        """Return what leads to results of outermost calls that nothing takes."""
+        labels: dict[tuple[str, str], dict[str, int]] = {}
         paths: dict[int, dict[int, str]] = {}
         for value, row in self._left.items():
             first = self.boxes.like.get(row, row)
@@ -180,9 +209,17 @@ class DataEdges:
             label = _named(paths[row].get(value, ""), self.origins.text(value))
             for source in map(self.origins.box, self.origins.made_by.get(value, ())):
                 if source is not None:
-                    labels.setdefault((source, name), {})[label] = None
+                    labels.setdefault((source, name), {}).setdefault(label, value)
                     self.origins.outside.setdefault(name, Node(name, OUTPUT, "output"))
-        return [Edge(*ends, DATA, tuple(said), len(said)) for ends, said in labels.items()]
+        return [
+            Carried(
+                *ends,
+                DATA,
+                dict.fromkeys(said.values(), ()),
+                {value: label for label, value in said.items()},
+            )
+            for ends, said in labels.items()
+        ]
 
     def _paths(self, row: int) -> dict[int, str]:
         """Return where in the result of a call each value is, at its first position."""

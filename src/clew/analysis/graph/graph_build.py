@@ -6,16 +6,18 @@ from dataclasses import dataclass, replace
 
 from clew.analysis.fold import Folds
 from clew.analysis.graph.backward_edges import gradient_edges
+from clew.analysis.graph.border_edges import BorderEdges
 from clew.analysis.graph.boxes import (
     ALL_OPS,
     BETWEEN,
+    MAJOR_OPS,
     NO_OPS,
     Boxes,
     BoxMaker,
     BoxOptions,
     top_rows,
 )
-from clew.analysis.graph.data_edges import DataEdges
+from clew.analysis.graph.data_edges import Carried, DataEdges
 from clew.analysis.graph.graph_model import INPUT, REPEAT, Edge, Graph, Node, nested
 from clew.analysis.graph.node_facts import NodeFacts
 from clew.analysis.graph.order import containment, order_edges
@@ -27,7 +29,7 @@ from clew.run.run import Run
 
 FLOW, CALLS, TREE = "data", "calls", "tree"
 _CHOICES = {
-    "ops": (None, BETWEEN, ALL_OPS, NO_OPS),
+    "ops": (None, BETWEEN, MAJOR_OPS, ALL_OPS, NO_OPS),
     "squash": (None, "class", "name"),
     "edges": (FLOW, CALLS, TREE),
 }
@@ -38,7 +40,8 @@ class Options:
     """Which part of a run to show, and how.
 
     `depth` counts modules below the outermost (None: down to the last). `ops`: those that run
-    `"between"` the calls of an open module, without views and copies; `"all"`; or `"none"`.
+    `"between"` the calls of an open module, without views and copies; `"major"`: those inside
+    modules that call no other as well; `"all"`; or `"none"`.
     `prune`: True leaves out calls that contain no other call; names or patterns leave out the
     modules they match, by class or path. Edges then lead past them. `squash` makes one box of the
     calls in a module that have the same `"class"`, or the same `"name"` except for the index.
@@ -67,6 +70,34 @@ class Options:
             raise ClewError(f"depth={self.depth!r} is not a number from 0 up, or None for all")
 
 
+@dataclass(frozen=True, slots=True)
+class FlowModel:
+    """A graph with what a page needs beside it: the rows of each node, what each edge carries, and
+    what each frame takes, for when it is closed.
+    """
+
+    graph: Graph
+    rows: dict[str, list[int]]
+    carried: list[Carried]
+    borders: list[Carried]
+
+
+def build_flow(
+    options: Options, rows: list[int], folds: Folds, facts: NodeFacts | None = None
+) -> FlowModel:
+    """Return the graph of what flowed between some calls and ops that no call contains.
+
+    `facts` saves collecting those of the same folds again.
+    """
+    boxes = _boxes(folds, options, GraphPart(rows))
+    flow = BorderEdges(folds.structure, boxes)
+    carried = flow.carried()
+    found = _rows(boxes)
+    nodes = _filled(facts or NodeFacts(folds), boxes.nodes, found)
+    graph = _graph(folds, boxes, nodes, [c.edge() for c in carried], flow)
+    return FlowModel(graph, found, carried, flow.borders())
+
+
 def build(
     run: Run,
     options: Options,
@@ -83,29 +114,45 @@ def build(
     boxes = _boxes(folds, options, part)
     if options.edges == TREE:
         boxes.nodes = _without_repeats(boxes.nodes)
-    edges, outside = _edges(folds, boxes, options)
+    edges, flow = _edges(folds, boxes, options)
     rows = _rows(boxes)
     nodes = boxes.nodes
     if options.squash is not None:
         becomes = squash(nodes, options.squash, everywhere=options.edges == TREE)
         nodes, rows = merged(nodes, rows, becomes, options.squash)
         edges = merged_edges(edges, becomes)
-    figures = NodeFacts(folds)
-    filled = {name: figures.filled(node, rows[name]) for name, node in nodes.items()}
+    filled = _filled(NodeFacts(folds), nodes, rows)
+    if options.edges == TREE:
+        filled = {name: replace(node, parent=None) for name, node in filled.items()}
+    return _graph(folds, boxes, filled, edges, flow, ", ".join(filter(None, [part.said, said])))
+
+
+def _filled(
+    facts: NodeFacts, nodes: dict[str, Node], rows: dict[str, list[int]]
+) -> dict[str, Node]:
+    """Return the nodes with their facts."""
+    filled = {name: facts.filled(node, rows[name]) for name, node in nodes.items()}
     inside: dict[str | None, list[Node]] = {}
     for node in filled.values():
         inside.setdefault(node.parent, []).append(node)
-    filled |= {n.id: _summed(n, inside.get(n.id, [])) for n in filled.values() if n.kind == REPEAT}
-    if options.edges == TREE:
-        filled = {name: replace(node, parent=None) for name, node in filled.items()}
+    repeats = [node for node in filled.values() if node.kind == REPEAT]
+    return filled | {node.id: _summed(node, inside.get(node.id, [])) for node in repeats}
+
+
+def _graph(
+    folds: Folds,
+    boxes: Boxes,
+    nodes: dict[str, Node],
+    edges: list[Edge],
+    flow: DataEdges | None,
+    part: str = "",
+) -> Graph:
+    """Put the graph together, values from outside before the calls, results after them."""
+    outside = [] if flow is None else flow.origins.outside.values()
     before = {node.id: node for node in outside if node.kind == INPUT}
     after = {node.id: node for node in outside if node.kind != INPUT}
-    return Graph(
-        _title(run, boxes),
-        nested(before | filled | after),
-        tuple(edges),
-        ", ".join(filter(None, [part.said, said])),
-    )
+    title = _title(folds.structure.run, boxes)
+    return Graph(title, nested(before | nodes | after), tuple(edges), part)
 
 
 def count_boxes(folds: Folds, options: Options, roots: list[int] | None) -> tuple[int, int]:
@@ -153,17 +200,17 @@ def _without_repeats(nodes: dict[str, Node]) -> dict[str, Node]:
     return left
 
 
-def _edges(folds: Folds, boxes: Boxes, options: Options) -> tuple[list[Edge], list[Node]]:
-    """Return the edges of the wanted sort, and the nodes for inputs and outputs."""
+def _edges(folds: Folds, boxes: Boxes, options: Options) -> tuple[list[Edge], DataEdges | None]:
+    """Return the edges of the wanted sort, and where values come from if those are data edges."""
     if options.edges == TREE:
-        return containment(boxes.nodes), []
+        return containment(boxes.nodes), None
     if options.edges == CALLS:
-        return order_edges(folds.structure, boxes), []
+        return order_edges(folds.structure, boxes), None
     flow = DataEdges(folds.structure, boxes)
-    edges = flow.edges()
+    edges = [carried.edge() for carried in flow.carried()]
     if options.backward:
         edges += gradient_edges(flow)
-    return edges, list(flow.origins.outside.values())
+    return edges, flow
 
 
 def _rows(boxes: Boxes) -> dict[str, list[int]]:

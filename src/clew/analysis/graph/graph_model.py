@@ -30,7 +30,7 @@ class Node:
     False if their sizes differ. `modules` is how many different modules they called, `parameters`
     how many parameters these have together, `seconds` the time of all runs, `ops` how many ran in
     one. `inputs` and `outputs` are dtype and shape of the tensors (`f32[2,3]`). `stats` has
-    statistics of its results, with `nan` and `inf` of everything inside as well.
+    statistics of its results; `nan`, `nan_share` and `inf` are of everything inside.
     """
 
     id: str

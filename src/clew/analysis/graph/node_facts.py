@@ -8,6 +8,8 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from clew.analysis.file_names import file_names
 from clew.analysis.fold import Folds, name_range
 from clew.analysis.graph.graph_model import CALL, REPEAT, Node
@@ -68,11 +70,13 @@ class NodeFacts:
 
     @cached_property
     def _ops_inside(self) -> list[int]:
-        counts = [int(kind == OP_EVENT) for kind in self._structure.kind]
-        for row in range(len(counts) - 1, -1, -1):
-            if self._structure.parent[row] >= 0:
-                counts[self._structure.parent[row]] += counts[row]
-        return counts
+        counts = (self._run.columns.kind == OP_EVENT).astype(np.int64)
+        parents = self._structure.parent
+        for level in reversed(self._structure.kids.levels):
+            inside = level[parents[level] >= 0]
+            np.add.at(counts, parents[inside], counts[inside])
+        found: list[int] = counts.tolist()
+        return found
 
     def _modules(self, rows: list[int]) -> dict[int, str]:
         """Return the modules that some calls called: number and path."""
@@ -115,6 +119,8 @@ class NodeFacts:
             name: sum(s.get(name, 0) for s in (inside if name in ("nan", "inf") else results))
             for name in ("nan", "inf", "zeros", "count")
         }
+        elements = sum(s.get("count", 0) for s in inside)
+        stats["nan_share"] = stats["nan"] / elements if elements else 0.0
         for name, of in (("min", min), ("max", max), ("mean", _mean), ("std", max), ("norm", max)):
             known = [s[name] for s in results if s.get(name) is not None]
             if known:

@@ -30,13 +30,24 @@ def storages(run: Run, row: int, role: str) -> set[int]:
     return {int(storage[v]) for leaf, v in run.leaf_values(row) if leaf.role == role}
 
 
+def is_empty(run: Run, value: int) -> bool:
+    """Return whether a tensor has no elements, such as a cache before it is filled."""
+    return 0 in (run.columns.metas[int(run.columns.meta[value])].shape or ())
+
+
 def is_minor(run: Run, row: int) -> bool:
-    """Return whether an op only makes a view, or copies."""
+    """Return whether an op only makes a view, or copies, or has no element to work on."""
     name = run.name(row)
-    if bare_op(name) in _COPIES:
+    if bare_op(name) in _COPIES or _is_idle(run, row):
         return True
     made = storages(run, row, OUT)
     return bool(made) and not writes(name) and made <= storages(run, row, IN)
+
+
+def _is_idle(run: Run, row: int) -> bool:
+    """Return whether all tensors that an op takes and returns are empty."""
+    values = run.leaf_values(row)
+    return any(leaf.role == OUT for leaf, _ in values) and all(is_empty(run, v) for _, v in values)
 
 
 def starts_backward(run: Run, row: int) -> bool:

@@ -51,23 +51,30 @@ def of_step(run: Run, rows: list[int], step: int) -> GraphPart:
 
 
 def first_forward(structure: Structure) -> GraphPart:
-    """Return one forward pass of the first step that has one.
+    """Return one forward pass of the first step that has one."""
+    run = structure.run
+    passes = forward_passes(structure)
+    if not passes:
+        return GraphPart([])
+    step = int(run.step[passes[0][0]])
+    said = [f"step {step} of {len(run.steps)}"] if len(run.steps) > 1 else []
+    if len(passes) > 1 and run.step[passes[1][0]] == step:
+        said.insert(0, "first forward")
+    return GraphPart(passes[0], ", ".join(said))
 
-    It ends where the backward pass or an optimizer begins; without either it is the whole step.
+
+def forward_passes(structure: Structure) -> list[list[int]]:
+    """Return the outermost rows of each forward pass, those without a module call left out.
+
+    A pass ends where the backward pass or an optimizer begins, else with its step. If the run has
+    no module call at all, every pass counts.
     """
     run = structure.run
-    tops = top_rows(structure)
-    calls = [row for row in tops if structure.kind[row] == MODULE] or tops
-    if not calls:
-        return GraphPart([])
-    step = int(run.step[calls[0]])
+    tops = np.array(top_rows(structure), dtype=np.int64)
     others = np.flatnonzero(np.isin(run.phase, (BACKWARD, OPTIMIZER)))
-    at = int(np.searchsorted(others, calls[0]))
-    after = int(others[at - 1]) if at else -1
-    before = int(others[at]) if at < len(others) else len(run)
-    in_step = [row for row in tops if run.step[row] == step]
-    rows = [row for row in in_step if after < row < before]
-    said = [f"step {step} of {len(run.steps)}"] if len(run.steps) > 1 else []
-    if any(structure.kind[row] == MODULE for row in in_step if row > before):
-        said.insert(0, "first forward")
-    return GraphPart(rows, ", ".join(said))
+    passed = np.searchsorted(others, tops)
+    step, rank = run.step[tops], run.process[tops]
+    ends = np.flatnonzero((np.diff(passed) != 0) | (np.diff(step) != 0) | (np.diff(rank) != 0))
+    passes = [rows.tolist() for rows in np.split(tops, ends + 1) if len(rows)]
+    kind = structure.kind
+    return [rows for rows in passes if any(kind[row] == MODULE for row in rows)] or passes

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from clew.analysis.graph.boxes import Boxes
 from clew.analysis.graph.graph_model import INPUT, Node
+from clew.analysis.graph.op_memory import is_empty
 from clew.analysis.structure import Structure
 from clew.events.columns import IN
 from clew.events.vocabulary import MODULE
@@ -84,11 +85,7 @@ class ValueOrigins:
         if not self._sees_ops and value not in self._arguments:
             self.assumed.add(value)
             return () if self.last is None else (self.last,)
-        return () if self._is_empty(value) else (self._input(value),)
-
-    def _is_empty(self, value: int) -> bool:
-        """Return whether a tensor has no elements, such as a cache before it is filled."""
-        return 0 in (self._run.columns.metas[int(self._run.columns.meta[value])].shape or ())
+        return () if is_empty(self._run, value) else (self._input(value),)
 
     def _input(self, value: int) -> str:
         """Return the node of a value from outside."""

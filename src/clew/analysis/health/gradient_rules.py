@@ -14,6 +14,7 @@ from clew.analysis.health.training_facts import (
     in_steps,
 )
 from clew.analysis.health.verdicts import HealthFinding, HealthRule, judged, not_checked
+from clew.events.number_text import measured
 
 EXPLODING, VANISHING = "exploding gradients", "vanishing gradients"
 # A norm below this is no explosion, however small those before it were.
@@ -59,11 +60,11 @@ def _explosions(facts: TrainingFacts, limits: Thresholds, rank: int) -> Iterator
             what = f"{counted:,} of {len(mine):,} gradients held NaN or Inf in step {step}"
         elif norm > limits.gradient_norm:
             threshold = limits.gradient_norm
-            what = f"the norm of all gradients was {norm:.3g} in step {step}"
+            what = f"the norm of all gradients was {measured(norm)} in step {step}"
         elif usual is not None and norm > max(limits.gradient_jump * usual, _SMALL_NORM):
             threshold = limits.gradient_jump
             what = (
-                f"the norm of all gradients was {norm:.3g} in step {step}, "
+                f"the norm of all gradients was {measured(norm)} in step {step}, "
                 f"{norm / max(usual, 1e-300):,.0f} times the median of the steps before"
             )
         if what:

@@ -13,20 +13,20 @@ from clew.analysis.health.verdicts import HealthFinding, HealthRule, judged, not
 from clew.analysis.shape.call import Shape
 from clew.events.op_names import bare_op
 from clew.events.vocabulary import DATA, FORWARD, MODULE
+from clew.spec import RESHAPING_OPS
 
 UNSCALED, RESHAPED, CHANNELS = (
     "unscaled images", "reshaped instead of permuted", "channels in the last dimension",
 )  # fmt: skip
 _CONVOLUTIONS = frozenset({"Conv1d", "Conv2d", "Conv3d"})
 _PRODUCTS = {"convolution", "addmm", "mm"}
-_VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias", "_reshape_copy"}
 # Ops that change neither the numbers of an image nor their scale, but for its size.
 _CARRYING = frozenset(
-    {"view", "_unsafe_view", "reshape", "_reshape_alias", "_reshape_copy", "permute", "transpose",
-     "t", "contiguous", "clone", "stack", "cat", "unsqueeze", "squeeze", "expand", "slice",
-     "select", "index", "index_select", "detach", "alias", "_to_copy", "copy_", "flip", "roll",
-     "constant_pad_nd", "lift_fresh", "upsample_bilinear2d", "upsample_nearest2d",
-     "_upsample_bilinear2d_aa", "unbind", "split", "narrow", "flatten"}
+    {*RESHAPING_OPS, "permute", "transpose", "t", "contiguous", "clone", "stack", "cat",
+     "unsqueeze", "squeeze", "expand", "slice", "select", "index", "index_select", "detach",
+     "alias", "_to_copy", "copy_", "flip", "roll", "constant_pad_nd", "lift_fresh",
+     "upsample_bilinear2d", "upsample_nearest2d", "_upsample_bilinear2d_aa", "unbind", "split",
+     "narrow", "flatten"}
 )  # fmt: skip
 _MOST_HOPS = 60
 _BYTE = 255.0
@@ -129,7 +129,7 @@ def reshaped(facts: TrainingFacts, limits: Thresholds) -> HealthRule:
         return not_checked(RESHAPED, f"no ops were recorded; {RECORD_OPS}")
     run = facts.run
     c = run.columns
-    rows = facts.ops_named(_VIEWS)
+    rows = facts.ops_named(RESHAPING_OPS)
     rows = rows[np.isin(run.phase[rows], (FORWARD, DATA))]
     rows = rows[(facts.first_input[rows] >= 0) & (facts.first_result[rows] >= 0)]
     library = np.array([place.library for place in c.places] + [True], dtype=bool)

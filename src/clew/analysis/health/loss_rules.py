@@ -7,6 +7,7 @@ import numpy as np
 from clew.analysis.health.thresholds import Thresholds
 from clew.analysis.health.training_facts import TrainingFacts
 from clew.analysis.health.verdicts import HealthRule, judged, not_checked
+from clew.events.number_text import measured
 from clew.events.vocabulary import BACKWARD, NO_NODE
 
 SPIKES = "loss spikes"
@@ -32,7 +33,7 @@ def loss_spikes(facts: TrainingFacts, limits: Thresholds) -> HealthRule:
             usual = float(np.median(before[-_MOST:])) if len(before) >= _FEWEST else None
             if usual is not None and _is_spike(loss, usual, before[-_MOST:], limits.loss_jump):
                 text = (
-                    f"the loss was {loss:.3g} in step {int(facts.run.step[row])}, "
+                    f"the loss was {measured(loss)} in step {int(facts.run.step[row])}, "
                     f"{loss / usual:.1f} times the median of those before"
                 )
                 advice = "look at the batch of this step, and at the learning rate"

@@ -25,6 +25,7 @@ from clew.run.run import Run
 Flags = NDArray[np.bool_]
 RECORD_OPS = "record with level='ops', values='stats'"
 RECORD_GRADIENTS = f"{RECORD_OPS}, or with capture=['**:grad', '**:param'] at level='modules'"
+_CAPTURED = ("grad", "param", "update")
 NO_STATISTICS = "no statistics were taken; record with values='stats'"
 
 
@@ -178,7 +179,7 @@ class TrainingFacts:
     def names(self) -> list[str]:
         """Return the names of parameters and buffers; tables hold indices of this list."""
         run = self.run
-        labelled = [f"{one.stem}" for one in run.columns.labels if one.role in ("grad", "param")]
+        labelled = [f"{one.stem}" for one in run.columns.labels if one.role in _CAPTURED]
         return list(dict.fromkeys([*run.columns.value_names, *labelled]))
 
     @cached_property
@@ -249,6 +250,16 @@ class TrainingFacts:
         if not len(rows):
             rows, name, value = (part[::-1] for part in self._labelled(VARIABLE, "param"))
         return self._table(rows, name, value)
+
+    @cached_property
+    def captured_gradients(self) -> ParameterTable:
+        """Return the gradients of parameters that `capture=["**:grad"]` recorded."""
+        return self._table(*self._labelled(GRADIENT, "grad"))
+
+    @cached_property
+    def updates(self) -> ParameterTable:
+        """Return what each step added to each parameter, as `capture=["**:update"]` records it."""
+        return self._table(*self._labelled(VARIABLE, "update"))
 
     def _labelled(self, kind: int, role: str) -> tuple[Ints, Ints, Ints]:
         """Return rows, names and values of captured parameters or their gradients."""

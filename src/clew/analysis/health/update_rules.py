@@ -16,7 +16,7 @@ from clew.analysis.health.training_facts import (
     in_steps,
 )
 from clew.analysis.health.verdicts import HealthFinding, HealthRule, judged, not_checked
-from clew.events.columns import IN
+from clew.events.columns import IN, Leaf
 from clew.events.vocabulary import OPTIMIZER
 
 UPDATES = "update size"
@@ -62,6 +62,21 @@ def update_size(facts: TrainingFacts, limits: Thresholds) -> HealthRule:
     return judged(UPDATES, found, _THRESHOLDS)
 
 
+def update_norms(facts: TrainingFacts, norm: Any) -> dict[tuple[int, int, int], float]:
+    """Return the norms of recorded updates by rank, step and name, given those of all values.
+
+    They are those captured as `:update`, else those of optimizers that add a multiple of one
+    tensor, such as SGD.
+    """
+    found = _added(facts)
+    table = facts.updates
+    norms = norm[table.value]
+    for at in np.flatnonzero(np.isfinite(norms)).tolist():
+        key = int(table.rank[at]), int(table.step[at]), int(table.name[at])
+        found[key] = float(norms[at])
+    return found
+
+
 def _began_small(facts: TrainingFacts) -> Any:
     """Return which parameters were near zero when they were first seen.
 
@@ -89,23 +104,28 @@ def _added(facts: TrainingFacts) -> dict[tuple[int, int, int], float]:
     rows, second = rows[~tensors.is_output[second]], second[~tensors.is_output[second]]
     taken = facts.first_input[rows]
     named = c.value_name[taken] >= 0
-    found: dict[tuple[int, int, int], float] = {}
-    for row, value, first in zip(
-        rows[named].tolist(), tensors.value[second][named].tolist(), taken[named].tolist(),
-        strict=True,
-    ):  # fmt: skip
-        key = (int(run.rank[row]), int(run.step[row]), int(c.value_name[first]))
-        norm = float(run.stats["norm"][value]) * abs(_alpha(facts, row))
-        if np.isfinite(norm):
-            found[key] = norm
-    return found
+    rows, value, name = rows[named], tensors.value[second][named], c.value_name[taken[named]]
+    with np.errstate(over="ignore", invalid="ignore"):
+        norm = run.stats["norm"][value] * np.abs(_alphas(facts, rows))
+    keys = zip(run.rank[rows].tolist(), run.step[rows].tolist(), name.tolist(), strict=True)
+    pairs = zip(keys, norm.tolist(), strict=True)
+    return {key: size for key, size in pairs if math.isfinite(size)}
 
 
-def _alpha(facts: TrainingFacts, row: int) -> float:
+def _alphas(facts: TrainingFacts, rows: Any) -> Any:
+    """Return the factor `alpha` given to some ops, 1 where none was."""
     c = facts.run.columns
-    leaves = c.templates[int(c.template[row])].leaves
-    given = [leaf.constant for leaf in leaves if leaf.role == IN and leaf.path == "alpha"]
-    return float(given[0]) if given and isinstance(given[0], int | float) else 1.0
+    templates, at = np.unique(c.template[rows], return_inverse=True)
+    given = [
+        next((leaf.constant for leaf in c.templates[number].leaves if _is_alpha(leaf)), 1.0)
+        for number in templates.tolist()
+    ]
+    numbers = [float(one) if isinstance(one, int | float) else 1.0 for one in given]
+    return np.array(numbers or [1.0])[at]
+
+
+def _is_alpha(leaf: Leaf) -> bool:
+    return leaf.role == IN and leaf.path == "alpha"
 
 
 def _by_rate(facts: TrainingFacts, table: ParameterTable, at: int) -> float | None:

@@ -8,7 +8,7 @@ from clew.analysis.memory.lifetimes import Flags
 from clew.analysis.memory.memory_groups import NO_MODULES
 from clew.analysis.memory.memory_kinds import GRADIENTS, KINDS, SAVED, MemoryKinds
 from clew.analysis.memory.memory_model import MemoryGrowth, MemoryMoment
-from clew.events.byte_text import bytes_text
+from clew.events.number_text import bytes_text
 from clew.events.vocabulary import BACKWARD, FORWARD, OP
 
 # What is less than this part of the peak is not worth a change.

@@ -76,7 +76,12 @@ def memory_search(run: Run) -> MemorySearch:
 
 def memory_of(run: Run) -> Memory:
     """Say where the memory of a run went."""
-    search = memory_search(run)
+    return answered(memory_search(run))
+
+
+def answered(search: MemorySearch) -> Memory:
+    """Say where the memory went, of a search that is done."""
+    run = search.run
     found = []
     for rank in run.ranks:
         for device, name in enumerate(search.lives.devices):

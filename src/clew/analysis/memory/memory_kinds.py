@@ -9,6 +9,7 @@ still takes it later.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -42,24 +43,26 @@ class MemoryKinds:
     leaf: Ints
     no_backward_after: Flags
 
-    def at(self, row: int) -> Ints:
-        """Return the kind of every storage at a row; those that are not alive have one too."""
+    def at(self, row: int, chosen: Any = slice(None)) -> Ints:
+        """Return the kind of all storages, or of the chosen ones, at a row, alive or not."""
         step = self.lives.run.step
-        rest = self.fixed == TEMPORARY
-        found: Ints = self.fixed.copy()
-        found[rest & (step[self.lives.born] < step[row])] = KEPT
-        found[rest & ((self.backward_use >= row) | self.unproven(row))] = SAVED
+        found: Ints = self.fixed[chosen].copy()
+        rest = found == TEMPORARY
+        found[rest & (step[self.lives.born[chosen]] < step[row])] = KEPT
+        found[rest & ((self.backward_use[chosen] >= row) | self.unproven(row, chosen))] = SAVED
         return found
 
-    def unproven(self, row: int) -> Flags:
+    def unproven(self, row: int, chosen: Any = slice(None)) -> Flags:
         """Return which storages are saved for backward as far as one can tell.
 
         Autograd follows them, no op uses them again and they are alive, but no backward pass came
         after them in this run: the program may hold them itself.
         """
-        same_step = self.lives.run.step[self.lives.born] == self.lives.run.step[row]
-        waits = (self.fixed == TEMPORARY) & self.is_followed & (self.last_use < row)
-        waiting: Flags = waits & self.no_backward_after & same_step
+        step = self.lives.run.step
+        same_step = step[self.lives.born[chosen]] == step[row]
+        followed = (self.fixed[chosen] == TEMPORARY) & self.is_followed[chosen]
+        waits = followed & (self.last_use[chosen] < row)
+        waiting: Flags = waits & self.no_backward_after[chosen] & same_step
         return waiting
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from clew.events.byte_text import bytes_text
+from clew.events.number_text import bytes_text
 from clew.events.tensor_text import bar_line
 from clew.plain_text import plain, plain_code
 from clew.run.event import Event
@@ -76,8 +76,8 @@ def growth_text(growth: MemoryGrowth) -> str:
     if not growth.has_graph:
         return text
     return (
-        f"{text}; autograd follows it, so the program stores a result with its graph: "
-        f"store .detach() or .item() of it (the last op of what stays is {_where(growth.event)})"
+        f"{text}; autograd follows it, so the program stores a result with its graph: store "
+        f".detach() or .item() of it (the last op of what stays is {event_place(growth.event)})"
     )
 
 
@@ -87,13 +87,14 @@ def _head(device: DeviceMemory, is_one_of_many: bool) -> list[str]:
     event = peak.event
     when = f"{event.phase}, step {event.step}"
     lines = [
-        f"peak {bytes_text(peak.bytes)}{where}: after {_where(event)} ({when})",
+        f"peak {bytes_text(peak.bytes)}{where}: after {event_place(event)} ({when})",
         f"  {bar_line(device.timeline, peak.bytes)}  from 0 to {bytes_text(peak.bytes)}",
     ]
     return lines
 
 
-def _where(event: Event) -> str:
+def event_place(event: Event) -> str:
+    """Write an event, its module and its line."""
     source = event.source
     text = event.address
     if event.module is not None and event.kind != "module":
@@ -149,7 +150,7 @@ def _wrapped(text: str, lead: str = "") -> list[str]:
 def moment_lines(moment: MemoryMoment, rows: int) -> list[str]:
     """Write what was alive at one moment."""
     event = moment.event
-    lines = [f"{bytes_text(moment.bytes)} alive after {_where(event)} (step {event.step})"]
+    lines = [f"{bytes_text(moment.bytes)} alive after {event_place(event)} (step {event.step})"]
     for name in ("kind", "line", "module"):
         lines += ["", *_table(name, moment.by(name), moment.bytes, rows)]
     return [plain(line) for line in lines]

@@ -108,7 +108,7 @@ def tree_of(folds: Folds, folds_ops: bool = True) -> Tree:
         ops=len(run.rows(OP)),
         parameters=facts.parameters.total,
         seconds=sum(node.seconds or 0.0 for node in roots),
-        wall_seconds=_wall_seconds(run),
+        wall_seconds=wall_seconds(run),
         roots=roots,
         named=named_nodes(run),
     )
@@ -165,7 +165,8 @@ def _title(run: Run) -> str:
     return str(run.environment.get("name") or ", ".join(roots) or none)
 
 
-def _wall_seconds(run: Run) -> float:
+def wall_seconds(run: Run) -> float:
+    """Return the time from the first event of a run to its end."""
     if not len(run):
         return 0.0
     last = max(int(run.columns.end.max()), int(run.start.max()))

@@ -168,9 +168,9 @@ bool Kept::keep(c10::TensorImpl* tensor, int64_t value, uint32_t writes, uint32_
     axes = std::make_unique<AxisSums>(element, dims, tensor->sizes().data());
   }
   Statistics found = is_contiguous
-                         ? measure(data, count, element, true, to, axes.get())
+                         ? measure(data, count, element, digests, to, axes.get())
                          : measure_strided(data, element, dims, tensor->sizes().data(),
-                                           tensor->strides().data(), true, to, axes.get());
+                                           tensor->strides().data(), digests, to, axes.get());
   measured = {tensor->storage_offset(), count, writes, version, static_cast<int32_t>(dtype),
               is_contiguous, found, nullptr};
   KeptRow row = row_of(value, found);

@@ -62,6 +62,7 @@ class Kept {
  public:
   Level level = Level::META;
   KeepLimits limits;
+  bool digests = true;
 
   // Keep what the level says of a new value. Return false if only Python code can read the tensor.
   // `writes` are those that events told of, `version` torch's count: either tells of a change.

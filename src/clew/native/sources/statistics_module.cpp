@@ -126,6 +126,30 @@ bool numbers_of(PyObject* sequence, std::vector<int64_t>& into) {
   return PyErr_Occurred() == nullptr;
 }
 
+// Elements that lie apart in memory, as Python names them.
+struct StridedView {
+  Element type{};
+  std::vector<int64_t> size, stride;
+  int64_t bytes = 0;
+
+  // Returns false, with an exception set, for what is no view.
+  bool read(int element, PyObject* sizes, PyObject* strides) {
+    if (!is_element(element) || !numbers_of(sizes, size) || !numbers_of(strides, stride)) {
+      return false;
+    }
+    if (size.size() != stride.size()) {
+      PyErr_Format(PyExc_ValueError, "%zu sizes and %zu strides", size.size(), stride.size());
+      return false;
+    }
+    type = static_cast<Element>(element);
+    bytes = size_of(type);
+    for (const int64_t each : size) bytes *= each;
+    return true;
+  }
+
+  int dimensions() const { return static_cast<int>(size.size()); }
+};
+
 PyObject* measure_view(PyObject*, PyObject* arguments) {
   unsigned long long address = 0, copy_to = 0;
   int element = 0, digest = 0;
@@ -134,22 +158,13 @@ PyObject* measure_view(PyObject*, PyObject* arguments) {
                         &copy_to)) {
     return nullptr;
   }
-  std::vector<int64_t> size, stride;
-  if (!is_element(element) || !numbers_of(sizes, size) || !numbers_of(strides, stride)) {
-    return nullptr;
-  }
-  if (size.size() != stride.size()) {
-    PyErr_Format(PyExc_ValueError, "%zu sizes and %zu strides", size.size(), stride.size());
-    return nullptr;
-  }
-  const auto type = static_cast<Element>(element);
-  int64_t bytes = size_of(type);
-  for (const int64_t each : size) bytes *= each;
+  StridedView view;
+  if (!view.read(element, sizes, strides)) return nullptr;
   Statistics found;
   {
-    const Unlocked unlocked(bytes);
-    found = measure_strided(reinterpret_cast<const void*>(address), type,
-                            static_cast<int>(size.size()), size.data(), stride.data(), digest != 0,
+    const Unlocked unlocked(view.bytes);
+    found = measure_strided(reinterpret_cast<const void*>(address), view.type, view.dimensions(),
+                            view.size.data(), view.stride.data(), digest != 0,
                             reinterpret_cast<void*>(copy_to));
   }
   return dict_of(found);
@@ -160,22 +175,13 @@ PyObject* fingerprint_view(PyObject*, PyObject* arguments) {
   int element = 0;
   PyObject *sizes = nullptr, *strides = nullptr;
   if (!PyArg_ParseTuple(arguments, "KiOO", &address, &element, &sizes, &strides)) return nullptr;
-  std::vector<int64_t> size, stride;
-  if (!is_element(element) || !numbers_of(sizes, size) || !numbers_of(strides, stride)) {
-    return nullptr;
-  }
-  if (size.size() != stride.size()) {
-    PyErr_Format(PyExc_ValueError, "%zu sizes and %zu strides", size.size(), stride.size());
-    return nullptr;
-  }
-  const auto type = static_cast<Element>(element);
-  int64_t bytes = size_of(type);
-  for (const int64_t each : size) bytes *= each;
+  StridedView view;
+  if (!view.read(element, sizes, strides)) return nullptr;
   std::vector<double> packed;
   {
-    const Unlocked unlocked(bytes);
-    fingerprint_strided(reinterpret_cast<const void*>(address), type, static_cast<int>(size.size()),
-                        size.data(), stride.data(), packed);
+    const Unlocked unlocked(view.bytes);
+    fingerprint_strided(reinterpret_cast<const void*>(address), view.type, view.dimensions(),
+                        view.size.data(), view.stride.data(), packed);
   }
   return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(packed.data()),
                                    static_cast<Py_ssize_t>(packed.size() * sizeof(double)));

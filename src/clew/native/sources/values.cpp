@@ -212,6 +212,7 @@ int64_t Values::used(TensorImpl* tensor, int64_t producer, int32_t odd_meta) {
       producer = known->producer;
     }
     gone.push_back(known->value);
+    ask_name(*known, tensor);
     return add(*known, tensor, producer, odd_meta);
   }
   known = &meet(*known, tensor);
@@ -228,6 +229,15 @@ int64_t Values::used(TensorImpl* tensor, int64_t producer, int32_t odd_meta) {
     }
   }
   return add(*known, tensor, producer, odd_meta);
+}
+
+void Values::ask_name(Known& known, TensorImpl* tensor) {
+  if (known.name >= 0 || !tensor->requires_grad()) return;
+  if (tensor->pyobj_slot()->load_pyobj() == nullptr) return;
+  using Shared = c10::intrusive_ptr<TensorImpl, c10::UndefinedTensorImpl>;
+  if (!at::Tensor(Shared::reclaim_copy(tensor)).is_leaf()) return;
+  known.name = first_name + static_cast<int32_t>(unnamed.size());
+  unnamed.push_back(tensor);
 }
 
 bool Values::take_same(Known& known, TensorImpl* tensor) {
@@ -292,6 +302,7 @@ int64_t Values::written(TensorImpl* tensor, int64_t event, int32_t odd_meta) {
     if (known->memory->storage != storage_of(tensor)) known->memory = memory_of(tensor, true);
     gone.push_back(known->value);
   }
+  ask_name(*known, tensor);
   known->is_unwritten = false;
   Memory& memory = *known->memory;
   memory.writes += 1;

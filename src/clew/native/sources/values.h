@@ -145,7 +145,7 @@ class Values {
   std::vector<int64_t> gone;
   int64_t first = 0;  // the number of the first of `rows`
   Interned metas;
-  // Tensors that no recorded event made, in the order of their `name`; each may be gone.
+  // Tensors that no recorded event made, and parameters, in the order of their `name`; each may be gone.
   std::vector<TensorImpl*> unnamed;
   int32_t first_name = 0;  // the number of the first of `unnamed`
 
@@ -153,6 +153,8 @@ class Values {
   Known& slot(TensorImpl* tensor);
   Known& meet(Known& known, TensorImpl* tensor);
   Memory* memory_of(TensorImpl* tensor, bool is_own);
+  // List a tensor as `unnamed` if it is a parameter that the program has made while it was recorded.
+  void ask_name(Known& known, TensorImpl* tensor);
   // Give a tensor that was not met before a value that shows the same elements, if there is one.
   bool take_same(Known& known, TensorImpl* tensor);
   // The number of memory that the next value is the first on.

@@ -21,8 +21,9 @@ from clew.analysis.graph.graph_model import (
     Node,
 )
 from clew.plain_text import plain, plain_lines
+from clew.spec import SCALE
 from clew.views.graph import words
-from clew.views.graph.colors import FAMILIES, SCALE, Painter
+from clew.views.graph.colors import FAMILIES, Painter
 
 _STYLES = {
     BACKWARD: 'style=dashed color="#ca8a04" constraint=false',

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from clew.analysis.graph.graph_model import BACKWARD, CALL, NEXT, OP, ORDER, WRITE, Graph, Node
 from clew.plain_text import plain
+from clew.spec import SCALE
 from clew.views.graph import words
-from clew.views.graph.colors import FAMILIES, SCALE, Painter
+from clew.views.graph.colors import FAMILIES, Painter
 
 # Characters with a meaning in a label: entities, the end of the label, tags, Markdown, formulas,
 # line breaks; and what begins a setting or comment, anywhere in the text.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clew.errors import ClewError
-from clew.views.graph.colors import FAMILIES, SCALE, Paint
+from clew.spec import CLASS_PAINTS, SCALE, Paint
 from clew.views.graph.options import THEMES
 
 FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif"
@@ -63,7 +63,7 @@ def style_sheet(theme: str) -> str:
 
 def _rules(dark: bool) -> str:
     rules = [f"{_scoped(s)}{{{what}:{d if dark else w}}}" for s, what, w, d in _COLORS[:-1]]
-    paints = FAMILIES | {f"q{number}": paint for number, paint in enumerate(SCALE)}
+    paints = CLASS_PAINTS | {f"q{number}": paint for number, paint in enumerate(SCALE)}
     rules += [_paint(name, paint, dark) for name, paint in paints.items()]
     selector, what, light, night = _COLORS[-1]
     rules.append(f"{_scoped(selector)}{{{what}:{night if dark else light}}}")

@@ -24,19 +24,25 @@ from clew.analysis.graph.graph_model import (
 )
 from clew.plain_text import plain_lines
 from clew.views.graph import words
+from clew.views.graph.box_size import (
+    LINE_HEIGHT,
+    SMALL,
+    STACK,
+    box_size,
+    in_two_lines,
+    label_size,
+    stub_size,
+    title_size,
+)
 from clew.views.graph.colors import STEPS, Painter
 from clew.views.graph.layout.nested import lay_out
 from clew.views.graph.layout.shapes import Box, Link, Picture, Point, Rect, Route, Size
 from clew.views.graph.stylesheet import FONT, style_sheet
 from clew.views.graph.text_size import text_width
 
-NAME, SMALL, LABEL = 12.5, 10.5, 10.0
 _MARGIN = 12.0
-_LINE = 14.0
-_STACK = 3.0
 _ARROW = 6.0
 _LEGEND, _LEGEND_WIDTH = 34.0, 270.0
-_LONG_TITLE = 110.0
 # Room below the picture for the text that says which part of the run it shows.
 _PART = 20.0
 
@@ -93,7 +99,7 @@ class Drawing:
             Link(
                 edge.source,
                 edge.target,
-                (text_width(text, LABEL) + 10, 14.0 if self._right else 12.0) if text else None,
+                label_size(text, self._right) if text else None,
                 _lane(edge),
                 minor=edge.kind == BACKWARD,
             )
@@ -109,48 +115,20 @@ class Drawing:
     def _box(self, node: Node) -> Box:
         if node.children:
             inside = tuple(self._box(self._nodes[child]) for child in node.children)
-            return Box(node.id, *self._title_size(node), inside)
-        return Box(node.id, *self._box_size(node))
-
-    def _title_size(self, node: Node) -> Size:
-        first, second = self._title_widths(node)
-        if self._in_two_lines(node):
-            return max(first, second), 33.0
-        return first + (second + 6 if second else 0.0), 20.0
-
-    def _title_widths(self, node: Node) -> Size:
-        first = text_width(words.title(node), NAME, bold=True)
-        if node.count > 1:
-            first += text_width(words.times(node), NAME, bold=True) + 6
-        return first, text_width(words.subtitle(node), SMALL)
-
-    def _in_two_lines(self, node: Node) -> bool:
-        """Return whether the class goes below the name, which leaves more room for lines."""
-        first, second = self._title_widths(node)
-        return bool(second) and not self._right and first + second > _LONG_TITLE
-
-    def _box_size(self, node: Node) -> Size:
-        if node.kind != CALL:
-            return text_width(words.title(node) + words.times(node), SMALL) + 22, 20.0
-        name = text_width(words.title(node), NAME, bold=True)
-        if node.count > 1:
-            name += text_width(words.times(node), NAME, bold=True) + 6
-        others = [t for t in (words.subtitle(node), words.facts(node, self._show)) if t]
-        width = max([name, *(text_width(t, SMALL) for t in others)]) + 22
-        stack = 2 * _STACK if node.count > 1 else 0.0
-        return max(width, 64.0) + stack, 12 + _LINE * (1 + len(others)) + stack
+            return Box(node.id, *title_size(node, self._right), inside)
+        return Box(node.id, *box_size(node, self._show))
 
     def _stub_size(self, name: str) -> Size:
-        return text_width(words.title(self._nodes[name]), LABEL) + 16, 16.0
+        return stub_size(self._nodes[name])
 
     @property
     def size(self) -> Size:
         """Width and height in pixels."""
         legend = self._painter.legend() is not None
         part = text_width(words.part(self._graph), SMALL)
-        width = max(self.picture.width + _STACK, _LEGEND_WIDTH if legend else 0.0, part)
+        width = max(self.picture.width + STACK, _LEGEND_WIDTH if legend else 0.0, part)
         below = (_LEGEND if legend else 0.0) + (_PART if part else 0.0)
-        return width + 2 * _MARGIN, self.picture.height + _STACK + 2 * _MARGIN + below
+        return width + 2 * _MARGIN, self.picture.height + STACK + 2 * _MARGIN + below
 
     def text(self) -> str:
         """Return the whole SVG file."""
@@ -190,7 +168,7 @@ class Drawing:
         if node.count > 1:
             spans.append(f'<tspan class="times" dx="6">{words.times(node)}</tspan>')
         if words.subtitle(node):
-            at = f'x="{_n(x)}" dy="13"' if self._in_two_lines(node) else 'dx="6"'
+            at = f'x="{_n(x)}" dy="13"' if in_two_lines(node, self._right) else 'dx="6"'
             spans.append(f'<tspan class="small" {at}>{escape(words.subtitle(node))}</tspan>')
         return (
             f'<g data-node="{node.id}">{_tip(node)}{behind}{_rect(rect, css, 9)}'
@@ -211,9 +189,9 @@ class Drawing:
             )
         behind = ""
         if node.count > 1:
-            rect = Rect(rect.x, rect.y, rect.width - 2 * _STACK, rect.height - 2 * _STACK)
+            rect = Rect(rect.x, rect.y, rect.width - 2 * STACK, rect.height - 2 * STACK)
             middle = rect.x + rect.width / 2
-            for off in (2 * _STACK, _STACK):
+            for off in (2 * STACK, STACK):
                 moved = Rect(rect.x + off, rect.y + off, rect.width, rect.height)
                 behind += _rect(moved, f"call {css}", 6)
         lines = [f'<tspan class="name">{escape(words.title(node))}</tspan>']
@@ -223,7 +201,7 @@ class Drawing:
         lines += [f'<tspan class="small">{escape(text)}</tspan>' for text in others if text]
         texts = (
             f'<text text-anchor="middle" x="{_n(middle)}" '
-            f'y="{_n(rect.y + 17 + number * _LINE)}">{line}</text>'
+            f'y="{_n(rect.y + 17 + number * LINE_HEIGHT)}">{line}</text>'
             for number, line in enumerate(lines)
         )
         return (

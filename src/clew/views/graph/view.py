@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -213,19 +214,35 @@ def graph_view(
     pruned = prune if isinstance(prune, bool) else (prune,) if isinstance(prune, str) else (*prune,)
 
     folded = {sizes: Folds(run, fold, sizes) for sizes in (True, False)}
+    options = Options(depth, fold, ops, pruned, squash, edges, backward, True, step)
+    if depth is not None:
+        return GraphView(build(run, options, roots, folded[True], said), **looks)
+    graph, _ = readable(options, roots, folded, said)
+    return GraphView(graph, **looks)
 
-    def options(depth: int, sizes: bool = True) -> Options:
-        return Options(depth, fold, ops, pruned, squash, edges, backward, sizes, step)
 
-    def at(depth: int, sizes: bool = True) -> Graph:
-        return build(run, options(depth, sizes), roots, folded[sizes], said)
+def readable(
+    options: Options, roots: list[int] | None, folded: dict[bool, Folds], said: str = ""
+) -> tuple[Graph, Options]:
+    """Return the deepest graph that is still readable, and the options that give it.
+
+    `folded` has folds of the run that tell sizes apart, and folds that do not.
+    """
+
+    def at(depth: int, sizes: bool = True) -> tuple[Graph, Options]:
+        chosen, folds = replace(options, depth=depth, sizes=sizes), folded[sizes]
+        return build(folds.structure.run, chosen, roots, folds, said), chosen
+
+    return _readable(at, readable_depth(options, roots, folded[True]), options.fold)
+
+
+def readable_depth(options: Options, roots: list[int] | None, folds: Folds) -> int:
+    """Return the last depth that shows more than the one before, and not too many boxes."""
 
     def count(depth: int) -> tuple[int, int]:
-        return count_boxes(folded[True], options(depth), roots)
+        return count_boxes(folds, replace(options, depth=depth), roots)
 
-    if depth is not None:
-        return GraphView(at(depth), **looks)
-    return GraphView(_readable(at, _deepest(count), fold), **looks)
+    return _deepest(count)
 
 
 def _outermost(run: Run, rows: list[int]) -> list[int]:
@@ -257,17 +274,19 @@ def _deepest(count: Callable[[int], tuple[int, int]]) -> int:
     return _DEEPEST
 
 
-def _readable(at: Callable[..., Graph], deepest: int, fold: bool) -> Graph:
+def _readable(
+    at: Callable[..., tuple[Graph, Options]], deepest: int, fold: bool
+) -> tuple[Graph, Options]:
     """Return the deepest graph that is still readable, inputs and outputs included."""
     depth = deepest
     best = at(depth)
-    while depth > 1 and len(best.boxes) > READABLE:
+    while depth > 1 and len(best[0].boxes) > READABLE:
         depth -= 1
         best = at(depth)
-    if fold and len(best.boxes) > READABLE:
+    if fold and len(best[0].boxes) > READABLE:
         # A loop whose tensors grow is folded only if showing each turn would be too much.
         shorter = at(1, False)
-        return shorter if len(shorter.boxes) < len(best.boxes) else best
+        return shorter if len(shorter[0].boxes) < len(best[0].boxes) else best
     return best
 
 

@@ -15,7 +15,7 @@ from clew.analysis.graph.graph_model import (
     Graph,
     Node,
 )
-from clew.events.byte_text import bytes_text
+from clew.events.number_text import bytes_text
 from clew.plain_text import plain, plain_lines
 from clew.views.text.style import clipped, counted, short_number, time_text
 
@@ -63,12 +63,17 @@ def edge_label(edge: Edge) -> str:
     """Return dtype and shape of the tensors an edge carries, shortened."""
     if edge.kind == NEXT:
         return ""
-    shown = [clipped(plain(label), _LONGEST_LABEL) for label in edge.labels[:_MOST_LABELS]]
+    shown = [clipped_label(label) for label in edge.labels[:_MOST_LABELS]]
     more = len(edge.labels) - len(shown)
     text = ", ".join(shown) + (f", +{more}" if more else "")
     if text and edge.count > len(edge.labels) and len(edge.labels) == 1:
         text += f" ×{edge.count}"
     return f"{text} in place".strip() if edge.kind == WRITE else text
+
+
+def clipped_label(label: str) -> str:
+    """Return dtype and shape of one tensor, shortened."""
+    return clipped(plain(label), _LONGEST_LABEL)
 
 
 def joined(edges: list[Edge]) -> Edge:

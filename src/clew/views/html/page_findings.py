@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from clew.analysis.findings import Finding
+from clew.analysis.findings import INFO, Finding
 from clew.analysis.nonfinite import NonFinite
+from clew.analysis.tree.levels import top_rows
 from clew.events.columns import Ints
 from clew.events.model import Gap
-from clew.events.vocabulary import COMPOSITE
+from clew.events.vocabulary import COMPOSITE, FORWARD, MODULE
 from clew.run.run import Run
 
 _MOST_ORIGINS = 50
@@ -37,6 +38,31 @@ def finding_list(found: Iterable[Finding], row_of: RowOf) -> list[dict[str, Any]
         }
         for finding in found
     ]
+
+
+def start_row(run: Run, found: Iterable[Finding], row_of: RowOf) -> int:
+    """Return the row that the page opens at: the worst finding's, else the model's forward pass.
+
+    What is only for information is no place to open at. The model is the one that was given to
+    the trace; failing that, the outermost call with most events in it. -1 stands for an empty page.
+    """
+    for finding in found:
+        if finding.event is not None and finding.severity != INFO:
+            row = row_of(finding.event.row)
+            if row >= 0:
+                return row
+    c = run.columns
+    outermost = (c.kind == MODULE) & (run.parent_row < 0)
+    forward = outermost & (run.phase == FORWARD)
+    rows: list[int] = np.flatnonzero(forward if forward.any() else outermost).tolist()
+    calls = [row for row in rows if row_of(row) >= 0]
+    model = next((row for row in calls if c.modules[int(c.subject[row])].path == ""), None)
+    if model is not None:
+        return row_of(model)
+    if calls:
+        sizes = np.bincount(top_rows(run), minlength=len(run))[calls]
+        return row_of(calls[int(np.argmax(sizes))])
+    return next((row_of(row) for row in range(len(run)) if row_of(row) >= 0), -1)
 
 
 def origin_list(origins: Sequence[NonFinite], row_of: RowOf) -> list[dict[str, Any]]:

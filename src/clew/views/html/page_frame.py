@@ -32,8 +32,11 @@ def _assets(viewer: str) -> tuple[str, str]:
     return found[0], found[1]
 
 
-def page_text(title: str, data: str, values: str, viewer: str = "viewer") -> str:
-    """Return a page with packed data and one of the built viewers."""
+def page_text(title: str, data: str, values: str, viewer: str = "viewer", later: str = "") -> str:
+    """Return a page with packed data and one of the built viewers.
+
+    `data` is unpacked before the page is shown, `later` right after, `values` when asked for.
+    """
     script, style = _assets(viewer)
     policy = (
         "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
@@ -52,6 +55,7 @@ def page_text(title: str, data: str, values: str, viewer: str = "viewer") -> str
         "from anywhere.</noscript></div>\n"
         f'<script type="text/plain" id="clew-values">{values}</script>\n'
         f'<script type="text/plain" id="clew-data">{data}</script>\n'
+        f"{_late(later)}"
         f"<script>{script}</script>\n"
         "</body></html>\n"
     )
@@ -60,3 +64,7 @@ def page_text(title: str, data: str, values: str, viewer: str = "viewer") -> str
 def _hash(text: str) -> str:
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return "sha256-" + base64.b64encode(digest).decode("ascii")
+
+
+def _late(data: str) -> str:
+    return f'<script type="text/plain" id="clew-later">{data}</script>\n' if data else ""

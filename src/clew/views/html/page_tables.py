@@ -16,17 +16,23 @@ from numpy.typing import NDArray
 
 from clew.analysis.file_names import short_names
 from clew.analysis.parameters import Parameters
-from clew.events.columns import IN, Ints, Leaf, Tensor
+from clew.events.columns import IN, Columns, Ints, Leaf, Tensor
 from clew.events.tensor_text import short_dtype
-from clew.events.vocabulary import KINDS, PHASES, Unseen
+from clew.events.vocabulary import KINDS, OF_OPS, PHASES, Unseen
 from clew.run.event_table import thread_names
 from clew.run.lookup import find, used_rows
 from clew.run.run import Run
 from clew.run.value_stats import COUNTS, NUMBERS, StatColumns, numbers_with_data
+from clew.spec import CLASS_FAMILIES
+from clew.views.families import class_family, op_family
+from clew.views.html.page_outline import PageOutline
+from clew.views.html.page_texts import event_labels, result_texts, written_ops
 from clew.views.html.previews import Previews
 from clew.views.text.call_texts import constant_text
-from clew.views.text.style import meta_text
+from clew.views.text.style import meta_text, short_op
 
+# Numbers of the families of classes, in the order of the spec.
+_FAMILY = {name: number for number, (name, _) in enumerate(CLASS_FAMILIES)}
 _LONGEST_CONSTANT = 200
 
 
@@ -67,8 +73,10 @@ class PageTables:
         previews: Previews,
         redact: bool,
         pictured_first: Sequence[int] = (),
+        outline: PageOutline | None = None,
     ) -> None:
-        """Take the rows to keep, and the values that get a picture before all others."""
+        """Take the rows to keep, the values that get a picture first, and the groups of rows."""
+        self._outline = outline
         self._run = run
         self._picture_order = {number: at for at, number in enumerate(pictured_first)}
         self._rows = rows
@@ -90,20 +98,40 @@ class PageTables:
         """Return the numbers, in the run, of the values in the report."""
         return self._numbers
 
+    @property
+    def new_row(self) -> Ints:
+        """Return the row in the report of each event, -1 for those left out, and -1 at the end."""
+        return self._new_row
+
     def row_of(self, row: int) -> int:
         """Return the row of an event in the report, -1 if it was left out."""
         return int(self._new_row[row])
 
-    def pack(self, packer: Any, prefix: str) -> dict[str, Any]:
-        """Put the columns into a packer; return the head."""
+    @property
+    def described(self) -> int:
+        """Return how many values have statistics."""
+        return len(self._stats["count"])
+
+    def pack(self, packer: Any, prefix: str, statistics: Any = None) -> dict[str, Any]:
+        """Put the columns into a packer, statistics into one of their own if given; return the
+        head.
+        """
+        statistics = packer if statistics is None else statistics
         for group in (self._events, self._values):
             for name, column in group.items():
                 packer.add(prefix + name, column, differences=name in ("start", "first_ref"))
         packer.add(prefix + "refs", self._refs)
+        written = written_ops(self._run, self._rows)
+        packer.add(prefix + "written", written.of)
+        packer.add(prefix + "written.name", [self.lists.strings(name) for name in written.names])
+        if self._outline is not None:
+            packer.add(prefix + "group", self._outline.group[self._rows])
+            for name, column in self._outline.columns(self.lists.strings).items():
+                packer.add(f"{prefix}group.{name}", column)
         for name in NUMBERS:
-            packer.add(f"{prefix}stat.{name}", _floats(self._stats[name]))
+            statistics.add(f"{prefix}stat.{name}", _floats(self._stats[name]))
         for name in COUNTS:
-            packer.add(f"{prefix}stat.{name}", self._stats[name])
+            statistics.add(f"{prefix}stat.{name}", self._stats[name])
         return {**self._head(packer, prefix), "kinds": KINDS, "phases": PHASES}
 
     def _head(self, packer: Any, prefix: str) -> dict[str, Any]:
@@ -130,8 +158,17 @@ class PageTables:
             "metas": self.lists.metas.all,
             "threads": self.lists.threads.all,
             "modules": [[path, cls, parameters.inside(path)] for path, cls in modules.items()],
+            "classes": {cls: _FAMILY[class_family(cls)] for cls in dict.fromkeys(modules.values())},
+            "tied": _tied(c),
+            "ops": {name: [short_op(name), op_family(name)] for name in self._ops()},
             "extra": self._inferred(),
         }
+
+    def _ops(self) -> list[str]:
+        """Return the names of the ops in the report."""
+        c = self._run.columns
+        of_ops = self._rows[np.isin(c.kind[self._rows], OF_OPS)]
+        return [c.ops[number] for number in np.unique(c.subject[of_ops]).tolist()]
 
     def _event_columns(self) -> dict[str, object]:
         run, rows = self._run, self._rows
@@ -144,6 +181,8 @@ class PageTables:
         return {
             "kind": c.kind[rows],
             "name": self._coded(names.names.texts, names.names.codes[rows]) - 1,
+            "label": self._coded(*event_labels(run, rows)) - 1,
+            "result": self._coded(*result_texts(run, rows)) - 1,
             "stem": self._coded(names.stems, names.stem[rows]) - 1,
             "role": self._coded(names.roles, names.stem[rows]) - 1,
             "module": self._coded(run.derived.paths, run.derived.module[rows]),
@@ -279,6 +318,14 @@ def _refs(run: Run, rows: Ints) -> tuple[Ints, Ints]:
     mine = np.zeros(len(run), dtype=bool)
     mine[rows] = True
     return tensors.value[mine[tensors.event]], tensors.counts[rows]
+
+
+def _tied(c: Columns) -> list[list[str]]:
+    """Return the names of each module that has several."""
+    names: dict[int, dict[str, None]] = {}
+    for module in c.modules:
+        names.setdefault(module.number, {})[module.path] = None
+    return [list(paths) for paths in names.values() if len(paths) > 1]
 
 
 def _floats(numbers: NDArray[Any]) -> NDArray[Any]:

@@ -31,6 +31,9 @@ class Packer:
         self._pieces: list[bytes] = []
         self._size = 0
 
+    def __len__(self) -> int:
+        return len(self._places)
+
     def add(self, name: str, column: Any, differences: bool = False) -> None:
         """Add numbers; with `differences`, each but the first as the difference from the one
         before.

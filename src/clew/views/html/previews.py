@@ -20,7 +20,8 @@ from clew.store.format.payload_numpy import decode, described_array
 
 BINS = 40
 _ROWS, _COLUMNS, _LINE = 64, 64, 256
-_TILES = 6
+# Slices of one value: some always, more as long as they are small.
+_TILES, _MOST_TILES, _MOST_CELLS = 6, 48, 32 << 10
 _EXACT = 64
 _BASE, _STEPS = 3, 252
 # Bytes of data that are read, and bytes of pictures that are kept.
@@ -115,7 +116,10 @@ def _tiles(array: NDArray[Any]) -> tuple[NDArray[Any], tuple[int, int]]:
     if array.ndim < 2 or array.shape[-2] == 1:
         line = array.reshape(-1, 1, array.shape[-1] if array.ndim else 1)[:1]
         return _pooled(line, 1, _LINE)
-    return _pooled(array.reshape(-1, *array.shape[-2:])[:_TILES], _ROWS, _COLUMNS)
+    rows, columns = array.shape[-2:]
+    cells = min(rows, _ROWS) * min(columns, _COLUMNS)
+    tiles = min(max(_TILES, _MOST_CELLS // max(cells, 1)), _MOST_TILES)
+    return _pooled(array.reshape(-1, rows, columns)[:tiles], _ROWS, _COLUMNS)
 
 
 def _pooled(tiles: NDArray[Any], rows: int, columns: int) -> tuple[NDArray[Any], tuple[int, int]]:

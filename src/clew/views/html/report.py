@@ -17,6 +17,8 @@ import numpy as np
 
 from clew.analysis.findings import all_clear, list_findings
 from clew.analysis.nonfinite import NonFiniteSearch
+from clew.analysis.parameters import Parameters
+from clew.analysis.tree.tree_build import wall_seconds
 from clew.errors import ClewError
 from clew.events.columns import Ints
 from clew.events.vocabulary import COMPOSITE
@@ -26,9 +28,19 @@ from clew.store.write.place import place_file
 from clew.views.file_kinds import KINDS
 from clew.views.html import EVENTS, page_findings
 from clew.views.html.page_frame import page_text
+from clew.views.html.page_gradients import pack_gradients
+from clew.views.html.page_graph import PageGraph
+from clew.views.html.page_layers import pack_layers
+from clew.views.html.page_memory import pack_memory
+from clew.views.html.page_outline import page_outline
 from clew.views.html.page_tables import PageTables
 from clew.views.html.payload import Packer
 from clew.views.html.previews import Previews
+from clew.views.text.style import time_text
+from clew.views.text.tree import run_facts
+
+# Statistics of more values than this are unpacked after the page has opened.
+_MOST_AT_ONCE = 100_000
 
 _PRIVATE = ("name", "argv", "cwd", "host", "user", "platform")
 
@@ -88,40 +100,56 @@ def report_page(
     """Return a page of one or more traces as text, its number of events, and what was left out."""
     if events < 1:
         raise ClewError(f"events={events}: a report holds at least one event")
-    main, values = Packer(), Packer()
+    main, later, values = Packer(), Packer(), Packer()
     heads, count, left_out = [], 0, []
     for number, side in enumerate(sides):
-        head, kept, lost = _trace(side, main, values, f"{number}.", events, redact)
+        head, kept, lost = _trace(side, (main, later, values), f"{number}.", events, redact)
         heads.append(head)
         count += kept
         left_out += lost
-    page = page_text(sides[0].name, main.text({"format": 1, "traces": heads}), values.text({}))
+    data = main.text({"format": 1, "traces": heads})
+    page = page_text(sides[0].name, data, values.text({}), later=later.text({}) if later else "")
     return page, count, left_out
 
 
 def _trace(
-    side: Side, main: Packer, values: Packer, prefix: str, events: int, redact: bool
+    side: Side,
+    packers: tuple[Packer, Packer, Packer],
+    prefix: str,
+    events: int,
+    redact: bool,
 ) -> tuple[dict[str, object], int, list[str]]:
-    """Pack the columns of one trace; return its head, its number of events, what was left out."""
-    run = side.run
+    """Pack the columns of one trace; return its head, its number of events, what was left out.
+
+    The packers are for what is shown first, for statistics of many values, and for pictures.
+    """
+    run, (main, later, values) = side.run, packers
     if not len(run):
         raise ClewError("nothing was recorded, so there is nothing to look at; see t.coverage")
     search = NonFiniteSearch(run)
     found = list_findings(search)
     rows = page_findings.kept_rows(run, events, found)
     previews = Previews()
-    tables = PageTables(run, rows, search.marks(), previews, redact)
+    outline = page_outline(run)
+    tables = PageTables(run, rows, search.marks(), previews, redact, outline=outline)
     left_out = _left_out(run, rows, previews, events)
+    parameters = Parameters(run.columns.modules, run.columns.parameters)
     head = {
-        **tables.pack(main, prefix),
+        **tables.pack(main, prefix, later if tables.described > _MOST_AT_ONCE else main),
         "name": side.name,
+        "summary": [*run_facts(run, parameters.total), f"{time_text(wall_seconds(run))} wall"],
         "environment": environment_facts(run, redact),
         "redacted": redact,
         "findings": page_findings.finding_list(found, tables.row_of),
+        "start": page_findings.start_row(run, found, tables.row_of),
         "all_clear": all_clear(run, found),
         "origins": page_findings.origin_list(search.found, tables.row_of),
         "gaps": page_findings.gaps(run.coverage),
         "left_out": left_out,
+        "graph": PageGraph(run, tables.new_row).pack(main, prefix),
+        "layers": pack_layers(run, tables.new_row, main, prefix),
+        "memory": pack_memory(run, tables.new_row, main, prefix),
+        "gradients": pack_gradients(run, tables.new_row, main, prefix),
     }
     previews.pack(values, prefix)
     return head, len(rows), left_out

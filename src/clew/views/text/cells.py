@@ -26,26 +26,17 @@ from clew.analysis.tree.tree_model import (
     TreeNode,
 )
 from clew.events.model import Source
+from clew.events.number_text import measured
 from clew.events.vocabulary import FORWARD, PHASES, RECOMPUTE
 from clew.plain_text import plain, plain_code
+from clew.spec import TELLING_OPS, VIEW_OPS
 from clew.views.text.code_places import short_place_of
 from clew.views.text.style import base_op, merged, number_text, short_number, time_text
 
 _MOST_NAMES = 6
 _MOST_TENSORS = 3
-# The ops that people search for are the last to be left out of a list,
-_HEAVY = re.compile(
-    r"mm$|mm_|mv$|matmul|linear|conv|attention|softmax|norm|embedding|loss|lstm|gru|rnn|pool|fft"
-    r"|compiled|sort|topk|einsum"
-)
-# and views and ops that only allocate memory the first.
-_VIEWS = frozenset(
-    {
-        "view", "reshape", "_reshape_alias", "_unsafe_view", "t", "transpose", "permute", "expand",
-        "unsqueeze", "squeeze", "slice", "select", "split", "split_with_sizes", "unbind", "narrow",
-        "detach", "alias", "as_strided", "clone", "lift_fresh", "_to_copy", "empty", "empty_like",
-    }
-)  # fmt: skip
+# The ops that people search for are the last to be left out of a list, views the first.
+_TELLING = re.compile(TELLING_OPS)
 
 
 @dataclass(slots=True)
@@ -91,12 +82,13 @@ def cells_of(node: TreeNode, times: int = 1, above: Source | None = None) -> Cel
         # A root is named after its class.
         cells.cls = node.cls if node.name != node.cls else ""
         cells.params = _parameters(node)
-        cells.flow = _flow(_named(node.inputs), _named(node.outputs))
+        cells.flow = _flow(_named(node.inputs), _named(node.outputs), _main(node.outputs))
     elif node.kind in (OPS, FAILURE):
         names = op_names(node.folded_counts, each)
         cells.name, cells.bullet, cells.elastic = "", "· " if node.kind == OPS else "", True
         cells.cls, cells.shorter = names[0], names[1:]
-        cells.flow = _flow([text for _, text in node.inputs], [text for _, text in node.outputs])
+        taken, given = [text for _, text in node.inputs], [text for _, text in node.outputs]
+        cells.flow = _flow(taken, given, _main(node.outputs))
     elif node.kind in (GROUP, LINE, OPTIMIZER):
         cells.flow = op_names(node.folded_counts, each) if node.folded_counts else [""]
     elif node.kind == NAMED:
@@ -170,7 +162,7 @@ def _value(stats: ResultStats | None) -> tuple[str, str]:
         return "", ""
     value = ""
     if stats.mean is not None and stats.std is not None:
-        value = f"{stats.mean:.3g}" + (f" ± {stats.std:.3g}" if stats.count > 1 else "")
+        value = measured(stats.mean) + (f" ± {measured(stats.std)}" if stats.count > 1 else "")
     odd = (("NaN", stats.nan), ("Inf", stats.inf))
     return value, " ".join(f"{name} ×{number_text(n)}" for name, n in odd if n)
 
@@ -213,9 +205,9 @@ def _arguments(node: TreeNode) -> str:
 
 
 def _rank(op: str) -> int:
-    if op in _VIEWS:
+    if op in VIEW_OPS:
         return 2
-    return 0 if _HEAVY.search(op) else 1
+    return 0 if _TELLING.search(op) else 1
 
 
 def _named(pairs: Sequence[tuple[str, str]]) -> list[str]:
@@ -223,27 +215,45 @@ def _named(pairs: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{path} {text}" if path and not path[0].isdigit() else text for path, text in pairs]
 
 
-def _flow(taken: list[str], given: list[str]) -> list[str]:
-    """Write inputs and outputs, from the longest form to the shortest.
+def _flow(taken: list[str], given: list[str], main: int) -> list[str]:
+    """Write inputs and outputs, from the longest form to the shortest; `main` is the chief output.
 
     Tensors that a shorter form leaves out are counted, or marked.
     """
-    inputs = _forms(taken, taken[:1])
-    # Of several results show the widest tensor: logits rather than a loss or a cache.
-    outputs = _forms(given, sorted(given, key=lambda text: ("[" not in text, -len(text)))[:1])
+    inputs = _forms(taken, 0)
+    outputs = _forms(given, main)
     forms = [_arrow(text, outputs[0]) for text in inputs]
     forms += [_arrow(inputs[-1], text) for text in outputs[1:]]
     return [*forms, _arrow("…", outputs[-1])] if taken and given else forms
 
 
-def _forms(texts: list[str], one: list[str]) -> list[str]:
+def _forms(texts: list[str], one: int) -> list[str]:
     """Write tensors: all of them or the first few, then one of them."""
     if len(texts) < 2:
         return texts or [""]
     runs = [len(list(run)) for _, run in groupby(texts)]
     rest = sum(runs[_MOST_TENSORS:])
     shown = merged(texts)[:_MOST_TENSORS] + ([f"+{rest}"] if rest else [])
-    return [", ".join(shown), f"{one[0]}, +{len(texts) - 1}"]
+    return [", ".join(shown), f"{texts[one]}, +{len(texts) - 1}"]
+
+
+def result_text(given: Sequence[tuple[str, str]]) -> str:
+    """Write the results of an event, by path, in their shortest form.
+
+    >>> result_text([("loss", "f32[]"), ("logits", "f32[2,9]"), ("cache.0.keys", "f32[2,4,6,8]")])
+    'f32[2,9], +2'
+    """
+    return _forms([text for _, text in given], _main(given))[-1]
+
+
+def _main(given: Sequence[tuple[str, str]]) -> int:
+    """Choose the chief of several results, the widest of the least deep: logits, not a cache."""
+
+    def rank(at: int) -> tuple[bool, int, int]:
+        path, text = given[at]
+        return "[" not in text, path.count("."), -len(text)
+
+    return min(range(len(given)), key=rank, default=0)
 
 
 def _looks(looks: list[str]) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from math import isnan
 
 from clew.events.columns import OUT
+from clew.events.number_text import measured
 from clew.events.op_names import UNINITIALISED, bare_op
 from clew.run.run import Run
 from clew.views.text.call_texts import CallTexts
@@ -70,4 +71,4 @@ class EventTexts(CallTexts):
         count, mean, std = self._count[value], self._mean[value], self._std[value]
         if count <= 0 or isnan(mean):
             return ""
-        return f"{mean:.3g}" if count == 1 else f"{mean:.3g} ± {std:.3g}"
+        return measured(mean) if count == 1 else f"{measured(mean)} ± {measured(std)}"

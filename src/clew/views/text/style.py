@@ -15,8 +15,11 @@ from functools import lru_cache
 from itertools import groupby
 from typing import TextIO
 
-from clew.events.byte_text import scaled
 from clew.events.columns import Meta
+from clew.events.number_text import counted as counted
+from clew.events.number_text import number_text as number_text
+from clew.events.number_text import short_number as short_number
+from clew.events.number_text import time_text as time_text
 from clew.events.tensor_text import takes, tensor_text
 from clew.plain_text import plain_lines
 
@@ -209,44 +212,6 @@ def merged(texts: list[str], gap: str = " ") -> list[str]:
     """
     runs = [(text, len(list(run))) for text, run in groupby(texts)]
     return [text if count == 1 else f"{text}{gap}×{count}" for text, count in runs]
-
-
-def number_text(number: int) -> str:
-    """Write a count, exact and readable.
-
-    >>> number_text(1234567)
-    '1,234,567'
-    """
-    return f"{number:,}"
-
-
-def counted(number: int, noun: str) -> str:
-    """Write a count of things.
-
-    >>> counted(1, "op"), counted(1200, "op")
-    ('1 op', '1,200 ops')
-    """
-    return f"{number_text(number)} {noun}{'' if number == 1 else 's'}"
-
-
-def short_number(number: float) -> str:
-    """Write a number in at most five characters.
-
-    >>> [short_number(n) for n in (0, 999, 1234, 45_678, 124_439_808, 7e9)]
-    ['0', '999', '1.23k', '45.7k', '124M', '7.00B']
-    """
-    return scaled(number, ("", "k", "M", "B", "T"), 1000)
-
-
-def time_text(seconds: float) -> str:
-    """Write a duration in at most seven characters.
-
-    >>> time_text(0.0000123), time_text(0.0034), time_text(1.5), time_text(5400)
-    ('12.3 µs', '3.40 ms', '1.50 s', '90 min')
-    """
-    if seconds >= 1000:
-        return f"{seconds / 60:.0f} min"
-    return scaled(seconds * 1e9, (" ns", " µs", " ms", " s"), 1000)
 
 
 @lru_cache(maxsize=4096)

@@ -25,7 +25,7 @@ _GAP = "  "
 # Columns of the text with the most room each may take; the last takes the rest.
 _WIDTHS = {
     "rank": 5, "id": 8, "step": 5, "phase": 9, "kind": 8, "name": 30, "module": 34, "source": 30,
-    "time": 8, "call": 1000,
+    "time": 10, "call": 1000,
 }  # fmt: skip
 
 

@@ -31,7 +31,7 @@ from clew.analysis.tree.tree_model import (
 )
 from clew.events.model import Source
 from clew.events.notebook_port import Shown
-from clew.events.vocabulary import MODULE
+from clew.events.vocabulary import MODULE, OP
 from clew.plain_text import first_line, plain
 from clew.run.run import Run
 from clew.views.text.cells import Cells, cells_of, failure_text
@@ -134,17 +134,23 @@ class TreeView(Shown):
     def _header(self, style: Style) -> str:
         """Write the name of the trace and its totals, which are the sums of the lines below."""
         tree = self._tree
-        facts = [counted(len(tree.ranks), "rank")] if len(tree.ranks) > 1 else []
-        facts += [f"rank {tree.ranks[0]}"] if len(tree.ranks) == 1 and tree.ranks[0] > 0 else []
-        facts += [counted(len(tree.steps), "step")] if len(tree.steps) > 1 else []
-        facts += [counted(tree.calls, "module call")] if tree.calls else []
-        facts += [counted(tree.ops, "op")] if tree.level == "ops" else []
-        facts += [f"{short_number(tree.parameters)} parameters"] if tree.parameters else []
+        facts = run_facts(self._run, tree.parameters)
         spent, wall = time_text(tree.seconds), time_text(tree.wall_seconds)
         facts.append(f"{spent} ({wall} wall)" if tree.roots else wall)
         name = plain(tree.name)
         text = _clipped(f"{name}: {', '.join(facts)}", style)
         return style.paint(text[: len(name)], "bold") + text[len(name) :]
+
+
+def run_facts(run: Run, parameters: int) -> list[str]:
+    """Write how much a run has of everything: ranks, steps, calls, ops, parameters."""
+    ranks, steps, calls = run.ranks, len(run.steps), len(run.rows(MODULE))
+    facts = [counted(len(ranks), "rank")] if len(ranks) > 1 else []
+    facts += [f"rank {ranks[0]}"] if len(ranks) == 1 and ranks[0] > 0 else []
+    facts += [counted(steps, "step")] if steps > 1 else []
+    facts += [counted(calls, "module call")] if calls else []
+    facts += [counted(len(run.rows(OP)), "op")] if run.level == "ops" else []
+    return [*facts, f"{short_number(parameters)} parameters"] if parameters else facts
 
 
 def tree_view(

@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
+from clew.events.number_text import measured
 from clew.events.tensor_text import short_dtype
 from clew.events.watch_events import ARRAY, OTHER, ValueSummary, WatchedCall, WatchEvent
 from clew.plain_text import first_line, plain, plain_code
@@ -377,7 +378,7 @@ def _moment(stats: dict[str, Any], name: str) -> str:
 
 
 def _number(number: Any) -> str:
-    return "" if number is None else f"{float(number):.3g}"
+    return "" if number is None else measured(float(number))
 
 
 def _file(file: str) -> str:

@@ -1,0 +1,1 @@
+"""Which ranks disagree: all ranks of a saved trace, read one by one, compared with each other."""
