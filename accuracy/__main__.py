@@ -16,6 +16,7 @@ from accuracy import (
     nonfinite,
     rank_faults,
     shapes,
+    training_pairs,
 )
 from accuracy.ports import everything
 from clew.native.loading import load
@@ -77,6 +78,7 @@ LISTS: dict[str, Callable[[str, bool], str]] = {
     "nonfinite": _about_nonfinite,
     "ranks": rank_faults.report,
     "determinism": nondeterminism.report,
+    "training": training_pairs.report,
     "compiled": compiled.report,
 }
 

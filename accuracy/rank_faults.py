@@ -21,8 +21,8 @@ Program = Callable[[Setting], None]
 class RankFault:
     """A fault on the rank `bad` of several (-1: on all), and what must be said of it.
 
-    `kind` may be one of several words, `step` is the first that is wrong, `about` the parameter, module or op, `line` the mark of the
-    line, `says` a text that must be there.
+    `kind` may be one of several words, `step` is the first that is wrong, `about` the parameter,
+    module or op, `line` the mark of the line, `says` a text that must be there.
     """
 
     name: str

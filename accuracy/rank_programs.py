@@ -1,7 +1,7 @@
 """Programs of several ranks over gloo, each with places where one rank can be made to go wrong.
 
-A line that a fault is planted in carries the comment `# fault: NAME`. Every program trains for a few
-steps inside a trace that all ranks write into one folder.
+A line that a fault is planted in carries the comment `# fault: NAME`. Every program trains for a
+few steps inside a trace that all ranks write into one folder.
 """
 
 from __future__ import annotations

@@ -287,8 +287,8 @@ NOISY = (
              "scores = torch.cat([(one @ k.transpose(-2, -1)) for one in q.split(5, dim=2)], dim=2)"
              " * (WIDTH // HEADS) ** -0.5"),), base=(_MANY,)),
     Change("rounding, and other clipping", "convnet",
-           (("clip_grad_norm_(model.parameters(), 1.0)", "clip_grad_norm_(model.parameters(), 0.5)"),
-            _rounded("convnet")), GRADIENT, 0, base=(_MANY, _PICTURES)),
+           (("model.parameters(), 1.0)", "model.parameters(), 0.5)"), _rounded("convnet")),
+           GRADIENT, 0, base=(_MANY, _PICTURES)),
     Change("rounding, and other text", "language",
            (("manual_seed(100 + step)", "manual_seed(100 + step + (step > 20))"),
             _rounded("language")), DATA, 21, "batch of step 21", base=(_MANY,)),

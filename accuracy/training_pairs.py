@@ -7,7 +7,10 @@ right, and how many pairs without a fault raise an alarm.
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -16,8 +19,10 @@ from pathlib import Path
 from types import ModuleType
 
 import clew
-from accuracy.training_faults import CLEAN, FAULTS, Change
+from accuracy.training_faults import CLEAN, FAULTS, NOISY, Change
+from accuracy.training_unseen import UNSEEN
 from clew import Diff, Trace
+from clew.analysis.diff.divergence import Divergence
 from clew.run.event import Event
 
 _PROGRAMS = Path(__file__).parent / "training_programs"
@@ -49,14 +54,21 @@ def _text(program: str) -> str:
     return (_PROGRAMS / f"{program}.py").read_text(encoding="utf-8")
 
 
-def _loaded(program: str, text: str, side: str) -> ModuleType:
-    """Import a version of a program from a file of its own."""
+def _written(program: str, text: str, side: str) -> Path:
+    """Write a version of a program into a folder of its own."""
     folder = Path(_folder().name) / f"{side}{abs(hash(text))}"
     folder.mkdir(exist_ok=True)
     path = folder / f"{program}.py"
     path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _loaded(program: str, text: str, side: str) -> ModuleType:
+    """Import a version of a program from a file of its own."""
+    path = _written(program, text, side)
     spec = importlib.util.spec_from_file_location(f"{side}_{program}", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -112,18 +124,17 @@ def _judged(change: Change, found: Diff, seconds: float) -> Outcome:
     if change.cause is None or first is None:
         right = change.cause is None and first is None
         return Outcome(change, right, right, right, said, seconds)
-    kind = getattr(first, "cause", None) == change.cause
-    step = getattr(first, "step", None) == change.step
+    kind, step = first.cause == change.cause, first.step == change.step
     head = "\n".join([said.splitlines()[0], *first.evidence, *first.suspects, *_lines(first)])
     place = bool(re.search(change.said, head, re.DOTALL)) if change.said else _names(change, first)
     return Outcome(change, kind, step, place, said, seconds)
 
 
-def _lines(first: clew.analysis.diff.divergence.Divergence) -> list[str]:
+def _lines(first: Divergence) -> list[str]:
     return [one.source.text for one in (first.a, first.b) if one is not None and one.source]
 
 
-def _names(change: Change, first: clew.analysis.diff.divergence.Divergence) -> bool:
+def _names(change: Change, first: Divergence) -> bool:
     """Return whether an answer names the line that was edited, in either version."""
     old, new = change.edits[0]
     sides = ((based(change), old, first.a), (changed(change), new, first.b))
@@ -146,35 +157,62 @@ def _is_at(event: Event, lines: range) -> bool:
     )
 
 
-def outcomes(engine: str) -> list[Outcome]:
-    """Run all pairs with one engine, and some against the other engine and at other levels."""
-    found = [outcome(one, engine) for one in (*FAULTS, *CLEAN)]
-    if engine == "native":
-        found += [outcome(one, engine, other="python") for one in (*FAULTS[::3], *CLEAN[::3])]
-    else:
-        found += [outcome(one, engine, "stats") for one in (*FAULTS[::2], *CLEAN[::2])]
-        found += [outcome(one, engine, "full") for one in (*FAULTS[1::4], *CLEAN[1::4])]
-    return found
+def in_processes(change: Change, engine: str) -> Outcome:
+    """Run both programs of a pair by `clew run`, each in a process of its own, and judge."""
+    traces = []
+    for side, text in (("a", based(change)), ("b", changed(change))):
+        path = _written(change.program, f"{text}\n\nif __name__ == '__main__':\n"
+                        "    train(make())\n", f"run_{side}")  # fmt: skip
+        trace = path.with_suffix(".clew")
+        command = [sys.executable, "-m", "clew", "run", "--values", "fingerprint"]
+        command += ["--out", str(trace), str(path)]
+        env = {**os.environ, "CLEW_ENGINE": engine}
+        subprocess.run(command, check=True, capture_output=True, env=env)
+        traces.append(trace)
+    start = time.perf_counter()
+    found = clew.diff(*traces)
+    return _judged(change, found, time.perf_counter() - start)
+
+
+def outcomes(engine: str) -> dict[str, list[Outcome]]:
+    """Run the pairs with one engine, by group; some against the other engine or at other levels."""
+    planted = (*FAULTS, *CLEAN)
+    if engine == "python":
+        return {
+            "planted": [outcome(one, engine) for one in planted[::2]],
+            "values='stats'": [outcome(one, engine, "stats") for one in planted[1::2]],
+            "values='full'": [outcome(one, engine, "full") for one in planted[::6]],
+            "unseen": [outcome(one, engine) for one in UNSEEN[::2]],
+        }
+    whole = [one for one in planted if one.program in ("classifier", "convnet")]
+    return {
+        "planted": [outcome(one, engine) for one in planted],
+        "after rounding, 30 steps": [outcome(one, engine) for one in NOISY],
+        "unseen": [outcome(one, engine) for one in UNSEEN],
+        "python against native": [outcome(one, engine, other="python") for one in planted[::4]],
+        "two processes": [in_processes(one, engine) for one in whole[::12]],
+    }
 
 
 def report(engine: str, verbose: bool = False) -> str:
-    """Write the rates, and below them each answer that is not right."""
-    found = outcomes(engine)
-    faults = [one for one in found if one.change.cause is not None]
-    clean = [one for one in found if one.change.cause is None]
-    rates = ", ".join(
-        f"{name} {sum(getattr(one, name) for one in faults)}" for name in ("kind", "step", "place")
-    )
-    alarms = sum(not one.kind for one in clean)
-    lines = [
-        f"training, {engine} engine: of {len(faults)} planted divergences right {rates}; "
-        f"{alarms} alarms in {len(clean)} clean pairs; "
-        f"slowest answer {max(one.seconds for one in found):.1f} s"
-    ]
-    for one in found:
-        if not (one.kind and one.step and one.place):
-            wrong = [name for name in ("kind", "step", "place") if not getattr(one, name)]
-            lines.append(f"  {one.name}: wrong {', '.join(wrong)}")
-            if verbose:
-                lines += [f"    {line}" for line in one.said.splitlines()]
+    """Write the rates of each group, and below them each answer that is not right."""
+    lines = []
+    for group, found in outcomes(engine).items():
+        faults = [one for one in found if one.change.cause is not None]
+        clean = [one for one in found if one.change.cause is None]
+        rates = ", ".join(
+            f"{name} {sum(getattr(one, name) for one in faults)}"
+            for name in ("kind", "step", "place")
+        )
+        alarms = sum(not one.kind for one in clean)
+        lines.append(
+            f"training, {engine} engine, {group}: of {len(faults)} divergences right {rates}; "
+            f"{alarms} alarms in {len(clean)} clean pairs; "
+            f"slowest answer {max(one.seconds for one in found):.1f} s"
+        )
+        for one in found:
+            if not (one.kind and one.step and one.place):
+                wrong = [name for name in ("kind", "step", "place") if not getattr(one, name)]
+                lines.append(f"  {one.name}: wrong {', '.join(wrong)}")
+                lines += [f"    {line}" for line in one.said.splitlines() if verbose]
     return "\n".join(lines)

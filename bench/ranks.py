@@ -82,8 +82,8 @@ def record(folder: Path, steps: int) -> Path:
     return out
 
 
-def write_ranks(trace: Path, count: int, wrong: int, step: int) -> None:
-    """Add copies of two recorded ranks until there are so many; `wrong` differs from a step on."""
+def write_ranks(trace: Path, count: int, wrong: int, step: int, name: str = WEIGHT) -> None:
+    """Add copies of two recorded ranks; that of rank `wrong` has another weight from a step on."""
     digests = [_digests(trace / f"rank={rank:05d}") for rank in range(2)]
     own = {value for value, digest in digests[0].items() if digests[1].get(value) != digest}
     begin = _first_event(trace / "rank=00000", step)
@@ -93,8 +93,14 @@ def write_ranks(trace: Path, count: int, wrong: int, step: int) -> None:
         for file in sorted(source.iterdir()):
             if file.name.startswith("values-"):
                 changed = _patched(pq.read_table(file, partitioning=None), rank, own,
-                                   begin if rank == wrong else None)  # fmt: skip
+                                   begin if rank == wrong else None, name)  # fmt: skip
                 pq.write_table(changed, target / file.name, compression="zstd")
+            elif file.name.startswith("events-"):
+                rows = pq.read_table(file, partitioning=None)
+                at = rows.column_names.index("rank")
+                numbers = pa.array([rank] * len(rows), pa.int32())
+                pq.write_table(rows.set_column(at, rows.schema.field(at), numbers),
+                               target / file.name, compression="zstd")  # fmt: skip
             elif not file.name.startswith("."):
                 shutil.copyfile(file, target / file.name)
     facts = json.loads((trace / "manifest.json").read_text())
@@ -116,14 +122,15 @@ def _first_event(folder: Path, step: int) -> int:
     return int(rows["id"].to_numpy()[rows["step"].to_numpy() >= step].min())
 
 
-def _patched(rows: pa.Table, rank: int, own: set[int], begin: int | None) -> pa.Table:
+def _patched(rows: pa.Table, rank: int, own: set[int], begin: int | None, name: str) -> pa.Table:
     """Give tensors that are a rank's own other digests, and the weight from an event on."""
     digests = rows[_DIGEST].to_pylist()
     names, producers = rows["name"].to_pylist(), rows["producer"].to_pylist()
     for at, value in enumerate(rows["value"].to_pylist()):
-        is_wrong = begin is not None and names[at] == WEIGHT and (producers[at] or -1) >= begin
+        is_wrong = begin is not None and names[at] == name and (producers[at] or -1) >= begin
         if digests[at] and (value in own or is_wrong):
-            digests[at] = f"{int(digests[at], 16) ^ (rank * 0x9E3779B97F4A7C15) & (1 << 63) - 1:016x}"
+            other = int(digests[at], 16) ^ (rank * 0x9E3779B97F4A7C15) & (1 << 63) - 1
+            digests[at] = f"{other:016x}"
     at = rows.column_names.index(_DIGEST)
     return rows.set_column(at, rows.schema.field(at), pa.array(digests, pa.string()))
 
@@ -132,17 +139,19 @@ def main(ranks: int, events: int, step: int) -> None:
     """Record, copy, and measure in a process of its own."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        per_step = len(clew.load(record(folder, 2)).only(rank=0, step=1))
+        per_step = len(clew.load(record(folder, 4)).only(rank=0, step=2))
         shutil.rmtree(folder / "run.clew")
         (folder / "meeting").unlink(missing_ok=True)
-        trace = record(folder, -(-events // per_step))
+        trace = record(folder, -(-events // per_step) + 1)
         count = len(clew.load(trace).only(rank=0))
         wrong = 617 % ranks if step else -1
         start = time.perf_counter()
         write_ranks(trace, ranks, wrong, step)
         size = sum(file.stat().st_size for file in trace.rglob("*") if file.is_file())
-        facts = {"ranks": ranks, "events each": count, "GB": round(size / 1e9, 2),
-                 "seconds to write": round(time.perf_counter() - start), "wrong": wrong}  # fmt: skip
+        facts = {
+            "ranks": ranks, "events each": count, "GB": round(size / 1e9, 2), "wrong": wrong,
+            "seconds to write": round(time.perf_counter() - start),
+        }  # fmt: skip
         ran = subprocess.run(
             [sys.executable, "-c", _MEASURE, str(trace)], capture_output=True, check=True, text=True
         )

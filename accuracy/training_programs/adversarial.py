@@ -44,7 +44,8 @@ def train(models: nn.ModuleDict) -> None:
     by_generator = torch.optim.Adam(generator.parameters(), lr=2e-3, betas=(0.5, 0.99))
     by_critic = torch.optim.Adam(critic.parameters(), lr=4e-3, betas=(0.5, 0.99))
     for step in range(STEPS):
-        real = torch.randn(10, 4) * 0.5 + 1
+        centre = 1 + 0.1 * step
+        real = torch.randn(10, 4) * 0.5 + centre
         fake = generator(torch.randn(10, 6))
         loss = F.softplus(-critic(real)).mean() + F.softplus(critic(fake.detach())).mean()
         by_critic.zero_grad()

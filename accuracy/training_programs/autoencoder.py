@@ -51,7 +51,7 @@ def train(model: nn.Module) -> None:
         {"params": model.decode.parameters(), "lr": 4e-3},
     ], weight_decay=0.02)  # fmt: skip
     scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
-    for step in range(STEPS):
+    for _ in range(STEPS):
         x = pictures[torch.randperm(40)[:8]]
         optimizer.zero_grad()
         out, mean, spread = model(x)

@@ -1,4 +1,4 @@
-"""Train a tagger with an LSTM on sentences of several lengths: RMSprop, an evaluation each epoch."""
+"""Train a tagger with an LSTM on sentences of several lengths, with an evaluation each epoch."""
 
 from __future__ import annotations
 

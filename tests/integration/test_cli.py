@@ -174,6 +174,7 @@ SAID = {
     "graph": r"layers",
     "html": r"x\.html",
     "export": r"x\.csv",
+    "ranks": r"ranks 0, 1 agree in all they should",
     "recover": r"nothing",
 }
 

@@ -1,4 +1,4 @@
-"""What goes into each step of training runs from outside the model: batches, labels, noise.
+"""What training runs begin with and what goes into each step: parameters, batches, labels.
 
 Input: `Compared` training runs. Output: the first tensor of an iteration that is not the same in
 both runs, and sentences that say whether another step of the other run has it.
@@ -93,6 +93,15 @@ def other_batch(found: Compared, number: int) -> PartingPlace | None:
         for mine, theirs in zip(of_a, of_b, strict=True):
             if _differs(found, mine, theirs):
                 return _made(found, theirs, number)
+    return None
+
+
+def other_parameter(found: Compared) -> PartingPlace | None:
+    """Return where the first parameter or buffer was made that differs when it is first used."""
+    a, b = (one.first_used for one in found.iterations)
+    for name, value in b.items():
+        if name in a and _differs(found, a[name], value):
+            return _made(found, value, 0)
     return None
 
 

@@ -97,7 +97,8 @@ def compare(
 
     half_a, half_b = halves()
     if drift is not None:
-        more = np.where(levels[1][0] > 0, measured(drift, of_b, half_b.far), 0.0)
+        more = measured(drift, of_a, facts_a, of_b, facts_b, half_b.far)
+        more = np.where(levels[1][0] > 0, more, 0.0)
         if more.any():
             levels[1] = np.maximum(levels[1][0], more), levels[1][1]
             half_a, half_b = halves()
@@ -147,7 +148,10 @@ def _half(
     floor = np.where(known, np.maximum(floor, noise / _GROWTH), floor)
     tells = facts.says_much & ~facts.exact
     agrees = _agreeing(mine, far, noise, floor, tells)
+    unseen = np.flatnonzero((mine.same_as >= 0) & np.isnan(far))
+    agrees[unseen] = agrees[mine.same_as[unseen]]
     right = _with_sources(mine, agrees, facts, far > noise, neutral) | unset
+    right[unseen] |= right[mine.same_as[unseen]]
     return Half(mine, facts, partner, far, noise, right)
 
 
@@ -248,8 +252,8 @@ def _with_sources(
 
     What differs from its partner is right only if everything computed from it is: a norm forgives a
     factor that others do not. A result of the program that differs is wrong even if what was
-    computed from a part of it is right. Values that may agree by chance prove nothing, and `neutral`
-    ones, of which nothing is known to come, refute nothing.
+    computed from a part of it is right. Values that may agree by chance prove nothing, and
+    `neutral` ones, of which nothing is known to come, refute nothing.
     """
     forgetful, off = graph.is_forgetful.tolist(), differs.tolist()
     proves = (agrees & (facts.says_much | ~facts.known)).tolist()

@@ -117,7 +117,7 @@ def _steps(steps: tuple[StepError, ...]) -> list[str]:
     near = range(max(0, first - 1), min(len(steps), first + 3))
     further = [n for n in _FURTHER if near.stop <= n < len(steps) - 1]
     shown = sorted({*near, *further[-2:], len(steps) - 1})
-    table = [("step", "loss of a", "of b", "parameters", "most")]
+    table: list[tuple[str, ...]] = [("step", "loss of a", "of b", "parameters", "most")]
     table += [_step(steps[n]) for n in shown]
     widths = [max(len(row[n]) for row in table) for n in range(len(table[0]))]
     lines = ["step by step, how far b is from a:"]

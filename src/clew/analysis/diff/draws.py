@@ -33,8 +33,10 @@ def draws_said(found: Compared, op_a: int, op_b: int) -> list[str]:
         (n for n, (x, y) in enumerate(zip(*keys, strict=False)) if x != y), min(map(len, keys))
     )
     if first == len(keys[0]) == len(keys[1]):
-        return [f"it drew other random numbers: the generator {name} was used {len(keys[0])} times "
-                "before in both runs, by the same ops, so it began with another seed or state"]  # fmt: skip
+        return [
+            f"it drew other random numbers: the generator {name} was used {first} times before in "
+            "both runs, by the same ops, so it began with another seed or state"
+        ]
     said = [f"it drew other random numbers: the generator {name} was used {len(keys[0])} times "
             f"before in a, {len(keys[1])} times in b"]  # fmt: skip
     at = 1 if len(keys[1]) >= len(keys[0]) else 0

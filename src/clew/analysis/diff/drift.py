@@ -1,7 +1,7 @@
 """How far two training runs may drift apart from step to step when nothing is wrong.
 
-Input: the iterations and facts of two runs. Output: for each value the error that counts as noise in
-its iteration, which grows with the measured error of what the model returned in the iterations
+Input: the iterations and facts of two runs. Output: for each value the error that counts as noise
+in its iteration, which grows with the measured error of what the model returned in the iterations
 before. It grows no more after the first iteration that adds more than rounding does.
 """
 
@@ -25,6 +25,10 @@ class Drift:
 
     errors: list[float]
     levels: list[float]
+
+    def level(self, number: int) -> float:
+        """Return the noise of an iteration."""
+        return self.levels[min(number, len(self.levels) - 1)]
 
     @property
     def agreed(self) -> int:
@@ -54,27 +58,46 @@ def drift_of(
     return Drift(errors, levels)
 
 
-def measured(drift: Drift, iterations: Iterations, far: Floats) -> Floats:
-    """Return the noise of each value as the iterations that agree show it at its place.
+def measured(
+    drift: Drift, a: Iterations, facts_a: ValueFacts, b: Iterations, facts_b: ValueFacts,
+    far: Floats,
+) -> Floats:  # fmt: skip
+    """Return the noise of each value of `b` as the iterations that agree show it at its place.
 
     Rounding is all that some values hold: the gradient of a bias before a norm, and what Adam makes
-    of it. What is as large as that in iterations that do no harm is noise later too.
+    of it. What is as large as that in iterations that do no harm is noise later too. `far` is how
+    far each value is from its partner.
     """
-    graph, end = iterations.graph, drift.agreed
     found: Floats = np.zeros(len(far))
-    if not any(drift.errors[:end]):
+    if not any(drift.errors[: drift.agreed]):
         return found  # bit for bit the same
-    place, of_op = iterations.place_of_op, iterations.of_op
+    graph, place = b.graph, b.place_of_op
     most: dict[tuple[int, int], float] = {}
-    for op in np.flatnonzero(of_op < end).tolist():
+    for op in np.flatnonzero(b.of_op < drift.agreed).tolist():
         for at, value in enumerate(graph.gives[op]):
             if far[value] > 0:
                 key = int(place[op]), at
                 most[key] = max(most.get(key, 0.0), float(far[value]))
     for op in range(len(graph)):
         for at, value in enumerate(graph.gives[op]):
-            level = GROWTH * most.get((int(place[op]), at), 0.0)
-            found[value] = np.inf if level > 1 else level
+            found[value] = most.get((int(place[op]), at), 0.0)
+    of_names = _measured_names(drift, a, facts_a, b, facts_b)
+    for written in b.written:
+        for name, value in written.items():
+            found[value] = max(found[value], of_names.get(name, 0.0))
+    return np.where(GROWTH * found > 1, np.inf, GROWTH * found)
+
+
+def _measured_names(
+    drift: Drift, a: Iterations, facts_a: ValueFacts, b: Iterations, facts_b: ValueFacts
+) -> dict[str, float]:
+    """Return how far the versions of parameters and buffers are apart while the runs agree."""
+    found: dict[str, float] = {}
+    for mine, theirs in zip(a.written[: drift.agreed], b.written, strict=False):
+        of_a, of_b = _common(mine, theirs)
+        far = np.nan_to_num(distances(facts_a, of_a, facts_b, of_b))
+        for name, error in zip([n for n in mine if n in theirs], far.tolist(), strict=True):
+            found[name] = max(found.get(name, 0.0), error)
     return found
 
 

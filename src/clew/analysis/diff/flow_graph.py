@@ -106,6 +106,21 @@ class FlowGraph:
         return self.are(UNINITIALISED)
 
     @cached_property
+    def same_as(self) -> Ints:
+        """Return for each value that its op did not return the result on the same memory, else -1.
+
+        A result that was kept for the backward pass comes back as a value of its own.
+        """
+        storage = self.run.columns.storage.tolist()
+        kept = self.maker >= 0
+        kept[self.gives.values] = False
+        found: Ints = np.full(len(kept), -1, dtype=np.int64)
+        for value in np.flatnonzero(kept).tolist():
+            given = self.gives[int(self.maker[value])]
+            found[value] = next((v for v in given if storage[v] == storage[value]), -1)
+        return found
+
+    @cached_property
     def unwritten(self) -> Flags:
         """Return which values are memory that nothing has written, or views of such memory."""
         unset, moves = self.is_uninitialised.tolist(), self.is_move.tolist()

@@ -202,7 +202,8 @@ class Iterations:
         for op, step in enumerate(steps):
             at = passes[op] - first.get(step, 0) if passes[op] >= 0 else -1
             key = phases[op], at, modules[op], calls[op], names[op]
-            counts[step, *key] = count = counts.get((step, *key), -1) + 1
+            place = step, *key
+            counts[place] = count = counts.get(place, -1) + 1
             found.append(numbers.setdefault((*key, count), len(numbers)))
         return np.array(found, dtype=np.int64)
 
@@ -278,11 +279,16 @@ class Iterations:
             found.setdefault(c.value_names[int(c.value_name[value])], value)
         return found
 
-    def versions(self, end: int) -> dict[str, int]:
-        """Return the versions of parameters and buffers that iterations before one left."""
-        found = dict(self.given)
-        for written in self.written[:end]:
-            found |= written
+    @cached_property
+    def first_used(self) -> dict[str, int]:
+        """Return the version of each parameter and buffer that the first op in a module took."""
+        graph, c = self.graph, self.graph.run.columns
+        found: dict[str, int] = {}
+        inside = (graph.run.owner_row[graph.rows] >= 0) & (self._phase == FORWARD)
+        for op in np.flatnonzero(inside & (self.of_op == 0)).tolist():
+            for value in graph.takes[op]:
+                if c.value_name[value] >= 0:
+                    found.setdefault(c.value_names[int(c.value_name[value])], value)
         return found
 
 

@@ -63,10 +63,9 @@ def _group_name(key: tuple[int, int], groups: Groups) -> str:
     """Name a group where there are several."""
     if len(groups) == 1:
         return ""
-    optimizers = {number for number, _ in groups}
-    return (
-        f" of optimizer {key[0]}, group {key[1]}" if len(optimizers) > 1 else f" of group {key[1]}"
-    )
+    group = f"group {key[1]}"
+    several = len({number for number, _ in groups}) > 1
+    return f" of optimizer {key[0]}, {group}" if several else f" of {group}"
 
 
 def _different(a: dict[str, Any], b: dict[str, Any], group: str) -> list[str]:

@@ -2,8 +2,8 @@
 
 Input: two `FlowGraph`s. Output: for each op of the second the op of the first, or -1. Ops are
 paired within the same call of the same module, by name and source text, in order. In different code
-an op of the same name at the same place says nothing: none is paired. In training, calls are counted
-in each forward pass anew, so that an evaluation that only one run makes moves nothing.
+an op of the same name at the same place says nothing: none is paired. In training, calls are
+counted in each forward pass anew, so that an evaluation that only one run makes moves nothing.
 """
 
 from __future__ import annotations

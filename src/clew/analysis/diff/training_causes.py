@@ -14,7 +14,7 @@ from clew.analysis.diff.compared import Compared, Half
 from clew.analysis.diff.draws import draws_said
 from clew.analysis.diff.iterations import Iterations, shared_labels
 from clew.analysis.diff.optimizer_settings import different_optimizers
-from clew.analysis.diff.parting import EXTRA, INPUTS, MISSING, PartingPlace
+from clew.analysis.diff.parting import EXTRA, INPUTS, MISSING
 from clew.analysis.diff.passed import where
 from clew.analysis.diff.training_parting import TrainingPlace, is_before_model
 from clew.events.vocabulary import BACKWARD, MODULE, OPTIMIZER, RECOMPUTE

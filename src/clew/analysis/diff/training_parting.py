@@ -1,9 +1,9 @@
 """Where two training runs part: the first iteration whose results differ, and the op in it.
 
-Input: `Compared` runs that both compute gradients. Output: a `TrainingPlace`, or None. The results of
-an iteration are the parameters and buffers it leaves, and what its passes return; without updates,
-its losses and gradients. A parameter that differs does no harm if all that is computed from it
-agrees: a bias before a norm has no gradient but rounding, which some optimizers make large.
+Input: `Compared` runs that both compute gradients. Output: a `TrainingPlace`, or None. The results
+of an iteration are the parameters and buffers it leaves, and what its passes return; without
+updates, its losses and gradients. A parameter that differs does no harm if all that is computed
+from it agrees: a bias before a norm has no gradient but rounding, which some optimizers make large.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clew.analysis.diff.arguments import different_arguments
-from clew.analysis.diff.batches import other_batch
+from clew.analysis.diff.batches import other_batch, other_parameter
 from clew.analysis.diff.compared import Compared
 from clew.analysis.diff.distance import distances
 from clew.analysis.diff.drift import parameter_error
@@ -73,16 +73,17 @@ def _place(
     place = None
     if not found.b.right[wrong_b].all():
         place = parting_in(found, Window(wrong_a, wrong_b, *until))
-    place = place or _at_result(found, wrong_b)
-    place = None if place is None else _forward_of(found, place)
-    data = other_batch(found, number)
-    if data is None or place is None:
-        return place or data
-    is_data = is_before_model(found, place) and iteration_of(found, place) == number
-    return place if is_data or is_given_parameter(found, place) else data
+    place = place or _at_result(found, wrong_b, number)
+    place = None if place is None else _forward_of(found, place, number)
+    if place is not None and is_given_parameter(found, place):
+        return place
+    is_data = place is not None and is_before_model(found, place)
+    if is_data and place is not None and iteration_of(found, place) == number:
+        return place
+    return other_batch(found, number) or (other_parameter(found) if not number else None) or place
 
 
-def _forward_of(found: Compared, place: PartingPlace) -> PartingPlace:
+def _forward_of(found: Compared, place: PartingPlace, number: int) -> PartingPlace:
     """Return the forward op of a backward op, if its result differs already, or is in one run only.
 
     A loss is a single number, which says little; the gradients of another loss say more.
@@ -101,8 +102,9 @@ def _forward_of(found: Compared, place: PartingPlace) -> PartingPlace:
         return place if at in found.pairs else _alone(at, gives[0], of_a)
     if found.pairs[at] < 0:
         return _alone(at, gives[0], of_a)
-    off = [v for v in gives if found.b.far[v] > found.b.noise[v]]
-    return (_at_result(found, off) if off else None) or place
+    assert found.drift is not None
+    off = [v for v in gives if found.b.far[v] > found.drift.level(number)]
+    return (_at_result(found, off, number) if off else None) or place
 
 
 def is_given_parameter(found: Compared, place: PartingPlace) -> bool:
@@ -158,16 +160,17 @@ def _alone(op: int, value: int, of_a: bool) -> PartingPlace:
     return PartingPlace(EXTRA, -1, op, value, of_a=False)
 
 
-def _at_result(found: Compared, wrong: list[int]) -> PartingPlace | None:
+def _at_result(found: Compared, wrong: list[int], number: int) -> PartingPlace | None:
     """Return the first op on the way to a wrong result that took what agrees, or what is alone."""
-    half, graph = found.b, found.b.graph
+    assert found.drift is not None
+    half, graph, level = found.b, found.b.graph, found.drift.level(number)
     makers = [(int(graph.maker[v]), v) for v in wrong if graph.maker[v] >= 0]
     if not makers:
         return None
     op, value = min(makers)
     while True:
         takes = [v for v in graph.takes[op] if graph.maker[v] >= 0 and half.facts.known[v]]
-        off = [v for v in takes if half.far[v] > half.noise[v]]
+        off = [v for v in takes if half.far[v] > level]
         off = off or [v for v in takes if np.isnan(half.far[v]) and graph.depends[v]]
         if not off:
             break
@@ -210,12 +213,14 @@ class _Results:
         """
         facts = self._found.a.facts, self._found.b.facts
         a, b = (one.used_gradients[number] for one in self._found.iterations)
-        noise = self._found.b.noise[list(b.values())].max(initial=0.0)
-        if parameter_error(a, facts[0], b, facts[1]) <= _GRADIENTS * noise:
+        assert self._found.drift is not None
+        most = _GRADIENTS * self._found.drift.level(number)
+        if parameter_error(a, facts[0], b, facts[1]) <= most:
             return []
         both = [name for name in a if name in b]
-        of_a, of_b = ([one[name] for name in both] for one in (a, b))
-        return [(of_a[at], of_b[at]) for at in _far(self._found, of_a, of_b)]
+        of_a, of_b = (np.array([one[name] for name in both]) for one in (a, b))
+        off = distances(facts[0], of_a, facts[1], of_b) > most
+        return [*zip(of_a[off].tolist(), of_b[off].tolist(), strict=True)]
 
     def _other_versions(self, number: int, names: list[str]) -> list[tuple[int, int]]:
         """Return the versions of parameters and buffers that differ, and do harm."""

@@ -17,8 +17,9 @@ class RankDifference(Data):
 
     `kind` is "op" (took the same, gave something else), "arguments", "random", "input" (came in
     differing), "gradient" (not reduced), "collective", "order" (of tensors or shards), "missing"
-    (they did not run it), "extra" (others did not), "dtype", "mode" or "nonfinite". `ranks` are wrong, `others` are not;
-    without a majority `others` is empty. `name` is the parameter or buffer that it is about.
+    (they did not run it), "extra" (others did not), "dtype", "mode" or "nonfinite". `ranks` are
+    wrong, `others` are not; without a majority `others` is empty. `name` is the parameter or buffer
+    that it is about, `facts` show it.
     """
 
     kind: str

@@ -1,8 +1,8 @@
 """Walk back from where a rank is wrong to the first thing that went wrong on it.
 
 Input: the table of the wrong rank, that of a rank which does as most do, and the votes. Output: a
-`Cause`: an op, an argument, random numbers, something that came in, a collective, something that the
-rank left out or ran besides.
+`Cause`: an op, an argument, random numbers, something that came in, a collective, something that
+the rank left out or ran besides.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 from clew.analysis.ranks.op_roles import is_collective, is_copy, is_unwritten, sources
 from clew.analysis.ranks.placements import PARTIAL, SHARDED, stated
 from clew.analysis.ranks.rank_facts import OPTIMIZER
-from clew.analysis.ranks.rank_table import RankTable, is_tensor, leaves_of
+from clew.analysis.ranks.rank_table import RankTable
+from clew.analysis.ranks.table_rows import is_tensor, leaves_of
 from clew.analysis.ranks.violations import ARGUMENTS, DTYPE, RANDOM, Ballots, Violation
 
 # What went wrong.

@@ -108,7 +108,7 @@ def _compare_group(
         return []
     usual = reader.read(_usual(group))
     ranks = tuple(one.rank for one in group)
-    rules = _rules(group, usual, ballots, placements)
+    rules = _rules(group, usual, ballots, placements, reader.tol is None)
     first: dict[int, Violation] = {}
     for table in reader.tables(ranks):
         broken = violations(table, ballots, rules)
@@ -155,6 +155,7 @@ def _rules(
     usual: RankTable,
     ballots: Ballots,
     placements: Sequence[Placement],
+    exact: bool,
 ) -> Rules:
     ranks = {one.rank for one in group}
     usual_groups = _usual_groups(placements)
@@ -169,7 +170,8 @@ def _rules(
         sizes = [_size(usual, int(usual.slot_value[slot])) for slot in (*taken, *given)]
         return len(sizes) > 1 and min(sizes) > 0 and max(sizes) == len(ranks) * min(sizes)
 
-    return Rules(names - buffers, buffers, synced_slots(usual, ballots, gathers_all), shares)
+    synced = synced_slots(usual, ballots, gathers_all)
+    return Rules(names - buffers, buffers, synced, shares, exact)
 
 
 def _size(table: RankTable, value: int) -> int:

@@ -16,7 +16,7 @@ def mode_difference(facts: Sequence[RankFacts]) -> Iterator[RankDifference]:
     steps = sorted({step for one in facts for step in one.modes})
     for step in steps:
         modes = {one.rank: one.modes[step] for one in facts if step in one.modes}
-        usual, count = Counter(modes.values()).most_common(1)[0]
+        usual, _count = Counter(modes.values()).most_common(1)[0]
         wrong = tuple(rank for rank, mode in modes.items() if mode != usual)
         if wrong:
             mode = modes[wrong[0]]

@@ -10,18 +10,73 @@ _SAME_AFTER = re.compile(r"allreduce|all_reduce|allgather|all_gather|broadcast")
 _WAITS = ("wait_tensor", "_wrap_tensor_autograd", "barrier", "monitored_barrier")
 # Ops that give the numbers they took, perhaps in other shapes or another place.
 _COPIES = frozenset(
-    "view _unsafe_view reshape as_strided slice split split_with_sizes split_with_sizes_copy chunk "
-    "narrow select squeeze unsqueeze t transpose permute clone copy_ _foreach_copy_ detach alias "
-    "cat stack expand contiguous _to_copy to wait_tensor _wrap_tensor_autograd lift_fresh "
-    "unflatten_dense_tensors flatten_dense_tensors unbind flatten movedim _reshape_alias".split()
+    [
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "as_strided",
+        "slice",
+        "split",
+        "split_with_sizes",
+        "split_with_sizes_copy",
+        "chunk",
+        "narrow",
+        "select",
+        "squeeze",
+        "unsqueeze",
+        "t",
+        "transpose",
+        "permute",
+        "clone",
+        "copy_",
+        "_foreach_copy_",
+        "detach",
+        "alias",
+        "cat",
+        "stack",
+        "expand",
+        "contiguous",
+        "_to_copy",
+        "to",
+        "wait_tensor",
+        "_wrap_tensor_autograd",
+        "lift_fresh",
+        "unflatten_dense_tensors",
+        "flatten_dense_tensors",
+        "unbind",
+        "flatten",
+        "movedim",
+        "_reshape_alias",
+    ]
 )
 # Those of them whose result has memory of its own.
 _NEW_COPIES = frozenset(
-    "clone copy_ _foreach_copy_ cat stack _to_copy contiguous split_with_sizes_copy".split()
+    [
+        "clone",
+        "copy_",
+        "_foreach_copy_",
+        "cat",
+        "stack",
+        "_to_copy",
+        "contiguous",
+        "split_with_sizes_copy",
+    ]
 )
 _OVERWRITES = frozenset(
-    "copy_ _foreach_copy_ fill_ zero_ bernoulli_ normal_ uniform_ random_ exponential_ "
-    "split_with_sizes_copy set_ resize_".split()
+    [
+        "copy_",
+        "_foreach_copy_",
+        "fill_",
+        "zero_",
+        "bernoulli_",
+        "normal_",
+        "uniform_",
+        "random_",
+        "exponential_",
+        "split_with_sizes_copy",
+        "set_",
+        "resize_",
+    ]
 )
 _UNWRITTEN = re.compile(r"^aten\.(new_)?empty|^aten\.(resize|set)_")
 

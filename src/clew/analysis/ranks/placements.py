@@ -28,9 +28,9 @@ class Placement(Data):
     """How one parameter or buffer lies on the ranks that hold it.
 
     `placement` is "replicated", "sharded", "partial", "replicated in groups" or "per rank"; `dim`
-    is the dimension of a shard. `stated` are DTensor's own words, if it is one. `groups` are the ranks that hold the same. `source` says whether a
-    DTensor said so or it was inferred. `shape` is that of the whole, `norm` its norm, where the
-    fingerprints of all shards could be merged.
+    is the dimension of a shard. `stated` are DTensor's own words, if it is one. `groups` are the
+    ranks that hold the same. `source` says whether a DTensor said so or it was inferred. `shape` is
+    that of the whole, `norm` its norm, where the fingerprints of all shards could be merged.
     """
 
     name: str

@@ -32,7 +32,7 @@ class RankReader:
 
     def __init__(self, storage: Storage, tol: float | None = None) -> None:
         manifest = read_manifest(storage)
-        self._storage, self._tol = storage, tol
+        self._storage, self.tol = storage, tol
         self._folders = rank_names(storage)
         if not self._folders:
             raise BadTrace(f"{storage} holds no rank=* folder: nothing was recorded into it")
@@ -66,7 +66,7 @@ class RankReader:
             what = f"{type(broken).__name__}: {broken}"
             raise BadTrace(f"rank {rank} of {self._storage} is damaged: {what}") from broken
         self.gaps += [gap for gap in gaps if gap not in self.gaps]
-        if self._tol is not None:
+        if self.tol is not None:
             self._join_near(table, self._numbers(rank))
         if self._slots + len(table.slot_value) <= _MOST_HELD:
             self._slots += len(table.slot_value)
@@ -96,7 +96,7 @@ class RankReader:
         digest = table.slot_digest.copy()
         for rank, model in self._models.items():
             if rank != table.rank:
-                model.join(table.slot_key, shown, digest, cast(float, self._tol))
+                model.join(table.slot_key, shown, digest, cast(float, self.tol))
         table.__dict__["slot_digest"] = digest
         if len(self._models) < _MODELS and table.rank not in self._models:
             order = np.argsort(table.slot_key)

@@ -8,16 +8,16 @@ are read, rank by rank, so that the memory does not grow with the number of rank
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from clew.analysis.ranks.arrow_columns import Coded, coded, ints
 from clew.analysis.ranks.keys import (
     Hashes,
     Ints,
@@ -27,6 +27,7 @@ from clew.analysis.ranks.keys import (
     occurrences,
     parsed_digests,
 )
+from clew.analysis.ranks.table_rows import MetaFacts, Tables, is_tensor, leaves_of, read_tables
 from clew.events.model import Gap
 from clew.store.read.allowance import Allowance
 from clew.store.read.table_parts import Query, read_query, size_of_parts
@@ -127,47 +128,6 @@ class RankTable:
         return self.files[row] or "", int(self.line[row])
 
 
-@dataclass(frozen=True)
-class Coded:
-    """A column of texts: a number per row into the texts, -1 for none."""
-
-    codes: Ints
-    texts: list[str]
-
-    def __getitem__(self, row: int) -> str | None:
-        code = int(self.codes[row])
-        return None if code < 0 else self.texts[code]
-
-    def where(self, test: Any) -> NDArray[np.bool_]:
-        """Return the rows whose text passes a test, which is made once per text."""
-        passed = np.array([*(bool(test(text)) for text in self.texts), False])
-        return np.asarray(passed[self.codes])
-
-
-@dataclass(frozen=True, slots=True)
-class MetaFacts:
-    """What a tensor looks like: DTensor's placements and local shape, if it is one."""
-
-    dtype: str = ""
-    shape: tuple[int, ...] = ()
-    kind: str = ""
-    placements: str | None = None
-    local: tuple[int, ...] | None = None
-
-
-@dataclass
-class Tables:
-    """Rows of a rank's tables that comparing needs, as they are in its files."""
-
-    templates: dict[int, str] = field(default_factory=dict)
-    metas: dict[int, MetaFacts] = field(default_factory=dict)
-    modes: dict[int, str] = field(default_factory=dict)
-    settings: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
-    parameters: set[str] = field(default_factory=set)
-    ended: bool = False
-    values: str = ""
-
-
 def read_rank_table(folder: Path, rank: int, gaps: list[Gap]) -> RankTable:
     """Read what is compared of one rank; what is damaged is left out and listed in `gaps`."""
     allowance = Allowance(size_of_parts(folder))
@@ -175,9 +135,9 @@ def read_rank_table(folder: Path, rank: int, gaps: list[Gap]) -> RankTable:
     events = read_query(folder, query("events", EVENT_COLUMNS), gaps)[0]
     values = read_query(folder, query("values", VALUE_COLUMNS), gaps)[0]
     rows = read_query(folder, query("tables", ["table", "number", "row"]), gaps)[0]
-    tables = _tables(rows)
-    kinds = _coded(events["kind"])
-    wanted = ~kinds.where(lambda text: text in _LEFT_OUT) & (_ints(events["id"]) >= 0)
+    tables = read_tables(rows)
+    kinds = coded(events["kind"])
+    wanted = ~kinds.where(lambda text: text in _LEFT_OUT) & (ints(events["id"]) >= 0)
     events = _newest(events, wanted)
     return _table(rank, events, _of_values(values), tables)
 
@@ -185,19 +145,19 @@ def read_rank_table(folder: Path, rank: int, gaps: list[Gap]) -> RankTable:
 def _newest(events: pa.Table, wanted: NDArray[np.bool_]) -> pa.Table:
     """Return the newest row of each event, in order of their ids."""
     rows = np.flatnonzero(wanted)
-    ids = _ints(events["id"])[rows]
+    ids = ints(events["id"])[rows]
     _, last = np.unique(ids[::-1], return_index=True)
     return events.take(pa.array(rows[len(ids) - 1 - last]))
 
 
 def _table(rank: int, events: pa.Table, values: _Values, tables: Tables) -> RankTable:
     lists = events["values"].combine_chunks()
-    count = _ints(pc.fill_null(pc.list_value_length(lists), 0))
-    refs = values.rows_of(_ints(lists.flatten()))
+    count = ints(pc.fill_null(pc.list_value_length(lists), 0))
+    refs = values.rows_of(ints(lists.flatten()))
     first = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
-    texts = {name: _coded(events[name]) for name in ("kind", "name", "module", "phase", "file")}
-    line, step = _ints(events["line"]), _ints(events["step"])
-    template = _ints(events["template"])
+    texts = {name: coded(events[name]) for name in ("kind", "name", "module", "phase", "file")}
+    line, step = ints(events["line"]), ints(events["step"])
+    template = ints(events["template"])
     key = _keys(texts, line, step, _first_names(values, refs, first))
     inputs, arguments = _arguments(template, tables)
     inputs = np.minimum(np.where(inputs < 0, count, inputs), count)
@@ -206,9 +166,10 @@ def _table(rank: int, events: pa.Table, values: _Values, tables: Tables) -> Rank
     # An output is numbered from the first output on: ranks may give an op more inputs.
     position = np.where(is_output, slot - np.repeat(inputs, count) + (1 << 20), slot)
     found = RankTable(
-        rank=rank, id=_ints(events["id"]), key=key, kinds=texts["kind"], names=texts["name"], modules=texts["module"],
-        phases=texts["phase"], files=texts["file"], line=line, step=step, template=template,
-        is_random=_ints(events["generator"]) >= 0, nan=_ints(events["nan"]), first=first,
+        rank=rank, id=ints(events["id"]), key=key, kinds=texts["kind"], names=texts["name"],
+        modules=texts["module"], phases=texts["phase"], files=texts["file"], line=line, step=step,
+        template=template,
+        is_random=ints(events["generator"]) >= 0, nan=ints(events["nan"]), first=first,
         inputs=inputs, slot_value=refs,
         slot_key=mixed(np.repeat(key, count), position.astype(np.uint64)),
         arguments=arguments, digest=values.digest, dtype=values.dtype, storage=values.storage,
@@ -260,20 +221,6 @@ def _arguments(template: Ints, tables: Tables) -> tuple[Ints, Hashes]:
     )
 
 
-def leaves_of(text: str) -> list[tuple[str, str, Any]]:
-    """Return role, path and content of each argument and result of a template's row."""
-    try:
-        found = json.loads(text) if text else []
-        return [(str(role), str(path), leaf) for role, path, leaf in found]
-    except (ValueError, TypeError, RecursionError):
-        return []
-
-
-def is_tensor(leaf: Any) -> bool:
-    """Return whether an argument of a template is a tensor."""
-    return type(leaf) is list and leaf[:1] == ["tensor"]
-
-
 def _look_through_views(table: RankTable) -> None:
     """Give views without a digest one that follows from what they show."""
     digest = table.digest
@@ -320,82 +267,29 @@ class _Values:
 
 def _of_values(rows: pa.Table) -> _Values:
     """Join the rows of each value: its facts come first, a digest may come in a later row."""
-    number = _ints(rows["value"])
+    number = ints(rows["value"])
     order = np.argsort(number, kind="stable")
     number = number[order]
-    facts = order[_ints(rows["meta"])[order] >= 0]
-    known, at = np.unique(_ints(rows["value"])[facts], return_index=True)
+    facts = order[ints(rows["meta"])[order] >= 0]
+    known, at = np.unique(ints(rows["value"])[facts], return_index=True)
     facts = facts[at]
-    names = _coded(rows["name"])
+    names = coded(rows["name"])
     digest = np.zeros(len(known) + 1, np.uint64)
-    digests = _coded(rows["digest"])
+    digests = coded(rows["digest"])
     has = np.flatnonzero(digests.codes >= 0)
     hashes = parsed_digests(digests.texts)
-    found = np.searchsorted(known, _ints(rows["value"])[has])
+    found = np.searchsorted(known, ints(rows["value"])[has])
     inside = found < len(known)
-    inside[inside] = known[found[inside]] == _ints(rows["value"])[has[inside]]
+    inside[inside] = known[found[inside]] == ints(rows["value"])[has[inside]]
     digest[found[inside]] = hashes[digests.codes[has[inside]]]
-    dtypes = _coded(rows["dtype"])
+    dtypes = coded(rows["dtype"])
     dtype = np.append(hashed_texts(dtypes.texts), np.uint64(0))[dtypes.codes[facts]]
 
     def with_none(column: Ints) -> Ints:
         return np.append(column[facts], -1)
 
     return _Values(
-        np.append(known, np.iinfo(np.int64).max), with_none(_ints(rows["producer"])), digest,
-        np.append(dtype, np.uint64(0)), with_none(_ints(rows["storage"])),
-        Coded(np.append(names.codes[facts], -1), names.texts), with_none(_ints(rows["meta"])),
+        np.append(known, np.iinfo(np.int64).max), with_none(ints(rows["producer"])), digest,
+        np.append(dtype, np.uint64(0)), with_none(ints(rows["storage"])),
+        Coded(np.append(names.codes[facts], -1), names.texts), with_none(ints(rows["meta"])),
     )  # fmt: skip
-
-
-def _tables(rows: pa.Table) -> Tables:
-    """Read the rows of tables that comparing needs; rows that are damaged are left out."""
-    found = Tables()
-    names, texts = _coded(rows["table"]), _coded(rows["row"])
-    numbers = _ints(rows["number"]).tolist()
-    for at, (name, text) in enumerate(zip(names.codes.tolist(), texts.codes.tolist(), strict=True)):
-        if name >= 0 and text >= 0:
-            try:
-                _add_row(found, names.texts[name], numbers[at], texts.texts[text])
-            except (ValueError, TypeError, KeyError, IndexError, RecursionError):
-                continue
-    return found
-
-
-def _add_row(tables: Tables, name: str, number: int, text: str) -> None:
-    if name == "template":
-        tables.templates[number] = text
-    elif name == "meta":
-        dtype, shape, _, _, _, kind, placements, local = json.loads(text)
-        tables.metas[number] = MetaFacts(
-            str(dtype), tuple(map(int, shape or ())), str(kind),
-            None if placements is None else str(placements),
-            None if local is None else tuple(map(int, local)),
-        )  # fmt: skip
-    elif name == "mode":
-        step, mode = json.loads(text)
-        tables.modes[int(step)] = str(mode)
-    elif name == "attribute":
-        kind, _, _, event, values = json.loads(text)
-        if kind == "optimizer" and type(values) is dict:
-            tables.settings.append((int(event), values))
-    elif name == "parameter":
-        tables.parameters.add(str(json.loads(text)[0]))
-    elif name == "end":
-        tables.ended = True
-    elif name == "environment":
-        tables.values = str(json.loads(text).get("values", ""))
-
-
-def _coded(column: pa.ChunkedArray) -> Coded:
-    whole = column.combine_chunks()
-    return Coded(_ints(whole.indices), [text or "" for text in whole.dictionary.to_pylist()])
-
-
-def _ints(column: Any) -> Ints:
-    """Return a column as NumPy, -1 for null."""
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    if column.null_count:
-        column = pc.fill_null(column, -1)
-    return np.array(column.to_numpy(zero_copy_only=False), dtype=np.int64)

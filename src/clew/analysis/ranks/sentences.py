@@ -51,8 +51,9 @@ def _sentence(one: RankDifference, cause: Cause) -> str:
             f"the gradient of {what} was not reduced: it is that of {where}; {_ADVICE['gradient']}"
         )
     if one.kind == "collective":
-        return (f"did not join {where}; {what} differs since" if cause.usual
-                else f"{where}: what it gave differs between ranks that should have the same")  # fmt: skip
+        if cause.usual:
+            return f"did not join {where}; {what} differs since"
+        return f"{where}: what it gave differs between ranks that should have the same"
     if one.kind == "order":
         return f"{where}: took the tensors of the other ranks in another order"
     if one.kind == "missing":

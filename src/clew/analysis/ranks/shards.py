@@ -1,7 +1,7 @@
-"""Sharded tensors as wholes: fingerprints of all shards merged, and compared with what was gathered.
+"""Sharded tensors as wholes: fingerprints of all shards merged, compared with what was gathered.
 
-Input: the ranks and how their tensors are placed. Output: placements with the norm of the whole, and
-differences where the gathered tensor has the same numbers in another order.
+Input: the ranks and how their tensors are placed. Output: placements with the norm of the whole,
+and differences where the gathered tensor has the same numbers in another order.
 """
 
 from __future__ import annotations
