@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clew.errors import ClewError
@@ -32,6 +32,7 @@ def read_back(*lines: Line) -> SnapshotFile:
     return read_file(write_file(SnapshotFile("test_it", {"check 1": section})), "it.txt")
 
 
+@settings(deadline=None)  # the first example loads much
 @given(names=st.lists(NAMES, unique=True, max_size=4), cls=NAMES, mean=NUMBERS,
        std=st.floats(0, 1e30), tolerance=st.sampled_from([1e-10, 1e-5, 2e-3, 0.3]))  # fmt: skip
 def test_what_is_written_is_read_back(
