@@ -16,6 +16,7 @@ from clew.analysis.diff.distance import distances, order_between
 from clew.analysis.diff.feeding import Feeders
 from clew.analysis.diff.flow_graph import FlowGraph
 from clew.analysis.diff.orders import Order
+from clew.events.vocabulary import BACKWARD
 
 WRONG, MISSING, EXTRA, INPUTS = KINDS = ("wrong", "missing", "extra", "inputs")
 
@@ -253,16 +254,15 @@ def _changed(found: Compared, before: int) -> int:
 
 def _leading_to(graph: FlowGraph, values: list[int]) -> list[bool]:
     """Return which ops something was computed by that values were computed from."""
-    maker: list[int] = graph.maker.tolist()
+    # Results that are kept for the backward pass come back under numbers of their own.
+    trains = bool((graph.run.phase[graph.rows] == BACKWARD).any())
+    same = graph.same_as.tolist() if trains else [-1] * len(graph.maker)
+    wanted = {same[v] if same[v] >= 0 else v for v in values}
     leads = [False] * len(graph)
-    for value in values:
-        if maker[value] >= 0:
-            leads[maker[value]] = True
     for op in range(len(graph) - 1, -1, -1):
-        if leads[op]:
-            for value in graph.takes[op]:
-                if 0 <= maker[value] < op:
-                    leads[maker[value]] = True
+        if not wanted.isdisjoint(graph.gives[op]):
+            leads[op] = True
+            wanted.update(same[v] if same[v] >= 0 else v for v in graph.takes[op])
     return leads
 
 
