@@ -112,7 +112,8 @@ def _by_row(
     rows = len(table.id)
     taken_alike = _count(table, table.is_input & agree, rows) == table.inputs
     gave_other = _count(table, ~table.is_input & differ, rows) > 0
-    left_out = table.names.where(lambda text: is_collective(text) or is_unwritten(text))
+    # A view computes nothing, and may be of memory that a collective is writing.
+    left_out = table.names.where(lambda op: is_collective(op) or is_unwritten(op) or is_copy(op))
     ops = table.kinds.where(lambda text: text == "op") & ~left_out
     sure = _count(table, _written_aside(table) | (_is_split(table) & ~table.is_input), rows) == 0
     usual = ops & sure & same & (table.inputs > 0)
