@@ -82,7 +82,7 @@ def violations(table: RankTable, ballots: Ballots, rules: Rules) -> list[Violati
     agree, differ = ballots.tensors.compare(table.slot_key, table.slot_digest)
     same, other = ballots.arguments.compare(table.key, np.maximum(table.arguments, np.uint64(1)))
     several = ballots.tensors.is_shared(table.slot_key)
-    known = table.slot_digest != 0
+    known = (table.slot_digest != 0) & ~_is_stale(table)
     wrong = np.isin(table.slot_key, rules.synced) & known & several & ~agree
     found = [
         _first_slot(table, NAMED, _must_agree(table, rules) & known & several & ~agree),
@@ -99,7 +99,7 @@ def _must_agree(table: RankTable, rules: Rules) -> Flags:
     """Return the slots of parameters, and those of buffers that no step has written."""
     parameters = table.value_names.where(lambda text: text in rules.names)[table.slot_value]
     buffers = table.value_names.where(lambda text: text in rules.buffers)[table.slot_value]
-    # What DDP only takes to send it to the others need not be the same yet.
+    # What ranks only take to send it to each other need not be the same yet.
     sent = table.names.where(lambda text: bare(text) in _SENDING)[table.slot_row]
     came_in = table.producer[table.slot_value] < 0
     return np.asarray(uses(table) & (parameters | (buffers & came_in & ~sent)))
@@ -112,7 +112,8 @@ def _by_row(
     rows = len(table.id)
     taken_alike = _count(table, table.is_input & agree, rows) == table.inputs
     gave_other = _count(table, ~table.is_input & differ, rows) > 0
-    left_out = table.names.where(lambda text: is_collective(text) or is_unwritten(text))
+    # A view computes nothing, and may be of memory that a collective is writing.
+    left_out = table.names.where(lambda op: is_collective(op) or is_unwritten(op) or is_copy(op))
     ops = table.kinds.where(lambda text: text == "op") & ~left_out
     sure = _count(table, _written_aside(table) | (_is_split(table) & ~table.is_input), rows) == 0
     usual = ops & sure & same & (table.inputs > 0)
@@ -141,6 +142,22 @@ def _drawn(table: RankTable) -> Flags:
 def _only_scales(table: RankTable) -> Flags:
     names = ("aten.div_.", "aten.mul_.", "aten.div.", "aten.mul.", "aten.lt.", "aten.floor_.")
     return table.names.where(lambda text: text.startswith(names))
+
+
+def _is_stale(table: RankTable) -> Flags:
+    """Return the slots on memory that a collective wrote since the digest was taken, unseen."""
+    rows = len(table.id) + 1
+    first = np.full(len(table.digest), rows, np.int64)
+    np.minimum.at(first, table.slot_value, table.slot_row)
+    storage = table.storage[table.slot_value]
+    given = table.names.where(is_collective)[table.slot_row] & (storage >= 0)
+    writes = np.unique(storage[given] * rows + table.slot_row[given])
+    if not len(writes):
+        return np.zeros(len(storage), bool)
+    # The last write to the memory of a slot before its row.
+    last = writes[np.maximum(np.searchsorted(writes, storage * rows + table.slot_row) - 1, 0)]
+    is_same = (last // rows == storage) & (last % rows < table.slot_row)
+    return np.asarray(is_same & (last % rows >= first[table.slot_value]))
 
 
 def _written_aside(table: RankTable) -> Flags:
@@ -235,7 +252,8 @@ def _from_memory(
     for slot in table.taken(row):
         value = int(table.slot_value[slot])
         source = written.get(int(table.storage[value]))
-        if source is not None and table.producer[value] < 0 and not synced[value]:
+        unseen = table.producer[value] < 0 and table.value_names.codes[value] < 0
+        if source is not None and unseen and not synced[value]:
             synced[value], sure[value], site[value] = True, sure[source], site[source]
             found.append((slot, int(site[value])))
     return found
