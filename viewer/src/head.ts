@@ -6,6 +6,8 @@ import type { GradientsHead, LayersHead, MemoryHead } from "./chart_heads.ts";
 export interface Head {
   format: number;
   traces: TraceHead[];
+  /** Statistics are in an element of their own, as there are many. */
+  later?: boolean;
   /** What a comparison found; only in its page. */
   diff?: DiffHead;
   columns: Record<string, [kind: string, offset: number, length: number, differences: number]>;

@@ -26,7 +26,7 @@ async function main(): Promise<void> {
   try {
     const payload = await readPayload("clew-data");
     if (payload.head.format !== 1) throw new Error(`format ${payload.head.format} is not known to this viewer`);
-    const later = document.getElementById("clew-later");
+    const { later } = payload.head;
     payload.pending = !!later;
     const traces = payload.head.traces.map((head, i) => new Trace(head, payload, `${i}.`));
     let values: Promise<Payload> | null = null;

@@ -86,7 +86,11 @@ function joinFours(words: Uint32Array, first: number, step: number, [a, b, c, d]
 
 /** Unpack the text of a data element of the page. */
 export async function readPayload(id: string): Promise<Payload> {
-  const element = document.getElementById(id);
+  let element = document.getElementById(id);
+  if (!element && document.readyState === "loading") {
+    await new Promise((read) => document.addEventListener("DOMContentLoaded", read, { once: true }));
+    element = document.getElementById(id);
+  }
   if (!element) throw new Error(`the report has no ${id}; the file is not complete`);
   const data = await inflated(fromBase64(element.textContent ?? ""));
   element.textContent = "";

@@ -35,7 +35,8 @@ def _assets(viewer: str) -> tuple[str, str]:
 def page_text(title: str, data: str, values: str, viewer: str = "viewer", later: str = "") -> str:
     """Return a page with packed data and one of the built viewers.
 
-    `data` is unpacked before the page is shown, `later` right after, `values` when asked for.
+    `data` is unpacked before the page is shown, `later` right after, `values` when asked for. So
+    the viewer begins before the browser has read the last two.
     """
     script, style = _assets(viewer)
     policy = (
@@ -53,10 +54,10 @@ def page_text(title: str, data: str, values: str, viewer: str = "viewer", later:
         '<body><div id="app"><p class="opening">Opening …</p>'
         "<noscript>This report needs JavaScript, which runs in this file alone: it loads nothing "
         "from anywhere.</noscript></div>\n"
-        f'<script type="text/plain" id="clew-values">{values}</script>\n'
         f'<script type="text/plain" id="clew-data">{data}</script>\n'
-        f"{_late(later)}"
         f"<script>{script}</script>\n"
+        f"{_late(later)}"
+        f'<script type="text/plain" id="clew-values">{values}</script>\n'
         "</body></html>\n"
     )
 

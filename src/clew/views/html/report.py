@@ -107,7 +107,7 @@ def report_page(
         heads.append(head)
         count += kept
         left_out += lost
-    data = main.text({"format": 1, "traces": heads})
+    data = main.text({"format": 1, "traces": heads, "later": len(later) > 0})
     page = page_text(sides[0].name, data, values.text({}), later=later.text({}) if later else "")
     return page, count, left_out
 
