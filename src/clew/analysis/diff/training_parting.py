@@ -15,6 +15,7 @@ import numpy as np
 from clew.analysis.diff.arguments import different_arguments
 from clew.analysis.diff.batches import other_batch, other_parameter
 from clew.analysis.diff.compared import Compared
+from clew.analysis.diff.compiled_regions import has_compiled
 from clew.analysis.diff.distance import distances
 from clew.analysis.diff.drift import parameter_error
 from clew.analysis.diff.iterations import Iterations
@@ -193,7 +194,12 @@ class _Results:
         """Return the results of an iteration of `a` and of `b` that differ; ask in order."""
         a, b = self._found.iterations
         names = [*dict.fromkeys([*a.written[number], *b.written[number]])]
-        off = self._other_versions(number, names) if names else []
+        compared = names
+        if has_compiled(self._found):  # what compiled code writes is not seen
+            compared = [
+                one for one in names if one in a.written[number] and one in b.written[number]
+            ]
+        off = self._other_versions(number, compared) if names else []
         off = off or self._other_gradients(number)
         pairs = [(a.outputs[number], b.outputs[number])]
         if not names:
