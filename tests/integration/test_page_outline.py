@@ -127,7 +127,8 @@ def test_ops_are_named_as_they_were_written(native_engine: None) -> None:
     run = t._current_run()
     rows = np.array([event.row for event in t.ops])
     written = written_ops(run, rows)
-    names = [["", *written.names][number] for number in written.of]
+    texts, codes = written.names
+    names = [["", *(texts[code] for code in codes)][number] for number in written.of]
     assert [bare for bare in dict.fromkeys(names) if bare] == ["linear"]
     assert len(set(written.of[written.of > 0].tolist())) == 2
     assert names[-1] == ""

@@ -9,6 +9,7 @@ agree whatever the sizes of their tensors, as in a decoder that gets one token m
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,21 @@ class Structure:
         is_call = self.kind[row] == MODULE
         cls = self.run.columns.modules[subject].cls if is_call else subject
         return cls, int(self._tensors[row])
+
+    def likenesses(self, rows: Ints) -> bytes:
+        """Return the keys of `likeness` of some events, as bytes that equal lists share."""
+        return np.stack([self._like[rows], self._tensors[rows]]).tobytes()
+
+    @cached_property
+    def _like(self) -> Ints:
+        """Return the number of each op's overload, and of each call's class, negative."""
+        classes: dict[str, int] = {}
+        c = self.run.columns
+        of_module = [-1 - classes.setdefault(module.cls, len(classes)) for module in c.modules]
+        is_call = c.kind == MODULE
+        found = c.subject.astype(np.int64)
+        found[is_call] = np.array(of_module, dtype=np.int64)[c.subject[is_call]]
+        return found
 
     def _sign_leaves(self) -> tuple[Ints, Ints]:
         """Number all events but calls by what they are, and again with their indices left out."""

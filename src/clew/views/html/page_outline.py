@@ -8,7 +8,7 @@ opens. Every event stays: a group only holds events, or groups, that lie side by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
@@ -38,6 +38,7 @@ from clew.views.text.tree import SCREEN
 # Fewer events than this are no pass and no part of one.
 _FEWEST = 4
 _NO_GROUP = 0
+_NO_ROWS: Ints = np.zeros(0, dtype=np.int64)
 _DIGITS = str.maketrans("0123456789", "##########")
 
 
@@ -93,6 +94,11 @@ class _Outlining:
         self._kind = run.columns.kind
         # What is recomputed in the backward pass belongs to it.
         self._pass = np.where(run.phase == RECOMPUTE, BACKWARD, run.phase)
+        # The pass an event belongs to, -1 for that of what contains it. A call outside a checkpoint
+        # is part of its own.
+        is_call = (self._kind == MODULE) & (run.phase != RECOMPUTE)
+        is_other = np.isin(self._pass, (BACKWARD, OPTIMIZER)) & ~is_call
+        self._section = np.where(is_other, self._pass, -1)
         self.outline = PageOutline(np.zeros(len(run), dtype=np.int64))
         self._ranks()
         self._insides()
@@ -105,10 +111,13 @@ class _Outlining:
         """Group what ran in no call by rank and step; equal ranks, and equal steps, are one."""
         run = self._run
         tops = np.flatnonzero((run.parent_row < 0) & ~np.isin(self._kind, (STEP, PREFIX)))
-        of_step: dict[tuple[int, int], list[int]] = {}
-        keys = zip(run.process[tops].tolist(), run.step[tops].tolist(), strict=True)
-        for row, key in zip(tops.tolist(), keys, strict=True):
-            of_step.setdefault(key, []).append(row)
+        steps = run.step[tops]
+        least = int(steps.min(initial=0))
+        span = int(steps.max(initial=0)) - least + 1
+        keys = run.process[tops] * span + steps - least
+        of_step = {
+            (key // span, key % span + least): rows for key, rows in _grouped(tops, keys).items()
+        }
         found = stretches(run, self._folds.structure, None, top_rows(run))
         by_rank = {rank: list(mine) for rank, mine in groupby(found, lambda one: one.rank)}
         for alike in alike_ranks(found, fold=True):
@@ -119,11 +128,11 @@ class _Outlining:
             self._siblings(rows, _NO_GROUP, FORWARD)
 
     def _steps(
-        self, found: list[RankStep], parent: int, of_step: dict[tuple[int, int], list[int]]
+        self, found: list[RankStep], parent: int, of_step: dict[tuple[int, int], Ints]
     ) -> None:
         for alike in alike_steps(found, fold=True):
             for step, group in self._alike(alike, "step", parent, len(self._run.steps) > 1):
-                rows = of_step.pop((found[0].rank, step), [])
+                rows = of_step.pop((found[0].rank, step), _NO_ROWS)
                 for inner, mine in self._threads(rows, group):
                     self._siblings(mine, inner, FORWARD)
 
@@ -140,19 +149,15 @@ class _Outlining:
             for number in alike.numbers
         ]
 
-    def _threads(self, rows: list[int], parent: int) -> list[tuple[int, list[int]]]:
+    def _threads(self, rows: Ints, parent: int) -> list[tuple[int, Ints]]:
         """Return the events of a step by thread, if the forward pass ran on several."""
         threads = self._run.thread[rows]
         forward = (self._pass[rows] == FORWARD) | (self._kind[rows] == MODULE)
-        several = dict.fromkeys(threads[forward].tolist())
-        if len(several) < 2:
+        if len(np.unique(threads[forward])) < 2:
             return [(parent, rows)]
-        found: dict[int, list[int]] = {}
-        for row, thread, is_forward in zip(rows, threads.tolist(), forward.tolist(), strict=True):
-            found.setdefault(thread if is_forward else -1, []).append(row)
         named = []
-        for thread, mine in found.items():
-            name = "" if thread == -1 else f"thread {self._run.thread_name(mine[0])}"
+        for thread, mine in _grouped(rows, np.where(forward, threads, -1)).items():
+            name = "" if thread == -1 else f"thread {self._run.thread_name(int(mine[0]))}"
             group = self.outline.add(parent, name, "thread", FORWARD) if name else parent
             named.append((group, mine))
         return named
@@ -168,22 +173,21 @@ class _Outlining:
             if other[row] < _FEWEST:
                 self._place(self._folded(kids[row]), _NO_GROUP)
             else:
-                self._siblings(kids[row], _NO_GROUP, int(self._pass[row]))
+                self._siblings(np.array(kids[row]), _NO_GROUP, int(self._pass[row]))
 
-    def _siblings(self, rows: list[int], parent: int, own: int) -> None:
+    def _siblings(self, rows: Ints, parent: int, own: int) -> None:
         """Place siblings: passes other than their container's as groups, repeats folded."""
-        section = [self._section(row, own) for row in rows]
-        passes: dict[int, list[int]] = {}
-        rest: list[int] = []
-        for row, of in zip(rows, section, strict=True):
-            (rest if of == own else passes.setdefault(of, [])).append(row)
-        for phase, mine in passes.items():
+        sections = self._section[rows]
+        rest = [rows[(sections < 0) | (sections == own)]]
+        for phase, mine in _grouped(rows, sections).items():
+            if phase in (-1, own):
+                continue
             if len(mine) < _FEWEST:
-                rest += mine
+                rest.append(mine)
                 continue
             group = self.outline.add(parent, PHASES[phase], "pass", phase)
             self._parts(mine, group, phase)
-        self._place(self._folded(sorted(rest)), parent)
+        self._place(self._folded(np.sort(np.concatenate(rest)).tolist()), parent)
 
     def _folded(self, rows: list[int]) -> list[Item]:
         """Fold siblings; of a loop whose tensors grow the turns too, if it would fill a screen."""
@@ -193,57 +197,61 @@ class _Outlining:
         loose = self._loose.fold(rows)
         return loose if len(loose) < len(items) else items
 
-    def _section(self, row: int, own: int) -> int:
-        """Return the pass an event belongs to; a call outside a checkpoint is part of its own."""
-        phase = int(self._pass[row])
-        if self._kind[row] == MODULE and self._run.phase[row] != RECOMPUTE:
-            return own
-        return phase if phase in (BACKWARD, OPTIMIZER) else own
-
-    def _parts(self, rows: list[int], parent: int, phase: int) -> None:
+    def _parts(self, rows: Ints, parent: int, phase: int) -> None:
         """Group a backward pass by part of the model, an optimizer by line."""
-        place = self._part if phase == BACKWARD else self._line
-        parts: dict[Hashable, list[int]] = {}
-        for row in rows:
-            parts.setdefault(place(row), []).append(row)
+        names, of_row = self._model_parts if phase == BACKWARD else ([], self._lines)
+        parts = _grouped(rows, of_row[rows])
         if len(parts) < 2:
             return self._put(rows, parent)
         if phase != BACKWARD:
-            return self._lines(parts, parent)
-        likeness = self._folds.structure.likeness
-        alike: dict[Hashable, list[str]] = {}
+            return self._by_line(parts, parent)
+        alike: dict[Hashable, list[int]] = {}
         for part, mine in parts.items():
-            ran = tuple(likeness(row) for row in mine if self._kind[row] in (MODULE, OP))
-            alike.setdefault((str(part).translate(_DIGITS), ran), []).append(str(part))
-        for names in alike.values():
+            ran = mine[np.isin(self._kind[mine], (MODULE, OP))]
+            key = names[part].translate(_DIGITS), self._folds.structure.likenesses(ran)
+            alike.setdefault(key, []).append(part)
+        for same in alike.values():
             stack = parent
-            if len(names) > 1 and names[0]:
-                stack = self.outline.add(parent, listed(names), "repeat", phase, len(names))
-            for name in names:
-                mine = parts[name]
-                small = not name or (len(mine) < _FEWEST and len(names) == 1)
+            if len(same) > 1 and names[same[0]]:
+                stack = self.outline.add(
+                    parent, listed([names[part] for part in same]), "repeat", phase, len(same)
+                )
+            for part in same:
+                mine, name = parts[part], names[part]
+                small = not name or (len(mine) < _FEWEST and len(same) == 1)
                 group = stack if small else self.outline.add(stack, name, "part", phase)
                 self._put(mine, group)
         return None
 
-    def _lines(self, parts: Mapping[Hashable, list[int]], parent: int) -> None:
+    def _by_line(self, parts: Mapping[int, Ints], parent: int) -> None:
         for rows in parts.values():
-            source = self._run.source(rows[0])
+            source = self._run.source(int(rows[0]))
             name = "" if source is None else source.text.strip()
             big = len(rows) >= _FEWEST and name
             group = self.outline.add(parent, name, "line", OPTIMIZER) if big else parent
             self._put(rows, group)
 
-    def _part(self, row: int) -> str:
-        path = self._run.module_path(row)
-        return "" if path is None else part_of(path)
+    @cached_property
+    def _model_parts(self) -> tuple[list[str], Ints]:
+        """Return the parts of the model, and for each event the number of its part; 0 is none."""
+        derived = self._run.derived
+        numbers = {"": 0}
+        of_path = [numbers.setdefault(part_of(path), len(numbers)) for path in derived.paths]
+        return [*numbers], np.array([*of_path, 0], dtype=np.int64)[derived.module]
 
-    def _line(self, row: int) -> Hashable:
-        place = self._run.source_place(row)
-        return None if place is None else (place.file, place.line)
+    @cached_property
+    def _lines(self) -> Ints:
+        """Return for each event a number of its line, 0 for none."""
+        run = self._run
+        numbers: dict[tuple[str, int], int] = {}
+        of_place = [
+            numbers.setdefault((place.file, place.line), len(numbers) + 1)
+            for place in run.columns.places
+        ]
+        return np.array([*of_place, 0], dtype=np.int64)[run.derived.source]
 
-    def _put(self, rows: Iterable[int], group: int) -> None:
-        self.outline.group[list(rows)] = group
+    def _put(self, rows: Ints | list[int], group: int) -> None:
+        self.outline.group[rows] = group
 
     def _place(self, items: Sequence[Item], parent: int, at: Callable[[int], int] = int) -> None:
         """Put events and repeats into a group; `at` gives an event's equal in the run that it is.
@@ -274,3 +282,15 @@ class _Outlining:
         name = self._folds.structure.name
         first, last = name(runs[0][0]), name(runs[-1][0])
         return name_range(first, last, above=1) or self._run.name(runs[0][0])
+
+
+def _grouped(rows: Ints, keys: Ints) -> dict[int, Ints]:
+    """Return the rows of each key; keys in order of their first rows, rows in order."""
+    if not len(rows):
+        return {}
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=ordered[0] - 1))
+    pieces = np.split(rows[order], starts[1:])
+    by_first = np.argsort(order[starts], kind="stable")
+    return {int(ordered[starts[at]]): pieces[at] for at in by_first.tolist()}

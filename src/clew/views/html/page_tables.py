@@ -123,7 +123,7 @@ class PageTables:
         packer.add(prefix + "refs", self._refs)
         written = written_ops(self._run, self._rows)
         packer.add(prefix + "written", written.of)
-        packer.add(prefix + "written.name", [self.lists.strings(name) for name in written.names])
+        packer.add(prefix + "written.name", self._coded(*written.names) - 1)
         if self._outline is not None:
             packer.add(prefix + "group", self._outline.group[self._rows])
             for name, column in self._outline.columns(self.lists.strings).items():

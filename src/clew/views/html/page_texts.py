@@ -68,7 +68,7 @@ class Written(NamedTuple):
     """
 
     of: Ints
-    names: list[str]
+    names: Coded
 
 
 def written_ops(run: Run, rows: Ints) -> Written:
@@ -77,7 +77,9 @@ def written_ops(run: Run, rows: Ints) -> Written:
     composites, at = np.unique(stands[stands != rows], return_inverse=True)
     of = np.zeros(len(rows), dtype=np.int64)
     of[stands != rows] = at + 1
-    return Written(of, [short_op(plain(run.name(row))) for row in composites.tolist()])
+    codes = numbered(run.columns.subject[composites])
+    named = composites[_first_rows(codes)].tolist()
+    return Written(of, Coded([short_op(plain(run.name(row))) for row in named], codes))
 
 
 def result_texts(run: Run, rows: Ints) -> Coded:
