@@ -13,6 +13,9 @@ LEFT_OUT=(
     places remote foreign_values              # where a trace is written to, and what is read back
     escapes graph_files notebook report       # texts and pages that are made of a trace
     exports live_hdf5 notebook_cells
+    page_graph page_charts diff_page file_costs
+    pytest_plugin snapshots                   # of pytest, and of the calls of modules alone
+    diff_compiled                             # compiles for long, and compares what was recorded
 )
 
 if ! .venv/bin/python -c 'import torch, sys; from clew.native.loading import load; sys.exit(load() is None)'; then
