@@ -83,7 +83,7 @@ def test_backward_and_optimizer_are_groups_of_the_modules(page: Page, training: 
 
 
 def test_selecting_in_one_pane_moves_all_others(page: Page, training: Path) -> None:
-    page.open(training, at="at=blocks.1.attn%230")
+    page.open(training, at="at=blocks.1.attn%230", height=1500)
     page.until("document.querySelector('.graph .box.selected') !== null")
     assert page.text(SELECTED) == "attn"
     assert page.text(".graph .box.selected .title") == "▾ attnAttention"
@@ -281,7 +281,7 @@ def test_gaps_are_listed_with_their_remedies(page: Page, tmp_path: Path) -> None
 
 
 def test_ranks_lie_beside_each_other(page: Page, tmp_path: Path) -> None:
-    page.open(reports.two_ranks(tmp_path / "run.clew").html(tmp_path / "r.html").path)
+    page.open(reports.two_ranks(tmp_path / "run.clew").html(tmp_path / "r.html").path, height=1500)
     assert "2 ranks" in page.text(".summary")
     ranks = [name for name in page.texts(".tree .row .name") if "rank" in name]
     assert ranks == ["ranks 0 … 1 ×2", "rank 0", "rank 1"]

@@ -44,7 +44,7 @@ def clew_trace(request: pytest.FixtureRequest) -> Callable[..., Tracer]:
 
     It is called as `clew.trace` is: `with clew_trace(model) as t: model(x)`.
     """
-    from clew.session import trace
+    from clew.session import trace  # which loads torch
 
     seen = request.node.stash.setdefault(_TRACES, [])
 
@@ -60,6 +60,7 @@ def clew_trace(request: pytest.FixtureRequest) -> Callable[..., Tracer]:
 def clew_snapshot(request: pytest.FixtureRequest) -> Iterator[Snapshots]:
     """Keep a model's numbers as text next to the test: `clew_snapshot.check(model, x)`."""
     pytest.importorskip("torch", reason="clew_snapshot runs models, and torch is not installed")
+    # These load NumPy, which most tests that pytest runs do without.
     from clew.request.request import is_disabled
     from clew.testing.snapshots import Snapshots
 
@@ -79,7 +80,7 @@ def clew_snapshot(request: pytest.FixtureRequest) -> Iterator[Snapshots]:
 
 def _unused_files(request: pytest.FixtureRequest) -> list[str]:
     """Return notes on snapshots of tests that a file no longer has, once for each file."""
-    from clew.testing.snapshot_files import tests_with_files
+    from clew.testing.snapshot_files import tests_with_files  # most runs have no snapshots
 
     judged = request.config.stash.setdefault(_JUDGED, set())
     if request.path in judged:
@@ -107,7 +108,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
     if not records or {"clew_trace", "clew_snapshot"} & {*getattr(item, "fixturenames", ())}:
         yield
         return
-    from clew.session import trace
+    from clew.session import trace  # which loads torch
 
     tracer = trace()
     item.stash.setdefault(_TRACES, []).append(tracer)
