@@ -58,4 +58,7 @@ def test_families_are_those_of_the_spec() -> None:
     assert op_family("aten.neg.default") == "math"
     assert class_family("Conv1D") == "linear"
     assert class_family("Dropout") != class_family("Linear")
+    assert class_family("Flatten") == class_family("Unflatten") == "pool"
+    attentions = ("attn", "SelfAttn", "Attention", "MultiheadAttention")
+    assert {class_family(name) for name in attentions} == {"attention"}
     assert class_family("MyNet") in {name for name, pattern in spec.CLASS_FAMILIES if not pattern}
