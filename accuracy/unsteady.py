@@ -156,25 +156,32 @@ def momentum() -> Callable[[], Any]:
 
 def unwritten_memory() -> Any:
     """Add to memory that nothing has written."""
-    _leave_numbers()
+    kept = _leave_numbers(96 * 96)
     total = torch.empty(96, 96)  # differs: unwritten-memory
+    del kept
     total[:8, :8] += layers()(X)
     return total.sum()
 
 
 def unwritten_rows() -> Any:
     """Fill all rows of a table but the last, and use the whole."""
-    _leave_numbers()
+    kept = _leave_numbers(999 * 8)
     table = torch.empty(999, 8)  # differs: unwritten-rows
+    del kept
     table[:8] = X
     return layers()(table).mean()
 
 
-def _leave_numbers() -> None:
-    """Leave other numbers in the memory that is handed out next."""
+def _leave_numbers(count: int) -> list[Any]:
+    """Leave other numbers in the memory that so many floats get next, while the result is kept.
+
+    Free memory of about that size is taken, filled, and every other piece given back: pieces that
+    lie side by side would become one, or go back to the system.
+    """
     scale = random.SystemRandom().random()
-    junk = [np.full(size, scale, "float32") for size in range(8_000, 16_000, 100)]
-    del junk
+    sizes = [size for size in range(count + 16, count + 272, 4) for _ in range(8)]
+    junk = [np.full(size, scale, "float32") for size in sizes]
+    return junk[::2]
 
 
 def thread_order() -> Callable[[], Any]:

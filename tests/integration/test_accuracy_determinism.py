@@ -13,8 +13,13 @@ from accuracy.unsteady import SOURCES, Source
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source[0])
 def test_what_differs_is_named_with_its_line_and_cause(source: Source) -> None:
-    found = nondeterminism.outcome(source)
-    assert found.is_right, found
+    # Memory that nothing has written holds the same by chance, now and then.
+    attempts = 5 if source[0].startswith("unwritten") else 1
+    for _ in range(attempts):
+        found = nondeterminism.outcome(source)
+        if found.is_right:
+            return
+    pytest.fail(str(found))
 
 
 @pytest.mark.parametrize("program", steady.STEADY, ids=lambda program: program.__name__)
