@@ -24,9 +24,7 @@ def moved_ops(found: Compared) -> tuple[Flags, Flags]:
     """
     keys_a, keys_b = _thread_ops(found.a), _thread_ops(found.b)
     left = Counter(keys_a.values()) & Counter(keys_b.values())
-    return tuple(  # type: ignore[return-value]
-        _chosen(half, keys, Counter(left)) for half, keys in ((found.a, keys_a), (found.b, keys_b))
-    )
+    return _chosen(found.a, keys_a, Counter(left)), _chosen(found.b, keys_b, Counter(left))
 
 
 def _chosen(half: Half, keys: dict[int, Hashable], left: Counter[Hashable]) -> Flags:

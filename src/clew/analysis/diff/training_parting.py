@@ -204,8 +204,8 @@ class _Results:
         pairs = [(a.outputs[number], b.outputs[number])]
         if not names:
             both = [name for name in a.gradients[number] if name in b.gradients[number]]
-            held = ([one.gradients[number][name] for name in both] for one in (a, b))
-            pairs += [tuple(held), (a.losses[number], b.losses[number])]  # type: ignore[list-item]
+            of_a, of_b = ([one.gradients[number][name] for name in both] for one in (a, b))
+            pairs += [(of_a, of_b), (a.losses[number], b.losses[number])]
         for mine, theirs in pairs:
             if len(mine) == len(theirs):
                 off += [(mine[at], theirs[at]) for at in _far(self._found, mine, theirs)]

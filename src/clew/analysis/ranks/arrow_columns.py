@@ -1,17 +1,16 @@
-"""Columns of Arrow as NumPy: numbers, and texts by their numbers."""
+"""Columns of texts of Arrow as NumPy, by the numbers of the texts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from clew.analysis.ranks.keys import Ints
+from clew.store.read.rank_columns import ints
 
 
 @dataclass(frozen=True)
@@ -35,12 +34,3 @@ def coded(column: pa.ChunkedArray) -> Coded:
     """Return a column of dictionary-encoded texts."""
     whole = column.combine_chunks()
     return Coded(ints(whole.indices), [text or "" for text in whole.dictionary.to_pylist()])
-
-
-def ints(column: Any) -> Ints:
-    """Return a column as NumPy, -1 for null."""
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    if column.null_count:
-        column = pc.fill_null(column, -1)
-    return np.array(column.to_numpy(zero_copy_only=False), dtype=np.int64)

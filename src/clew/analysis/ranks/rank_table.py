@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from clew.analysis.ranks.arrow_columns import Coded, coded, ints
+from clew.analysis.ranks.arrow_columns import Coded, coded
 from clew.analysis.ranks.keys import (
     Hashes,
     Ints,
@@ -30,6 +30,7 @@ from clew.analysis.ranks.keys import (
 from clew.analysis.ranks.table_rows import MetaFacts, Tables, is_tensor, leaves_of, read_tables
 from clew.events.model import Gap
 from clew.store.read.allowance import Allowance
+from clew.store.read.rank_columns import ints
 from clew.store.read.table_parts import Query, read_query, size_of_parts
 
 EVENT_COLUMNS = [

@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from clew.analysis.ranks.arrow_columns import coded, ints
+from clew.analysis.ranks.arrow_columns import coded
+from clew.store.read.rank_columns import ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ def _read_rank(
     repair = Repair(tables, where)
     columns, errors, derived = _events(events, values, repair)
     kept = KeptOnDisk(
-        folder, _ints(values["value"]), repair.value_rows, values, stretches,
+        folder, ints(values["value"]), repair.value_rows, values, stretches,
         CHECKSUMS[form.checksum], shards, check,
     )  # fmt: skip
     damage = [*gaps, *repair.gaps, *kept.gaps()]
@@ -140,7 +140,7 @@ def _tables(
     rows |= {"source": {}, "environment": {}, "end": {}, "writer": {}, "fallen": {}}
     damaged = 0
     names, texts = _coded(table["table"]), _coded(table["row"])
-    numbers = _ints(table["number"])
+    numbers = ints(table["number"])
     for name, number, text in zip(
         names[0].tolist(), numbers.tolist(), texts[0].tolist(), strict=True
     ):
@@ -185,21 +185,21 @@ def _events(
     kinds, names = _coded(events.pop("kind"))
     numbers = {name: number for number, name in enumerate(KINDS)}
     kind = np.array([numbers.get(name, -1) for name in names], dtype=np.int64)[kinds]
-    newest = _newest(_ints(events["id"]), kind)
-    columns = {name: _taken(_ints(events.pop(name)), newest) for name in _NUMBERS}
+    newest = _newest(ints(events["id"]), kind)
+    columns = {name: _taken(ints(events.pop(name)), newest) for name in _NUMBERS}
     columns["kind"] = _taken(kind, newest)
     errors, texts = _coded(events.pop("error"))
     columns["error"] = _taken(errors, newest)
     lists = events.pop("values")
     lists = (lists if newest is None else lists.take(pa.array(newest))).combine_chunks()
-    count = _ints(pc.fill_null(pc.list_value_length(lists), 0))
+    count = ints(pc.fill_null(pc.list_value_length(lists), 0))
     columns["ref_count"] = count
     columns["first_ref"] = np.cumsum(count) - count
-    refs = _ints(lists.flatten())
+    refs = ints(lists.flatten())
     del lists
-    facts = _ints(values["meta"]) >= 0
-    whole = repair.values({name: _ints(values[name])[facts] for name in _FACTS}, refs)
-    whole["freed"] = repair.late(_ints(values["value"]), _ints(values["freed"]), len(whole["meta"]))
+    facts = ints(values["meta"]) >= 0
+    whole = repair.values({name: ints(values[name])[facts] for name in _FACTS}, refs)
+    whole["freed"] = repair.late(ints(values["value"]), ints(values["freed"]), len(whole["meta"]))
     columns["refs"] = repair.refs(refs)
     repair.events(columns)
     del columns["ref_count"]
@@ -220,7 +220,7 @@ def _derived(events: _Held, newest: Ints | None, repair: Repair) -> Derived | No
     # The empty name means none.
     numbers = np.cumsum([bool(name) for name in names]) - 1
     prefixes = np.where([bool(name) for name in names], numbers, -1)
-    arrays = {name: _taken(_ints(events.pop(name)), newest) for name in _DERIVED}
+    arrays = {name: _taken(ints(events.pop(name)), newest) for name in _DERIVED}
     arrays["source"] = repair.place_rows(arrays["source"])
     # Arrow's text is UTF-8; a name that is not valid UTF-8 is stored escaped.
     escaped = {as_utf8(module.path): module.path for module in repair.rows["module"]}
@@ -257,10 +257,10 @@ def _held(table: pa.Table) -> _Held:
 def _coded(column: pa.ChunkedArray) -> tuple[Ints, list[Any]]:
     """Return dictionary-encoded text as numbers into a list of texts; None, the last, is for -1."""
     whole = column.combine_chunks()
-    return _ints(whole.indices), [*whole.dictionary.to_pylist(), None]
+    return ints(whole.indices), [*whole.dictionary.to_pylist(), None]
 
 
-def _ints(column: Any) -> Ints:
+def ints(column: Any) -> Ints:
     """Return a column as NumPy, -1 for null."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
