@@ -127,7 +127,7 @@ def test_ops_are_named_as_they_were_written(native_engine: None) -> None:
     run = t._current_run()
     rows = np.array([event.row for event in t.ops])
     written = written_ops(run, rows)
-    texts, codes = written.names
+    texts, codes = written.names.texts, written.names.codes
     names = [["", *(texts[code] for code in codes)][number] for number in written.of]
     assert [bare for bare in dict.fromkeys(names) if bare] == ["linear"]
     assert len(set(written.of[written.of > 0].tolist())) == 2

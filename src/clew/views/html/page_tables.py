@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from clew.analysis.file_names import short_names
 from clew.analysis.parameters import Parameters
-from clew.events.columns import IN, Columns, Ints, Leaf, Tensor
+from clew.events.columns import IN, Coded, Columns, Ints, Leaf, Tensor
 from clew.events.tensor_text import short_dtype
 from clew.events.vocabulary import KINDS, OF_OPS, PHASES, Unseen
 from clew.run.event_table import thread_names
@@ -123,7 +123,7 @@ class PageTables:
         packer.add(prefix + "refs", self._refs)
         written = written_ops(self._run, self._rows)
         packer.add(prefix + "written", written.of)
-        packer.add(prefix + "written.name", self._coded(*written.names) - 1)
+        packer.add(prefix + "written.name", self._texts(written.names))
         if self._outline is not None:
             packer.add(prefix + "group", self._outline.group[self._rows])
             for name, column in self._outline.columns(self.lists.strings).items():
@@ -181,8 +181,8 @@ class PageTables:
         return {
             "kind": c.kind[rows],
             "name": self._coded(names.names.texts, names.names.codes[rows]) - 1,
-            "label": self._coded(*event_labels(run, rows)) - 1,
-            "result": self._coded(*result_texts(run, rows)) - 1,
+            "label": self._texts(event_labels(run, rows)),
+            "result": self._texts(result_texts(run, rows)),
             "stem": self._coded(names.stems, names.stem[rows]) - 1,
             "role": self._coded(names.roles, names.stem[rows]) - 1,
             "module": self._coded(run.derived.paths, run.derived.module[rows]),
@@ -207,6 +207,10 @@ class PageTables:
         """Return how many rows back another event is, 0 for none."""
         there = self._new_row[other[self._rows]]
         return np.where(there >= 0, np.arange(len(self._rows)) - there, 0)
+
+    def _texts(self, texts: Coded) -> Ints:
+        """Number texts of which each row has one."""
+        return self._coded(texts.texts, texts.codes) - 1
 
     def _coded(self, texts: Sequence[str], codes: Ints) -> Ints:
         """Number the texts of some codes from 1, in order of first use; 0 for the code -1."""

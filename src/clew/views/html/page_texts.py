@@ -11,7 +11,7 @@ import numpy as np
 
 from clew.analysis.folded_ops import FoldedOps
 from clew.analysis.structure import relative_path
-from clew.events.columns import OUT, Ints, Tensor
+from clew.events.columns import OUT, Coded, Ints, Tensor
 from clew.events.vocabulary import LABELLED, MODULE, OF_OPS, PREFIX, STEP, Unseen
 from clew.plain_text import plain
 from clew.run.lookup import number_lists, numbered
@@ -22,13 +22,6 @@ from clew.views.text.named_texts import label_text
 from clew.views.text.style import clipped, meta_text, short_op
 
 _LONGEST = 24
-
-
-class Coded(NamedTuple):
-    """Texts, and for each row the number of its text."""
-
-    texts: list[str]
-    codes: Ints
 
 
 def event_labels(run: Run, rows: Ints) -> Coded:
@@ -43,7 +36,7 @@ def event_labels(run: Run, rows: Ints) -> Coded:
     above = np.where(is_call & (parent >= 0), c.subject[parent], -1)
     codes = numbered(c.kind[rows], c.subject[rows], above)
     first = _first_rows(codes)
-    return Coded([_label(run, int(rows[at]), int(above[at])) for at in first.tolist()], codes)
+    return Coded(codes, [_label(run, int(rows[at]), int(above[at])) for at in first.tolist()])
 
 
 def _label(run: Run, row: int, above: int) -> str:
@@ -61,7 +54,7 @@ def _label(run: Run, row: int, above: int) -> str:
     return plain(run.name(row))
 
 
-class Written(NamedTuple):
+class WrittenOps(NamedTuple):
     """What people wrote: a number for each composite that stands for ops, from 1 on, and its name.
 
     `of` has for each row the number of the composite that stands for it, 0 for none.
@@ -71,7 +64,7 @@ class Written(NamedTuple):
     names: Coded
 
 
-def written_ops(run: Run, rows: Ints) -> Written:
+def written_ops(run: Run, rows: Ints) -> WrittenOps:
     """Return which composites stand for the ops in some rows, as the tree and the code view say."""
     stands = FoldedOps(run).stands[rows]
     composites, at = np.unique(stands[stands != rows], return_inverse=True)
@@ -79,7 +72,7 @@ def written_ops(run: Run, rows: Ints) -> Written:
     of[stands != rows] = at + 1
     codes = numbered(run.columns.subject[composites])
     named = composites[_first_rows(codes)].tolist()
-    return Written(of, Coded([short_op(plain(run.name(row))) for row in named], codes))
+    return WrittenOps(of, Coded(codes, [short_op(plain(run.name(row))) for row in named]))
 
 
 def result_texts(run: Run, rows: Ints) -> Coded:
@@ -98,7 +91,7 @@ def result_texts(run: Run, rows: Ints) -> Coded:
         row = int(rows[at])
         mine = metas[ends[row] - counts[row] : ends[row]].tolist()
         texts.append(_result(run, row, [meta_text(c.metas[meta]) for meta in mine]))
-    return Coded(texts, codes)
+    return Coded(codes, texts)
 
 
 def _result(run: Run, row: int, looks: list[str]) -> str:
